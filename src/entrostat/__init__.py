@@ -1,0 +1,82 @@
+"""entrostat: an entropy thermostat for reinforcement learning with verifiable rewards.
+
+Names are loaded when first used, so that the command line answers before torch is imported.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .advantage import advantages
+    from .batch import Terms, TokenBatch
+    from .config import TrainConfig
+    from .evaluate import metrics
+    from .hosts.lab import train
+    from .hosts.lab.record import Rollouts, load_rollouts
+    from .method import MethodInfo, methods
+    from .objective import LossOutput, Objective, make_objective
+    from .stats import TokenStats, token_stats, token_stats_from_logits
+    from .tasks import Example, Task, make_task
+
+_HOME = {
+    "advantages": ".advantage",
+    "Terms": ".batch",
+    "TokenBatch": ".batch",
+    "TrainConfig": ".config",
+    "metrics": ".evaluate.metrics",
+    "train": ".hosts.lab",
+    "Rollouts": ".hosts.lab.record",
+    "load_rollouts": ".hosts.lab.record",
+    "MethodInfo": ".method",
+    "methods": ".method",
+    "LossOutput": ".objective",
+    "Objective": ".objective",
+    "make_objective": ".objective",
+    "TokenStats": ".stats",
+    "token_stats": ".stats",
+    "token_stats_from_logits": ".stats",
+    "Example": ".tasks",
+    "Task": ".tasks",
+    "make_task": ".tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'entrostat' has no attribute {name!r}")
+    module = import_module(_HOME[name], __name__)
+    value = module if name == "metrics" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])
+
+
+__all__ = [
+    "Example",
+    "LossOutput",
+    "MethodInfo",
+    "Objective",
+    "Rollouts",
+    "Task",
+    "Terms",
+    "TokenBatch",
+    "TokenStats",
+    "TrainConfig",
+    "__version__",
+    "advantages",
+    "load_rollouts",
+    "make_objective",
+    "make_task",
+    "methods",
+    "metrics",
+    "token_stats",
+    "token_stats_from_logits",
+    "train",
+]

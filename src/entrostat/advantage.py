@@ -1,0 +1,155 @@
+"""Group estimators: from outcome rewards [B] to one advantage a rollout [B]. Pure functions.
+
+Formulas and names are those of the papers: GRPO (DeepSeekMath, arXiv 2402.03300), RLOO
+(arXiv 2402.14740), Dr. GRPO (arXiv 2503.20783), REINFORCE++ (arXiv 2501.03262), OPO
+(arXiv 2505.23585).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ._names import unknown
+
+EPS = 1e-6
+
+
+class _Groups:
+    """Sums over groups of rollouts; `index` [B] int64 in 0..G-1, `size` [G]."""
+
+    def __init__(self, rewards: Tensor, group: Tensor) -> None:
+        _, self.index, size = torch.unique(group, return_inverse=True, return_counts=True)
+        self.size = size.to(rewards.dtype)
+
+    def sum(self, values: Tensor) -> Tensor:  # [B] -> [B]: the sum of one's own group
+        total = values.new_zeros(self.size.shape).index_add_(0, self.index, values)
+        return total[self.index]
+
+    def mean(self, values: Tensor) -> Tensor:  # [B] -> [B]
+        return self.sum(values) / self.size[self.index]
+
+    @property
+    def own_size(self) -> Tensor:  # [B]
+        return self.size[self.index]
+
+
+def _grpo(rewards: Tensor, groups: _Groups, lengths: Tensor | None) -> Tensor:
+    centred = _dr_grpo(rewards, groups, lengths)
+    std = (groups.sum(centred**2) / (groups.own_size - 1)).sqrt()
+    return centred / (std + EPS)
+
+
+def _rloo(rewards: Tensor, groups: _Groups, lengths: Tensor | None) -> Tensor:
+    K = groups.own_size
+    return K / (K - 1) * _dr_grpo(rewards, groups, lengths)
+
+
+def _dr_grpo(rewards: Tensor, groups: _Groups, lengths: Tensor | None) -> Tensor:
+    return _exact_zero(rewards - groups.mean(rewards), rewards, groups)
+
+
+def _opo(rewards: Tensor, groups: _Groups, lengths: Tensor | None) -> Tensor:
+    if lengths is None:
+        raise ValueError(
+            "advantages: 'opo' weights rewards by length; pass lengths=[B] (trained tokens)"
+        )
+    lengths = lengths.to(rewards.dtype)
+    baseline = groups.sum(lengths * rewards) / groups.sum(lengths).clamp(min=1)
+    return _exact_zero(rewards - baseline, rewards, groups)
+
+
+def _exact_zero(centred: Tensor, rewards: Tensor, groups: _Groups) -> Tensor:
+    """Equal rewards give exactly 0, which rounding of the mean (say of three times .1) would not.
+
+    The group counts as equal when every reward is its first one's.
+    """
+    first = torch.full_like(groups.size, len(rewards)).long()
+    position = torch.arange(len(rewards), device=rewards.device)
+    first = first.scatter_reduce(0, groups.index, position, "amin")
+    differs = (rewards != rewards[first][groups.index]).to(rewards.dtype)
+    return torch.where(groups.sum(differs) > 0, centred, 0)
+
+
+def _whiten(values: Tensor) -> Tensor:
+    whitened = (values - values.mean()) / (values.std() + EPS)
+    return torch.where((values == values[0]).all(), 0, whitened)
+
+
+def _reinforce_pp(rewards: Tensor, groups: _Groups, lengths: Tensor | None) -> Tensor:
+    return _whiten(rewards)
+
+
+def _reinforce_pp_baseline(rewards: Tensor, groups: _Groups, lengths: Tensor | None) -> Tensor:
+    return _whiten(_dr_grpo(rewards, groups, lengths))
+
+
+ESTIMATORS: dict[str, Callable[[Tensor, _Groups, Tensor | None], Tensor]] = {
+    "grpo": _grpo,
+    "rloo": _rloo,
+    "dr_grpo": _dr_grpo,
+    "reinforce_pp": _reinforce_pp,
+    "reinforce_pp_baseline": _reinforce_pp_baseline,
+    "opo": _opo,
+}
+NEED_PAIRS = ("grpo", "rloo", "dr_grpo", "opo")
+
+
+def advantages(
+    name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None = None
+) -> Tensor:
+    """One advantage a rollout, from outcome rewards.
+
+    ===================== ===========================================================
+    grpo                  (R - mean) / (std + 1e-6) over the group, std unbiased
+    rloo                  R - mean of the other K-1
+    dr_grpo               R - mean of the group
+    reinforce_pp          (R - mean) / (std + 1e-6) over the batch
+    reinforce_pp_baseline the same after subtracting the group's mean
+    opo                   R - sum(len R) / sum(len) over the group
+    ===================== ===========================================================
+
+    Args:
+        name: one of the estimators above.
+        rewards: [B] number.
+        group: [B] int; equal numbers are rollouts of one prompt. Groups may differ in size.
+        lengths: [B] trained tokens; only `opo` needs it.
+
+    Returns:
+        [B], float32 (float64 for float64 rewards). A group of equal rewards gives exactly 0 under
+        the group estimators.
+
+    Raises:
+        ValueError: unknown name, shapes that differ, a reward that is not finite, or a group of
+            one under `grpo`, `rloo`, `dr_grpo` or `opo`.
+
+    Example:
+        >>> advantages("rloo", torch.tensor([1.0, 0.0, 0.0]), torch.tensor([7, 7, 7]))
+        tensor([ 1.0000, -0.5000, -0.5000])
+    """
+    if name not in ESTIMATORS:
+        raise ValueError(unknown("advantage estimator", name, ESTIMATORS))
+    rewards = rewards.detach()
+    if rewards.dtype != torch.float64:
+        rewards = rewards.float()
+    if rewards.ndim != 1 or group.shape != rewards.shape:
+        raise ValueError(
+            f"advantages: rewards and group must both be [B], got {list(rewards.shape)} and "
+            f"{list(group.shape)}"
+        )
+    if not torch.isfinite(rewards).all():
+        bad = int((~torch.isfinite(rewards)).nonzero()[0])
+        raise ValueError(f"advantages: rewards[{bad}] is {rewards[bad].item()}; need a number")
+    if rewards.numel() == 0:
+        return rewards.clone()
+    groups = _Groups(rewards, group)
+    if name in NEED_PAIRS and bool((groups.size < 2).any()):
+        raise ValueError(
+            f"advantages: a group of one rollout; '{name}' compares rollouts of one prompt, so "
+            "sample at least 2 a prompt or use 'reinforce_pp'"
+        )
+    if len(rewards) < 2:
+        return torch.zeros_like(rewards)  # a batch of one has no spread to compare with
+    return ESTIMATORS[name](rewards, groups, lengths)

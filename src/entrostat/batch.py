@@ -1,0 +1,169 @@
+"""`TokenBatch`, what a host knows about the tokens it sampled, and `Terms`, what methods decided.
+
+Shapes: B sequences, T completion tokens at most; N = number of tokens at mask 1.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+_PER_TOKEN = (
+    "logp",
+    "old_logp",
+    "entropy",
+    "old_entropy",
+    "ref_logp",
+    "sum_p2",
+    "sum_p2_logp",
+)
+
+
+@dataclass
+class TokenBatch:
+    """The statistics of one batch of rollouts; what an objective reads.
+
+    Entries at mask 0 are replaced by 0 on construction, whatever stood there (NaN included), so
+    nothing downstream can see them and no gradient flows into them.
+
+    Args:
+        logp: [B, T] float. log pi(y_t | s_t) of the current policy; carries the gradient.
+        old_logp: [B, T] float. The same under the policy that the iteration started with.
+        mask: [B, T] bool, int or float. 1 where a token was sampled and is trained on.
+        advantages: [B] or [B, T] float, or None before `Objective.prepare`.
+        rewards: [B] float. Outcome reward of each rollout.
+        group: [B] int. Which prompt a rollout belongs to.
+        entropy: [B, T] float, nats. Exact entropy of the current next-token distribution.
+        old_entropy: [B, T] float, nats. The same at the start of the iteration.
+        ref_logp: [B, T] float. log-prob under a frozen reference policy.
+        sum_p2: [B, T] float. Sum over the vocabulary of pi^2.
+        sum_p2_logp: [B, T] float. Sum over the vocabulary of pi^2 log pi.
+
+    Raises:
+        ValueError: a shape does not fit; the message names the argument.
+    """
+
+    logp: Tensor
+    old_logp: Tensor
+    mask: Tensor
+    advantages: Tensor | None = None
+    rewards: Tensor | None = None
+    group: Tensor | None = None
+    entropy: Tensor | None = None
+    old_entropy: Tensor | None = None
+    ref_logp: Tensor | None = None
+    sum_p2: Tensor | None = None
+    sum_p2_logp: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask.ndim != 2:
+            raise ValueError(f"TokenBatch: mask must be [B, T], got shape {list(self.mask.shape)}")
+        self.mask = self.mask.to(torch.bool)
+        for field in fields(self):
+            self._admit(field.name)
+
+    def _admit(self, name: str) -> None:
+        """Check one field's shape and blank its masked entries."""
+        value = getattr(self, name)
+        if value is None or name == "mask":
+            return
+        B, T = self.mask.shape
+        shapes = [(B, T)] if name in _PER_TOKEN else [(B,)]
+        if name == "advantages":
+            shapes.append((B, T))
+        if value.shape not in shapes:
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise ValueError(f"TokenBatch: {name} must be {wanted}, got {list(value.shape)}")
+        if value.ndim == 2:
+            setattr(self, name, torch.where(self.mask, value, 0))
+
+    def __getitem__(self, rows: slice | Tensor) -> TokenBatch:
+        """The batch of some rows: a slice, an index tensor [n] or a boolean tensor [B]."""
+        return TokenBatch(**_take(self, rows))
+
+    def __len__(self) -> int:
+        """Number of sequences B."""
+        return self.mask.shape[0]
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64: trained tokens of each sequence."""
+        return self.mask.sum(-1)
+
+    def replace(self, **changes: Any) -> TokenBatch:
+        """A copy with some fields changed; the others keep their gradient, under no_grad too."""
+        new = copy.copy(self)
+        for name, value in changes.items():
+            if name not in self.__dataclass_fields__ or name == "mask":
+                raise TypeError(f"TokenBatch.replace: cannot change {name!r}")
+            setattr(new, name, value)
+            new._admit(name)
+        return new
+
+
+@dataclass
+class Terms:
+    """What the methods decided: numbers a token, none with a gradient.
+
+    Fields marked [B, T] may be expanded views. Slice with `terms[rows]` for a micro-batch: `scale`
+    and `count` were computed over the whole minibatch, so losses and metrics of slices add up.
+
+    Args:
+        advantage: [B, T] float.
+        scale: [B, T] float. Share of a token in the aggregated loss: loss = sum(scale * per_token).
+        count: [] float. N of the minibatch that was planned (at least 1).
+        weight: [B, T] float. Factor on the surrogate's loss.
+        ratio_min: [B, T] float. Lower clip bound of the ratio (1 - low); -inf for none.
+        ratio_max: [B, T] float. Upper clip bound of the ratio (1 + high); inf for none.
+        frozen: [B, T] bool. Tokens whose loss counts in the value but gives no gradient.
+        abs_kl: [B, T] float. Coefficient on |lp - lp0|.
+        entropy: [B, T] float. Coefficient on the entropy bonus: loss - entropy * H.
+        ref_kl: [B, T] float. Coefficient on the KL to the reference policy.
+        ratio: "token" (PPO), "sequence" (GSPO) or "none" (REINFORCE: loss = -A lp).
+        dual: PPO's dual clip c, or None.
+        ref_kl_form: estimator of the reference KL: "k1", "k2" or "k3".
+    """
+
+    advantage: Tensor
+    scale: Tensor
+    count: Tensor
+    weight: Tensor
+    ratio_min: Tensor
+    ratio_max: Tensor
+    frozen: Tensor | None = None
+    abs_kl: Tensor | None = None
+    entropy: Tensor | None = None
+    ref_kl: Tensor | None = None
+    ratio: Literal["token", "sequence", "none"] = "token"
+    dual: float | None = None
+    ref_kl_form: Literal["k1", "k2", "k3"] = "k3"
+
+    def __getitem__(self, rows: slice | Tensor) -> Terms:
+        """The terms of some rows; `count` stays that of the whole minibatch."""
+        return Terms(**_take(self, rows))
+
+    def replace(self, **changes: Any) -> Terms:
+        """A copy with some fields changed; what a method's `plan` returns."""
+        return replace(self, **changes)
+
+
+def _take(data: TokenBatch | Terms, rows: slice | Tensor) -> dict[str, Any]:
+    out = {}
+    for field in fields(data):
+        value = getattr(data, field.name)
+        out[field.name] = value[rows] if isinstance(value, Tensor) and value.ndim else value
+    return out
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `values` [B, T] over mask [B, T]; 0 where no token is left. Returns a 0-d tensor."""
+    return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """bf16 and fp16 become float32; float32 and float64 stay."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,0 +1,140 @@
+"""Controllers: move one coefficient, once an iteration, from the entropy they see.
+
+A controller is a frozen dataclass of hyperparameters with two pure functions, `init() -> state` and
+`update(state, entropy) -> state`. The coefficient is `state.value`. The entropy is the masked mean
+over the full rollout batch, in nats, before any update. Without a `target` the first entropy seen
+becomes the target (REPO, section 3). The range [low, high] applies from the first move on, so a
+start outside it is kept until then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True)
+class ControlState:
+    """The coefficient now, and the entropy (nats) it steers to; None until the first update."""
+
+    value: float
+    target: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ControlState:
+        """The inverse of `to_dict`."""
+        return cls(value=data["value"], target=data["target"])
+
+
+class Controller(Protocol):
+    """What a method may hold to move one of its coefficients."""
+
+    def init(self) -> ControlState:
+        """The state before the first iteration."""
+        ...
+
+    def update(self, state: ControlState, entropy: float) -> ControlState:
+        """The state after an iteration whose policy had this entropy (nats)."""
+        ...
+
+
+def _check(start: float, low: float, high: float, target: float | None) -> None:
+    if not (0 <= low <= high and math.isfinite(high)):
+        raise ValueError(f"controller: its range needs 0 <= low <= high, got [{low}, {high}]")
+    if not math.isfinite(start):
+        raise ValueError(f"controller: start must be a number, got {start}")
+    if target is not None and not (math.isfinite(target) and target >= 0):
+        raise ValueError(f"controller: target must be an entropy in nats >= 0, got {target}")
+
+
+def _clip(x: float, low: float, high: float) -> float:
+    return min(max(x, low), high)
+
+
+@dataclass(frozen=True)
+class Multiplicative:
+    """Times `factor` while entropy is below the target, divided by it while above (REPO 3, App. B).
+
+    The magnitude stays in [low, high]. With `bidirectional` the value has a sign: while it pushes
+    the right way (+ below the target, - above) its magnitude grows; otherwise it shrinks, and where
+    it would leave the range at the bottom the sign flips and the magnitude is `low`.
+
+    `factor=2` is REPO's doubling controller, `factor=1.01` ADAPO's.
+
+    Raises:
+        ValueError: unless 0 <= low <= high, factor > 1 and target >= 0; bidirectional
+            needs low > 0.
+    """
+
+    start: float
+    low: float
+    high: float
+    target: float | None = None
+    factor: float = 2.0
+    bidirectional: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.start, self.low, self.high, self.target)
+        if not (math.isfinite(self.factor) and self.factor > 1):
+            raise ValueError(f"controller: factor must be above 1, got {self.factor}")
+        if self.bidirectional and self.low <= 0:
+            raise ValueError("controller: bidirectional needs low > 0, the magnitude at the flip")
+
+    def init(self) -> ControlState:
+        """The start value."""
+        return ControlState(self.start, self.target)
+
+    def update(self, state: ControlState, entropy: float) -> ControlState:
+        """One step; entropy equal to the target changes nothing."""
+        target = entropy if state.target is None else state.target
+        value = state.value
+        if entropy != target:
+            sign = math.copysign(1.0, value)
+            grow = entropy < target if sign > 0 else entropy > target
+            magnitude = abs(value) * self.factor if grow else abs(value) / self.factor
+            if self.bidirectional and magnitude < self.low:
+                sign, magnitude = -sign, self.low
+            value = sign * _clip(magnitude, self.low, self.high)
+        return ControlState(value, target)
+
+
+@dataclass(frozen=True)
+class Additive:
+    """Plus or minus `delta` an iteration, kept in [low, high] (PAR 3.2 and 7.3).
+
+    `rises="below"`: c + delta if entropy < target, else c - delta (adaptive entropy coefficient).
+    `rises="above"`: c + delta if entropy > target, else c - delta (positive-advantage weight).
+
+    Raises:
+        ValueError: unless 0 <= low <= high, delta > 0 and target >= 0.
+    """
+
+    start: float
+    low: float
+    high: float
+    delta: float
+    target: float | None = None
+    rises: Literal["below", "above"] = "below"
+
+    def __post_init__(self) -> None:
+        _check(self.start, self.low, self.high, self.target)
+        if not (math.isfinite(self.delta) and self.delta > 0):
+            raise ValueError(f"controller: delta must be above 0, got {self.delta}")
+        if self.rises not in ("below", "above"):
+            raise ValueError(f"controller: rises must be 'below' or 'above', got {self.rises!r}")
+
+    def init(self) -> ControlState:
+        """The start value."""
+        return ControlState(self.start, self.target)
+
+    def update(self, state: ControlState, entropy: float) -> ControlState:
+        """One step."""
+        target = entropy if state.target is None else state.target
+        up = entropy < target if self.rises == "below" else entropy > target
+        value = _clip(state.value + (self.delta if up else -self.delta), self.low, self.high)
+        return replace(state, value=value, target=target)

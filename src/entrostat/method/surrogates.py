@@ -1,0 +1,98 @@
+"""Surrogates (methods.md section 2): which ratio is meant and where it is clipped."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ..batch import Terms, TokenBatch
+from .base import Method
+
+
+def _check_bounds(name: str, low: float | None, high: float | None) -> None:
+    for key, value in (("low", low), ("high", high)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name}: {key} must be >= 0, or None for no clip, got {value}")
+
+
+@dataclass(frozen=True)
+class Reinforce(Method):
+    """Plain policy gradient, loss -A lp: strict on-policy, one update a rollout batch.
+
+    Williams (1992). The ratio is not used, so with several updates a rollout batch the later ones
+    would be off-policy without correction; hosts refuse that.
+    """
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "OPEFO 3"
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """No ratio."""
+        return terms.replace(ratio="none")
+
+
+@dataclass(frozen=True)
+class Ppo(Method):
+    """PPO's clipped ratio a token: -min(r A, clip(r, 1 - low, 1 + high) A).
+
+    r = exp(lp - lp0); Schulman et al. (arXiv 1707.06347). With `dual` = c > 1 and A < 0 the loss is
+    also capped at -c A (dual clip, arXiv 1912.09729). `low=None` or `high=None` does not clip on
+    that side.
+    """
+
+    low: float | None = 0.2
+    high: float | None = 0.2
+    dual: float | None = None
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "REPO 2, PAR 6"
+
+    def __post_init__(self) -> None:
+        _check_bounds("ppo", self.low, self.high)
+        if self.dual is not None and not self.dual > 1:
+            raise ValueError(f"ppo: dual must be above 1, or None, got {self.dual}")
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Clip bounds on the token's ratio."""
+        return _clip(terms, self.low, self.high).replace(ratio="token", dual=self.dual)
+
+
+@dataclass(frozen=True)
+class Gspo(Method):
+    """GSPO: one ratio a sequence, s = exp(masked mean of lp - lp0), clipped as PPO's.
+
+    Zheng et al. (arXiv 2507.18071). Per-token advantages stay usable through
+    s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient.
+    """
+
+    low: float | None = 3e-4
+    high: float | None = 4e-4
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "REPO 2 (GSPO)"
+
+    def __post_init__(self) -> None:
+        _check_bounds("gspo", self.low, self.high)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Clip bounds on the sequence's ratio."""
+        return _clip(terms, self.low, self.high).replace(ratio="sequence")
+
+
+def _clip(terms: Terms, low: float | None, high: float | None) -> Terms:
+    def fill(value: float) -> torch.Tensor:
+        return terms.weight.new_full((), value).expand_as(terms.weight)
+
+    return terms.replace(
+        ratio_min=fill(-math.inf if low is None else 1 - low),
+        ratio_max=fill(math.inf if high is None else 1 + high),
+    )

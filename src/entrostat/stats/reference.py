@@ -1,0 +1,110 @@
+"""Log-prob, entropy and moments from logits, in plain differentiable operations.
+
+The usual forms cancel where a policy is nearly certain: logsumexp rounds 1 + rest to 1, and
+logsumexp - E[z] subtracts two numbers of the size of the logits. Measured from the largest logit,
+with z' = z - max z <= 0 and rest = sum over all tokens but that one of exp z',
+
+    log p_j = z'_j - log1p(rest)        H = log1p(rest) - sum_j p_j z'_j
+
+have terms of one sign only, so both keep float32's relative accuracy however small 1 - p_max is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..batch import at_least_float32
+
+
+@dataclass
+class TokenStats:
+    """Statistics of next-token distributions, each [...], float32 or better, differentiable.
+
+    Attributes:
+        logp: log pi(target).
+        entropy: nats.
+        sum_p2: sum over the vocabulary of pi^2, or None unless moments were asked for.
+        sum_p2_logp: sum over the vocabulary of pi^2 log pi, or None.
+    """
+
+    logp: Tensor
+    entropy: Tensor
+    sum_p2: Tensor | None = None
+    sum_p2_logp: Tensor | None = None
+
+
+def token_stats_from_logits(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, moments: bool = False
+) -> TokenStats:
+    """Statistics of softmax(logits / temperature).
+
+    Args:
+        logits: [..., V] float of any precision; computed in float32 (float64 stays).
+        targets: [...] int64 token ids in 0..V-1.
+        temperature: above 0.
+        moments: also return `sum_p2` and `sum_p2_logp`.
+
+    Raises:
+        ValueError: shapes do not fit, or the temperature is not above 0.
+    """
+    if targets.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"token_stats_from_logits: targets must be {list(logits.shape[:-1])} for logits "
+            f"{list(logits.shape)}, got {list(targets.shape)}"
+        )
+    if not temperature > 0:
+        raise ValueError(f"token_stats: temperature must be above 0, got {temperature}")
+    z = at_least_float32(logits)
+    if temperature != 1:
+        z = z / temperature
+    top = z.detach().argmax(-1, keepdim=True)  # one index, also on ties
+    shifted = z - z.gather(-1, top)
+    rest = shifted.exp().scatter(-1, top, 0).sum(-1, keepdim=True)
+    log_norm = rest.log1p()
+    logp_all = shifted - log_norm
+    p = logp_all.exp()
+    # a token of probability 0 (logit -inf) adds 0, not 0 * -inf
+    entropy = log_norm.squeeze(-1) - (p * shifted.clamp(min=torch.finfo(z.dtype).min)).sum(-1)
+    logp = logp_all.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    if not moments:
+        return TokenStats(logp, entropy)
+    p2 = p.square()
+    sum_p2_logp = (p2 * logp_all.clamp(min=torch.finfo(z.dtype).min)).sum(-1)
+    return TokenStats(logp, entropy, p2.sum(-1), sum_p2_logp)
+
+
+def token_stats(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None = None,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    moments: bool = False,
+) -> TokenStats:
+    """Statistics of softmax(softcap(hidden weight^T + bias) / temperature).
+
+    Args:
+        hidden: [..., D] float, the input of the language-model head.
+        weight: [V, D] float, the head.
+        targets: [...] int64 token ids.
+        bias: [V] float, or None.
+        temperature: above 0.
+        softcap: c of c tanh(logits / c), or None.
+        moments: also return `sum_p2` and `sum_p2_logp`.
+
+    Raises:
+        ValueError: shapes do not fit.
+    """
+    if hidden.shape[-1] != weight.shape[-1]:
+        raise ValueError(
+            f"token_stats: hidden is [..., {hidden.shape[-1]}], weight {list(weight.shape)}; "
+            "the last dimensions must be equal"
+        )
+    logits = at_least_float32(torch.nn.functional.linear(hidden, weight, bias))
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return token_stats_from_logits(logits, targets, temperature, moments)

@@ -1,0 +1,51 @@
+"""What a task is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt and what its verifier needs.
+
+    Attributes:
+        prompt: text given to the policy (the user's turn where the tokenizer has a chat template).
+        answer: whatever `Task.score` compares with.
+        data: anything else a scorer or a report wants.
+    """
+
+    prompt: str
+    answer: Any = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """Prompts plus a verifier. Any object with these members will do.
+
+    A task may also have `score_batch(completions, examples) -> list[float]`, which is then called
+    once for all rollouts of an iteration in place of `score` (a reward model, say).
+
+    Attributes:
+        name: for logs and reports.
+        max_new_tokens: tokens that an answer may take, unless the run says otherwise.
+        splits: names of its splits; the first is trained on, the second evaluated on.
+    """
+
+    name: str
+    max_new_tokens: int
+    splits: tuple[str, ...]
+
+    def size(self, split: str) -> int | None:
+        """Number of prompts of a split; None for an endless one."""
+        ...
+
+    def example(self, index: int, split: str) -> Example:
+        """Prompt number `index` of a split: always the same one."""
+        ...
+
+    def score(self, completion: str, example: Example) -> float:
+        """The outcome reward of one completion (eos and padding removed). It parses, never runs."""
+        ...

@@ -1,0 +1,78 @@
+"""`target_sum`: write k digits whose sum is the target. The task of the shipped tiny policy.
+
+Prompt `23/4:`, a right answer `7+3+9+4`. Many answers are right, so the number of different right
+answers among samples says whether a policy still explores.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from .base import Example
+
+_ANSWER = re.compile(r"[1-9](?:\+[1-9])*")
+_STREAM = {"train": 0, "test": 1, "ood": 2}
+
+
+class TargetSum:
+    """Prompt `TARGET/K:`; right is K digits 1-9 joined by `+` that add up to TARGET.
+
+    K is uniform in k_min..k_max and TARGET uniform in 2K..8K. The split `ood` asks for 7 or 8
+    digits, more than training ever does.
+
+    Args:
+        seed: of the prompts; `test` and `ood` prompts do not depend on it, so that runs compare.
+        k_min: fewest digits.
+        k_max: most digits.
+
+    Raises:
+        ValueError: unless 1 <= k_min <= k_max <= 6.
+    """
+
+    name = "target_sum"
+    splits = ("train", "test", "ood")
+
+    def __init__(self, seed: int = 0, k_min: int = 3, k_max: int = 6) -> None:
+        if not 1 <= k_min <= k_max <= 6:
+            raise ValueError(f"target_sum: need 1 <= k_min <= k_max <= 6, got {k_min}, {k_max}")
+        self.seed, self.k_min, self.k_max = seed, k_min, k_max
+        self.max_new_tokens = 13
+
+    def size(self, split: str) -> int | None:
+        """Endless."""
+        return None
+
+    def example(self, index: int, split: str) -> Example:
+        """Prompt number `index` of `train`, `test` or `ood`."""
+        seed = self.seed if split == "train" else 0
+        rng = random.Random(f"target_sum/{seed}/{_STREAM[split]}/{index}")
+        k = rng.randint(7, 8) if split == "ood" else rng.randint(self.k_min, self.k_max)
+        target = rng.randint(2 * k, 8 * k)
+        return Example(f"{target}/{k}:", answer=(target, k))
+
+    def score(self, completion: str, example: Example) -> float:
+        """1 for a right answer, else 0."""
+        if not _ANSWER.fullmatch(completion):
+            return 0.0
+        target, k = example.answer
+        digits = [int(digit) for digit in completion.split("+")]
+        return float(len(digits) == k and sum(digits) == target)
+
+
+def demonstration(example: Example, rng: random.Random, wrong: bool) -> str:
+    """An answer drawn from the prompt: right, or with one digit replaced at random.
+
+    Digits are drawn one after another among those that still allow the target.
+    """
+    target, k = example.answer
+    digits = []
+    for left in range(k - 1, -1, -1):
+        low, high = max(1, target - 9 * left), min(9, target - left)
+        digits.append(rng.randint(low, high))
+        target -= digits[-1]
+    rng.shuffle(digits)
+    if wrong:
+        place = rng.randrange(k)
+        digits[place] = rng.choice([d for d in range(1, 10) if d != digits[place]])
+    return "+".join(map(str, digits))
