@@ -97,9 +97,7 @@ ESTIMATORS: dict[str, Callable[[Tensor, _Groups, Tensor | None], Tensor]] = {
 NEED_PAIRS = ("grpo", "rloo", "dr_grpo", "opo")
 
 
-def advantages(
-    name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None = None
-) -> Tensor:
+def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None = None) -> Tensor:
     """One advantage a rollout, from outcome rewards.
 
     ===================== ===========================================================

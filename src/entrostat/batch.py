@@ -72,7 +72,7 @@ class TokenBatch:
         if value is None or name == "mask":
             return
         B, T = self.mask.shape
-        shapes = [(B, T)] if name in _PER_TOKEN else [(B,)]
+        shapes: list[tuple[int, ...]] = [(B, T) if name in _PER_TOKEN else (B,)]
         if name == "advantages":
             shapes.append((B, T))
         if value.shape not in shapes:

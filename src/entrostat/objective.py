@@ -176,8 +176,8 @@ class Objective:
                     raise ValueError(f"`{name}` needs `{need}`; {host} does not supply it here")
         if self.strictly_on_policy and updates > 1:
             raise ValueError(
-                f"`reinforce` uses no ratio, so it takes one update a rollout batch; this run makes "
-                f"{updates}. Set epochs and minibatches to 1, or use `ppo`"
+                "`reinforce` uses no ratio, so it takes one update a rollout batch, not "
+                f"{updates}: set epochs and minibatches to 1, or use `ppo`"
             )
 
     def outcome_advantages(self, batch: TokenBatch) -> TokenBatch:

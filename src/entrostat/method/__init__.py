@@ -176,9 +176,7 @@ def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return entry, dict(params)
     if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
         return entry["name"], {k: v for k, v in entry.items() if k != "name"} | dict(params)
-    raise ValueError(
-        f"make_objective: a method is a name or a table with a 'name', got {entry!r}"
-    )
+    raise ValueError(f"make_objective: a method is a name or a table with a 'name', got {entry!r}")
 
 
 def _build(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:

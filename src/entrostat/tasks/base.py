@@ -30,13 +30,15 @@ class Task(Protocol):
 
     Attributes:
         name: for logs and reports.
-        max_new_tokens: tokens that an answer may take, unless the run says otherwise.
         splits: names of its splits; the first is trained on, the second evaluated on.
     """
 
     name: str
-    max_new_tokens: int
     splits: tuple[str, ...]
+
+    def max_new_tokens(self, split: str) -> int:
+        """Tokens that an answer may take, unless the run says otherwise."""
+        ...
 
     def size(self, split: str) -> int | None:
         """Number of prompts of a split; None for an endless one."""

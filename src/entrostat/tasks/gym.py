@@ -48,7 +48,7 @@ class GymTask:
         ValueError: an unknown data set or parameter, or values that the data set refuses.
     """
 
-    splits = ("train", "test")
+    splits: tuple[str, ...] = ("train", "test")
 
     def __init__(self, name: str, seed: int = 0, max_new_tokens: int = 256, **params: Any) -> None:
         from reasoning_gym.factory import DATASETS
@@ -62,8 +62,8 @@ class GymTask:
                 raise ValueError(
                     f"task 'gym:{name}': {unknown('parameter', key, known | {'max_new_tokens'})}"
                 )
-        self.name = f"gym:{name}"
-        self.max_new_tokens = max_new_tokens
+        self.name: str = f"gym:{name}"
+        self._max_new_tokens = max_new_tokens
         try:
             # prompt i of a data set is made from seed + i: far apart, splits never share a prompt
             self._data = {
@@ -76,6 +76,10 @@ class GymTask:
         self._guard = None
         if _EVALUATES.search(source):
             self._guard = is_arithmetic if "parse_expr" in source else is_not_code
+
+    def max_new_tokens(self, split: str) -> int:
+        """As given."""
+        return self._max_new_tokens
 
     def size(self, split: str) -> int | None:
         """The data set's size (its parameter `size`)."""

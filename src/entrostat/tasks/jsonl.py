@@ -68,7 +68,7 @@ class JsonlTask:
             unknown grader.
     """
 
-    splits = ("train", "test")
+    splits: tuple[str, ...] = ("train", "test")
 
     def __init__(
         self,
@@ -83,12 +83,16 @@ class JsonlTask:
         if not 0 <= test < 1:
             raise ValueError(f"task {path!r}: test must be in [0, 1), got {test}")
         self.name = Path(path).stem
-        self.max_new_tokens = max_new_tokens
+        self._max_new_tokens = max_new_tokens
         self._grade = GRADERS[grader]
         examples = _read(path, check=_decimal if grader == "number" else None)
         held_out = int(len(examples) * test)
         train = examples[: len(examples) - held_out]
         self._examples = {"train": train, "test": examples[len(train) :] or train}
+
+    def max_new_tokens(self, split: str) -> int:
+        """As given."""
+        return self._max_new_tokens
 
     def size(self, split: str) -> int | None:
         """Number of lines of a split."""
@@ -119,7 +123,9 @@ def _read(path: str, check: Callable[[str], object] | None) -> list[Example]:
         except json.JSONDecodeError as error:
             raise ValueError(f"task {path!r}: line {number} is not JSON: {error.msg}") from None
         if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
-            raise ValueError(f'task {path!r}: line {number} needs {{"prompt": text, "answer": ...}}')
+            raise ValueError(
+                f'task {path!r}: line {number} needs {{"prompt": text, "answer": ...}}'
+            )
         if not isinstance(row.get("answer"), str | int | float):
             raise ValueError(f"task {path!r}: line {number} needs an answer (text or number)")
         answer = str(row["answer"])

@@ -31,13 +31,16 @@ class TargetSum:
     """
 
     name = "target_sum"
-    splits = ("train", "test", "ood")
+    splits: tuple[str, ...] = ("train", "test", "ood")
 
     def __init__(self, seed: int = 0, k_min: int = 3, k_max: int = 6) -> None:
         if not 1 <= k_min <= k_max <= 6:
             raise ValueError(f"target_sum: need 1 <= k_min <= k_max <= 6, got {k_min}, {k_max}")
         self.seed, self.k_min, self.k_max = seed, k_min, k_max
-        self.max_new_tokens = 13
+
+    def max_new_tokens(self, split: str) -> int:
+        """One more than the longest answer in tokens, eos included."""
+        return 17 if split == "ood" else 13
 
     def size(self, split: str) -> int | None:
         """Endless."""

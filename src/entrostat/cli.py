@@ -1,0 +1,291 @@
+"""The command line: one function a verb; torch is imported when a verb needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ._names import nearest, unknown
+from ._version import __version__
+
+_HELP = """\
+entrostat: an entropy thermostat for reinforcement learning with verifiable rewards.
+
+  entrostat train      train a policy, its entropy watched token by token and held
+  entrostat study      run several trainings side by side and compare them
+  entrostat methods    list the methods; `entrostat methods NAME` explains one
+  entrostat report     write report.html for a run, or one page that compares several
+  entrostat pretrain   make the tiny policy that ships with entrostat
+
+Examples:
+  entrostat train --method grpo
+  entrostat train --method repo_r --method.bidirectional true --method.target 0.7
+  entrostat train --resume runs/repo_r-target_sum-s0
+  entrostat study recipes/demo.toml
+
+`entrostat VERB --help` lists a verb's options. Version {version}.
+"""
+
+_TRAIN = """\
+Train a policy by reinforcement learning and watch its entropy.
+
+  --method NAME[,NAME...]       what to train with (`entrostat methods`)
+  --method.KEY VALUE            a parameter; --method.NAME.KEY where there are several methods
+  --task NAME                   target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS
+  --task.KEY VALUE              a parameter of the task
+  --config FILE.toml            start from a file; flags override it
+  --resume RUN                  go on with a run that was stopped; --iterations may be raised
+
+Examples:
+  entrostat train --method repo_r --method.bidirectional true --seed 1
+  entrostat train --method gspo,repo_r --method.gspo.high 5e-4
+  entrostat train --task gym:chain_sum --task.max_terms 3 --model path/to/model
+  entrostat train --config recipes/grpo.toml --optim.lr 1e-4 --output runs/mine
+  entrostat train --resume runs/mine
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code: 0, 1 (a run stopped), 2 (bad input) or 130 (Ctrl-C)."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    verbs: dict[str, Callable[[list[str]], int]] = {
+        "train": _train,
+        "study": _study,
+        "methods": _methods,
+        "report": _report,
+        "pretrain": _pretrain,
+    }
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_HELP.format(version=__version__), end="")
+        return 0
+    if args[0] == "--version":
+        print(__version__)
+        return 0
+    if args[0] not in verbs:
+        return _error(unknown("command", args[0], verbs))
+    try:
+        return verbs[args[0]](args[1:])
+    except BrokenPipeError:
+        # whoever read our output has gone, `head` say; nothing is left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ValueError as error:
+        return _error(str(error))
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+
+
+def _error(message: str, code: int = 2) -> int:
+    print(f"entrostat: error: {message}", file=sys.stderr)
+    return code
+
+
+def _dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: str) -> Any:
+    """Flags over a default, by tyro; what it does not know is one line with the nearest name."""
+    import tyro
+
+    value, rest = tyro.cli(
+        cls, default=default, args=args, prog=prog, description=text, return_unknown_args=True,
+        config=(tyro.conf.FlagConversionOff,),
+    )  # fmt: skip
+    for word in rest:
+        if word.startswith("-"):
+            flag = word.split("=")[0]
+            known = [f"--{name}" for name in _flag_names(cls)]
+            guess = nearest(flag.replace("-", "_"), [k.replace("-", "_") for k in known])
+            hint = f" Did you mean {'--' + guess.removeprefix('__')!r}?" if guess else ""
+            raise ValueError(f"unknown option {flag!r}.{hint} `{prog} --help` lists them all.")
+    if rest:
+        raise ValueError(f"unexpected {rest[0]!r}; options look like --seed 1")
+    return value
+
+
+def _flag_names(cls: Any, prefix: str = "") -> list[str]:
+    import dataclasses
+    import typing
+
+    names = []
+    for name, hint in typing.get_type_hints(cls).items():
+        nested = dataclasses.is_dataclass(hint)
+        names += _flag_names(hint, f"{prefix}{name}.") if nested else [prefix + name]
+    return names
+
+
+def _take(args: list[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of `--name VALUE` or `--name=VALUE`, and the other arguments."""
+    rest, value = [], None
+    words = iter(args)
+    for word in words:
+        if word == f"--{name}":
+            value = next(words, None)
+            if value is None:
+                raise ValueError(f"--{name} needs a value")
+        elif word.startswith(f"--{name}="):
+            value = word.split("=", 1)[1]
+        else:
+            rest.append(word)
+    return value, rest
+
+
+def _train(args: list[str]) -> int:
+    from .config import TrainConfig, apply_open_flags, from_dict, load, take_open_flags
+
+    file, args = _take(args, "config")
+    run, args = _take(args, "resume")
+    if file is not None and run is not None:
+        raise ValueError("--config and --resume exclude each other: a run keeps its own config")
+    args, flags = take_open_flags(args)
+    if run is not None:
+        path = Path(run) / "config.toml"
+        if not path.is_file():
+            raise ValueError(f"--resume {run!r}: no run there (no config.toml)")
+        changed = {word.split("=")[0] for word in args if word.startswith("--")}
+        changed |= {f"--{path[0]}" for path, _ in flags}
+        if not changed <= {"--iterations", "--threads", "--help"}:
+            raise ValueError(
+                f"--resume goes on exactly as it began, so it cannot change "
+                f"{', '.join(sorted(changed - {'--iterations', '--threads'}))}; only --iterations "
+                "and --threads may be given"
+            )
+        data = {**load(path), "output": run}
+    else:
+        data = apply_open_flags(load(file) if file is not None else {}, flags)
+    config = _dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
+
+    _quiet_libraries()
+    from .errors import RunStopped
+    from .hosts.lab import train
+    from .hosts.lab.progress import for_stream
+    from .report import write_run_report
+
+    progress = for_stream()
+    try:
+        path = train(config, progress=progress, resume=run is not None)
+        report = write_run_report(path)
+    except RunStopped as error:
+        progress.close()
+        return _error(str(error), code=1)
+    except KeyboardInterrupt:
+        progress.close()
+        where = config.output or "its run directory"
+        print(f"\ninterrupted; go on with: entrostat train --resume {where}", file=sys.stderr)
+        return 130
+    finally:
+        progress.close()
+    print(f"report: {report}")
+    return 0
+
+
+def _study(args: list[str]) -> int:
+    text = (
+        "usage: entrostat study FILE.toml [--output DIR] [--jobs N]\n\n"
+        "Run the trainings of a file side by side (those that are done are skipped, those that\n"
+        "were stopped go on), print a table and write DIR/report.html.\n\n"
+        "Example:\n  entrostat study recipes/demo.toml --output runs/demo\n"
+    )
+    if not args or "-h" in args or "--help" in args:
+        print(text, end="")
+        return 0 if args else 2
+    output, args = _take(args, "output")
+    jobs, args = _take(args, "jobs")
+    if len(args) != 1:
+        raise ValueError(f"study takes one file, got {args}")
+    if jobs is not None and (not jobs.isdigit() or int(jobs) < 1):
+        raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
+    from .study import run_study
+
+    return run_study(args[0], output, None if jobs is None else int(jobs))
+
+
+def _methods(args: list[str]) -> int:
+    if args in (["-h"], ["--help"]):
+        print("usage: entrostat methods [NAME]\n\nList the methods, or explain one.")
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    from .method import methods
+
+    known = methods()
+    if args:
+        if args[0] not in known:
+            raise ValueError(unknown("method", args[0], known))
+        info = known[args[0]]
+        print(f"{info.name} ({info.kind}; {info.paper})\n\n{info.doc}\n")
+        print(f"needs: {', '.join(info.needs) or 'nothing beyond log-probs and advantages'}")
+        print(f"hosts: {', '.join(info.hosts)}")
+        print("parameters:")
+        for key, value in info.parameters.items():
+            print(f"  {key} = {value}")
+        return 0
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("name", "kind", "paper", "what it does"):
+        table.add_column(column, no_wrap=column == "name")
+    for info in known.values():
+        table.add_row(info.name, info.kind, info.paper, info.summary)
+    Console().print(table)
+    return 0
+
+
+def _report(args: list[str]) -> int:
+    if not args or "-h" in args or "--help" in args:
+        print(
+            "usage: entrostat report RUN [RUN...] [--output FILE.html]\n\n"
+            "Write RUN/report.html, or one page that compares several runs.\n\n"
+            "Example:\n  entrostat report runs/a runs/b --output compare.html"
+        )
+        return 0 if args else 2
+    from .report import write_comparison, write_run_report
+
+    output, args = _take(args, "output")
+    paths = [Path(a) for a in args]
+    if len(paths) == 1:
+        path = write_run_report(paths[0], None if output is None else Path(output))
+    else:
+        path = write_comparison(paths, Path(output or "report.html"))
+    print(f"report: {path}")
+    return 0
+
+
+def _pretrain(args: list[str]) -> int:
+    _quiet_libraries()
+    from .hosts.lab.pretrain import PretrainConfig, pretrain
+
+    text = (
+        "Make the tiny policy: about 4 minutes on one core.\n\n"
+        "Example:\n  entrostat pretrain --output runs/tiny"
+    )
+    config = _dataclass_flags(PretrainConfig, PretrainConfig(), args, "entrostat pretrain", text)
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns) as progress:
+        bar = progress.add_task("", total=config.steps)
+        path = pretrain(
+            config,
+            lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}"),
+        )
+    print(f"done: {path}")
+    return 0
+
+
+def _quiet_libraries() -> None:
+    """Their progress bars and hints would break ours; their errors still come through."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

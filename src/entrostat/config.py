@@ -1,0 +1,361 @@
+"""The configuration of a training run: dataclasses, TOML files and dotted flags.
+
+One strict reader serves files, checkpoints and the command line, so an unknown key gets the same
+answer everywhere. `method` and `task` are open tables, since their parameters depend on the name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from ._names import unknown
+
+TINY = "tiny"
+
+
+@dataclass
+class Sampling:
+    """How rollouts are drawn."""
+
+    prompts: int = 32
+    """Prompts an iteration."""
+    rollouts: int = 8
+    """Rollouts a prompt (the group, K)."""
+    max_new_tokens: int | None = None
+    """Tokens a rollout may take; None asks the task."""
+    temperature: float = 1.0
+    """Sampling temperature; statistics are of the policy at this temperature."""
+    top_p: float = 1.0
+    """Nucleus sampling; 1 keeps the whole distribution."""
+    batch: int = 256
+    """Sequences generated at once."""
+
+
+@dataclass
+class Prompt:
+    """How a task's prompt becomes the policy's input."""
+
+    chat: bool | None = None
+    """Use the tokenizer's chat template; None uses it where there is one."""
+    system: str = ""
+    """System message for the chat template."""
+
+
+@dataclass
+class Optim:
+    """Updates."""
+
+    lr: float | None = None
+    """Learning rate; None takes 3e-4 below ten million parameters, 1e-5 with LoRA, else 1e-6."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    warmup: int = 0
+    """Updates over which the learning rate rises linearly to its value."""
+    clip: float = 1.0
+    """Largest gradient norm."""
+    epochs: int = 2
+    """Passes over a rollout batch."""
+    minibatches: int = 2
+    """Updates a pass. 1 epoch of 1 minibatch is strictly on-policy."""
+    micro_batch: int = 128
+    """Sequences in memory at once; any value gives the same gradient."""
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] = (
+        "token_mean"
+    )
+    """How tokens' losses become one number."""
+
+
+@dataclass
+class Lora:
+    """Low-rank adapters (extra `peft`)."""
+
+    rank: int = 0
+    """0 trains the whole model."""
+    alpha: int = 32
+    """Scale of the adapter."""
+    targets: str = "all-linear"
+    """Modules that get an adapter: "all-linear", or names separated by commas."""
+
+
+@dataclass
+class Evaluation:
+    """Measuring the policy before, during and after training."""
+
+    prompts: int = 64
+    """Prompts a split; 0 turns evaluation off."""
+    samples: int = 16
+    """Samples a prompt, the k of avg@k and pass@k."""
+    every: int = 0
+    """Iterations between evaluations; 0 evaluates before the first and after the last."""
+
+
+@dataclass
+class Save:
+    """What is written."""
+
+    checkpoint_every: int = 1
+    """Iterations between checkpoints; a killed run loses what came after the last one."""
+    checkpoints: int = 2
+    """Checkpoints kept."""
+    rollouts_every: int = 1
+    """Iterations between rollout dumps; 0 for none."""
+
+
+@dataclass
+class TrainConfig:
+    """Everything that determines a run."""
+
+    method: tyro.conf.Suppress[list[Any]] = field(default_factory=lambda: ["grpo"])
+    """Methods by name, or tables {name = ..., parameter = ...}; `entrostat methods` lists them."""
+    advantage: str | None = None
+    """Advantage estimator; None takes that of the method's recipe."""
+    task: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=lambda: {"name": "target_sum"})
+    """The task's name and parameters: target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS."""
+    model: str = TINY
+    """A directory, a Hugging Face name, or "tiny", the policy shipped with entrostat."""
+    iterations: int = 150
+    """Rollout batches to train on."""
+    seed: int = 0
+    """Decides prompts, samples, minibatches and selections."""
+    output: str = ""
+    """Run directory; empty for runs/METHOD-TASK-sSEED."""
+    device: str = "auto"
+    """"cpu", "cuda" or "auto"."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the model; weights stay float32, fp16 scales the loss."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass, for memory."""
+    threads: int = 0
+    """CPU threads; 0 takes one below ten million parameters (faster there), else all."""
+    sampling: Sampling = field(default_factory=Sampling)
+    prompt: Prompt = field(default_factory=Prompt)
+    optim: Optim = field(default_factory=Optim)
+    lora: Lora = field(default_factory=Lora)
+    eval: Evaluation = field(default_factory=Evaluation)
+    save: Save = field(default_factory=Save)
+
+    def __post_init__(self) -> None:
+        for key, low in (
+            ("iterations", 1), ("seed", 0), ("threads", 0),
+            ("sampling.prompts", 1), ("sampling.rollouts", 1), ("sampling.max_new_tokens", 1),
+            ("sampling.batch", 1), ("optim.epochs", 1), ("optim.minibatches", 1),
+            ("optim.micro_batch", 1), ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
+            ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
+            ("save.checkpoint_every", 1), ("save.checkpoints", 1), ("save.rollouts_every", 0),
+        ):  # fmt: skip
+            value = self._get(key)
+            if value is not None and value < low:
+                raise ValueError(f"{key} must be at least {low}, got {value}")
+        for key in ("sampling.temperature", "optim.lr", "optim.clip"):
+            value = self._get(key)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{key} must be above 0, got {value}")
+        if not 0 < self.sampling.top_p <= 1:
+            raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
+        if not self.method:
+            raise ValueError("method is empty; name at least one")
+        if not isinstance(self.task.get("name"), str):
+            raise ValueError("task needs a name")
+        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
+            raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
+
+    def _get(self, dotted: str) -> Any:
+        value: Any = self
+        for part in dotted.split("."):
+            value = getattr(value, part)
+        return value
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps a rollout batch."""
+        return self.optim.epochs * self.optim.minibatches
+
+    def to_toml(self) -> str:
+        """As a TOML file that `load` reads back to an equal configuration."""
+        import tomli_w
+
+        return tomli_w.dumps(_plain(dataclasses.asdict(self)))
+
+
+def _plain(value: Any) -> Any:
+    """TOML has no null: what is None is left out and comes back as its default, None."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v is not None}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """A TOML file as a nested dictionary.
+
+    Raises:
+        ValueError: it cannot be read or is not TOML; the message names the line.
+    """
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ValueError(f"config {str(path)!r}: cannot read it: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"config {str(path)!r}: {error}") from None
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `over`, table by table. A task of another name starts afresh."""
+    out = dict(base)
+    for key, value in over.items():
+        old = out.get(key)
+        fresh = key == "task" and isinstance(value, Mapping) and "name" in value
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and not fresh:
+            out[key] = merge(old, value)
+        else:
+            out[key] = value
+    return out
+
+
+def from_dict(data: Mapping[str, Any]) -> TrainConfig:
+    """A configuration from nested tables.
+
+    `method` may be a name or a list, `task` a name or a table.
+
+    Raises:
+        ValueError: an unknown key (with the nearest), or a value of the wrong kind.
+    """
+    data = dict(data)
+    method = data.get("method")
+    if isinstance(method, str | Mapping):
+        data["method"] = [method]
+    if isinstance(data.get("task"), str):
+        data["task"] = {"name": data["task"]}
+    return _build(TrainConfig, data, "")
+
+
+def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    values = {}
+    for key, value in data.items():
+        if key not in known:
+            raise ValueError(unknown("key", prefix + key, [prefix + name for name in known]))
+        hint = hints[key]
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{prefix}{key} is a table, got {value!r}")
+            values[key] = _build(hint, value, f"{prefix}{key}.")
+        else:
+            values[key] = _coerce(prefix + key, value, hint)
+    return cls(**values)
+
+
+def _coerce(key: str, value: Any, hint: Any) -> Any:
+    """`value` as the annotated type; integers serve as floats, nothing else is converted."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if value not in options:
+            raise ValueError(unknown(f"value of {key}:", str(value), options))
+        return value
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in options:
+            return None
+        return _coerce(key, value, next(o for o in options if o is not type(None)))
+    if origin is tuple:
+        if not isinstance(value, list | tuple) or len(value) != len(options):
+            raise ValueError(f"{key} takes {len(options)} values, got {value!r}")
+        return tuple(_coerce(key, v, o) for v, o in zip(value, options, strict=True))
+    kind = origin or hint
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wrong_bool = isinstance(value, bool) and kind is not bool
+    if wrong_bool or not isinstance(value, kind):
+        raise ValueError(f"{key} must be {_WORDS.get(kind, kind.__name__)}, got {value!r}")
+    return value
+
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], str]]]:
+    """Split a command line into what the dataclass parser reads and the open tables' flags.
+
+    Returns the other arguments, and (key path, text) for each `--method...` and `--task...`.
+
+    Raises:
+        ValueError: such a flag without a value.
+    """
+    rest, found = [], []
+    words = iter(args)
+    for word in words:
+        name, equals, text = word.removeprefix("--").partition("=")
+        path = name.split(".")
+        if not word.startswith("--") or path[0] not in ("method", "task"):
+            rest.append(word)
+            continue
+        if not equals:
+            text = next(words, "--")
+            if text.startswith("--"):
+                raise ValueError(f"--{name} needs a value")
+        found.append((path, text))
+    return rest, found
+
+
+def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]) -> dict[str, Any]:
+    """Nested tables with `--method` and `--task` flags applied, in order.
+
+    `--method A,B` replaces the methods, `--method.NAME.KEY VALUE` sets a parameter of one of them
+    (`--method.KEY VALUE` where there is one); `--task NAME` replaces the task, `--task.KEY VALUE`
+    sets its parameter. Values are read as TOML; anything else is text.
+
+    Raises:
+        ValueError: a parameter of a method that is not named.
+    """
+    default = TrainConfig()
+    data = dict(data)
+    methods = data.get("method", default.method)
+    methods = list(methods) if isinstance(methods, list) else [methods]
+    task = data.get("task", default.task)
+    task = {"name": task} if isinstance(task, str) else dict(task)
+    replaced = False
+    for path, text in flags:
+        if path == ["method"]:
+            new: list[Any] = [name.strip() for name in text.split(",")]
+            methods, replaced = (methods + new if replaced else new), True
+        elif path == ["task"]:
+            task = {"name": text}
+        elif path[0] == "task":
+            task[".".join(path[1:])] = _toml_value(text)
+        else:
+            _set_parameter(methods, path[1:], _toml_value(text))
+    return {**data, "method": methods, "task": task}
+
+
+def _set_parameter(methods: list[Any], path: list[str], value: Any) -> None:
+    names = [m["name"] if isinstance(m, Mapping) else m for m in methods]
+    owner = path[0] if len(path) == 2 else names[0]
+    if len(path) == 1 and len(names) > 1:
+        raise ValueError(
+            f"--method.{path[0]}: of which method? Write --method.{names[0]}.{path[0]} "
+            f"(methods: {', '.join(names)})"
+        )
+    if len(path) > 2 or owner not in names:
+        raise ValueError(unknown("method for a parameter", ".".join(path[:-1]), names))
+    place = names.index(owner)
+    old = methods[place]
+    methods[place] = {**(old if isinstance(old, Mapping) else {"name": old}), path[-1]: value}
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

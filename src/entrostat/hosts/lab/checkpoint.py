@@ -1,0 +1,132 @@
+"""Checkpoints: one safetensors file each, complete or absent.
+
+`checkpoints/000012.safetensors` holds the trained weights, AdamW's moments and, in its header, the
+rest of the state as JSON. It is written under another name, flushed to the disk and renamed, so a
+run killed while writing leaves the one before. Random numbers need no state: every stream is seeded
+from (seed, iteration, purpose).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ...errors import RunStopped
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class Checkpoint:
+    """A state to go on from.
+
+    Attributes:
+        iteration: the last iteration finished.
+        updates: optimizer steps made.
+        tensors: "weight/NAME", "exp_avg/NAME", ... on the CPU.
+        state: the objective's and the loss scaler's, plain data.
+    """
+
+    iteration: int
+    updates: int
+    tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write a file under a temporary name, then put it in place: whole, or not at all.
+
+    Raises:
+        RunStopped: the disk is full or refuses; what was there before stays.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        part.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RunStopped(
+            f"could not write {path}: {reason}. What was written before is intact; make room and "
+            "go on with: entrostat train --resume RUN"
+        ) from error
+
+
+def write(
+    directory: Path,
+    checkpoint_iteration: int,
+    updates: int,
+    trained: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    keep: int,
+) -> None:
+    """Write a checkpoint, then remove all but the newest `keep`."""
+    tensors = {}
+    for name, parameter in trained.items():
+        tensors[f"weight/{name}"] = parameter.detach().contiguous()
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{moment}/{name}"] = value.contiguous()
+    header = {"iteration": checkpoint_iteration, "updates": updates, "state": state}
+    with replacing(directory / f"{checkpoint_iteration:06d}.safetensors") as part:
+        save_file(tensors, part, metadata={"entrostat": json.dumps(header)})
+    for old in _files(directory)[:-keep]:
+        old.unlink()
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(p for p in directory.glob("*.safetensors") if p.stem.isdigit())
+
+
+def newest(directory: Path) -> Checkpoint | None:
+    """The newest checkpoint that can be read whole; None where there is none."""
+    for path in reversed(_files(directory)):
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = json.loads((file.metadata() or {})["entrostat"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, json.JSONDecodeError):
+            continue
+        return Checkpoint(header["iteration"], header["updates"], tensors, header["state"])
+    return None
+
+
+def restore(
+    checkpoint: Checkpoint,
+    trained: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Put weights and moments back, exactly.
+
+    Raises:
+        RunStopped: the checkpoint is of a model with other parameters.
+    """
+    saved = {k.removeprefix("weight/") for k in checkpoint.tensors if k.startswith("weight/")}
+    if saved != set(trained):
+        differing = sorted(saved ^ set(trained))[:3]
+        raise RunStopped(
+            f"the checkpoint belongs to another model: its parameters differ in {differing}"
+        )
+    for name, parameter in trained.items():
+        with torch.no_grad():
+            parameter.copy_(checkpoint.tensors[f"weight/{name}"])
+        moments = {}
+        for moment in _MOMENTS:
+            value = checkpoint.tensors.get(f"{moment}/{name}")
+            if value is not None:
+                moments[moment] = value.to(parameter.device)
+        if moments:
+            optimizer.state[parameter] = moments

@@ -1,0 +1,367 @@
+"""The lab: a policy-gradient loop that reads from top to bottom.
+
+One iteration: draw prompts, sample a group for each, score, measure the old policy's log-probs and
+entropies exactly, let the controllers see the entropy, drop groups without a signal, update.
+
+Differences from the papers' trainers: `old_logp` and `old_entropy` are always recomputed by the
+trainer, over the whole rollout batch; methods select over the whole minibatch, however it is cut
+into micro-batches; dropout is off; every random stream is seeded from (seed, iteration, purpose),
+so a resumed run repeats what it would have done.
+
+Shapes: B rollouts of an iteration, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...batch import TokenBatch, masked_mean
+from ...config import TrainConfig
+from ...errors import RunStopped
+from ...objective import Objective, make_objective
+from ...tasks import Example, Task, make_task
+from . import checkpoint as checkpoints
+from .evaluation import evaluate
+from .policy import SMALL, Policy, learning_rate, load_policy
+from .progress import Progress
+from .prompts import draw, encode, new_tokens, settings
+from .record import JsonLines, Rollouts, flatten, save_rollouts, token_pieces
+from .rollout import Sequences, sample
+from .run_directory import RunDirectory
+from .scoring import score
+from .seeds import generator, stream_seed
+
+FIELDS = ("rewards", "group", "entropy", "old_entropy")
+
+
+def train(
+    config: TrainConfig,
+    *,
+    task: Task | None = None,
+    progress: Progress | None = None,
+    resume: bool = False,
+) -> Path:
+    """Train a policy; returns its run directory.
+
+    Args:
+        config: everything that determines the run.
+        task: an object in place of the configuration's task.
+        progress: where to show how it goes; None is silent.
+        resume: go on from the newest checkpoint in `config.output`.
+
+    Raises:
+        ValueError: a bad setting, found before anything is written.
+        RunStopped: the run cannot go on (a reward that is no number, NaN in the loss, a full disk);
+            the last checkpoint is intact.
+    """
+    config = copy.deepcopy(config)
+    progress = progress or Progress()
+    if task is None:
+        chosen: dict[str, Any] = {"seed": config.seed} | config.task
+        task = make_task(**chosen)
+    new = new_tokens(task, config, task.splits[0])
+    objective = make_objective(
+        config.method,
+        advantage=config.advantage,
+        aggregation=config.optim.aggregation,
+        max_length=new,
+    )
+    objective.check_host("lab", FIELDS, config.updates)
+    _check_groups(objective, config.sampling.rollouts)
+    _check_task(task)
+    policy = load_policy(config)
+    trained = policy.trained()
+    size = sum(p.numel() for p in trained.values())
+    torch.set_num_threads(config.threads or (1 if size < SMALL else torch.get_num_threads()))
+    config.optim.lr = learning_rate(config, size)
+    optimizer = torch.optim.AdamW(
+        trained.values(), lr=config.optim.lr, betas=config.optim.betas,
+        weight_decay=config.optim.weight_decay, fused=True,
+    )  # fmt: skip
+    scaler = torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
+
+    with RunDirectory.open(config, resume) as run:
+        if run.complete(config.iterations):
+            return run.path
+        start, updates = 0, 0
+        saved = checkpoints.newest(run.checkpoints) if resume else None
+        if saved is not None:
+            checkpoints.restore(saved, trained, optimizer)
+            objective.load_state_dict(saved.state["objective"])
+            scaler.load_state_dict(saved.state["scaler"])
+            start, updates = saved.iteration, saved.updates
+        run.forget_after(start)
+        metrics_log, evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
+        progress.begin(config, start)
+
+        for iteration in range(start + 1, config.iterations + 1):
+            if iteration == 1:
+                evaluations.append(evaluate(policy, task, config, 0, progress))
+            began = time.perf_counter()
+
+            # rollouts: the policy as it stands, on this iteration's prompts
+            torch.manual_seed(stream_seed(config.seed, iteration, "sample"))
+            examples = draw(task, config, iteration)
+            K = config.sampling.rollouts
+            prompts = encode(policy, config, examples, new)
+            sequences = sample(
+                policy.model, [p for p in prompts for _ in range(K)],
+                generator=generator(config.seed, iteration, "sample", policy.device),
+                on_progress=progress.tokens, **settings(policy, config, new),
+            )  # fmt: skip
+            texts = policy.decode(sequences)
+            of_rollout = [example for example in examples for _ in range(K)]
+            sampled = time.perf_counter()
+            rewards = score(task, texts, of_rollout, iteration).to(policy.device)
+            scored = time.perf_counter()
+
+            # the old policy, exactly: what the controllers see and the ratio's denominator
+            group = torch.arange(len(examples), device=policy.device).repeat_interleave(K)
+            batch = _measure(policy, sequences, rewards, group, config)
+            assert batch.old_entropy is not None
+            metrics = _describe(batch, sequences, config.sampling.rollouts)
+            objective.observe(entropy=metrics["entropy/exact"])
+            metrics |= objective.metrics()
+
+            # groups whose rollouts all earned the same teach nothing
+            batch = objective.outcome_advantages(batch)
+            kept = _with_signal(batch)
+            metrics["rollout/zero_advantage_groups"] = len(examples) - len(group[kept].unique())
+            train_batch = objective.prepare(batch[kept])
+            measured = time.perf_counter()
+
+            # updates: epochs of minibatches, each cut into micro-batches that add up
+            totals: dict[str, list[float]] = {}
+            shuffle = generator(config.seed, iteration, "shuffle", torch.device("cpu"))
+            select = generator(config.seed, iteration, "select", policy.device)
+            made = 0
+            for _ in range(config.optim.epochs if len(kept) else 0):
+                order = torch.randperm(len(kept), generator=shuffle).to(policy.device)
+                for rows in order.chunk(config.optim.minibatches):
+                    for step in optimizer.param_groups:
+                        step["lr"] = config.optim.lr * min(
+                            1.0, (updates + 1) / max(1, config.optim.warmup)
+                        )
+                    figures = update(
+                        policy, objective, train_batch[rows], sequences[kept[rows]], optimizer,
+                        scaler, config, select, fresh=made == 0,
+                        where=f"iteration {iteration}, update {made + 1}",
+                    )  # fmt: skip
+                    made += 1
+                    updates += 1
+                    for key, value in figures.items():
+                        totals.setdefault(key, []).append(value)
+            metrics |= {key: sum(values) / len(values) for key, values in totals.items()}
+            metrics |= {"optim/updates": made, "optim/lr": optimizer.param_groups[0]["lr"]}
+            ended = time.perf_counter()
+
+            n = int(batch.mask.sum())
+            metrics |= {
+                "time/sample": sampled - began,
+                "time/score": scored - sampled,
+                "time/measure": measured - scored,
+                "time/update": ended - measured,
+                "time/iteration": ended - began,
+                "time/tokens_per_second": n / (ended - began),
+            }
+            metrics_log.append([{"iteration": iteration, **metrics}])
+            last = iteration == config.iterations
+            if config.save.rollouts_every and iteration % config.save.rollouts_every == 0:
+                save_rollouts(
+                    _rollouts(
+                        iteration, policy, sequences, batch, train_batch, kept, examples, texts
+                    ),
+                    run.rollouts,
+                )
+            if last or (config.eval.every and iteration % config.eval.every == 0):
+                evaluations.append(evaluate(policy, task, config, iteration, progress))
+            if last or iteration % config.save.checkpoint_every == 0:
+                checkpoints.write(
+                    run.checkpoints, iteration, updates, trained, optimizer,
+                    {"objective": objective.state_dict(), "scaler": scaler.state_dict()},
+                    config.save.checkpoints,
+                )  # fmt: skip
+            progress.iteration(iteration, metrics)
+        run.finish(policy.save)
+    progress.end(run.path)
+    return run.path
+
+
+def update(
+    policy: Policy,
+    objective: Objective,
+    batch: TokenBatch,
+    sequences: Sequences,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    config: TrainConfig,
+    generator: torch.Generator,
+    fresh: bool,
+    where: str,
+) -> dict[str, float]:
+    """One optimizer step on a minibatch, cut into micro-batches that give the same gradient.
+
+    `batch` is prepared, its `logp` and `entropy` those of the old policy, `sequences` its rows.
+    `fresh` says that the weights are still the old policy's, so that a plan needs no pass of its
+    own; `where` names the update in an error message.
+
+    Raises:
+        RunStopped: the loss or the gradient is not finite; no step is made.
+    """
+    pieces = torch.arange(len(batch), device=batch.mask.device).split(config.optim.micro_batch)
+    temperature = config.sampling.temperature
+    terms = None
+    if len(pieces) > 1:
+        now = batch
+        if not fresh:
+            with torch.no_grad():
+                stats = [policy.token_stats(sequences[rows], temperature) for rows in pieces]
+            now = batch.replace(
+                logp=torch.cat([s.logp for s in stats]),
+                entropy=torch.cat([s.entropy for s in stats]),
+            )
+        terms = objective.plan(now, generator)
+    optimizer.zero_grad(set_to_none=True)
+    figures: dict[str, Tensor] = {}
+    for rows in pieces:
+        stats = policy.token_stats(sequences[rows], temperature)
+        part = batch[rows].replace(logp=stats.logp, entropy=stats.entropy)
+        out = objective.loss(part, None if terms is None else terms[rows], generator)
+        scaler.scale(out.loss).backward()
+        for key, value in out.metrics.items():
+            figures[key] = figures[key] + value if key in figures else value
+    scaler.unscale_(optimizer)
+    parameters = optimizer.param_groups[0]["params"]
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.optim.clip))
+    numbers = {key: float(value) for key, value in figures.items()}
+    if not math.isfinite(numbers["loss/policy"]):
+        raise RunStopped(f"{where}: the loss is {numbers['loss/policy']}. {_KEPT}")
+    # under fp16 a step that overflows is skipped and the scale halved: that is how it is found
+    if not math.isfinite(norm) and (not scaler.is_enabled() or scaler.get_scale() < 1e-3):
+        bad = [n for n, p in policy.trained().items() if not torch.isfinite(_grad(p)).all()]
+        raise RunStopped(f"{where}: the gradient is not finite in {', '.join(bad[:3])}. {_KEPT}")
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.is_enabled():
+        numbers["optim/skipped"] = float(not math.isfinite(norm))
+        numbers["optim/loss_scale"] = scaler.get_scale()
+        norm = norm if math.isfinite(norm) else 0.0
+    return numbers | {"grad/norm": norm}
+
+
+_KEPT = (
+    "The step was not made; the last checkpoint is good. Look at the rollouts, lower optim.lr or "
+    "use --precision fp32, then start again or resume"
+)
+
+
+def _grad(parameter: torch.nn.Parameter) -> Tensor:
+    return torch.zeros(()) if parameter.grad is None else parameter.grad
+
+
+def _check_groups(objective: Objective, rollouts: int) -> None:
+    """Find a group of one before anything is sampled, by asking the estimator itself."""
+    try:
+        objective.outcome_advantages(
+            TokenBatch(
+                *(torch.zeros(rollouts, 1),) * 2, torch.ones(rollouts, 1),
+                rewards=torch.zeros(rollouts), group=torch.zeros(rollouts),
+            )
+        )  # fmt: skip
+    except ValueError as error:
+        raise ValueError(f"sampling.rollouts is {rollouts}: {error}") from None
+
+
+def _check_task(task: Task) -> None:
+    if task.size(task.splits[0]) == 0:
+        raise ValueError(f"task {task.name!r}: the data set is empty")
+
+
+def _measure(
+    policy: Policy, sequences: Sequences, rewards: Tensor, group: Tensor, config: TrainConfig
+) -> TokenBatch:
+    old = policy.measure(sequences, config.sampling.temperature, config.optim.micro_batch)
+    return TokenBatch(
+        old.logp, old.logp, sequences.mask, rewards=rewards, group=group,
+        entropy=old.entropy, old_entropy=old.entropy,
+    )  # fmt: skip
+
+
+def _describe(batch: TokenBatch, sequences: Sequences, rollouts: int) -> dict[str, float]:
+    """What the rollout batch looks like, before any update."""
+    assert batch.rewards is not None
+    assert batch.old_entropy is not None
+    delta = torch.where(batch.mask, batch.old_logp - sequences.sampler_logp, 0)
+    per_group = batch.rewards.view(-1, rollouts)
+    lengths = batch.lengths.float()
+    values = {
+        "entropy/exact": masked_mean(batch.old_entropy, batch.mask),
+        "entropy/nll": -masked_mean(batch.old_logp, batch.mask),
+        "reward/mean": batch.rewards.mean(),
+        "reward/std_in_group": per_group.std(-1, correction=0).mean(),
+        "reward/best_in_group": per_group.amax(-1).mean(),
+        "rollout/length_mean": lengths.mean(),
+        "rollout/length_max": lengths.max(),
+        "rollout/truncated": 1 - sequences.finished.float().mean(),
+        "rollout/tokens": lengths.sum(),
+        # sampler and trainer run the same weights: what differs is rounding
+        "mismatch/logp_abs_mean": masked_mean(delta.abs(), batch.mask),
+        "mismatch/logp_abs_max": delta.abs().max(),
+        "mismatch/kl": masked_mean(delta.expm1() - delta, batch.mask),
+    }
+    return {key: float(value) for key, value in values.items()}
+
+
+def _with_signal(batch: TokenBatch) -> Tensor:
+    """Row numbers [n] of the groups that have an advantage other than 0."""
+    assert batch.advantages is not None
+    assert batch.group is not None
+    signal = torch.zeros(int(batch.group.max()) + 1, device=batch.mask.device)
+    signal.index_add_(0, batch.group, batch.advantages.abs().to(signal.dtype))
+    return (signal[batch.group] > 0).nonzero()[:, 0]
+
+
+def _rollouts(
+    iteration: int,
+    policy: Policy,
+    sequences: Sequences,
+    batch: TokenBatch,
+    train_batch: TokenBatch,
+    kept: Tensor,
+    examples: Sequence[Example],
+    texts: list[str],
+) -> Rollouts:
+    assert batch.rewards is not None
+    assert batch.group is not None
+    assert batch.old_entropy is not None
+    assert train_batch.advantages is not None
+    advantage = torch.zeros_like(batch.old_logp)
+    advantage[kept] = train_batch.advantages.to(advantage.dtype)
+    trained = torch.zeros_like(sequences.finished)
+    trained[kept] = True
+    start = torch.cat([batch.lengths.new_zeros(1), batch.lengths.cumsum(0)])
+    tokens = flatten(sequences.completions, batch.mask)
+    return Rollouts(
+        iteration=iteration,
+        prompts=[examples[g].prompt for g in batch.group.tolist()],
+        completions=texts,
+        rewards=batch.rewards.cpu(),
+        group=batch.group.int().cpu(),
+        finished=sequences.finished.cpu(),
+        trained=trained.cpu(),
+        start=start.cpu(),
+        tokens=tokens.int(),
+        logp=flatten(batch.old_logp, batch.mask),
+        sampler_logp=flatten(sequences.sampler_logp, batch.mask),
+        entropy=flatten(batch.old_entropy, batch.mask),
+        advantage=flatten(advantage, batch.mask),
+        pieces=token_pieces(policy.tokenizer, tokens),
+    )

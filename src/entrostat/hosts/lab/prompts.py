@@ -1,0 +1,70 @@
+"""Which prompts an iteration sees, as token ids, and how their completions are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...config import TrainConfig
+from ...errors import RunStopped
+from ...tasks import Example, Task
+from .policy import Policy
+from .seeds import stream_seed
+
+
+def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
+    """Tokens that a completion may take: the run's setting, else the task's."""
+    return config.sampling.max_new_tokens or task.max_new_tokens(split)
+
+
+def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
+    """This iteration's prompts: the next ones of a finite task's shuffled epochs, or new ones."""
+    split = task.splits[0]
+    first = (iteration - 1) * config.sampling.prompts
+    places = range(first, first + config.sampling.prompts)
+    size = task.size(split)
+    if size is None:
+        return [task.example(i, split) for i in places]
+    orders: dict[int, np.ndarray] = {}
+    for epoch in {i // size for i in places}:
+        rng = np.random.default_rng(stream_seed(config.seed, epoch, "prompts"))
+        orders[epoch] = rng.permutation(size)
+    return [task.example(int(orders[i // size][i % size]), split) for i in places]
+
+
+def encode(
+    policy: Policy, config: TrainConfig, examples: Sequence[Example], new: int
+) -> list[list[int]]:
+    """Token ids of each prompt.
+
+    Raises:
+        RunStopped: a prompt and its `new` tokens do not fit the model's context.
+    """
+    chat = config.prompt.chat
+    chat = bool(policy.tokenizer.chat_template) if chat is None else chat
+    prompts = []
+    for example in examples:
+        ids = policy.encode(example.prompt, chat, config.prompt.system)
+        if policy.context is not None and len(ids) + new > policy.context:
+            raise RunStopped(
+                f"a prompt of {len(ids)} tokens and {new} new ones exceed the model's context of "
+                f"{policy.context}: {example.prompt[:60]!r}. Lower sampling.max_new_tokens or "
+                "shorten the prompt"
+            )
+        prompts.append(ids)
+    return prompts
+
+
+def settings(policy: Policy, config: TrainConfig, new: int) -> dict[str, Any]:
+    """The arguments of `sample` that a run never changes."""
+    return {
+        "max_new_tokens": new,
+        "eos": policy.eos,
+        "pad": policy.pad,
+        "temperature": config.sampling.temperature,
+        "top_p": config.sampling.top_p,
+        "batch": config.sampling.batch,
+        "autocast": policy.autocast,
+    }

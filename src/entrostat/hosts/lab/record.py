@@ -1,0 +1,166 @@
+"""What a run leaves behind besides checkpoints: metrics a line, rollouts token by token.
+
+`rollouts/000012.safetensors` holds one iteration's rollouts without padding: values of all tokens
+one after another, and where each rollout starts. `load_rollouts` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .checkpoint import replacing
+
+
+@dataclass
+class Rollouts:
+    """One iteration's rollouts: B rollouts, n tokens in all.
+
+    Attributes:
+        iteration: which one.
+        prompts: B texts.
+        completions: B texts, without eos.
+        rewards: [B] float32.
+        group: [B] int32, which prompt of the iteration.
+        finished: [B] bool, whether the rollout ended with eos.
+        trained: [B] bool, False where the group had only zero advantages and was dropped.
+        start: [B + 1] int64; rollout i has the tokens start[i] to start[i + 1].
+        tokens: [n] int32 ids.
+        logp: [n] float32, under the policy that the iteration started with.
+        sampler_logp: [n] float32, as the sampler saw it.
+        entropy: [n] float32, nats, exact.
+        advantage: [n] float32, after the methods' edits; 0 where not trained.
+        pieces: text of each token id that occurs.
+    """
+
+    iteration: int
+    prompts: list[str]
+    completions: list[str]
+    rewards: Tensor
+    group: Tensor
+    finished: Tensor
+    trained: Tensor
+    start: Tensor
+    tokens: Tensor
+    logp: Tensor
+    sampler_logp: Tensor
+    entropy: Tensor
+    advantage: Tensor
+    pieces: dict[int, str]
+
+    def __len__(self) -> int:
+        """Number of rollouts B."""
+        return len(self.completions)
+
+    def rows(self, i: int) -> slice:
+        """Where rollout `i`'s tokens are: `r.entropy[r.rows(3)]`."""
+        return slice(int(self.start[i]), int(self.start[i + 1]))
+
+
+_TENSORS = (
+    "rewards", "group", "finished", "trained", "start", "tokens", "logp", "sampler_logp",
+    "entropy", "advantage",
+)  # fmt: skip
+
+
+def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
+    """Write `directory/ITERATION.safetensors`, whole or not at all."""
+    header = {
+        "iteration": rollouts.iteration,
+        "prompts": rollouts.prompts,
+        "completions": rollouts.completions,
+        "pieces": rollouts.pieces,
+    }
+    tensors = {name: getattr(rollouts, name).contiguous() for name in _TENSORS}
+    with replacing(directory / f"{rollouts.iteration:06d}.safetensors") as part:
+        save_file(tensors, part, metadata={"entrostat": json.dumps(header)})
+
+
+def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
+    """Read the rollouts of one iteration.
+
+    Args:
+        path: a rollout file, or a run directory.
+        iteration: which one, where `path` is a run directory; None takes the last.
+
+    Raises:
+        ValueError: nothing there, or not such a file.
+
+    Example:
+        >>> r = load_rollouts("runs/demo/grpo", iteration=10)  # doctest: +SKIP
+        >>> r.completions[0], r.entropy[r.rows(0)]  # doctest: +SKIP
+    """
+    path = Path(path)
+    if path.is_dir():
+        folder = path / "rollouts" if (path / "rollouts").is_dir() else path
+        files = {int(p.stem): p for p in folder.glob("*.safetensors") if p.stem.isdigit()}
+        chosen = max(files, default=None) if iteration is None else iteration
+        if chosen not in files:
+            there = f"{min(files)} to {max(files)}" if files else "none"
+            raise ValueError(f"load_rollouts: no iteration {chosen} in {folder} (there: {there})")
+        path = files[chosen]
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})["entrostat"])
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+        header["pieces"] = {int(k): v for k, v in header["pieces"].items()}
+        return Rollouts(**header, **tensors)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"load_rollouts: {path} is not a rollout file: {error}") from None
+
+
+def flatten(values: Tensor, mask: Tensor) -> Tensor:
+    """[B, T] -> [n]: the entries at mask 1, row after row, on the CPU."""
+    return values[mask].cpu()
+
+
+def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:
+    """Text of each id among `tokens` [n]."""
+    ids = torch.unique(tokens).tolist()
+    return dict(zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True))
+
+
+class JsonLines:
+    """A file of one JSON object a line, each flushed as it is written.
+
+    `keep_until(n)` drops the lines after iteration n, and a last line that was cut short.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """The whole lines; reading stops at the first that is not one."""
+        rows: list[dict[str, Any]] = []
+        if not self.path.exists():
+            return rows
+        for line in self.path.read_text(encoding="utf-8").split("\n")[:-1]:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                break
+            rows.append(row)
+        return rows
+
+    def keep_until(self, iteration: int) -> None:
+        """Forget what came after `iteration`."""
+        rows = [row for row in self.read() if row["iteration"] <= iteration]
+        with replacing(self.path) as part:
+            part.write_text("".join(map(_line, rows)), encoding="utf-8")
+
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add lines."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write("".join(map(_line, rows)))
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"

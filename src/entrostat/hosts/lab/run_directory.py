@@ -1,0 +1,154 @@
+"""A run directory: what is where, who may write in it, and what to forget on resume."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ...config import TrainConfig
+from .checkpoint import replacing
+from .record import JsonLines
+
+
+@dataclass
+class RunDirectory:
+    """Paths of a run, and the lock that keeps a second process out."""
+
+    path: Path
+    _lock: Any = None
+
+    @classmethod
+    def open(cls, config: TrainConfig, resume: bool) -> RunDirectory:
+        """Make the directory (or take it up again) and lock it.
+
+        Raises:
+            ValueError: it holds another run, or another process is at work in it.
+        """
+        path = Path(config.output or default_output(config))
+        config.output = str(path)
+        if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ValueError(
+                f"output {str(path)!r} is not empty; go on with it by "
+                f"`entrostat train --resume {path}`, or choose another --output"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = open(path / ".lock", "a")  # noqa: SIM115 - held until the run ends
+        except OSError as error:
+            raise ValueError(f"output {str(path)!r}: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ValueError(f"{path}: another process is training in this directory") from None
+        run = cls(path, lock)
+        if not run.complete(config.iterations):
+            with replacing(path / "config.toml") as part:
+                part.write_text(config.to_toml(), encoding="utf-8")
+            with replacing(path / "environment.json") as part:
+                part.write_text(json.dumps(environment(), indent=1), encoding="utf-8")
+        return run
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.close()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def rollouts(self) -> Path:
+        """Directory of rollout dumps."""
+        return self.path / "rollouts"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object an iteration."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """One JSON object an evaluation and split."""
+        return self.path / "evaluation.jsonl"
+
+    def complete(self, iterations: int) -> bool:
+        """Whether the run has the final model of so many iterations."""
+        rows = JsonLines(self.metrics).read()
+        done = bool(rows) and rows[-1]["iteration"] >= iterations
+        return done and (self.path / "final").is_dir()
+
+    def forget_after(self, iteration: int) -> None:
+        """Drop what was logged after an iteration: it will be done again, exactly."""
+        if iteration == 0:
+            self.evaluations.unlink(missing_ok=True)
+        for path in (self.metrics, self.evaluations):
+            if path.exists():
+                JsonLines(path).keep_until(iteration)
+        for path in self.rollouts.glob("*.safetensors"):
+            if path.stem.isdigit() and int(path.stem) > iteration:
+                path.unlink()
+
+    def finish(self, save: Callable[[Path], None]) -> None:
+        """Write the final model, whole or not at all."""
+        part = self.path / ".final.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        save(part)
+        final = self.path / "final"
+        if final.exists():  # of fewer iterations: the run was extended
+            shutil.rmtree(final)
+        os.replace(part, final)
+
+
+def default_output(config: TrainConfig) -> str:
+    """runs/METHOD-TASK-sSEED."""
+    names = [m if isinstance(m, str) else m["name"] for m in config.method]
+    task = config.task["name"].replace(":", "_").replace("/", "_").replace(".jsonl", "")
+    return f"runs/{'+'.join(names)}-{task}-s{config.seed}"
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and git revision: what a figure needs to be repeated."""
+    versions: dict[str, str | None] = {}
+    for name in ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "versions": versions,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processors": os.cpu_count(),
+        "git": _git_revision(),
+        "arguments": sys.argv[1:],
+    }
+
+
+def _git_revision() -> str | None:
+    """Revision of entrostat's own checkout, with `+` where it has local changes."""
+    here = Path(__file__).parent
+    try:
+        revision, status = (
+            subprocess.run(
+                ["git", *words], cwd=here, capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", "."])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return revision + ("+" if status else "")
