@@ -77,6 +77,7 @@ def train(
     objective.check_host("lab", FIELDS, config.updates)
     _check_groups(objective, config.sampling.rollouts)
     _check_task(task)
+    torch.manual_seed(config.seed)  # adapters start at random
     policy = load_policy(config)
     trained = policy.trained()
     size = sum(p.numel() for p in trained.values())

@@ -159,7 +159,9 @@ def load_policy(config: TrainConfig) -> Policy:
         raise ValueError(f"model {config.model!r}: cannot load it: {reason}") from None
     _no_dropout(model)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # transformers renamed it; the old name warns, older releases have no other
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
     if config.lora.rank:
         model = _with_lora(model, config)
     model.to(device)

@@ -82,6 +82,8 @@ def sample(
         on_progress: called with the number of tokens sampled since the last call.
     """
     device = next(model.parameters()).device
+    training = model.training
+    model.eval()  # in train mode, gradient checkpointing switches the cache off
     P = max(map(len, prompts))
     T = max_new_tokens
     tokens = torch.full((len(prompts), P + T), pad, device=device)
@@ -127,6 +129,7 @@ def sample(
             feed = tokens[rows, P + step : P + step + 1]
             seen = torch.cat([seen, attention[rows, P + step : P + step + 1]], -1)
             place = place[:, -1:] + 1
+    model.train(training)
     used = int(attention[:, P:].sum(-1).max())
     return Sequences(
         tokens[:, : P + used], attention[:, : P + used], P,

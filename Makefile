@@ -1,0 +1,50 @@
+# Everything a fresh clone needs. PYTHON may name another interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check
+# a policy of this size runs fastest with one thread a process
+export OMP_NUM_THREADS = 1
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: help install demo test test-slow lint format bench pretrain clean
+
+help:
+	@echo "make demo       train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
+	@echo "make test       the test suite, offline (make test-slow: also what takes minutes)"
+	@echo "make lint       ruff and pyrefly;  make format  to apply ruff's formatting"
+	@echo "make bench      time the lab against TRL (installs the extra 'trl')"
+	@echo "make pretrain   make the tiny policy again, into runs/tiny"
+	@echo "make clean      remove the virtual environment and caches (runs/ stays)"
+
+install: $(VENV)/.package
+demo: $(VENV)/.package
+	$(BIN)/entrostat study recipes/demo.toml --output runs/demo
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+bench: $(VENV)/.package
+	$(PIP) install -q -c constraints.txt -e '.[trl]'
+	$(BIN)/python benchmarks/lab_vs_trl.py
+pretrain: $(VENV)/.package
+	$(BIN)/entrostat pretrain --output runs/tiny
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.package: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("entrostat needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.package
+	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	@touch $@

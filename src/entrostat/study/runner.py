@@ -1,0 +1,238 @@
+"""Run the trainings of a study file in processes of their own, and compare them.
+
+A study file is TOML: `title`, `jobs`, a table `[base]` of settings that all runs share, and one
+`[[runs]]` table each with a `name` and what differs. Runs that are done are skipped, runs that were
+stopped go on, so a study may be interrupted and repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._names import unknown
+from ..config import TrainConfig, from_dict, load, merge
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study file says.
+
+    Attributes:
+        title: heading of the report.
+        jobs: processes at once.
+        runs: configurations by name, `output` still empty.
+    """
+
+    title: str
+    jobs: int
+    runs: dict[str, TrainConfig]
+
+
+def read_study(path: str | Path) -> Study:
+    """Read and check a study file.
+
+    Raises:
+        ValueError: an unknown key, a run without a name or with that of another, a bad setting; the
+            message names the run.
+    """
+    data = load(path)
+    known = ("title", "jobs", "base", "runs")
+    for key in data:
+        if key not in known:
+            raise ValueError(f"study {str(path)!r}: {unknown('key', key, known)}")
+    tables = data.get("runs")
+    if not isinstance(tables, list) or not tables:
+        raise ValueError(f"study {str(path)!r} has no [[runs]]")
+    jobs = data.get("jobs", max(1, (os.cpu_count() or 1)))
+    if not isinstance(jobs, int) or jobs < 1:
+        raise ValueError(f"study {str(path)!r}: jobs must be a whole number above 0, got {jobs!r}")
+    runs: dict[str, TrainConfig] = {}
+    for place, table in enumerate(tables, 1):
+        settings = dict(table) if isinstance(table, Mapping) else {}
+        name = settings.pop("name", None)
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in runs:
+            raise ValueError(
+                f"study {str(path)!r}: run {place} needs a name of its own, of letters, digits and "
+                f"._+-, got {name!r}"
+            )
+        try:
+            runs[name] = from_dict(merge(data.get("base", {}), settings))
+        except ValueError as error:
+            raise ValueError(f"study {str(path)!r}, run {name!r}: {error}") from None
+    return Study(str(data.get("title", Path(path).stem)), jobs, runs)
+
+
+def run_study(path: str | Path, output: str | None = None, jobs: int | None = None) -> int:
+    """Run a study, print its table and write its report; returns the exit code.
+
+    Args:
+        path: the study file.
+        output: directory for the runs; None takes runs/NAME of the file.
+        jobs: processes at once; None takes the file's.
+
+    Raises:
+        ValueError: the file is wrong, or the directory holds runs with other settings.
+    """
+    study = read_study(path)
+    directory = Path(output or f"runs/{Path(path).stem}")
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = {name: directory / name for name in study.runs}
+    for name, config in study.runs.items():
+        _check_same(paths[name], config)
+    failed = _run_all(study, paths, jobs or study.jobs)
+    done = [p for name, p in paths.items() if name not in failed]
+    if done:
+        from ..report import comparison_rows, write_comparison
+
+        _print_table(comparison_rows(done))
+        print(f"report: {write_comparison(done, directory / 'report.html', study.title)}")
+    for name, log in failed.items():
+        print(f"run {name!r} stopped: {_last_line(log)} (all of it: {log})", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _check_same(path: Path, config: TrainConfig) -> None:
+    """A directory left by other settings must not pass for this study's result."""
+    if not (path / "config.toml").exists():
+        return
+    there = from_dict(load(path / "config.toml"))
+    there.output, there.optim.lr = config.output, config.optim.lr or there.optim.lr
+    wanted = from_dict(tomllib.loads(config.to_toml()))
+    wanted.optim.lr = there.optim.lr
+    if there != wanted:
+        raise ValueError(
+            f"{path} holds a run with other settings than the study now has; remove it or choose "
+            "another --output"
+        )
+
+
+def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]:
+    """Keep `jobs` processes busy; returns the logs of the runs that failed."""
+    waiting = list(study.runs)
+    working: dict[str, subprocess.Popen[bytes]] = {}
+    failed: dict[str, Path] = {}
+    show = _Bars(study, paths)
+    try:
+        while waiting or working:
+            while waiting and len(working) < jobs:
+                name = waiting.pop(0)
+                working[name] = _start(study.runs[name], paths[name], jobs)
+            for name, process in list(working.items()):
+                if process.poll() is not None:
+                    del working[name]
+                    if process.returncode:
+                        failed[name] = _log(paths[name])
+            show.update(set(working))
+            time.sleep(0.3)
+    finally:
+        for process in working.values():
+            process.terminate()
+        show.close()
+    return failed
+
+
+def _start(config: TrainConfig, path: Path, jobs: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "entrostat.cli", "train"]
+    if (path / "config.toml").exists():
+        command += ["--resume", str(path)]
+    else:
+        settings = path.with_name(f"{path.name}.toml")
+        settings.write_text(config.to_toml(), encoding="utf-8")
+        command += ["--config", str(settings), "--output", str(path)]
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    with open(_log(path), "ab") as log:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+        )
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}.log")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"
+
+
+class _Bars:
+    """A bar a run on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, study: Study, paths: dict[str, Path]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        self.paths = paths
+        self.console = Console()
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining(),
+            TextColumn("{task.fields[figures]}"), console=self.console,
+            disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self.bars = {
+            name: self.progress.add_task(name, total=config.iterations, figures="")
+            for name, config in study.runs.items()
+        }
+        self.said = time.monotonic()
+        self.progress.start()
+
+    def update(self, working: set[str]) -> None:
+        """Read each run's last line of metrics."""
+        speak = not self.console.is_terminal and time.monotonic() - self.said > 15
+        for name, bar in self.bars.items():
+            line = _last_metrics(self.paths[name] / "metrics.jsonl")
+            if line is None:
+                continue
+            figures = f"entropy {line['entropy/exact']:.3f}  reward {line['reward/mean']:.3f}"
+            self.progress.update(bar, completed=line["iteration"], figures=figures)
+            if speak and name in working:
+                print(f"{name}: iteration {line['iteration']}  {figures}", flush=True)
+        if speak:
+            self.said = time.monotonic()
+
+    def close(self) -> None:
+        """Leave the last picture."""
+        self.progress.stop()
+
+
+def _last_metrics(path: Path) -> dict[str, Any] | None:
+    """The last whole line, read from the file's end."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 8192))
+            lines = file.read().split(b"\n")[:-1]
+        return json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError):
+        return None
+
+
+def _print_table(rows: list[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="before → after training")
+    table.add_column("run", no_wrap=True)
+    for column in ("entropy", "kept", "target", "avg@k", "pass@k", "distinct right", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    Console().print(table)
+
+
+def _cells(row: Any) -> list[str]:
+    raise NotImplementedError
+

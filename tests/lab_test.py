@@ -1,0 +1,452 @@
+"""The lab's loop: exact resume, micro-batches, learning, precision, failures."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import entrostat as es
+from entrostat.config import TrainConfig, from_dict
+from entrostat.errors import RunStopped
+from entrostat.hosts.lab import checkpoint as checkpoints
+from entrostat.hosts.lab import train
+from entrostat.hosts.lab.progress import Progress
+from entrostat.tasks import Example
+from entrostat.tasks.target_sum import TargetSum
+
+
+def small(output: Path, **changes: object) -> TrainConfig:
+    data: dict = {
+        "method": ["grpo", {"name": "repo_r", "bidirectional": True}],
+        "iterations": 4,
+        "output": str(output),
+        "sampling": {"prompts": 6, "rollouts": 4},
+        "eval": {"prompts": 2, "samples": 2},
+    }
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            data[key] = {**data.get(key, {}), **value}
+        else:
+            data[key] = value
+    return from_dict(data)
+
+
+def metrics(run: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "final" / "model.safetensors")
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    assert metrics(a) == metrics(b)
+    assert (a / "evaluation.jsonl").read_text() == (b / "evaluation.jsonl").read_text()
+    assert (a / "final/model.safetensors").read_bytes() == (
+        b / "final/model.safetensors"
+    ).read_bytes()
+    names = sorted(p.name for p in (a / "rollouts").glob("*.safetensors"))
+    assert names == sorted(p.name for p in (b / "rollouts").glob("*.safetensors"))
+    for name in names:
+        assert (a / "rollouts" / name).read_bytes() == (b / "rollouts" / name).read_bytes()
+
+
+class Stop(BaseException):
+    """As abrupt as a signal: nothing in the loop catches it."""
+
+
+class StopAfter(Progress):
+    def __init__(self, iteration: int) -> None:
+        self.last = iteration
+
+    def iteration(self, iteration: int, metrics: dict) -> None:
+        if iteration == self.last:
+            raise Stop
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(small(tmp_path_factory.mktemp("whole") / "run"))
+
+
+def test_run_directory_holds_what_the_readme_promises(whole: Path) -> None:
+    assert (whole / "config.toml").is_file()
+    environment = json.loads((whole / "environment.json").read_text())
+    assert environment["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert [m["iteration"] for m in metrics(whole)] == [1, 2, 3, 4]
+    for line in metrics(whole):
+        assert {"entropy/exact", "entropy/nll", "reward/mean", "control/zeta"} <= set(line)
+        assert 0 < line["entropy/exact"] < math.log(15)
+        assert abs(line["mismatch/logp_abs_max"]) < 1e-4
+    assert len(list((whole / "checkpoints").glob("*.safetensors"))) == 2
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoTokenizer.from_pretrained(whole / "final")
+    model = AutoModelForCausalLM.from_pretrained(whole / "final")
+    assert sum(p.numel() for p in model.parameters()) == 149_248
+
+
+@pytest.mark.parametrize("stopped_after", [1, 3])
+def test_resume_is_exact(whole: Path, tmp_path: Path, stopped_after: int) -> None:
+    config = small(tmp_path / "run")
+    with pytest.raises(Stop):
+        train(config, progress=StopAfter(stopped_after))
+    train(config, resume=True)
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_resume_with_sparse_checkpoints_repeats_the_lost_iterations(
+    whole: Path, tmp_path: Path
+) -> None:
+    config = small(tmp_path / "run", save={"checkpoint_every": 2})
+    with pytest.raises(Stop):
+        train(config, progress=StopAfter(3))
+    assert len(metrics(tmp_path / "run")) == 3
+    train(config, resume=True)
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_killed_while_writing_a_checkpoint(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(tmp_path / "run")
+    save = checkpoints.save_file
+    calls = 0
+
+    def cut_short(tensors: dict, path: Path, metadata: dict) -> None:
+        nonlocal calls
+        calls += 1
+        save(tensors, path, metadata=metadata)
+        if calls == 3:
+            with open(path, "r+b") as file:
+                file.truncate(path.stat().st_size // 2)
+            raise Stop
+
+    monkeypatch.setattr(checkpoints, "save_file", cut_short)
+    with pytest.raises(Stop):
+        train(config)
+    monkeypatch.undo()
+    found = checkpoints.newest(tmp_path / "run/checkpoints")
+    assert found is not None
+    assert found.iteration == 2
+    train(config, resume=True)
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_is_passed_over(whole: Path, tmp_path: Path) -> None:
+    config = small(tmp_path / "run")
+    with pytest.raises(Stop):
+        train(config, progress=StopAfter(3))
+    newest = tmp_path / "run/checkpoints/000003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    found = checkpoints.newest(tmp_path / "run/checkpoints")
+    assert found is not None
+    assert found.iteration == 2
+    train(config, resume=True)
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_kill_9_at_any_moment(tmp_path: Path) -> None:
+    """Two processes: one runs through, the other is killed again and again and resumed."""
+    flags = [
+        "--iterations", "12", "--sampling.prompts", "6", "--sampling.rollouts", "4",
+        "--eval.prompts", "0", "--method", "grpo,repo_r",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "entrostat.cli", "train"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*command, *flags, "--output", str(tmp_path / "a")],
+        check=True, env=environment, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    run, kills, delay = tmp_path / "b", 0, 0.003
+    arguments = [*flags, "--output", str(run)]
+    while not (run / "final").exists():
+        lines = _lines(run)
+        process = subprocess.Popen([*command, *arguments], env=environment, stdout=-3, stderr=-3)
+        while process.poll() is None and (kills >= 3 or _lines(run) < lines + 2):
+            time.sleep(0.001)
+        if process.poll() is None:
+            time.sleep(delay)  # a different moment of the iteration each time
+            process.send_signal(signal.SIGKILL)
+            kills, delay = kills + 1, delay + 0.017
+        process.wait()
+        arguments = ["--resume", str(run)]
+    assert kills == 3
+    assert_same_weights(tmp_path / "a", run)
+    assert metrics(tmp_path / "a") == metrics(run)
+
+
+def assert_same_weights(a: Path, b: Path) -> None:
+    for name, tensor in weights(a).items():
+        assert torch.equal(tensor, weights(b)[name]), name
+
+
+def _lines(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return len(path.read_bytes().split(b"\n")) - 1 if path.exists() else 0
+
+
+def test_a_longer_run_goes_on_from_a_finished_one(whole: Path, tmp_path: Path) -> None:
+    train(small(tmp_path / "run", iterations=2, eval={"prompts": 0}))
+    train(small(tmp_path / "run", iterations=4, eval={"prompts": 0}), resume=True)
+    assert metrics(tmp_path / "run") == metrics(whole)
+    assert_same_weights(tmp_path / "run", whole)
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
+    class Second(Progress):
+        def iteration(self, iteration: int, metrics: dict) -> None:
+            with pytest.raises(ValueError, match="another process is training"):
+                train(config, resume=True)
+            raise Stop
+
+    config = small(tmp_path / "run", eval={"prompts": 0})
+    with pytest.raises(Stop):
+        train(config, progress=Second())
+
+
+@pytest.mark.parametrize("micro", [5, 12])
+def test_micro_batches_add_up(tmp_path: Path, micro: int) -> None:
+    """The same run with other micro-batches differs by rounding only."""
+    settings = {"iterations": 1, "eval": {"prompts": 0}}
+    one = train(small(tmp_path / "one", **settings, optim={"micro_batch": 128}))
+    cut = train(small(tmp_path / "cut", **settings, optim={"micro_batch": micro}))
+    # AdamW's first steps are +-lr wherever a gradient is not 0, so rounding of a tiny gradient
+    # shows as up to 2 lr in a weight; the loss and the gradient norm tell the truth
+    for key, value in metrics(one)[0].items():
+        assert metrics(cut)[0][key] == pytest.approx(value, rel=2e-4, abs=1e-6), key
+
+
+def test_strictly_on_policy_runs_one_update(tmp_path: Path) -> None:
+    run = train(
+        small(
+            tmp_path / "run", method=["reinforce"], iterations=2, eval={"prompts": 0},
+            optim={"epochs": 1, "minibatches": 1},
+        )
+    )  # fmt: skip
+    assert [m["optim/updates"] for m in metrics(run)] == [1, 1]
+
+
+class StartsWithFive(TargetSum):
+    name = "starts_with_five"
+
+    def score(self, completion: str, example: Example) -> float:
+        return float(completion.startswith("5"))
+
+
+def test_learning(tmp_path: Path) -> None:
+    """A trivial task is learned in a few iterations: the base gives a leading 5 one time in nine."""
+    config = small(
+        tmp_path / "run", method=["grpo"], iterations=30, eval={"prompts": 0},
+        sampling={"prompts": 8, "rollouts": 8},
+    )  # fmt: skip
+    rewards = [m["reward/mean"] for m in metrics(train(config, task=StartsWithFive()))]
+    assert sum(rewards[:3]) / 3 < 0.35
+    assert sum(rewards[-3:]) / 3 > 0.8
+
+
+class NothingToLearn(TargetSum):
+    def score(self, completion: str, example: Example) -> float:
+        return 1.0
+
+
+def test_equal_rewards_make_no_update(tmp_path: Path) -> None:
+    run = train(small(tmp_path / "run", iterations=1), task=NothingToLearn())
+    (line,) = metrics(run)
+    assert line["rollout/zero_advantage_groups"] == 6
+    assert line["optim/updates"] == 0
+    assert_same_weights_as_base(run)
+    assert not es.load_rollouts(run, 1).trained.any()
+
+
+def assert_same_weights_as_base(run: Path) -> None:
+    from entrostat.hosts.lab.policy import tiny_directory
+
+    base = load_file(tiny_directory() / "model.safetensors")
+    for name, tensor in weights(run).items():
+        assert torch.equal(tensor, base[name]), name
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_trains(tmp_path: Path, precision: str) -> None:
+    run = train(small(tmp_path / "run", iterations=2, precision=precision, eval={"prompts": 0}))
+    last = metrics(run)[-1]
+    assert math.isfinite(last["grad/norm"])
+    assert 1e-7 < last["mismatch/logp_abs_mean"] < 0.05  # rounding shows, and is logged
+    if precision == "fp16":
+        assert last["optim/loss_scale"] >= 1
+    assert any(
+        not torch.equal(t, load_file_of_base()[n]) for n, t in weights(run).items()
+    )  # it did train
+
+
+def load_file_of_base() -> dict[str, torch.Tensor]:
+    from entrostat.hosts.lab.policy import tiny_directory
+
+    return load_file(tiny_directory() / "model.safetensors")
+
+
+def test_lora_trains_adapters_and_saves_a_plain_model(tmp_path: Path) -> None:
+    config = small(tmp_path / "run", lora={"rank": 4}, eval={"prompts": 0}, optim={"lr": 1e-3})
+    with pytest.raises(Stop):
+        train(config, progress=StopAfter(2))
+    train(config, resume=True)
+    once = train(small(tmp_path / "once", lora={"rank": 4}, eval={"prompts": 0}, optim={"lr": 1e-3}))
+    assert_same_weights(once, tmp_path / "run")
+    assert set(weights(once)) == set(load_file_of_base())
+    saved = checkpoints.newest(once / "checkpoints")
+    assert saved is not None
+    assert all("lora_" in name for name in saved.tensors)
+
+
+def test_gradient_checkpointing_changes_nothing(tmp_path: Path, whole: Path) -> None:
+    run = train(small(tmp_path / "run", iterations=1, gradient_checkpointing=True))
+    assert metrics(run)[0]["grad/norm"] == pytest.approx(metrics(whole)[0]["grad/norm"], rel=1e-4)
+
+
+# rewards that are none
+
+
+def stopping(tmp_path: Path, task: object, match: str) -> Path:
+    run = tmp_path / "run"
+    with pytest.raises(RunStopped, match=match):
+        train(small(run, iterations=3, eval={"prompts": 0}), task=task)  # type: ignore[arg-type]
+    return run
+
+
+class FailsLater(TargetSum):
+    """Good for one iteration of 24 rollouts, then what `bad` gives for rollout 5."""
+
+    calls = 0
+
+    def bad(self) -> object:
+        raise ZeroDivisionError("no such sum")
+
+    def score(self, completion: str, example: Example) -> float:
+        self.calls += 1
+        return self.bad() if self.calls == 24 + 6 else float(self.calls % 2)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(math.nan, "nan"), (None, "None"), ([1.0, 2.0], r"\[1.0, 2.0\]")]
+)
+def test_a_reward_that_is_no_number_names_the_rollout(
+    tmp_path: Path, value: object, shown: str
+) -> None:
+    task = FailsLater()
+    task.bad = lambda: value  # type: ignore[method-assign]
+    run = stopping(tmp_path, task, f"iteration 2, rollout 5 .*the reward is {shown}")
+    assert len(metrics(run)) == 1
+    saved = checkpoints.newest(run / "checkpoints")
+    assert saved is not None
+    assert saved.iteration == 1
+
+
+def test_a_reward_function_that_raises_names_the_rollout(tmp_path: Path) -> None:
+    stopping(tmp_path, FailsLater(), "iteration 2, rollout 5 .*ZeroDivisionError: no such sum")
+
+
+class Batched(TargetSum):
+    def score_batch(self, completions: list[str], examples: list[Example]) -> list[float]:
+        return [0.5] * (len(completions) - 1)
+
+
+def test_rewards_of_the_wrong_length(tmp_path: Path) -> None:
+    stopping(tmp_path, Batched(), "gave 23 rewards for 24 rollouts")
+
+
+# what else may go wrong
+
+
+def test_nan_stops_before_the_step_and_keeps_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Poison(TargetSum):
+        calls = 0
+
+        def score(self, completion: str, example: Example) -> float:
+            self.calls += 1
+            # huge but finite rewards: advantages of +-1e38 overflow float32 in the gradient
+            return float(self.calls % 2) * (3e38 if self.calls > 24 else 1.0)
+
+    run = tmp_path / "run"
+    with pytest.raises(RunStopped, match=r"iteration 2, update 1: the (loss|gradient) is"):
+        train(
+            small(run, method=["rloo", "ppo"], iterations=3, eval={"prompts": 0}), task=Poison()
+        )
+    saved = checkpoints.newest(run / "checkpoints")
+    assert saved is not None
+    assert saved.iteration == 1
+    assert all(torch.isfinite(t).all() for t in saved.tensors.values())
+
+
+def test_a_full_disk_stops_with_what_was_written_intact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = checkpoints.save_file
+    calls = 0
+
+    def full(tensors: dict, path: Path, metadata: dict) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    run = tmp_path / "run"
+    with pytest.raises(RunStopped, match=r"could not write .*No space left.*--resume"):
+        train(small(run, eval={"prompts": 0}))
+    saved = checkpoints.newest(run / "checkpoints")
+    assert saved is not None
+    assert saved.iteration == 1
+    assert not list((run / "checkpoints").glob(".*"))
+
+
+def test_a_prompt_longer_than_the_context(tmp_path: Path) -> None:
+    class Long(TargetSum):
+        def example(self, index: int, split: str) -> Example:
+            return Example("1" * 60)
+
+    stopping(tmp_path, Long(), "60 tokens and 13 new ones exceed the model's context of 64")
+
+
+def test_an_empty_data_set(tmp_path: Path) -> None:
+    class Empty(TargetSum):
+        def size(self, split: str) -> int:
+            return 0
+
+    with pytest.raises(ValueError, match="the data set is empty"):
+        train(small(tmp_path / "run"), task=Empty())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_group_of_one_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"sampling.rollouts is 1: .*a group of one"):
+        train(small(tmp_path / "run", sampling={"rollouts": 1}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_reinforce_refuses_several_updates(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`reinforce` uses no ratio.*not 4"):
+        train(small(tmp_path / "run", method=["reinforce"]))
+
+
+def test_a_directory_with_another_run_is_left_alone(whole: Path) -> None:
+    before = (whole / "metrics.jsonl").read_text()
+    with pytest.raises(ValueError, match="is not empty; go on with it"):
+        train(small(whole))
+    assert (whole / "metrics.jsonl").read_text() == before

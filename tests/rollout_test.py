@@ -1,0 +1,140 @@
+"""Sampling and measuring, held against transformers' own generation and unpadded passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import entrostat as es
+from entrostat.config import TrainConfig
+from entrostat.hosts.lab.policy import Policy, load_policy
+from entrostat.hosts.lab.rollout import _nucleus, sample
+
+PROMPTS = ["23/4:", "6/3:", "40/6:", "17/5:", "9/3:"]
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(TrainConfig())
+
+
+def run(policy: Policy, repeat: int = 1, **changes):
+    settings = {
+        "max_new_tokens": 13, "eos": policy.eos, "pad": policy.pad,
+        "generator": torch.Generator().manual_seed(3),
+    } | changes  # fmt: skip
+    prompts = [policy.encode(p, chat=False, system="") for p in PROMPTS for _ in range(repeat)]
+    return sample(policy.model, prompts, **settings)
+
+
+def test_nearly_greedy_sampling_is_transformers_greedy(policy: Policy) -> None:
+    sequences = run(policy, top_p=1e-6)
+    for row, prompt in enumerate(PROMPTS):
+        ids = policy.encode(prompt, chat=False, system="")
+        expected = policy.model.generate(
+            torch.tensor([ids]), max_new_tokens=13, do_sample=False, eos_token_id=policy.eos,
+            pad_token_id=policy.pad,
+        )[0, len(ids) :]  # fmt: skip
+        got = sequences.completions[row][sequences.mask[row]]
+        assert got.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("batch", [3, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_statistics_match_an_unpadded_pass(
+    policy: Policy, batch: int, temperature: float
+) -> None:
+    """Log-prob and entropy from one sequence at a time, in float64, by log_softmax."""
+    sequences = run(policy, repeat=4, batch=batch, temperature=temperature)
+    stats = policy.measure(sequences, temperature, micro_batch=7)
+    model = load_policy(TrainConfig()).model.double()
+    for row in range(len(sequences.tokens)):
+        P, n = sequences.prompt_width, int(sequences.mask[row].sum())
+        keep = sequences.attention[row].bool()
+        ids = sequences.tokens[row][keep]
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0, -n - 1 : -1] / temperature
+        logp = logits.log_softmax(-1)
+        expected = logp.gather(1, sequences.tokens[row, P : P + n, None])[:, 0]
+        entropy = -(logp.exp() * logp).sum(-1)
+        torch.testing.assert_close(stats.logp[row, :n].double(), expected, atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(stats.entropy[row, :n].double(), entropy, atol=2e-5, rtol=1e-5)
+        sampler = sequences.sampler_logp[row, :n].double()
+        torch.testing.assert_close(sampler, expected, atol=2e-5, rtol=1e-5)
+    assert (stats.logp[~sequences.mask] == 0).all()
+    assert (sequences.sampler_logp[~sequences.mask] == 0).all()
+
+
+def test_every_sequence_ends_with_eos_or_is_cut(policy: Policy) -> None:
+    sequences = run(policy, repeat=20, max_new_tokens=9)
+    for row in range(len(sequences.tokens)):
+        ids = sequences.completions[row][sequences.mask[row]].tolist()
+        ended = ids[-1] in policy.eos
+        assert ended == bool(sequences.finished[row])
+        assert not any(t in policy.eos for t in ids[:-1])
+        assert ended or len(ids) == 9
+        assert (sequences.completions[row][~sequences.mask[row]] == policy.pad).all()
+    assert 0 < sequences.finished.sum() < len(sequences.tokens)
+
+
+def test_frequencies_follow_the_policy(policy: Policy) -> None:
+    """The first token of 4,000 samples against its exact distribution, by a chi-square bound."""
+    prompts = [policy.encode("23/4:", chat=False, system="")] * 4000
+    sequences = sample(
+        policy.model, prompts, max_new_tokens=1, eos=policy.eos, pad=policy.pad, batch=1000,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    with torch.no_grad():
+        p = policy.model(torch.tensor(prompts[:1])).logits[0, -1].double().softmax(-1)
+    counts = torch.bincount(sequences.completions[:, 0], minlength=len(p)).double()
+    expected = 4000 * p
+    often = expected > 5
+    statistic = ((counts - expected)[often] ** 2 / expected[often]).sum()
+    assert often.sum() >= 8
+    assert statistic < 30  # 9 degrees of freedom: exceeded one time in 2,000
+
+
+def test_nucleus_by_hand() -> None:
+    p = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.97, 0.01, 0.01, 0.01]])
+    kept = _nucleus(p, 0.7)
+    # .5 alone is below .7, .5 + .25 reaches it; .97 alone does
+    assert kept.tolist() == [[0, 0.5, 0, 0.25], [pytest.approx(0.97), 0, 0, 0]]
+
+
+def test_rollouts_are_read_back(tmp_path: Path) -> None:
+    from entrostat.config import from_dict
+
+    config = from_dict(
+        {"method": "grpo", "iterations": 2, "output": str(tmp_path / "run"),
+         "sampling": {"prompts": 4, "rollouts": 4}, "eval": {"prompts": 0}}
+    )  # fmt: skip
+    path = es.train(config)
+    r = es.load_rollouts(path)
+    assert r.iteration == 2
+    assert es.load_rollouts(path, 1).iteration == 1
+    assert len(r) == len(r.prompts) == 16
+    assert int(r.start[-1]) == len(r.tokens) == len(r.logp) == len(r.entropy)
+    from entrostat.tasks.target_sum import TargetSum
+
+    task, again = TargetSum(), 0
+    examples = {task.example(i, "train").prompt: task.example(i, "train") for i in range(20)}
+    for i in range(len(r)):
+        text = "".join(r.pieces[int(t)] for t in r.tokens[r.rows(i)]).replace("<eos>", "")
+        assert text == r.completions[i]
+        assert r.rewards[i] == task.score(text, examples[r.prompts[i]])
+        advantages = r.advantage[r.rows(i)]
+        assert (advantages == advantages[0]).all()  # grpo: one number a rollout
+        assert bool((advantages != 0).any()) == bool(r.trained[i])
+        again += int(r.rewards[i])
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    import json
+
+    assert json.loads(lines[1])["reward/mean"] == again / 16
+    assert json.loads(lines[1])["entropy/exact"] == pytest.approx(float(r.entropy.mean()), rel=1e-5)
+    with pytest.raises(ValueError, match="no iteration 9"):
+        es.load_rollouts(path, 9)
+    (tmp_path / "junk.safetensors").write_bytes(b"\x80\x04junk")
+    with pytest.raises(ValueError, match="is not a rollout file"):
+        es.load_rollouts(tmp_path / "junk.safetensors")
