@@ -247,7 +247,7 @@ class StartsWithFive(TargetSum):
 
 
 def test_learning(tmp_path: Path) -> None:
-    """A trivial task is learned in a few iterations: the base gives a leading 5 one time in nine."""
+    """A trivial task is learned quickly; the base opens with a 5 one time in nine."""
     config = small(
         tmp_path / "run", method=["grpo"], iterations=30, eval={"prompts": 0},
         sampling={"prompts": 8, "rollouts": 8},
@@ -303,7 +303,8 @@ def test_lora_trains_adapters_and_saves_a_plain_model(tmp_path: Path) -> None:
     with pytest.raises(Stop):
         train(config, progress=StopAfter(2))
     train(config, resume=True)
-    once = train(small(tmp_path / "once", lora={"rank": 4}, eval={"prompts": 0}, optim={"lr": 1e-3}))
+    config.output = str(tmp_path / "once")
+    once = train(config)
     assert_same_weights(once, tmp_path / "run")
     assert set(weights(once)) == set(load_file_of_base())
     saved = checkpoints.newest(once / "checkpoints")

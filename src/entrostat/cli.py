@@ -155,13 +155,18 @@ def _train(args: list[str]) -> int:
     else:
         data = apply_open_flags(load(file) if file is not None else {}, flags)
     config = _dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
+    config.validate()
 
     _quiet_libraries()
+    if sys.stdout.isatty():
+        print("loading ...", end="\r", flush=True)
     from .errors import RunStopped
     from .hosts.lab import train
     from .hosts.lab.progress import for_stream
+    from .hosts.lab.run_directory import default_output
     from .report import write_run_report
 
+    config.output = config.output or default_output(config)
     progress = for_stream()
     try:
         path = train(config, progress=progress, resume=run is not None)
@@ -171,8 +176,9 @@ def _train(args: list[str]) -> int:
         return _error(str(error), code=1)
     except KeyboardInterrupt:
         progress.close()
-        where = config.output or "its run directory"
-        print(f"\ninterrupted; go on with: entrostat train --resume {where}", file=sys.stderr)
+        print(
+            f"\ninterrupted; go on with: entrostat train --resume {config.output}", file=sys.stderr
+        )
         return 130
     finally:
         progress.close()

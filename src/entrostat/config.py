@@ -146,7 +146,12 @@ class TrainConfig:
     eval: Evaluation = field(default_factory=Evaluation)
     save: Save = field(default_factory=Save)
 
-    def __post_init__(self) -> None:
+    def validate(self) -> TrainConfig:
+        """This configuration, if its values can be meant.
+
+        Raises:
+            ValueError: names the key, the value and its range.
+        """
         for key, low in (
             ("iterations", 1), ("seed", 0), ("threads", 0),
             ("sampling.prompts", 1), ("sampling.rollouts", 1), ("sampling.max_new_tokens", 1),
@@ -170,6 +175,7 @@ class TrainConfig:
             raise ValueError("task needs a name")
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
+        return self
 
     def _get(self, dotted: str) -> Any:
         value: Any = self
@@ -238,7 +244,7 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
         data["method"] = [method]
     if isinstance(data.get("task"), str):
         data["task"] = {"name": data["task"]}
-    return _build(TrainConfig, data, "")
+    return _build(TrainConfig, data, "").validate()
 
 
 def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:

@@ -14,13 +14,16 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._names import unknown
 from ..config import TrainConfig, from_dict, load, merge
+
+if TYPE_CHECKING:
+    from ..report import Row
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -220,19 +223,28 @@ def _last_metrics(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _print_table(rows: list[Any]) -> None:
+def _print_table(rows: Sequence[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="before → after training")
+    table = Table(title="before → after training; entropy in nats a token")
     table.add_column("run", no_wrap=True)
-    for column in ("entropy", "kept", "target", "avg@k", "pass@k", "distinct right", "time"):
+    k = next((row.k for row in rows if row.k is not None), "k")
+    for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct right", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(
+            row.label,
+            f"{_figure(row.entropy_before, 2)} → {_figure(row.entropy_after, 2)}",
+            "-" if row.entropy_kept is None else f"{row.entropy_kept:.0f}%",
+            _figure(row.target, 2),
+            f"{_figure(row.avg_before, 2)} → {_figure(row.avg_after, 2)}",
+            f"{_figure(row.pass_before, 2)} → {_figure(row.pass_after, 2)}",
+            f"{_figure(row.distinct_before, 1)} → {_figure(row.distinct_after, 1)}",
+            "-" if row.seconds is None else f"{row.seconds:.0f}s",
+        )
     Console().print(table)
 
 
-def _cells(row: Any) -> list[str]:
-    raise NotImplementedError
-
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

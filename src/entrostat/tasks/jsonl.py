@@ -123,9 +123,7 @@ def _read(path: str, check: Callable[[str], object] | None) -> list[Example]:
         except json.JSONDecodeError as error:
             raise ValueError(f"task {path!r}: line {number} is not JSON: {error.msg}") from None
         if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
-            raise ValueError(
-                f'task {path!r}: line {number} needs {{"prompt": text, "answer": ...}}'
-            )
+            raise ValueError(f"task {path!r}: line {number} needs a prompt (text)")
         if not isinstance(row.get("answer"), str | int | float):
             raise ValueError(f"task {path!r}: line {number} needs an answer (text or number)")
         answer = str(row["answer"])

@@ -62,7 +62,7 @@ def train(
         RunStopped: the run cannot go on (a reward that is no number, NaN in the loss, a full disk);
             the last checkpoint is intact.
     """
-    config = copy.deepcopy(config)
+    config = copy.deepcopy(config).validate()
     progress = progress or Progress()
     if task is None:
         chosen: dict[str, Any] = {"seed": config.seed} | config.task

@@ -5,7 +5,6 @@ Shapes: B sequences, T completion tokens, V vocabulary.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from ..._names import unknown
 from ...config import TINY, TrainConfig
@@ -154,7 +154,7 @@ def load_policy(config: TrainConfig) -> Policy:
         model: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=torch.float32, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0][:300]
         raise ValueError(f"model {config.model!r}: cannot load it: {reason}") from None
     _no_dropout(model)

@@ -45,7 +45,8 @@ class PretrainConfig:
     seed: int = 0
     """Decides weights and demonstrations."""
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
+        """Raise ValueError where a value cannot be meant."""
         for key in ("steps", "batch", "hidden", "layers"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}")
@@ -69,6 +70,7 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
     """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
+    config.validate()
     path = Path(config.output)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"output {str(path)!r} is not empty; choose another --output")

@@ -1,0 +1,219 @@
+"""The command line, as processes and in place: help, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrostat.cli import main
+
+SMALL = [
+    "--iterations", "2", "--sampling.prompts", "4", "--sampling.rollouts", "4",
+    "--eval.prompts", "2", "--eval.samples", "2",
+]  # fmt: skip
+
+
+def byte_level_model(directory: Path, context: int = 512) -> Path:
+    """A small causal LM from a configuration, with a tokenizer of all bytes; untrained."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<eos>": 0, **{piece: i + 1 for i, piece in enumerate(alphabet)}}
+    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=2, max_position_embeddings=context, eos_token_id=0,
+            bos_token_id=None,
+        )
+    )  # fmt: skip
+    model.save_pretrained(directory)
+    PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>").save_pretrained(directory)
+    return directory
+
+
+def test_help_is_quick_and_does_not_import_torch() -> None:
+    code = (
+        "import sys; from entrostat.cli import main; main(['--help']); "
+        "main(['methods', '--help']); import entrostat; "
+        "heavy = {'torch', 'transformers', 'matplotlib', 'numpy'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("verb", ["train", "study", "methods", "report", "pretrain"])
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
+    with contextlib.suppress(SystemExit):  # tyro's help leaves by itself
+        assert main([verb, "--help"]) == 0
+    assert len(capsys.readouterr().out) > 50
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["train", "--method", "repo-r"], "unknown method 'repo-r'. Did you mean 'repo_r'?"),
+        (["train", "--method", "repo_r", "--method.zeta_mx", "1"], "Did you mean 'zeta_max'?"),
+        (["train", "--method.low", "x"], "ppo: low must be a number, got 'x'"),
+        (["train", "--task", "target_some"], "Did you mean 'target_sum'?"),
+        (["train", "--task", "gym:chain_sun"], "Did you mean 'chain_sum'?"),
+        (["train", "--model", "tinny"], "unknown model 'tinny'. Did you mean 'tiny'?"),
+        (["train", "--model", "./absent"], "unknown model './absent'"),
+        (["train", "--optim.lrr", "1"], "unknown option '--optim.lrr'. Did you mean '--optim.lr'?"),
+        (["train", "--advantage", "rlo"], "Did you mean 'rloo'?"),
+        (["train", "7"], "unexpected '7'"),
+        (["train", "--config", "absent.toml"], "cannot read it"),
+        (["train", "--resume", "absent"], "no run there"),
+        (["train", "--resume", "a", "--config", "b"], "exclude each other"),
+        (["train", "--sampling.rollouts", "1"], "a group of one"),
+        (["train", "--iterations", "0"], "iterations must be at least 1"),
+        (["methods", "steeer"], "unknown method"),
+        (["report", "absent"], "absent"),
+        (["study", "absent.toml"], "cannot read it"),
+        (["study", "a", "--jobs", "x"], "--jobs must be"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: list[str], match: str, capsys: pytest.CaptureFixture, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert match in error
+    assert error.startswith("entrostat: error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    assert not list(tmp_path.iterdir())  # nothing was written
+
+
+def test_resume_refuses_to_change_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "config.toml").write_text("seed = 1\n")
+    assert main(["train", "--resume", str(tmp_path), "--optim.lr", "1"]) == 2
+    assert "cannot change --optim.lr" in capsys.readouterr().err
+
+
+def test_methods_lists_and_explains(capsys: pytest.CaptureFixture) -> None:
+    assert main(["methods"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("repo_r", "gspo", "clip_higher", "dapo"))
+    assert main(["methods", "repo_r"]) == 0
+    shown = capsys.readouterr().out
+    assert "zeta_max = 0.1" in shown
+    assert "A - zeta max(A, 0) L" in shown
+
+
+def test_train_on_a_model_from_a_config_logs_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The issue's real input: a reasoning-gym task on any small causal LM in a directory."""
+    model = byte_level_model(tmp_path / "model")
+    words = [
+        "train", "--task", "gym:chain_sum", "--task.max_terms", "2", "--task.max_new_tokens", "6",
+        "--model", str(model), *SMALL, "--output", str(tmp_path / "run"),
+    ]  # fmt: skip
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "[2/2] entropy 5." in out  # 257 tokens, untrained: ln 257 = 5.55 nats
+    assert (tmp_path / "run/report.html").is_file()
+    assert main(["train", "--resume", str(tmp_path / "run"), "--iterations", "3"]) == 0
+    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [1, 2, 3]
+    assert lines[0]["entropy/exact"] == pytest.approx(5.549, abs=0.05)
+    assert lines[0]["rollout/length_max"] <= 6
+
+
+def test_a_chat_template_is_used_where_there_is_one(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from entrostat.config import from_dict
+    from entrostat.hosts.lab.policy import load_policy
+    from entrostat.hosts.lab.prompts import encode
+    from entrostat.tasks import Example
+
+    model = byte_level_model(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = "{% for m in messages %}[{{m.role}}]{{m.content}}{% endfor %}>"
+    tokenizer.save_pretrained(model)
+    config = from_dict({"model": str(model), "prompt": {"system": "be brief"}})
+    policy = load_policy(config)
+    (ids,) = encode(policy, config, [Example("1+1")], new=4)
+    assert policy.tokenizer.decode(ids) == "[system]be brief[user]1+1>"
+    config.prompt.chat = False
+    (ids,) = encode(policy, config, [Example("1+1")], new=4)
+    assert policy.tokenizer.decode(ids) == "1+1"
+
+
+def test_models_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["train", "--model", str(tmp_path / "empty")]) == 2
+    assert "has no config.json" in capsys.readouterr().err
+    model = byte_level_model(tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert main(["train", "--model", str(model), "--output", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert "cannot load it" in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_stops_says_why_and_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stopping_task.py").write_text(
+        "from entrostat.tasks.target_sum import TargetSum\n"
+        "class Bad(TargetSum):\n"
+        "    def score(self, completion, example): raise KeyError('answer')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--task", "stopping_task:Bad", *SMALL, "--eval.prompts", "0"]
+    assert main([*words, "--output", "run"]) == 1
+    error = capsys.readouterr().err
+    assert "iteration 1, rollout 0" in error
+    assert "KeyError: 'answer'" in error
+    assert "Traceback" not in error
+
+
+def test_a_study_runs_compares_and_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    (tmp_path / "s.toml").write_text(
+        "title = 'two'\njobs = 2\n[base]\niterations = 2\n"
+        "sampling = {prompts = 4, rollouts = 4}\neval = {prompts = 2, samples = 2}\n"
+        "[[runs]]\nname = 'a'\nmethod = 'grpo'\n"
+        "[[runs]]\nname = 'b'\nmethod = 'repo_r'\nseed = 1\n"
+    )
+    words = ["study", str(tmp_path / "s.toml"), "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    out = capfd.readouterr().out
+    assert "a" in out
+    assert (tmp_path / "out/report.html").is_file()
+    before = (tmp_path / "out/a/metrics.jsonl").stat().st_mtime_ns
+    assert main(words) == 0  # all is done: nothing runs again
+    assert (tmp_path / "out/a/metrics.jsonl").stat().st_mtime_ns == before
+    text = (tmp_path / "s.toml").read_text().replace("seed = 1", "seed = 2")
+    (tmp_path / "s.toml").write_text(text)
+    capfd.readouterr()
+    assert main(words) == 2
+    assert "holds a run with other settings" in capfd.readouterr().err
+
+
+def test_output_to_a_closed_pipe_is_no_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m entrostat.cli methods | true", shell=True, capture_output=True,
+        text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,147 @@
+"""Configuration: files, flags and what they say when they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from entrostat.config import (
+    TrainConfig,
+    apply_open_flags,
+    from_dict,
+    load,
+    merge,
+    take_open_flags,
+)
+from entrostat.study.runner import read_study
+
+
+def test_a_config_survives_its_file(tmp_path: Path) -> None:
+    config = from_dict(
+        {
+            "method": ["grpo", {"name": "repo_r", "target": 0.5, "bidirectional": True}],
+            "task": {"name": "gym:chain_sum", "max_terms": 3},
+            "optim": {"lr": 1e-5, "betas": [0.9, 0.99]},
+            "sampling": {"max_new_tokens": 7},
+            "output": 'a "quoted" \\ path',
+        }
+    )
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    assert from_dict(load(tmp_path / "c.toml")) == config
+    assert from_dict({}) == TrainConfig()
+
+
+def flags(*words: str, data: dict | None = None) -> TrainConfig:
+    rest, found = take_open_flags(list(words))
+    assert rest == []
+    return from_dict(apply_open_flags(data or {}, found))
+
+
+def test_open_flags() -> None:
+    assert flags("--method", "repo_r").method == ["repo_r"]
+    assert flags("--method", "gspo,repo_r").method == ["gspo", "repo_r"]
+    assert flags("--method", "gspo", "--method", "repo_r").method == ["gspo", "repo_r"]
+    one = flags("--method=repo_r", "--method.bidirectional", "true", "--method.target=0.7")
+    assert one.method == [{"name": "repo_r", "bidirectional": True, "target": 0.7}]
+    two = flags("--method", "gspo,repo_r", "--method.gspo.high", "5e-4")
+    assert two.method == [{"name": "gspo", "high": 5e-4}, "repo_r"]
+    assert flags("--method.zeta_max", ".3", data={"method": "repo_r"}).method == [
+        {"name": "repo_r", "zeta_max": ".3"}
+    ]  # TOML wants 0.3; the method then says that it needs a number
+    task = flags("--task", "gym:chain_sum", "--task.max_terms", "3", "--task.word", "abc").task
+    assert task == {"name": "gym:chain_sum", "max_terms": 3, "word": "abc"}
+    assert flags("--task.k_max", "4").task == {"name": "target_sum", "k_max": 4}
+    rest, found = take_open_flags(["--seed", "1", "--task", "x", "--optim.lr=2"])
+    assert (rest, found) == (["--seed", "1", "--optim.lr=2"], [(["task"], "x")])
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--method", "gspo,repo_r", "--method.high", "1"], "of which method"),
+        (["--method", "gspo", "--method.repo.high", "1"], "unknown method for a parameter 'repo'"),
+        (["--method"], "--method needs a value"),
+        (["--method", "--seed"], "--method needs a value"),
+    ],
+)
+def test_bad_open_flags(words: list[str], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        flags(*words)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ({"iteratons": 3}, r"unknown key 'iteratons'. Did you mean 'iterations'\?"),
+        ({"optim": {"lrr": 3}}, r"unknown key 'optim.lrr'. Did you mean 'optim.lr'\?"),
+        ({"iterations": "3"}, "iterations must be a whole number, got '3'"),
+        ({"iterations": True}, "iterations must be a whole number, got True"),
+        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"optim": 3}, "optim is a table, got 3"),
+        ({"optim": {"lr": 0}}, "optim.lr must be above 0, got 0"),
+        ({"optim": {"lr": float("nan")}}, "optim.lr must be above 0"),
+        ({"optim": {"betas": [0.9]}}, "optim.betas takes 2 values"),
+        ({"sampling": {"top_p": 1.5}}, r"sampling.top_p must be in \(0, 1\], got 1.5"),
+        ({"sampling": {"temperature": 0}}, "sampling.temperature must be above 0"),
+        ({"precision": "bf17"}, "Did you mean 'bf16'"),
+        ({"method": []}, "method is empty"),
+        ({"task": {"seed": 1}}, "task needs a name"),
+        ({"device": "tpu"}, "device must be"),
+        ({"gradient_checkpointing": 1}, "gradient_checkpointing must be true or false, got 1"),
+    ],
+)
+def test_bad_settings(data: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        from_dict(data)
+
+
+def test_merge_is_table_by_table_and_a_new_task_starts_afresh() -> None:
+    base = {"task": {"name": "gym:a", "size": 3}, "optim": {"lr": 1, "epochs": 2}, "seed": 1}
+    over = {"task": {"name": "gym:b"}, "optim": {"lr": 5}}
+    assert merge(base, over) == {
+        "task": {"name": "gym:b"}, "optim": {"lr": 5, "epochs": 2}, "seed": 1,
+    }  # fmt: skip
+    assert base["optim"] == {"lr": 1, "epochs": 2}
+    assert merge(base, {"task": {"size": 4}})["task"] == {"name": "gym:a", "size": 4}
+
+
+def test_files_that_are_not_there_or_not_toml(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read it: No such file"):
+        load(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("seed = 1\nmethod = = 2")
+    with pytest.raises(ValueError, match=r"bad.toml'?: .*line 2"):
+        load(tmp_path / "bad.toml")
+
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_recipes_build(path: Path) -> None:
+    from entrostat import make_objective, make_task
+
+    data = load(path)
+    configs = list(read_study(path).runs.values()) if "runs" in data else [from_dict(data)]
+    for config in configs:
+        objective = make_objective(config.method, advantage=config.advantage)
+        objective.check_host("lab", ("old_entropy", "entropy"), config.updates)
+        make_task(**config.task)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("title = 'x'", "has no \\[\\[runs\\]\\]"),
+        ("[[run]]\nname='a'", "Did you mean 'runs'"),
+        ("[[runs]]\nmethod='grpo'", "run 1 needs a name"),
+        ("[[runs]]\nname='a'\n[[runs]]\nname='a'", "run 2 needs a name of its own"),
+        ("[[runs]]\nname='../a'", "needs a name of its own"),
+        ("[[runs]]\nname='a'\nsed=1", "run 'a': unknown key 'sed'"),
+        ("jobs=0\n[[runs]]\nname='a'", "jobs must be"),
+    ],
+)
+def test_bad_studies(tmp_path: Path, text: str, match: str) -> None:
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(ValueError, match=match):
+        read_study(tmp_path / "s.toml")

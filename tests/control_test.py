@@ -1,0 +1,197 @@
+"""Controllers, step by step and by hand (methods.md sections 3 and 4)."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entrostat.control import Additive, ControlState, Multiplicative
+
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+def values(controller, entropies: list[float]) -> list[float]:
+    """The coefficient after each entropy."""
+    state, out = controller.init(), []
+    for entropy in entropies:
+        state = controller.update(state, entropy)
+        out.append(state.value)
+    return out
+
+
+# ---------------------------------------------------------------------------- multiplicative
+
+
+def test_doubling_by_hand():
+    controller = Multiplicative(start=1.0, low=0.5, high=4.0, target=1.0)
+    assert controller.init() == ControlState(1.0, 1.0)
+    # below: 1 -> 2 -> 4, kept at 4; above: 4 -> 2 -> 1 -> .5, kept at .5; on target: no move
+    got = values(controller, [0.9, 0.1, 0.5, 1.0, 1.1, 9.0, 2.0, 2.0, 1.0, 0.0])
+    assert got == [2.0, 4.0, 4.0, 4.0, 2.0, 1.0, 0.5, 0.5, 0.5, 1.0]
+
+
+def test_the_range_clips_a_step_that_would_cross_it():
+    # 1 * 2 = 2 > 1.5; then 1.5 / 2 = .75 < .8
+    assert values(Multiplicative(1.0, 0.8, 1.5, target=1.0), [0.5, 2.0]) == [1.5, 0.8]
+
+
+def test_adapo_factor_by_hand():
+    got = values(Multiplicative(0.28, 0.2, 0.3, target=1.0, factor=1.01), [0.5, 2.0, 2.0])
+    assert got == pytest.approx([0.2828, 0.28, 0.28 / 1.01], rel=1e-12)
+
+
+@pytest.mark.parametrize("start", [1e-3, 0.05])
+def test_the_first_entropy_becomes_the_target(start):
+    controller = Multiplicative(start, 1e-5, 1e-1)
+    assert controller.init() == ControlState(start, None)
+    state = controller.update(controller.init(), 0.7)
+    assert state == ControlState(start, 0.7)  # equal to its own target: no move
+    assert controller.update(state, 0.6) == ControlState(start * 2, 0.7)
+    assert controller.update(state, 0.8) == ControlState(start / 2, 0.7)
+
+
+def test_a_start_outside_the_range_is_kept_until_the_first_move():
+    controller = Multiplicative(10.0, 0.5, 4.0, target=1.0)
+    assert controller.init().value == 10.0
+    assert values(controller, [1.0, 2.0]) == [10.0, 4.0]  # 10 / 2 = 5, clipped
+
+
+def test_bidirectional_by_hand():
+    controller = Multiplicative(1.0, 0.5, 2.0, target=1.0, bidirectional=True)
+    above, below = 3.0, 0.2
+    steps = [
+        (above, 0.5),  # + while above pushes the wrong way: halve; .5 is still in the range
+        (above, -0.5),  # .25 would leave it: the sign flips, the magnitude is low
+        (above, -1.0),  # - while above is right: double
+        (1.0, -1.0),  # on target: no move
+        (above, -2.0),
+        (above, -2.0),  # kept at high
+        (below, -1.0),  # - while below is wrong: halve
+        (below, -0.5),
+        (below, 0.5),  # flips back
+        (below, 1.0),
+        (below, 2.0),
+        (below, 2.0),
+    ]
+    assert values(controller, [e for e, _ in steps]) == [v for _, v in steps]
+
+
+def test_without_bidirectional_the_sign_never_flips():
+    assert values(Multiplicative(1.0, 0.5, 2.0, target=1.0), [3.0] * 3) == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(("start", "entropy", "expected"), [(0.1, 0.2, 0.5), (-0.1, 3.0, -0.5)])
+def test_pushing_the_right_way_never_flips_the_sign(start, entropy, expected):
+    # .1 doubles to .2, below low = .5: the range lifts it; only a halving may flip
+    controller = Multiplicative(start, 0.5, 2.0, target=1.0, bidirectional=True)
+    assert values(controller, [entropy]) == [expected]
+
+
+def test_a_negative_start_without_bidirectional_ends_in_the_range_or_is_refused():
+    try:
+        controller = Multiplicative(-0.5, 0.1, 1.0, target=1.0)
+    except ValueError:
+        return
+    for entropy in (0.5, 2.0):
+        assert 0.1 <= values(controller, [entropy])[0] <= 1.0
+
+
+@PROPERTY
+@given(
+    st.lists(st.floats(0, 3), max_size=30),
+    st.booleans(),
+    st.sampled_from([1.01, 2.0, 10.0]),
+    st.sampled_from([None, 0.0, 1.0]),
+)
+def test_the_magnitude_never_leaves_the_range(entropies, bidirectional, factor, target):
+    controller = Multiplicative(0.01, 1e-3, 0.3, target, factor, bidirectional)
+    for value in values(controller, entropies):
+        assert 1e-3 <= abs(value) <= 0.3
+        assert bidirectional or value > 0
+
+
+# ---------------------------------------------------------------------------- additive
+
+
+def test_additive_below_by_hand():
+    controller = Additive(start=0.0, low=0.0, high=0.375, delta=0.125, target=1.0)
+    # below: up thrice to .375, kept; above: down; on target counts as not below: down
+    got = values(controller, [0.5, 0.9, 0.0, 0.5, 2.0, 1.0, 1.0, 1.0])
+    assert got == [0.125, 0.25, 0.375, 0.375, 0.25, 0.125, 0.0, 0.0]
+
+
+def test_additive_above_by_hand():
+    controller = Additive(1.0, 0.0, 1.0, 0.25, target=1.0, rises="above")
+    # below: down; above: up, kept at 1; on target counts as not above: down
+    assert values(controller, [0.5, 0.5, 2.0, 2.0, 2.0, 1.0]) == [0.75, 0.5, 0.75, 1.0, 1.0, 0.75]
+
+
+@pytest.mark.parametrize("rises", ["below", "above"])
+def test_additive_takes_the_first_entropy_as_target(rises):
+    controller = Additive(0.5, 0.0, 1.0, 0.125, rises=rises)
+    assert controller.init() == ControlState(0.5, None)
+    state = controller.update(controller.init(), 0.7)
+    assert state == ControlState(0.375, 0.7)  # on target: down
+    up, down = (0.6, 0.8) if rises == "below" else (0.8, 0.6)
+    assert controller.update(state, up) == ControlState(0.5, 0.7)
+    assert controller.update(state, down) == ControlState(0.25, 0.7)
+
+
+# ---------------------------------------------------------------------------- state, errors
+
+
+@pytest.mark.parametrize("target", [None, 0.1 + 0.2])
+def test_a_state_survives_json(target):
+    state = ControlState(1e-3 / 3, target)
+    assert ControlState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+
+
+def test_update_is_pure():
+    controller = Multiplicative(1.0, 0.5, 2.0)
+    state = controller.init()
+    controller.update(state, 0.5)
+    assert state == controller.init()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"low": 2.0}, r"0 <= low <= high, got \[2.0, 1.0\]"),
+        ({"low": -0.1}, "0 <= low <= high"),
+        ({"low": math.nan}, "0 <= low <= high"),
+        ({"high": math.inf}, "0 <= low <= high"),
+        ({"start": math.nan}, "start must be a number, got nan"),
+        ({"target": -1.0}, "target must be an entropy in nats >= 0, got -1.0"),
+        ({"target": math.nan}, "target must be an entropy"),
+    ],
+)
+def test_bad_ranges_are_errors(arguments, words):
+    good = {"start": 0.5, "low": 0.1, "high": 1.0}
+    with pytest.raises(ValueError, match=words):
+        Multiplicative(**good | arguments)
+    with pytest.raises(ValueError, match=words):
+        Additive(**good | arguments, delta=0.1)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5, -2.0, math.nan, math.inf])
+def test_a_factor_that_does_not_grow_is_an_error(factor):
+    with pytest.raises(ValueError, match="factor must be above 1"):
+        Multiplicative(0.5, 0.1, 1.0, factor=factor)
+
+
+def test_bidirectional_without_a_least_magnitude_is_an_error():
+    with pytest.raises(ValueError, match="bidirectional needs low > 0"):
+        Multiplicative(0.5, 0.0, 1.0, bidirectional=True)
+
+
+@pytest.mark.parametrize("delta", [0.0, -0.1, math.nan, math.inf])
+def test_a_delta_that_does_not_move_is_an_error(delta):
+    with pytest.raises(ValueError, match="delta must be above 0"):
+        Additive(0.5, 0.0, 1.0, delta)
+
+
+def test_an_unknown_direction_is_an_error():
+    with pytest.raises(ValueError, match="rises must be 'below' or 'above', got 'sideways'"):
+        Additive(0.5, 0.0, 1.0, 0.1, rises="sideways")

@@ -1,0 +1,43 @@
+"""The shipped policy: what the recipe says it is, and a maker that repeats itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from entrostat.config import TrainConfig
+from entrostat.hosts.lab.policy import load_policy
+from entrostat.hosts.lab.pretrain import PretrainConfig, pretrain
+
+
+def test_pretraining_is_reproducible_and_learns(tmp_path: Path) -> None:
+    losses: list[float] = []
+    for name in ("a", "b"):
+        losses.clear()
+        config = PretrainConfig(output=str(tmp_path / name), steps=40, batch=64)
+        pretrain(config, lambda step, loss: losses.append(loss))
+    a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
+    assert a == b
+    assert losses[0] > 2.5  # ln 15 = 2.71: knows nothing
+    assert losses[-1] < 2.0
+    with pytest.raises(ValueError, match="is not empty"):
+        pretrain(PretrainConfig(output=str(tmp_path / "a"), steps=1))
+
+
+def test_the_shipped_policy() -> None:
+    policy = load_policy(TrainConfig())
+    assert sum(p.numel() for p in policy.trained().values()) == 149_248
+    ids = policy.encode("23/4:", chat=False, system="")
+    assert policy.tokenizer.convert_ids_to_tokens(ids) == ["2", "3", "/", "4", ":"]
+    assert policy.tokenizer.decode(ids) == "23/4:"
+    assert len(policy.tokenizer) == 15
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "match"),
+    [("steps", 0, "steps must be"), ("hidden", 30, "multiple of 16"), ("wrong", 2.0, "wrong must")],
+)
+def test_bad_settings(field: str, value: float, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        pretrain(PretrainConfig(**{field: value}))  # type: ignore[arg-type]

@@ -1,0 +1,485 @@
+"""Reports of hand-written run directories; nothing is trained here."""
+
+import base64
+import html.parser
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from entrostat.hosts.lab.record import Rollouts, save_rollouts
+from entrostat.report import comparison_rows, write_comparison, write_run_report
+from entrostat.report.figures import Curve, Panel, draw, log_ticks, scale_of, tick
+from entrostat.report.samples import choose
+
+EVIL = "<script>alert(1)</script>"
+VOID = {"meta", "img", "br", "link", "input", "hr", "base"}
+
+
+class Page(html.parser.HTMLParser):
+    """A page, taken apart; fails where an end tag does not match the open one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.style = ""
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "style":
+            self.style += data
+        else:
+            self.text += data
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    def words(self):
+        return " ".join(self.text.split())
+
+    def svgs(self):
+        prefix = "data:image/svg+xml;base64,"
+        for image in self.all("img"):
+            assert image["src"].startswith(prefix)
+            yield base64.b64decode(image["src"].removeprefix(prefix)).decode("utf-8")
+
+
+def check_self_contained(page: Page) -> None:
+    forbidden = {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert forbidden.isdisjoint(tag for tag, _ in page.tags)
+    assert "url(" not in page.style
+    assert "@import" not in page.style
+    for tag, attrs in page.tags:
+        assert not [name for name in attrs if name.startswith("on")]
+        assert tag == "img" or "src" not in attrs
+        assert not re.match(r"[a-z]+:|//", attrs.get("href") or "")
+    for image in page.all("img"):
+        assert image["src"].startswith("data:image/svg+xml;base64,")
+    for svg in page.svgs():
+        names = {element.tag.split("}")[-1] for element in ElementTree.fromstring(svg).iter()}
+        assert names.isdisjoint({"script", "foreignObject", "image", "a"})
+
+
+def make_run(path: Path, *, methods='["grpo"]', lines=None, evaluation=None, final=True) -> Path:
+    path.mkdir(parents=True)
+    if lines is None:
+        lines = [
+            {"iteration": 1, "entropy/exact": 0.8, "entropy/nll": 0.79, "reward/mean": 0.25,
+             "control/zeta": 0.001, "control/target": 0.7, "clip/low": 0.0, "clip/high": 0.01,
+             "grad/norm": 1.0, "time/iteration": 2.5},
+            {"iteration": 2, "entropy/exact": 0.6, "reward/mean": 0.5, "control/zeta": 0.002},
+            {"iteration": 3, "entropy/exact": 0.5, "reward/mean": 0.75, "control/zeta": 0.1,
+             "control/target": 0.7, "time/iteration": 1.5},
+        ]  # fmt: skip
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if evaluation is None:
+        evaluation = [
+            eval_line(0, "test", 0.25, 0.5, 1.5),
+            eval_line(0, "ood", 0.0, 0.125, 0.5),
+            eval_line(2, "test", 0.375, 0.625, 2.0),
+            eval_line(3, "test", 0.5, 0.75, 1.25),
+            eval_line(3, "ood", 0.0625, 0.1875, 0.75),
+        ]
+    if evaluation:
+        text = "".join(json.dumps(line) + "\n" for line in evaluation)
+        (path / "evaluation.jsonl").write_text(text)
+    (path / "config.toml").write_text(
+        f'method = {methods}\nmodel = "tiny"\nseed = 7\niterations = 3\n'
+        '[task]\nname = "target_sum"\n[sampling]\nprompts = 32\n'
+    )
+    (path / "environment.json").write_text('{"python": "3.11", "processors": 2}')
+    if final:
+        (path / "final").mkdir()
+    return path
+
+
+def eval_line(iteration, split, avg, passed, distinct):
+    return {"iteration": iteration, "split": split, "prompts": 64, "k": 8, "avg@k": avg,
+            "pass@k": passed, "distinct": distinct, "entropy": 0.9}  # fmt: skip
+
+
+def make_rollouts(prompts, completions, rewards, group=None, iteration=3, pieces=None):
+    """Rollouts of three tokens each: "a", "b" and the end."""
+    B = len(prompts)
+    n = 3 * B
+    return Rollouts(
+        iteration, prompts, completions, torch.tensor(rewards),
+        torch.tensor(group if group is not None else [0] * B, dtype=torch.int32),
+        torch.ones(B, dtype=torch.bool), torch.ones(B, dtype=torch.bool),
+        torch.arange(0, n + 1, 3), torch.tensor([1, 2, 0] * B, dtype=torch.int32),
+        torch.tensor([-0.5, -1.5, -0.25] * B), torch.zeros(n),
+        torch.tensor([0.5, 2.0, 0.0] * B), torch.tensor([1.0, -1.0, 0.0] * B),
+        pieces or {0: "<eos>", 1: "a", 2: "b"},
+    )  # fmt: skip
+
+
+def test_rows_hold_the_numbers_of_the_files(tmp_path):
+    row, bare = comparison_rows(
+        [
+            make_run(tmp_path / "a", methods='["ppo", {name = "repo_r", zeta = 0.1}]'),
+            make_run(tmp_path / "b", lines=[{"iteration": 1, "reward/mean": 0.5}], evaluation=[]),
+        ]
+    )
+    assert (row.label, row.run, row.iterations, row.planned) == ("ppo+repo_r", tmp_path / "a", 3, 3)
+    assert (row.entropy_before, row.entropy_after) == (0.8, 0.5)
+    assert row.entropy_kept == pytest.approx(62.5)
+    assert row.target == 0.7
+    assert (row.split, row.k, row.evaluated) == ("test", 8, 3)
+    assert (row.avg_before, row.avg_after) == (0.25, 0.5)
+    assert (row.pass_before, row.pass_after) == (0.5, 0.75)
+    assert (row.distinct_before, row.distinct_after) == (1.5, 1.25)
+    assert (row.reward_first, row.reward_last) == (0.25, 0.75)
+    assert row.seconds == 4.0
+    assert (bare.reward_first, bare.reward_last) == (0.5, 0.5)
+    for name in ("entropy_before", "entropy_after", "entropy_kept", "target", "split", "k",
+                 "avg_before", "avg_after", "evaluated", "seconds"):  # fmt: skip
+        assert getattr(bare, name) is None
+
+
+def test_an_evaluation_before_training_alone_has_no_after(tmp_path):
+    run = make_run(tmp_path / "a", evaluation=[eval_line(0, "test", 0.25, 0.5, 1.5)])
+    (row,) = comparison_rows([run])
+    assert (row.avg_before, row.avg_after, row.evaluated) == (0.25, None, None)
+
+
+def test_what_is_not_a_finite_number_is_no_value(tmp_path):
+    lines = [
+        {"iteration": 1, "entropy/exact": float("nan"), "reward/mean": True},
+        {"iteration": 2, "entropy/exact": 0.5, "reward/mean": "0.3"},
+        {"iteration": 3, "entropy/exact": float("inf"), "reward/mean": 10**400},
+    ]
+    run = make_run(tmp_path / "a", lines=lines)
+    (row,) = comparison_rows([run])
+    assert (row.entropy_before, row.entropy_after) == (0.5, 0.5)
+    assert (row.reward_first, row.reward_last) == (None, None)
+    Page(write_run_report(run))
+
+
+def test_labels_are_methods_then_directories(tmp_path):
+    paths = [make_run(tmp_path / name) for name in ("s0", "s1", "x/same", "y/same")]
+    paths.append(make_run(tmp_path / "z", methods='"reinforce"'))
+    labels = [row.label for row in comparison_rows(paths)]
+    assert labels == ["s0", "s1", str(tmp_path / "x/same"), str(tmp_path / "y/same"), "reinforce"]
+    twice = [row.label for row in comparison_rows([paths[0], paths[0]])]
+    assert len(set(twice)) == 2
+
+
+def test_run_report_says_what_was_measured(tmp_path):
+    run = make_run(tmp_path / "a")
+    assert write_run_report(run) == run / "report.html"
+    page = Page(run / "report.html")
+    check_self_contained(page)
+    words = page.words()
+    for part in (
+        "grpo on target_sum", "model tiny", "seed 7", "iterations 3 of 3",
+        "0.800 → 0.500", "62.5 % kept", "the end is 0.200 below", "avg@8", "0.250 → 0.500",
+        "0.500 → 0.750", "1.50 → 1.25", "Coefficient zeta", "Gradient norm", "Clipped tokens",
+        'name = "target_sum"', '"processors": 2', "No rollouts were dumped.",
+    ):  # fmt: skip
+        assert part in words
+    assert "Unfinished" not in words
+    assert len(page.all("h1")) == 1
+    # entropy, reward, zeta, clips, gradient norm; nothing is drawn that was not logged
+    assert len(page.all("img")) == 5
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path):
+    run = make_run(tmp_path / "a")
+    one = write_run_report(run, tmp_path / "one.html").read_bytes()
+    assert one == write_run_report(run, tmp_path / "two.html").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "one.html", "two.html"]
+
+
+def test_figures_have_alt_text_with_their_numbers(tmp_path):
+    run = make_run(tmp_path / "a")
+    for path in (write_run_report(run), write_comparison([run], tmp_path / "c.html")):
+        images = Page(path).all("img")
+        assert images
+        assert all(image["alt"].strip() for image in images)
+        assert "from 0.8 at iteration 1 to 0.5 at 3" in images[0]["alt"]
+
+
+def test_tables_have_headers(tmp_path):
+    run = make_run(tmp_path / "a")
+    save_rollouts(make_rollouts(["p"], ["ab"], [1.0]), run / "rollouts")
+    for path in (write_run_report(run), write_comparison([run], tmp_path / "c.html")):
+        page = Page(path)
+        assert len(page.all("table")) == len(page.all("thead")) == 2
+        assert all(header.get("scope") in ("col", "row") for header in page.all("th"))
+
+
+def test_hostile_text_is_text(tmp_path):
+    evil = json.dumps(EVIL + "\u0000$\\frac{")
+    lines = [{"iteration": 1, "entropy/exact": 0.5, f"control/{EVIL}": 0.25, "reward/mean": 0.1}]
+    run = make_run(
+        tmp_path / f"{EVIL[1:8]}_$x", methods=f"[{evil}]", lines=lines,
+        evaluation=[eval_line(0, EVIL, 0.1, 0.2, 0.3)],
+    )  # fmt: skip
+    (run / "environment.json").write_text(json.dumps({"python": EVIL}))
+    rollouts = make_rollouts(
+        [f"{EVIL} prompt", '" onmouseover="x', "half \ud800 pair"],
+        [f"{EVIL} completion", "ab", "</div></td>"], [1.0, 0.0, 0.0],
+        pieces={0: "<eos>", 1: "<img src=x onerror=alert(2)>", 2: "\n"},
+    )  # fmt: skip
+    save_rollouts(rollouts, run / "rollouts")
+    page = Page(write_run_report(run))
+    check_self_contained(page)
+    assert "<script" not in page.source.lower()
+    assert "<img src=x" not in page.source
+    for part in (
+        f"{EVIL} prompt", f"{EVIL} completion", "<img src=x onerror=alert(2)>",
+        '" onmouseover="x', "</div></td>", f'"python": "{EVIL}"', f"Coefficient {EVIL}",
+        f"split {EVIL}", f"{EVIL}␀$\\frac{{ on target_sum",
+    ):  # fmt: skip
+        assert part in page.words()
+    assert "\0" not in page.source
+
+    other = make_run(tmp_path / "other")
+    output = tmp_path / "c.html"
+    page = Page(write_comparison([run, other], output, title=f"{EVIL} title"))
+    check_self_contained(page)
+    assert "<script" not in page.source.lower()
+    assert f"{EVIL} title" in page.words()
+    assert f"{EVIL}␀$\\frac{{" in page.words()
+
+
+def test_a_directory_cannot_be_another_kind_of_address(tmp_path):
+    run = make_run(tmp_path / "javascript:alert(1)")
+    write_run_report(run)
+    page = Page(write_comparison([run], tmp_path / "c.html"))
+    assert [a["href"] for a in page.all("a")] == ["javascript%3Aalert%281%29/report.html"]
+
+
+def test_comparison_overlays_the_runs(tmp_path):
+    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two", methods='"repo_r"')
+    lines = [{"iteration": 1, "entropy/exact": 0.9, "control/alpha": 0.3}]
+    three = make_run(tmp_path / "three", methods='["par"]', lines=lines, evaluation=[], final=False)
+    write_run_report(two)
+    page = Page(write_comparison([one, two, three], tmp_path / "sub" / "c.html", "Three runs"))
+    check_self_contained(page)
+    words = page.words()
+    for part in ("Three runs", "Comparison of 3 runs", "62.5 %", "avg@8",
+                 "Unfinished: 1 of 3 iterations", "No evaluation is logged."):  # fmt: skip
+        assert part in words
+    # a link where there is a report, else the name alone
+    assert [a["href"] for a in page.all("a")] == ["../two/report.html"]
+    alts = [image["alt"] for image in page.all("img")]
+    assert len(alts) == 4  # entropy, reward, zeta, alpha
+    assert all(name in alts[0] for name in ("grpo", "repo_r", "par", "target"))
+    assert "par" not in alts[2]
+    assert "par goes from 0.3" in alts[3]
+
+
+@pytest.mark.parametrize(
+    ("tail", "note"),
+    [
+        ('{"iteration": 4, "entr', "The last line of metrics.jsonl is cut short"),
+        ('{"iteration": 4}', "The last line of metrics.jsonl is cut short"),
+        ('{"itera\n{"iteration": 5}\n', "Line 4 of metrics.jsonl is not a whole JSON object"),
+        ("[4]\n", "The last line of metrics.jsonl is cut short"),
+    ],
+)
+def test_a_cut_line_is_left_out_and_said(tmp_path, tail, note):
+    run = make_run(tmp_path / "a")
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(tail)
+    page = Page(write_run_report(run))
+    assert note in page.words()
+    assert "iterations 3 of 3" in page.words()
+    assert comparison_rows([run])[0].iterations == 3
+    assert note in Page(write_comparison([run], tmp_path / "c.html")).words()
+
+
+def test_a_whole_run_has_no_notes(tmp_path):
+    run = make_run(tmp_path / "a")
+    save_rollouts(make_rollouts(["p"], ["ab"], [1.0]), run / "rollouts")
+    page = Page(write_run_report(run))
+    assert [ul for ul in page.all("ul") if ul["class"] == "notes"] == []
+
+
+def test_an_unfinished_run_is_reported_as_such(tmp_path):
+    lines = [{"iteration": 1, "entropy/exact": 0.9, "reward/mean": 0.5}]
+    run = make_run(tmp_path / "a", lines=lines, evaluation=[], final=False)
+    words = Page(write_run_report(run)).words()
+    assert "Unfinished: 1 of 3 iterations are logged." in words
+    assert "No evaluation is logged." in words
+    assert "pass@" not in words
+
+
+def test_metrics_alone_are_enough(tmp_path):
+    run = make_run(tmp_path / "lonely", evaluation=[], final=False)
+    (run / "config.toml").unlink()
+    (run / "environment.json").unlink()
+    page = Page(write_run_report(run))
+    assert "lonely on unknown task" in page.words()
+    assert "There is no config.toml." in page.words()
+    (run / "config.toml").write_text("method = [")
+    assert "config.toml is not TOML" in Page(write_run_report(run)).words()
+    assert "lonely" in Page(write_comparison([run], tmp_path / "c.html")).words()
+
+
+def test_a_damaged_rollout_file_is_said(tmp_path):
+    run = make_run(tmp_path / "a")
+    (run / "rollouts").mkdir()
+    (run / "rollouts" / "000003.safetensors").write_bytes(b"not that")
+    words = Page(write_run_report(run)).words()
+    assert "rollouts/000003.safetensors is not a readable rollout file." in words
+    short = make_rollouts(["p", "q"], ["ab", "ab"], [1.0, 0.0])
+    short.prompts = ["p"]
+    save_rollouts(short, run / "rollouts")
+    words = Page(write_run_report(run)).words()
+    assert "rollouts/000003.safetensors is not a readable rollout file." in words
+
+
+def test_tokens_are_shaded_by_their_entropy(tmp_path):
+    run = make_run(tmp_path / "a")
+    save_rollouts(make_rollouts(["old"], ["ab"], [1.0], iteration=2), run / "rollouts")
+    save_rollouts(make_rollouts(["p"], ["ab"], [1.0], iteration=3), run / "rollouts")
+    page = Page(write_run_report(run))
+    tokens = [span for span in page.all("span") if "title" in span]
+    # entropies 0.5, 2, 0 of at most 2 nats; full shade is alpha 0.6
+    assert [span["style"] for span in tokens] == [
+        f"background:rgba(230,159,0,{alpha})" for alpha in ("0.15", "0.60", "0.00")
+    ]
+    assert tokens[1]["title"] == "log-prob -1.500, entropy 2.000, advantage -1.000"
+    assert "Sample rollouts of iteration 3" in page.words()
+    assert "ab<eos>" in page.words()
+    assert "as plain text" not in page.words()  # the tokens' texts are the completion
+
+
+def test_long_completions_are_cut_and_say_so(tmp_path):
+    run = make_run(tmp_path / "a")
+    n = 5000
+    rollouts = make_rollouts(["p" * 5000], ["a" * n], [0.0])
+    rollouts.start = torch.tensor([0, n])
+    rollouts.tokens = torch.ones(n, dtype=torch.int32)
+    rollouts.finished[:] = False
+    for name in ("logp", "sampler_logp", "entropy", "advantage"):
+        setattr(rollouts, name, torch.zeros(n))
+    save_rollouts(rollouts, run / "rollouts")
+    page = Page(write_run_report(run))
+    assert "[... 4400 more tokens]" in page.text
+    assert page.text.count("[... 1000 more characters]") == 2  # of the prompt, of the plain text
+    assert "cut off at the length limit" in page.text
+
+
+def test_samples_are_right_and_wrong_ones_of_different_groups():
+    # group 0 has right ones only, group 1 wrong ones only, groups 2 to 4 both
+    group = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    rewards = [1.0, 1.0, 0.0, 0.5, 0.0, 1.0, 1.0, 0.0, 2.0, 0.0]
+    texts = ["ab"] * 10
+    chosen = choose(make_rollouts(texts, texts, rewards, group))
+    assert chosen == [5, 6, 8, 0, 4, 7, 9, 2]
+    alone = choose(make_rollouts(texts[:6], texts[:6], [0.0] * 6))
+    assert alone == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("content", [None, "", '{"iteration": 1', "[]\n", "\n"])
+def test_no_whole_line_is_an_error_of_one_line(tmp_path, content):
+    if content is not None:
+        (tmp_path / "metrics.jsonl").write_text(content)
+    words = "holds no metrics.jsonl" if content is None else "holds no whole line"
+    for call in (
+        lambda: write_run_report(tmp_path),
+        lambda: comparison_rows([tmp_path]),
+        lambda: write_comparison([tmp_path], tmp_path / "c.html"),
+    ):
+        with pytest.raises(ValueError, match=words) as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_no_runs_and_no_place_to_write_are_errors(tmp_path):
+    with pytest.raises(ValueError, match="runs is empty"):
+        write_comparison([], tmp_path / "c.html")
+    run = make_run(tmp_path / "a")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ValueError, match=r"cannot write .*taken"):
+        write_run_report(run, tmp_path / "taken")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([0.01, 0.2], "linear"),  # exactly 20 times is not more than 20 times
+        ([0.01, 0.21], "log"),
+        ([0.0, 5.0], "linear"),
+        ([-0.1, 0.1], "symlog"),
+        ([-3.0, -0.1], "linear"),
+        ([], "linear"),
+    ],
+)
+def test_scale_of(values, scale):
+    assert scale_of(values) == scale
+
+
+def test_ticks():
+    assert log_ticks(5e-4, 0.1) == pytest.approx([1e-3, 1e-2, 1e-1])
+    assert log_ticks(0.01, 0.3) == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2])
+    assert log_ticks(1e-13, 1e-5) == pytest.approx([1e-13, 1e-11, 1e-9, 1e-7, 1e-5])
+    assert [tick(v) for v in (0.25, 15000.0, 1e-7, -0.001)] == ["0.25", "15000", "1e-7", "-0.001"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "values"),
+    [
+        ("linear", [0.5]),
+        ("linear", [0.0, 0.0]),
+        ("linear", [-2.0, 0.0, 1e-9, 3.0]),
+        ("log", [0.5]),
+        ("log", [1e-6, 1e-3, 10.0]),
+        ("symlog", [-2.0, 0.0, 1e-9, 3.0]),
+        ("symlog", [-1.0, 1.0]),
+    ],
+)
+def test_every_scale_draws_every_label(scale, values):
+    labels = ["_under", "$\\frac{$", "模型", "bell\x07", "x" * 200]
+    curves = tuple(Curve(label, list(range(1, 1 + len(values))), values) for label in labels)
+    image = draw(Panel("T", "C", "$u_{$", curves, scale, low=0, high=1))
+    svg = base64.b64decode(image.src.partition(",")[2]).decode("utf-8")
+    ElementTree.fromstring(svg)
+    # matplotlib puts each text it draws in a comment
+    for text in ("_under", "$\\frac{$", "bell?", "x" * 47 + "…", "$u_{$"):
+        assert f"<!-- {text} -->" in svg
+
+
+def test_a_page_of_150_iterations_is_small(tmp_path):
+    wave = [0.5 + 0.4 * ((i * 37) % 101) / 101 for i in range(1, 151)]
+    keys = ("entropy/exact", "entropy/nll", "reward/mean", "reward/best_in_group", "control/zeta",
+            "clip/low", "clip/high", "grad/norm", "rollout/zero_advantage_groups",
+            "mismatch/logp_abs_mean", "mismatch/kl", "time/tokens_per_second")  # fmt: skip
+    lines = [{"iteration": i, **dict.fromkeys(keys, w)} for i, w in enumerate(wave, 1)]
+    run = make_run(tmp_path / "a", lines=lines)
+    path = write_run_report(run)
+    assert path.stat().st_size < 3e6
+    assert "(faint) and its centred average over 11 iterations" in Page(path).words()
+
+
+def test_importing_the_package_is_light():
+    code = (
+        "import sys, entrostat.report; "
+        "print(*sorted({'torch', 'matplotlib', 'jinja2', 'transformers'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == ""
