@@ -99,9 +99,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not list(tmp_path.iterdir())  # nothing was written
 
 
-def test_resume_refuses_to_change_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_resume_refuses_to_change_the_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "config.toml").write_text("seed = 1\n")
     assert main(["train", "--resume", str(tmp_path), "--optim.lr", "1"]) == 2
     assert "cannot change --optim.lr" in capsys.readouterr().err

@@ -384,9 +384,7 @@ def test_nan_stops_before_the_step_and_keeps_the_checkpoint(
 
     run = tmp_path / "run"
     with pytest.raises(RunStopped, match=r"iteration 2, update 1: the (loss|gradient) is"):
-        train(
-            small(run, method=["rloo", "ppo"], iterations=3, eval={"prompts": 0}), task=Poison()
-        )
+        train(small(run, method=["rloo", "ppo"], iterations=3, eval={"prompts": 0}), task=Poison())
     saved = checkpoints.newest(run / "checkpoints")
     assert saved is not None
     assert saved.iteration == 1

@@ -43,9 +43,7 @@ def test_nearly_greedy_sampling_is_transformers_greedy(policy: Policy) -> None:
 
 @pytest.mark.parametrize("batch", [3, 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_statistics_match_an_unpadded_pass(
-    policy: Policy, batch: int, temperature: float
-) -> None:
+def test_statistics_match_an_unpadded_pass(policy: Policy, batch: int, temperature: float) -> None:
     """Log-prob and entropy from one sequence at a time, in float64, by log_softmax."""
     sequences = run(policy, repeat=4, batch=batch, temperature=temperature)
     stats = policy.measure(sequences, temperature, micro_batch=7)

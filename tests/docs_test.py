@@ -1,0 +1,107 @@
+"""Every public name is documented, imports point down, and no page names this machine."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import entrostat as es
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "entrostat"
+MODULES = sorted(
+    m.name for m in pkgutil.walk_packages([str(SOURCE)], "entrostat.") if "assets" not in m.name
+)
+# from the top of the house to its cellar; a room imports from those after it
+ROOMS = (
+    "cli", "study", "report", "hosts", "evaluate", "tasks", "config", "objective", "method",
+    "control", "advantage", "stats", "batch", "errors", "_names", "_version",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_have_docstrings(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, name
+    for key, value in vars(module).items():
+        ours = getattr(value, "__module__", None) == name
+        if (
+            key.startswith("_")
+            or not ours
+            or not (inspect.isclass(value) or inspect.isroutine(value))
+        ):
+            continue
+        assert inspect.getdoc(value), f"{name}.{key}"
+        if inspect.isclass(value):
+            for part, member in vars(value).items():
+                if not part.startswith("_") and (
+                    inspect.isroutine(member) or isinstance(member, property)
+                ):
+                    assert inspect.getdoc(member), f"{name}.{key}.{part}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_run(name: str) -> None:
+    import torch
+
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, extraglobs={"torch": torch})
+    assert result.failed == 0
+
+
+def test_every_public_name_resolves() -> None:
+    for name in es.__all__:
+        assert getattr(es, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        es.nothing  # noqa: B018
+
+
+def test_imports_point_down() -> None:
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts[0] == "__init__":
+            continue
+        here = ROOMS.index(parts[0])
+        package = list(parts[:-1])
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            base = package[: len(package) - node.level + 1]
+            target = [*base, *(node.module or "").split(".")]
+            rooms = [target[0]] if target[0] else [alias.name for alias in node.names]
+            for room in rooms:
+                assert ROOMS.index(room) >= here, f"{path} imports {room}"
+
+
+def test_nothing_names_a_machine() -> None:
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    forbidden = re.compile(r"/(?:home|root|opt|mnt|work)/|--(?:extra-)?index-url|--find-links")
+    for name in files:
+        path = ROOT / name
+        if path.suffix in (".safetensors", ".png") or name == "tests/docs_test.py":
+            continue
+        found = forbidden.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{name}: {found}"
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            assert name not in {
+                "eval", "exec", "pickle.load", "pickle.loads", "torch.load", "joblib.load"
+            }, f"{path}: {name}"  # fmt: skip
+            assert "allow_pickle" not in {keyword.arg for keyword in node.keywords}, path
+            assert "trust_remote_code" not in {keyword.arg for keyword in node.keywords}, path
