@@ -81,7 +81,7 @@ def test_frequencies_follow_the_policy(policy: Policy) -> None:
     """The first token of 4,000 samples against its exact distribution, by a chi-square bound."""
     prompts = [policy.encode("23/4:", chat=False, system="")] * 4000
     sequences = sample(
-        policy.model, prompts, max_new_tokens=1, eos=policy.eos, pad=policy.pad, batch=1000,
+        policy.model, prompts, rollouts=1, max_new_tokens=1, eos=policy.eos, pad=policy.pad, batch=1000,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     with torch.no_grad():

@@ -109,6 +109,20 @@ def test_entropy_of_a_nearly_certain_policy_of_large_logits(V, exponent):
         assert got == pytest.approx(exact, rel=2e-6, abs=0)
 
 
+@pytest.mark.parametrize("n", [1, 64, 1024, 32000])
+def test_entropy_of_one_likely_token_and_n_equal_ones(n):
+    # no averaging of rounding errors over the tail; logits 0 and x, so rest = n e^x and
+    # H = log(1 + rest) - rest x / (1 + rest), all terms of one sign
+    xs = torch.linspace(math.log(1e-12 / n), math.log(0.1 / n), 100).float()
+    logits = torch.cat([torch.zeros(100, 1), xs[:, None].expand(100, n)], dim=-1)
+    entropy = es.token_stats_from_logits(logits, torch.zeros(100).long()).entropy
+    exact = []
+    for x in xs.tolist():
+        rest = n * math.exp(x)
+        exact.append(math.log1p(rest) - rest * x / (1 + rest))
+    assert_close(entropy.double(), f64(exact), rtol=1e-6, atol=0)
+
+
 def test_entropy_is_never_negative_nor_above_that_of_equal_odds():
     g = torch.Generator().manual_seed(1)
     for scale in (0.0, 1e-3, 1.0, 30.0, 1e4):

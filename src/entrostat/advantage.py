@@ -137,6 +137,10 @@ def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None
             f"advantages: rewards and group must both be [B], got {list(rewards.shape)} and "
             f"{list(group.shape)}"
         )
+    if lengths is not None and lengths.shape != rewards.shape:
+        raise ValueError(
+            f"advantages: lengths must be {list(rewards.shape)}, got {list(lengths.shape)}"
+        )
     if not torch.isfinite(rewards).all():
         bad = int((~torch.isfinite(rewards)).nonzero()[0])
         raise ValueError(f"advantages: rewards[{bad}] is {rewards[bad].item()}; need a number")

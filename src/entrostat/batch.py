@@ -119,7 +119,8 @@ class Terms:
         weight: [B, T] float. Factor on the surrogate's loss.
         ratio_min: [B, T] float. Lower clip bound of the ratio (1 - low); -inf for none.
         ratio_max: [B, T] float. Upper clip bound of the ratio (1 + high); inf for none.
-        frozen: [B, T] bool. Tokens whose loss counts in the value but gives no gradient.
+        frozen: [B, T] bool. Tokens whose policy loss counts in the value but gives no gradient;
+            the penalties below keep theirs.
         abs_kl: [B, T] float. Coefficient on |lp - lp0|.
         entropy: [B, T] float. Coefficient on the entropy bonus: loss - entropy * H.
         ref_kl: [B, T] float. Coefficient on the KL to the reference policy.

@@ -68,7 +68,7 @@ class Multiplicative:
 
     Raises:
         ValueError: unless 0 <= low <= high, factor > 1 and target >= 0; bidirectional
-            needs low > 0.
+            needs low > 0, one-sided a start >= 0.
     """
 
     start: float
@@ -84,6 +84,8 @@ class Multiplicative:
             raise ValueError(f"controller: factor must be above 1, got {self.factor}")
         if self.bidirectional and self.low <= 0:
             raise ValueError("controller: bidirectional needs low > 0, the magnitude at the flip")
+        if not self.bidirectional and self.start < 0:
+            raise ValueError(f"controller: start must be >= 0, got {self.start}")
 
     def init(self) -> ControlState:
         """The start value."""
@@ -97,7 +99,7 @@ class Multiplicative:
             sign = math.copysign(1.0, value)
             grow = entropy < target if sign > 0 else entropy > target
             magnitude = abs(value) * self.factor if grow else abs(value) / self.factor
-            if self.bidirectional and magnitude < self.low:
+            if self.bidirectional and not grow and magnitude < self.low:
                 sign, magnitude = -sign, self.low
             value = sign * _clip(magnitude, self.low, self.high)
         return ControlState(value, target)

@@ -25,6 +25,8 @@ from .control import ControlState
 from .method import MethodSpec, resolve
 from .method.base import Method
 
+_MAX_LOG_RATIO = 60.0
+
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
 
 
@@ -48,9 +50,10 @@ def aggregation_scale(
 
 
 def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor | None]:
-    """The one pure loss: (per_token [B, T], ratio [B, T] or None), both 0 / 1 at mask 0.
+    """The one pure loss: (per_token [B, T], 0 at mask 0; ratio [B, T], or None without one).
 
-    per_token = weight * clipped policy loss + abs_kl |lp - lp0| - entropy H + ref_kl KL(lp, ref).
+    per_token = weight * clipped policy loss + abs_kl |lp - lp0| - entropy H + ref_kl KL(lp, ref);
+    `frozen` detaches the first part.
     Gradients flow into `batch.logp` and `batch.entropy` only.
     """
     lp, lp0 = at_least_float32(batch.logp), at_least_float32(batch.old_logp).detach()
@@ -64,7 +67,8 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor | None]:
             mean = delta.sum(-1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(-1)
             ratio = mean.detach().exp() * (lp - lp.detach()).exp()
         else:
-            ratio = delta.exp()
+            # exp overflows above 88; a ratio of e^60 is clipped or hopeless all the same, and finite
+            ratio = delta.clamp(max=_MAX_LOG_RATIO).exp()
         policy = -torch.minimum(ratio * A, ratio.clamp(terms.ratio_min, terms.ratio_max) * A)
         if terms.dual is not None:
             policy = torch.where(A < 0, policy.clamp(max=-terms.dual * A), policy)

@@ -64,16 +64,16 @@ def token_stats_from_logits(
     shifted = z - z.gather(-1, top)
     rest = shifted.exp().scatter(-1, top, 0).sum(-1, keepdim=True)
     log_norm = rest.log1p()
-    logp_all = shifted - log_norm
-    p = logp_all.exp()
+    # exp(shifted - log_norm) would round its argument once more
+    p = shifted.exp() / (1 + rest)
     # a token of probability 0 (logit -inf) adds 0, not 0 * -inf
-    entropy = log_norm.squeeze(-1) - (p * shifted.clamp(min=torch.finfo(z.dtype).min)).sum(-1)
-    logp = logp_all.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    finite = shifted.masked_fill(shifted == -torch.inf, 0)
+    entropy = (log_norm - (p * finite).sum(-1, keepdim=True)).squeeze(-1)
+    logp = (shifted.gather(-1, targets.unsqueeze(-1)) - log_norm).squeeze(-1)
     if not moments:
         return TokenStats(logp, entropy)
     p2 = p.square()
-    sum_p2_logp = (p2 * logp_all.clamp(min=torch.finfo(z.dtype).min)).sum(-1)
-    return TokenStats(logp, entropy, p2.sum(-1), sum_p2_logp)
+    return TokenStats(logp, entropy, p2.sum(-1), (p2 * (finite - log_norm)).sum(-1))
 
 
 def token_stats(

@@ -34,7 +34,7 @@ def evaluate(
         new = new_tokens(task, config, split)
         prompts = encode(policy, config, examples, new)
         sequences = sample(
-            policy.model, [p for p in prompts for _ in range(k)],
+            policy.model, prompts, rollouts=k,
             generator=generator(config.seed, 0, "evaluate", policy.device),
             **settings(policy, config, new),
         )  # fmt: skip

@@ -114,7 +114,7 @@ def train(
             K = config.sampling.rollouts
             prompts = encode(policy, config, examples, new)
             sequences = sample(
-                policy.model, [p for p in prompts for _ in range(K)],
+                policy.model, prompts, rollouts=K,
                 generator=generator(config.seed, iteration, "sample", policy.device),
                 on_progress=progress.tokens, **settings(policy, config, new),
             )  # fmt: skip

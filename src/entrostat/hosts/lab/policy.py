@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from safetensors import SafetensorError
 
 from ..._names import unknown
 from ...config import TINY, TrainConfig
 from ...stats import TokenStats, token_stats_from_logits
+from .packing import only_at, pack
 from .rollout import Sequences, positions
 
 SMALL = 10_000_000
@@ -42,6 +44,7 @@ class Policy:
         pad: id used for padding.
         autocast: context for every forward pass.
         context: tokens that a sequence may have, or None where the model does not say.
+        packs: whether training passes pack sequences (`packing`).
     """
 
     model: Any
@@ -51,6 +54,12 @@ class Policy:
     pad: int
     autocast: Callable[[], AbstractContextManager]
     context: int | None
+    packs: bool = False
+
+    @property
+    def rounds(self) -> bool:
+        """Whether forward passes compute below float32."""
+        return self.autocast is not nullcontext
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are trained, by name."""
@@ -86,32 +95,41 @@ class Policy:
         )
 
     def token_stats(self, sequences: Sequences, temperature: float) -> TokenStats:
-        """Log-prob and entropy of every completion token, [B, T] float32, with gradient.
+        """Log-prob and entropy of every completion token, [B, T] float32, 0 at mask 0, with gradient.
 
-        Columns that are padding in every row are not computed; they and all of mask 0 hold zeros.
+        Packed where the model's attention takes a mask of its own, else padded.
         """
-        P, T = sequences.prompt_width, sequences.mask.shape[1]
-        used = sequences.attention.any(0)
-        start = int(used.int().argmax())
-        length = int(used[P:].sum())
-        tokens = sequences.tokens[:, start : P + length]
-        attention = sequences.attention[:, start : P + length]
-        with self.autocast():
-            logits = self.model(
-                input_ids=tokens,
-                attention_mask=attention,
-                position_ids=positions(attention),
-                use_cache=False,
-                logits_to_keep=length + 1,
-            ).logits[:, :-1]
-        stats = token_stats_from_logits(logits, sequences.completions[:, :length], temperature)
-        mask = sequences.mask[:, :length]
+        logits = self._packed(sequences) if self.packs else self._padded(sequences)  # [n, V]
+        targets = sequences.completions[sequences.mask]
+        stats = token_stats_from_logits(logits, targets, temperature)
+        place = sequences.mask.flatten().nonzero()[:, 0]
         return TokenStats(
             *(
-                torch.nn.functional.pad(torch.where(mask, x, 0), (0, T - length))
+                x.new_zeros(sequences.mask.numel()).index_copy(0, place, x).view_as(sequences.mask)
                 for x in (stats.logp, stats.entropy)
             )
         )
+
+    def _packed(self, sequences: Sequences) -> Tensor:
+        packed = pack(sequences)
+        with self.autocast(), only_at(self.model, packed.source):
+            return self.model(
+                input_ids=packed.tokens,
+                attention_mask=packed.attention,
+                position_ids=packed.positions,
+                use_cache=False,
+            ).logits
+
+    def _padded(self, sequences: Sequences) -> Tensor:
+        P, T = sequences.prompt_width, sequences.mask.shape[1]
+        with self.autocast():
+            logits = self.model(
+                input_ids=sequences.tokens,
+                attention_mask=sequences.attention,
+                position_ids=positions(sequences.attention),
+                use_cache=False,
+            ).logits
+        return logits[:, P - 1 : P + T - 1][sequences.mask]
 
     @torch.no_grad()
     def measure(self, sequences: Sequences, temperature: float, micro_batch: int) -> TokenStats:
@@ -173,7 +191,42 @@ def load_policy(config: TrainConfig) -> Policy:
     if config.precision != "fp32":
         autocast = partial(torch.autocast, device.type, dtype=_DTYPES[config.precision])
     context = getattr(model.config, "max_position_embeddings", None)
-    return Policy(model, tokenizer, device, eos, eos[0] if pad is None else pad, autocast, context)
+    policy = Policy(
+        model, tokenizer, device, eos, eos[0] if pad is None else pad, autocast, context
+    )
+    policy.packs = _can_pack(policy)
+    return policy
+
+
+@torch.no_grad()
+def _can_pack(policy: Policy) -> bool:
+    """Whether packed sequences give what padded ones do: asked of the model itself.
+
+    Recurrent layers and sliding windows count places, not positions, and would mix neighbours.
+    """
+    settings = policy.model.config.get_text_config()
+    kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
+    if settings._attn_implementation != "sdpa" or kinds != {"full_attention"}:
+        return False
+    if getattr(settings, "sliding_window", None) and getattr(settings, "use_sliding_window", True):
+        return False
+    ids = torch.arange(4 * 9, device=policy.device).view(4, 9) % settings.vocab_size
+    ids[1, :4] = ids[0, :4]
+    attention = torch.ones_like(ids)
+    attention[2:, 0] = 0
+    attention[1, 7:] = 0
+    probe = Sequences(
+        ids, attention, 4, attention[:, 4:].bool(), torch.zeros(4, 5, device=policy.device),
+        torch.ones(4, dtype=torch.bool, device=policy.device),
+        torch.tensor([0, 0, 1, 2], device=policy.device),
+    )  # fmt: skip
+    try:
+        packed, padded = policy._packed(probe).float(), policy._padded(probe).float()
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return False
+    return packed.shape == padded.shape and torch.allclose(
+        packed.log_softmax(-1), padded.log_softmax(-1), atol=0.05 if policy.rounds else 1e-3
+    )
 
 
 def _device(name: str) -> torch.device:

@@ -24,6 +24,7 @@ class Sequences:
         mask: [B, T] bool, the completion tokens, the closing eos included.
         sampler_logp: [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0.
         finished: [B] bool, whether the sequence ended with eos.
+        prompt: [B] int64, equal for sequences of one prompt.
     """
 
     tokens: Tensor
@@ -32,6 +33,7 @@ class Sequences:
     mask: Tensor
     sampler_logp: Tensor
     finished: Tensor
+    prompt: Tensor
 
     @property
     def completions(self) -> Tensor:
@@ -42,7 +44,7 @@ class Sequences:
         """Some rows."""
         return Sequences(
             self.tokens[rows], self.attention[rows], self.prompt_width,
-            self.mask[rows], self.sampler_logp[rows], self.finished[rows],
+            self.mask[rows], self.sampler_logp[rows], self.finished[rows], self.prompt[rows],
         )  # fmt: skip
 
 
@@ -56,6 +58,7 @@ def sample(
     model: torch.nn.Module,
     prompts: list[list[int]],
     *,
+    rollouts: int = 1,
     max_new_tokens: int,
     eos: list[int],
     pad: int,
@@ -66,74 +69,78 @@ def sample(
     autocast: Callable[[], AbstractContextManager] = nullcontext,
     on_progress: Callable[[int], None] | None = None,
 ) -> Sequences:
-    """One completion for each prompt (repeat a prompt for a group).
+    """Completions of each prompt: B = len(prompts) * rollouts sequences, a prompt's side by side.
 
     Args:
         model: a Hugging Face causal LM.
         prompts: token ids, none empty.
+        rollouts: completions a prompt; the prompt itself is computed once.
         max_new_tokens: T.
         eos: ids that end a sequence.
         pad: id for padding.
         generator: on the model's device.
         temperature: above 0.
         top_p: nucleus; the log-probs stay those of the whole distribution.
-        batch: sequences at once; each chunk is padded to its own longest prompt.
+        batch: sequences at once, in whole groups.
         autocast: context for the forward passes.
         on_progress: called with the number of tokens sampled since the last call.
     """
     device = next(model.parameters()).device
     training = model.training
     model.eval()  # in train mode, gradient checkpointing switches the cache off
-    P = max(map(len, prompts))
-    T = max_new_tokens
-    tokens = torch.full((len(prompts), P + T), pad, device=device)
-    attention = torch.zeros((len(prompts), P + T), dtype=torch.int64, device=device)
-    logps = torch.zeros((len(prompts), T), device=device)
-    for row, prompt in enumerate(prompts):
-        tokens[row, P - len(prompt) : P] = torch.tensor(prompt, device=device)
-        attention[row, P - len(prompt) : P] = 1
+    P, T, B = max(map(len, prompts)), max_new_tokens, len(prompts) * rollouts
+    ids = torch.tensor([[pad] * (P - len(p)) + p for p in prompts], device=device)
+    real = torch.tensor([[0] * (P - len(p)) + [1] * len(p) for p in prompts], device=device)
+    tokens = torch.full((B, P + T), pad, device=device)
+    tokens[:, :P] = ids.repeat_interleave(rollouts, 0)
+    attention = torch.zeros((B, P + T), dtype=torch.int64, device=device)
+    attention[:, :P] = real.repeat_interleave(rollouts, 0)
+    logps = torch.zeros((B, T), device=device)
+    finished = torch.zeros(B, dtype=torch.bool, device=device)
     ends = torch.tensor(eos, device=device)
-    finished = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    for first in range(0, len(prompts), batch):
-        rows = torch.arange(first, min(first + batch, len(prompts)), device=device)
-        width = max(len(prompts[int(r)]) for r in rows)
-        feed = tokens[rows, P - width : P]
-        seen = attention[rows, P - width : P]
-        place = positions(seen)
-        cache = None
+    for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
+        with autocast():
+            out = model(
+                input_ids=ids[group], attention_mask=real[group],
+                position_ids=positions(real[group]), use_cache=True, logits_to_keep=1,
+            )  # fmt: skip
+        cache = out.past_key_values
+        cache.batch_repeat_interleave(rollouts)
+        logits = out.logits[:, -1].repeat_interleave(rollouts, 0)
+        rows = torch.arange(group[0] * rollouts, (group[-1] + 1) * rollouts, device=device)
+        live = rows  # those of `rows` that have not ended
+        place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
         for step in range(T):
-            with autocast():
-                out = model(
-                    input_ids=feed, attention_mask=seen, position_ids=place,
-                    past_key_values=cache, use_cache=True, logits_to_keep=1,
-                )  # fmt: skip
-            cache = out.past_key_values
-            logp = torch.log_softmax(out.logits[:, -1].float() / temperature, -1)  # [b, V]
+            logp = torch.log_softmax(logits.float() / temperature, -1)  # [b, V]
             choice = torch.multinomial(_nucleus(logp.exp(), top_p), 1, generator=generator)
             alive = ~finished[rows]
             tokens[rows, P + step] = torch.where(alive, choice[:, 0], pad)
             logps[rows, step] = torch.where(alive, logp.gather(1, choice)[:, 0], 0)
             attention[rows, P + step] = alive.long()
-            finished[rows] |= alive & torch.isin(choice[:, 0], ends)
             if on_progress is not None:
-                on_progress(int(alive.sum()))
+                on_progress(len(live))
+            finished[rows] |= torch.isin(choice[:, 0], ends)
             keep = ~finished[rows]
-            left = int(keep.sum())
-            if left == 0 or step == T - 1:
+            live = rows[keep]
+            if len(live) == 0 or step == T - 1:
                 break
             # rows that ended only cost time; dropping them copies the cache, so not each step
-            if left <= len(rows) * 3 // 4:
-                rows = rows[keep]
+            if len(live) <= len(rows) * 3 // 4:
                 cache.batch_select_indices(keep.nonzero()[:, 0])
-                seen, place = seen[keep], place[keep]
-            feed = tokens[rows, P + step : P + step + 1]
-            seen = torch.cat([seen, attention[rows, P + step : P + step + 1]], -1)
-            place = place[:, -1:] + 1
+                rows, place = live, place[keep]
+            with autocast():
+                logits = model(
+                    input_ids=tokens[rows, P + step, None],
+                    attention_mask=attention[rows, : P + step + 1],
+                    position_ids=place, past_key_values=cache, use_cache=True, logits_to_keep=1,
+                ).logits[:, -1]  # fmt: skip
+            place = place + 1
     model.train(training)
     used = int(attention[:, P:].sum(-1).max())
     return Sequences(
         tokens[:, : P + used], attention[:, : P + used], P,
         attention[:, P : P + used].bool(), logps[:, :used], finished,
+        torch.arange(len(prompts), device=device).repeat_interleave(rollouts),
     )  # fmt: skip
 
 

@@ -1,0 +1,123 @@
+"""Sequences side by side in a few full rows: no padding, and a group's prompt only once.
+
+A padded batch of B rollouts computes every prompt K times and every row to the longest's end. Packed,
+a row holds prompts, each followed by completions of it, and an attention mask lets a completion see
+its own prompt and itself only. The last token of a completion predicts nothing that is trained on, so
+it is left out. The result is that of the padded batch, up to rounding.
+
+Shapes: B sequences, P prompt columns, T completion columns; R rows of S places; n completion tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .rollout import Sequences
+
+_ROW = 96  # places in a row, unless a sequence is longer: attention costs S^2, padding falls with S
+
+
+@dataclass
+class Packed:
+    """Rows ready for the model.
+
+    Attributes:
+        tokens: [R, S] int64.
+        positions: [R, S] int64, each token's position in its own sequence.
+        attention: [R, 1, S, S] bool, True where a place may look.
+        source: [n] int64, the place (in R x S) whose output predicts each completion token, in the
+            order of `Sequences.mask`'s true entries.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    attention: Tensor
+    source: Tensor
+
+
+def pack(sequences: Sequences) -> Packed:
+    """Pack sequences; rows of one prompt (`Sequences.prompt`) share it where they stand together."""
+    device = sequences.tokens.device
+    tokens = sequences.tokens.cpu().numpy()
+    P = sequences.prompt_width
+    prompt_of = sequences.prompt.tolist()
+    prompt_length = sequences.attention[:, :P].sum(-1).tolist()
+    length = sequences.mask.sum(-1).tolist()
+    size = max(
+        _ROW, max((p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1)
+    )
+
+    # next fit, in the order of the prompts: (first place, row) of each prompt copy and completion
+    pieces: list[tuple[int, int, int, int, int, int]] = []  # place, sequence, from, to, owner, group
+    start_of = [0] * len(length)  # place of the completion's first token
+    last_prompt = [0] * len(length)  # place of its prompt's last token
+    row, used, copies, current = 0, 0, 0, None
+    for i in sorted(range(len(length)), key=lambda i: prompt_of[i]):
+        new = current != prompt_of[i]
+        if used + (prompt_length[i] if new else 0) + max(length[i] - 1, 0) > size:
+            row, used, new = row + 1, 0, True
+        if new:
+            current, copies = prompt_of[i], copies + 1
+            place = row * size + used
+            pieces.append((place, i, P - prompt_length[i], P, -1, copies))
+            used += prompt_length[i]
+            prompt_end = row * size + used - 1
+        last_prompt[i], start_of[i] = prompt_end, row * size + used
+        if length[i] > 1:
+            pieces.append((start_of[i], i, P, P + length[i] - 1, i, copies))
+            used += length[i] - 1
+
+    rows = row + 1
+    ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, -2, 0))
+    for place, i, begin, end, own, copy in pieces:
+        here = slice(place, place + end - begin)
+        ids[here] = tokens[i, begin:end]
+        first = begin - P + prompt_length[i]
+        at[here] = np.arange(first, first + end - begin)
+        owner[here] = own
+        group[here] = copy
+    source = [
+        np.concatenate([[last], np.arange(begin, begin + n - 1)])
+        for last, begin, n in zip(last_prompt, start_of, length, strict=True)
+        if n
+    ]
+
+    owners, groups = (
+        torch.from_numpy(x).view(rows, size).to(device) for x in (owner, group)
+    )
+    order = torch.arange(size, device=device)
+    attention = (
+        (groups[:, :, None] == groups[:, None, :])
+        & ((owners[:, :, None] == owners[:, None, :]) | (owners == -1)[:, None, :])
+        & (order[:, None] >= order)
+    )
+    return Packed(
+        torch.from_numpy(ids).view(rows, size).to(device),
+        torch.from_numpy(at).view(rows, size).to(device),
+        attention[:, None],
+        torch.from_numpy(np.concatenate(source) if source else np.zeros(0, np.int64)).to(device),
+    )
+
+
+@contextmanager
+def only_at(model: Any, source: Tensor) -> Iterator[None]:
+    """While open, the model's head sees hidden states of the places `source` [n] only.
+
+    The logits come out as [n, V]: those of the other places are never computed.
+    """
+
+    def select(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (inputs[0].flatten(0, 1)[source], *inputs[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(select)
+    try:
+        yield
+    finally:
+        handle.remove()
