@@ -226,6 +226,8 @@ def test_micro_batches_add_up(tmp_path: Path, micro: int) -> None:
     # AdamW's first steps are +-lr wherever a gradient is not 0, so rounding of a tiny gradient
     # shows as up to 2 lr in a weight; the loss and the gradient norm tell the truth
     for key, value in metrics(one)[0].items():
+        if key.startswith("mismatch/"):  # is rounding itself
+            continue
         assert metrics(cut)[0][key] == pytest.approx(value, rel=2e-4, abs=1e-6), key
 
 

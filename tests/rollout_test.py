@@ -20,13 +20,13 @@ def policy() -> Policy:
     return load_policy(TrainConfig())
 
 
-def run(policy: Policy, repeat: int = 1, **changes):
+def run(policy: Policy, rollouts: int = 1, **changes):
     settings = {
         "max_new_tokens": 13, "eos": policy.eos, "pad": policy.pad,
         "generator": torch.Generator().manual_seed(3),
     } | changes  # fmt: skip
-    prompts = [policy.encode(p, chat=False, system="") for p in PROMPTS for _ in range(repeat)]
-    return sample(policy.model, prompts, **settings)
+    prompts = [policy.encode(p, chat=False, system="") for p in PROMPTS]
+    return sample(policy.model, prompts, rollouts=rollouts, **settings)
 
 
 def test_nearly_greedy_sampling_is_transformers_greedy(policy: Policy) -> None:
@@ -45,7 +45,7 @@ def test_nearly_greedy_sampling_is_transformers_greedy(policy: Policy) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_statistics_match_an_unpadded_pass(policy: Policy, batch: int, temperature: float) -> None:
     """Log-prob and entropy from one sequence at a time, in float64, by log_softmax."""
-    sequences = run(policy, repeat=4, batch=batch, temperature=temperature)
+    sequences = run(policy, rollouts=4, batch=batch, temperature=temperature)
     stats = policy.measure(sequences, temperature, micro_batch=7)
     model = load_policy(TrainConfig()).model.double()
     for row in range(len(sequences.tokens)):
@@ -66,7 +66,7 @@ def test_statistics_match_an_unpadded_pass(policy: Policy, batch: int, temperatu
 
 
 def test_every_sequence_ends_with_eos_or_is_cut(policy: Policy) -> None:
-    sequences = run(policy, repeat=20, max_new_tokens=9)
+    sequences = run(policy, rollouts=20, max_new_tokens=9)
     for row in range(len(sequences.tokens)):
         ids = sequences.completions[row][sequences.mask[row]].tolist()
         ended = ids[-1] in policy.eos
@@ -79,9 +79,9 @@ def test_every_sequence_ends_with_eos_or_is_cut(policy: Policy) -> None:
 
 def test_frequencies_follow_the_policy(policy: Policy) -> None:
     """The first token of 4,000 samples against its exact distribution, by a chi-square bound."""
-    prompts = [policy.encode("23/4:", chat=False, system="")] * 4000
+    prompts = [policy.encode("23/4:", chat=False, system="")]
     sequences = sample(
-        policy.model, prompts, rollouts=1, max_new_tokens=1, eos=policy.eos, pad=policy.pad, batch=1000,
+        policy.model, prompts, rollouts=4000, max_new_tokens=1, eos=policy.eos, pad=policy.pad, batch=1000,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     with torch.no_grad():
@@ -136,3 +136,81 @@ def test_rollouts_are_read_back(tmp_path: Path) -> None:
     (tmp_path / "junk.safetensors").write_bytes(b"\x80\x04junk")
     with pytest.raises(ValueError, match="is not a rollout file"):
         es.load_rollouts(tmp_path / "junk.safetensors")
+
+
+def test_packing_by_hand() -> None:
+    """Two prompts, three completions: what stands where, who sees whom."""
+    from entrostat.hosts.lab.packing import pack
+    from entrostat.hosts.lab.rollout import Sequences
+
+    # prompt 0 is (7, 8), prompt 1 is (9,); completions (1, 2, 3), (4,) and (5, 6), eos included
+    tokens = torch.tensor([[7, 8, 1, 2, 3], [0, 9, 5, 6, 0], [7, 8, 4, 0, 0]])
+    attention = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 1, 0], [1, 1, 1, 0, 0]])
+    sequences = Sequences(
+        tokens, attention, 2, attention[:, 2:].bool(), torch.zeros(3, 3),
+        torch.ones(3, dtype=torch.bool), torch.tensor([0, 1, 0]),
+    )  # fmt: skip
+    packed = pack(sequences)
+    # places: 7 8 | 1 2 | (4 predicts nothing more) | 9 | 5
+    assert packed.tokens[0, :6].tolist() == [7, 8, 1, 2, 9, 5]
+    assert packed.positions[0, :6].tolist() == [0, 1, 2, 3, 0, 1]
+    # 1, 2, 3 come from 8, 1, 2; 5, 6 from 9, 5; 4 from 8
+    assert packed.source.tolist() == [1, 2, 3, 4, 5, 1]
+    sees = packed.attention[0, 0, :6, :6].int().tolist()
+    assert sees == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 1, 1],
+    ]
+
+
+def test_siblings_do_not_see_each_other_and_rows_fill_up(policy: Policy) -> None:
+    sequences = run(policy, rollouts=40)
+    from entrostat.hosts.lab.packing import pack
+
+    packed = pack(sequences)
+    assert packed.tokens.shape[0] > 3
+    assert packed.tokens.numel() < 0.75 * sequences.tokens.numel()
+    one_by_one = torch.cat(
+        [
+            policy.measure(sequences[torch.tensor([i])], 1.0, 1).logp[:1, :]
+            for i in range(len(sequences.tokens))
+        ]
+    )
+    together = policy.measure(sequences, 1.0, len(sequences.tokens)).logp
+    torch.testing.assert_close(together, one_by_one, atol=2e-5, rtol=1e-5)
+
+
+def test_padded_and_packed_give_the_same_gradient(policy: Policy) -> None:
+    sequences = run(policy, rollouts=6)
+    gradients = []
+    for packs in (True, False):
+        policy.packs = packs
+        policy.model.zero_grad()
+        stats = policy.token_stats(sequences, 1.0)
+        (stats.logp.sum() + stats.entropy.square().sum()).backward()
+        gradients.append({n: p.grad.clone() for n, p in policy.trained().items()})
+    policy.packs = True
+    policy.model.zero_grad()
+    for name, gradient in gradients[0].items():
+        scale = gradients[1][name].abs().max()
+        torch.testing.assert_close(gradient / scale, gradients[1][name] / scale, atol=1e-4, rtol=0)
+
+
+def test_models_that_cannot_pack_are_padded(tmp_path: Path) -> None:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from entrostat.hosts.lab.pretrain import tokenizer
+
+    settings = {
+        "vocab_size": 15, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": 1,
+    }  # fmt: skip
+    sliding = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
+    for name, more, packs in (("full", {}, True), ("sliding", sliding, False)):
+        Qwen2ForCausalLM(Qwen2Config(**settings, **more)).save_pretrained(tmp_path / name)
+        tokenizer().save_pretrained(tmp_path / name)
+        assert load_policy(TrainConfig(model=str(tmp_path / name))).packs is packs

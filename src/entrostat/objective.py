@@ -67,7 +67,7 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor | None]:
             mean = delta.sum(-1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(-1)
             ratio = mean.detach().exp() * (lp - lp.detach()).exp()
         else:
-            # exp overflows above 88; a ratio of e^60 is clipped or hopeless all the same, and finite
+            # exp overflows above 88; a ratio of e^60 is as hopeless, but finite
             ratio = delta.clamp(max=_MAX_LOG_RATIO).exp()
         policy = -torch.minimum(ratio * A, ratio.clamp(terms.ratio_min, terms.ratio_max) * A)
         if terms.dual is not None:

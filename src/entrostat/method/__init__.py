@@ -150,6 +150,10 @@ def resolve(
             raise ValueError(unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS}))
     bases = [method.base for _, method in chain if method.kind == "intervention"]
     base = bases[0] if bases else "grpo"
+    written = [name for name, _ in chain]
+    for name in written:
+        if written.count(name) > 1:
+            raise ValueError(f"make_objective: {name!r} stands twice in {', '.join(written)}")
     surrogates = [name for name, method in chain if method.kind == "surrogate"]
     if len(surrogates) > 1:
         raise ValueError(

@@ -1,11 +1,11 @@
 """Sequences side by side in a few full rows: no padding, and a group's prompt only once.
 
-A padded batch of B rollouts computes every prompt K times and every row to the longest's end. Packed,
-a row holds prompts, each followed by completions of it, and an attention mask lets a completion see
-its own prompt and itself only. The last token of a completion predicts nothing that is trained on, so
-it is left out. The result is that of the padded batch, up to rounding.
+A padded batch of B rollouts computes every prompt K times and every row to the longest's end.
+Packed, a row holds prompts, each followed by completions of it, and an attention mask lets a
+completion see its own prompt and itself only. The last token of a completion predicts nothing that
+is trained on, so it is left out. The result is that of the padded batch, up to rounding.
 
-Shapes: B sequences, P prompt columns, T completion columns; R rows of S places; n completion tokens.
+Shapes: B sequences, P prompt and T completion columns; R rows of S places; n completion tokens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Packed:
 
 
 def pack(sequences: Sequences) -> Packed:
-    """Pack sequences; rows of one prompt (`Sequences.prompt`) share it where they stand together."""
+    """Pack sequences; those of one prompt (`Sequences.prompt`) share it within a row."""
     device = sequences.tokens.device
     tokens = sequences.tokens.cpu().numpy()
     P = sequences.prompt_width
@@ -51,14 +51,17 @@ def pack(sequences: Sequences) -> Packed:
     prompt_length = sequences.attention[:, :P].sum(-1).tolist()
     length = sequences.mask.sum(-1).tolist()
     size = max(
-        _ROW, max((p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1)
+        _ROW,
+        max((p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1),
     )
 
     # next fit, in the order of the prompts: (first place, row) of each prompt copy and completion
-    pieces: list[tuple[int, int, int, int, int, int]] = []  # place, sequence, from, to, owner, group
+    pieces: list[
+        tuple[int, int, int, int, int, int]
+    ] = []  # place, sequence, from, to, owner, group
     start_of = [0] * len(length)  # place of the completion's first token
     last_prompt = [0] * len(length)  # place of its prompt's last token
-    row, used, copies, current = 0, 0, 0, None
+    row, used, copies, current, prompt_end = 0, 0, 0, None, 0
     for i in sorted(range(len(length)), key=lambda i: prompt_of[i]):
         new = current != prompt_of[i]
         if used + (prompt_length[i] if new else 0) + max(length[i] - 1, 0) > size:
@@ -89,9 +92,7 @@ def pack(sequences: Sequences) -> Packed:
         if n
     ]
 
-    owners, groups = (
-        torch.from_numpy(x).view(rows, size).to(device) for x in (owner, group)
-    )
+    owners, groups = (torch.from_numpy(x).view(rows, size).to(device) for x in (owner, group))
     order = torch.arange(size, device=device)
     attention = (
         (groups[:, :, None] == groups[:, None, :])

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from safetensors import SafetensorError
+from torch import Tensor
 
 from ..._names import unknown
 from ...config import TINY, TrainConfig
@@ -95,9 +95,9 @@ class Policy:
         )
 
     def token_stats(self, sequences: Sequences, temperature: float) -> TokenStats:
-        """Log-prob and entropy of every completion token, [B, T] float32, 0 at mask 0, with gradient.
+        """Log-prob and entropy of every completion token, with gradient.
 
-        Packed where the model's attention takes a mask of its own, else padded.
+        Both [B, T] float32, 0 at mask 0. Packed where the model takes a mask of ours, else padded.
         """
         logits = self._packed(sequences) if self.packs else self._padded(sequences)  # [n, V]
         targets = sequences.completions[sequences.mask]

@@ -107,7 +107,8 @@ def sample(
         cache = out.past_key_values
         cache.batch_repeat_interleave(rollouts)
         logits = out.logits[:, -1].repeat_interleave(rollouts, 0)
-        rows = torch.arange(group[0] * rollouts, (group[-1] + 1) * rollouts, device=device)
+        first, last = int(group[0]), int(group[-1])
+        rows = torch.arange(first * rollouts, (last + 1) * rollouts, device=device)
         live = rows  # those of `rows` that have not ended
         place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
         for step in range(T):
