@@ -81,8 +81,8 @@ def test_frequencies_follow_the_policy(policy: Policy) -> None:
     """The first token of 4,000 samples against its exact distribution, by a chi-square bound."""
     prompts = [policy.encode("23/4:", chat=False, system="")]
     sequences = sample(
-        policy.model, prompts, rollouts=4000, max_new_tokens=1, eos=policy.eos, pad=policy.pad, batch=1000,
-        generator=torch.Generator().manual_seed(0),
+        policy.model, prompts, rollouts=4000, max_new_tokens=1, batch=1000,
+        eos=policy.eos, pad=policy.pad, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     with torch.no_grad():
         p = policy.model(torch.tensor(prompts[:1])).logits[0, -1].double().softmax(-1)
