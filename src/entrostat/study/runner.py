@@ -224,26 +224,29 @@ def _last_metrics(path: Path) -> dict[str, Any] | None:
 
 
 def _print_table(rows: Sequence[Row]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="before → after training; entropy in nats a token")
+    # narrow enough for 80 columns
+    table = Table(title="before → after training; entropy in nats a token", box=box.SIMPLE_HEAD)
     table.add_column("run", no_wrap=True)
     k = next((row.k for row in rows if row.k is not None), "k")
-    for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct right", "time"):
+    for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.label,
-            f"{_figure(row.entropy_before, 2)} → {_figure(row.entropy_after, 2)}",
+            row.run.name,
+            f"{_figure(row.entropy_before, 2)}→{_figure(row.entropy_after, 2)}",
             "-" if row.entropy_kept is None else f"{row.entropy_kept:.0f}%",
             _figure(row.target, 2),
-            f"{_figure(row.avg_before, 2)} → {_figure(row.avg_after, 2)}",
-            f"{_figure(row.pass_before, 2)} → {_figure(row.pass_after, 2)}",
-            f"{_figure(row.distinct_before, 1)} → {_figure(row.distinct_after, 1)}",
+            f"{_figure(row.avg_before, 2)}→{_figure(row.avg_after, 2)}",
+            f"{_figure(row.pass_before, 2)}→{_figure(row.pass_after, 2)}",
+            f"{_figure(row.distinct_before, 1)}→{_figure(row.distinct_after, 1)}",
             "-" if row.seconds is None else f"{row.seconds:.0f}s",
         )
     Console().print(table)
+    print(f"distinct: different right answers among {k} samples of a prompt")
 
 
 def _figure(value: float | None, digits: int) -> str:
