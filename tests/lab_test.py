@@ -451,3 +451,22 @@ def test_a_directory_with_another_run_is_left_alone(whole: Path) -> None:
     with pytest.raises(ValueError, match="is not empty; go on with it"):
         train(small(whole))
     assert (whole / "metrics.jsonl").read_text() == before
+
+
+def test_a_metrics_line_cut_short_by_a_full_disk_is_dropped_on_resume(
+    whole: Path, tmp_path: Path
+) -> None:
+    config = small(tmp_path / "run")
+    with pytest.raises(Stop):
+        train(config, progress=StopAfter(2))
+    with open(tmp_path / "run/metrics.jsonl", "a") as file:
+        file.write('{"iteration": 3, "entropy/exa')
+    train(config, resume=True)
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_metrics_on_a_full_disk(tmp_path: Path) -> None:
+    from entrostat.hosts.lab.record import JsonLines
+
+    with pytest.raises(RunStopped, match="could not write /dev/full: No space left"):
+        JsonLines(Path("/dev/full")).append([{"iteration": 1}])

@@ -160,6 +160,8 @@ def _train(args: list[str]) -> int:
     _quiet_libraries()
     if sys.stdout.isatty():
         print("loading ...", end="\r", flush=True)
+    import torch
+
     from .errors import RunStopped
     from .hosts.lab import train
     from .hosts.lab.progress import for_stream
@@ -174,6 +176,13 @@ def _train(args: list[str]) -> int:
     except RunStopped as error:
         progress.close()
         return _error(str(error), code=1)
+    except torch.OutOfMemoryError:
+        progress.close()
+        return _error(
+            f"out of GPU memory. Lower optim.micro_batch (now {config.optim.micro_batch}) or "
+            f"sampling.batch (now {config.sampling.batch}), or use --gradient-checkpointing True",
+            code=1,
+        )
     except KeyboardInterrupt:
         progress.close()
         print(

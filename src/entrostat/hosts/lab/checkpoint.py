@@ -43,6 +43,23 @@ class Checkpoint:
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a disk's refusal into a message that says what to do.
+
+    Raises:
+        RunStopped: the disk is full, or refuses for another reason.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RunStopped(
+            f"could not write {path}: {reason}. What was written before is intact; make room and "
+            "go on with: entrostat train --resume RUN"
+        ) from error
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file under a temporary name, then put it in place: whole, or not at all.
 
@@ -50,19 +67,16 @@ def replacing(path: Path) -> Iterator[Path]:
         RunStopped: the disk is full or refuses; what was there before stays.
     """
     part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RunStopped(
-            f"could not write {path}: {reason}. What was written before is intact; make room and "
-            "go on with: entrostat train --resume RUN"
-        ) from error
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            with open(part, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except (OSError, SafetensorError):
+            part.unlink(missing_ok=True)
+            raise
 
 
 def write(

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .checkpoint import replacing
+from .checkpoint import replacing, writing
 
 
 @dataclass
@@ -158,7 +158,7 @@ class JsonLines:
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add lines."""
-        with open(self.path, "a", encoding="utf-8") as file:
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write("".join(map(_line, rows)))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import TrainConfig
-from .checkpoint import replacing
+from .checkpoint import replacing, writing
 from .record import JsonLines
 
 
@@ -104,14 +104,14 @@ class RunDirectory:
 
     def finish(self, save: Callable[[Path], None]) -> None:
         """Write the final model, whole or not at all."""
-        part = self.path / ".final.part"
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-        save(part)
-        final = self.path / "final"
-        if final.exists():  # of fewer iterations: the run was extended
-            shutil.rmtree(final)
-        os.replace(part, final)
+        part, final = self.path / ".final.part", self.path / "final"
+        with writing(final):
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            save(part)
+            if final.exists():  # of fewer iterations: the run was extended
+                shutil.rmtree(final)
+            os.replace(part, final)
 
 
 def default_output(config: TrainConfig) -> str:
