@@ -152,8 +152,15 @@ def test_a_chat_template_is_used_where_there_is_one(tmp_path: Path) -> None:
     (ids,) = encode(policy, config, [Example("1+1")], new=4)
     assert policy.tokenizer.decode(ids) == "[system]be brief[user]1+1>"
     config.prompt.chat = False
+    with pytest.raises(ValueError, match=r"prompt\.system needs a chat template"):
+        encode(policy, config, [Example("1+1")], new=4)
+    config.prompt.system = ""
     (ids,) = encode(policy, config, [Example("1+1")], new=4)
     assert policy.tokenizer.decode(ids) == "1+1"
+    refuses = "{{ raise_exception('no system role') }}"
+    policy.tokenizer.chat_template, config.prompt.chat = refuses, True
+    with pytest.raises(ValueError, match=r"chat template: no system role; see prompt\.chat"):
+        encode(policy, config, [Example("1+1")], new=4)
 
 
 def test_models_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -470,3 +470,133 @@ def test_metrics_on_a_full_disk(tmp_path: Path) -> None:
 
     with pytest.raises(RunStopped, match="could not write /dev/full: No space left"):
         JsonLines(Path("/dev/full")).append([{"iteration": 1}])
+
+
+def test_a_killed_extension_is_not_taken_for_finished(whole: Path, tmp_path: Path) -> None:
+    """The old final model is there, the last metrics line too, but not the new model."""
+    train(small(tmp_path / "run", iterations=2))
+    config = small(tmp_path / "run", iterations=4)
+
+    class InTheLastEvaluation(Progress):
+        def note(self, text: str) -> None:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(config, resume=True, progress=InTheLastEvaluation())
+    assert len(metrics(tmp_path / "run")) == 4
+    train(config, resume=True)
+    assert_same_weights(whole, tmp_path / "run")
+
+
+def test_resume_without_a_readable_checkpoint_deletes_nothing(tmp_path: Path) -> None:
+    config = small(tmp_path / "run", eval={"prompts": 0})
+    with pytest.raises(Stop):
+        train(config, progress=StopAfter(3))
+    before = metrics(tmp_path / "run")
+    files = sorted((tmp_path / "run/checkpoints").glob("*.safetensors"))
+    for file in files:
+        file.write_bytes(b"damaged")
+    with pytest.raises(RunStopped, match=r"no checkpoint in .* can be read"):
+        train(config, resume=True)
+    for file in files:
+        file.unlink()
+    with pytest.raises(RunStopped, match="3 iterations but no checkpoint"):
+        train(config, resume=True)
+    assert metrics(tmp_path / "run") == before
+    assert len(list((tmp_path / "run/rollouts").glob("*.safetensors"))) == 3
+
+
+def test_warm_up_is_logged_also_without_an_update(tmp_path: Path) -> None:
+    class Nothing(TargetSum):
+        def score(self, completion: str, example: Example) -> float:
+            return 1.0
+
+    settings = {"iterations": 2, "eval": {"prompts": 0}, "optim": {"lr": 1e-3, "warmup": 10}}
+    idle = metrics(train(small(tmp_path / "idle", **settings), task=Nothing()))
+    assert [m["optim/lr"] for m in idle] == [pytest.approx(1e-4)] * 2
+    busy = metrics(train(small(tmp_path / "busy", **settings)))
+    assert [m["optim/lr"] for m in busy] == pytest.approx([4e-4, 8e-4])  # 4 updates each
+
+
+def test_minibatches_are_as_many_as_asked_for(tmp_path: Path) -> None:
+    run = train(
+        small(
+            tmp_path / "run", iterations=1, eval={"prompts": 0},
+            sampling={"prompts": 6, "rollouts": 4}, optim={"epochs": 1, "minibatches": 9},
+        )
+    )  # fmt: skip
+    kept = 4 * (6 - metrics(run)[0]["rollout/zero_advantage_groups"])
+    assert kept > 9
+    assert metrics(run)[0]["optim/updates"] == 9
+
+
+def test_logits_that_are_not_finite_stop_the_run(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from entrostat.hosts.lab.policy import tiny_directory
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_directory())
+    with torch.no_grad():
+        model.model.norm.weight.fill_(3e38)
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(tiny_directory()).save_pretrained(tmp_path / "model")
+    with pytest.raises((RunStopped, ValueError), match="logits are not finite"):
+        train(small(tmp_path / "run", model=str(tmp_path / "model"), eval={"prompts": 0}))
+
+
+def test_dropout_is_off_however_a_model_keeps_it(tmp_path: Path) -> None:
+    """OPT has its dropout as a plain number; checkpointing must not wake it."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    from entrostat.hosts.lab.pretrain import tokenizer
+
+    OPTForCausalLM(
+        OPTConfig(
+            vocab_size=15, hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=2,
+            word_embed_proj_dim=32, max_position_embeddings=64, dropout=0.5, eos_token_id=1,
+            bos_token_id=1, pad_token_id=0,
+        )
+    ).save_pretrained(tmp_path / "model")  # fmt: skip
+    tokenizer().save_pretrained(tmp_path / "model")
+    run = train(
+        small(
+            tmp_path / "run", method=["grpo"], model=str(tmp_path / "model"), iterations=2,
+            task={"name": "target_sum"}, gradient_checkpointing=True, eval={"prompts": 0},
+            optim={"epochs": 1, "minibatches": 1},
+        ),
+        task=StartsWithFive(),
+    )  # fmt: skip
+    for line in metrics(run):
+        assert line["mismatch/logp_abs_max"] < 1e-4
+        if line["optim/updates"]:
+            assert line["ratio/mean"] == pytest.approx(1, abs=1e-4)
+            assert line["clip/high"] == line["clip/low"] == 0
+
+
+@pytest.mark.parametrize("kind", ["Lfm2", "Mamba"])
+def test_models_with_other_caches(tmp_path: Path, kind: str) -> None:
+    """A hybrid's cache cannot branch, so prompts are repeated; Mamba has none of that kind."""
+    import transformers
+
+    from entrostat.hosts.lab.policy import load_policy
+    from entrostat.hosts.lab.pretrain import tokenizer
+
+    settings = {
+        "Lfm2": {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 32,
+                 "layer_types": ["conv", "full_attention"]},
+        "Mamba": {"state_size": 4},
+    }  # fmt: skip
+    configuration = getattr(transformers, f"{kind}Config")(
+        vocab_size=15, hidden_size=32, num_hidden_layers=2, eos_token_id=1, pad_token_id=0,
+        **settings[kind],
+    )  # fmt: skip
+    getattr(transformers, f"{kind}ForCausalLM")(configuration).save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    config = small(tmp_path / "run", model=str(tmp_path / "model"), iterations=1)
+    if kind == "Mamba":
+        with pytest.raises(ValueError, match="cannot sample from it"):
+            load_policy(config)
+        return
+    assert not load_policy(config).shares
+    (line,) = metrics(train(config, task=StartsWithFive()))
+    assert line["mismatch/logp_abs_max"] < 1e-3

@@ -123,7 +123,7 @@ def make_rollouts(prompts, completions, rewards, group=None, iteration=3, pieces
     n = 3 * B
     return Rollouts(
         iteration, prompts, completions, torch.tensor(rewards),
-        torch.tensor(group if group is not None else [0] * B, dtype=torch.int32),
+        torch.tensor(group if group is not None else list(range(B)), dtype=torch.int32),
         torch.ones(B, dtype=torch.bool), torch.ones(B, dtype=torch.bool),
         torch.arange(0, n + 1, 3), torch.tensor([1, 2, 0] * B, dtype=torch.int32),
         torch.tensor([-0.5, -1.5, -0.25] * B), torch.zeros(n),
@@ -344,7 +344,7 @@ def test_a_damaged_rollout_file_is_said(tmp_path):
     words = Page(write_run_report(run)).words()
     assert "rollouts/000003.safetensors is not a readable rollout file." in words
     short = make_rollouts(["p", "q"], ["ab", "ab"], [1.0, 0.0])
-    short.prompts = ["p"]
+    short.completions = ["ab"]
     save_rollouts(short, run / "rollouts")
     words = Page(write_run_report(run)).words()
     assert "rollouts/000003.safetensors is not a readable rollout file." in words

@@ -60,15 +60,14 @@ class JsonlTask:
         path: the file.
         seed: unused; the run's seed shuffles.
         grader: "exact", "contains" or "number".
-        test: share of the lines (the last ones) held out as split `test`.
+        test: share of the lines (the last ones) held out as split `test`; where that is less than
+            one line there is no such split, and nothing to evaluate on.
         max_new_tokens: tokens that an answer may take.
 
     Raises:
         ValueError: no such file, no line, a line that is not such an object (with its number), an
             unknown grader.
     """
-
-    splits: tuple[str, ...] = ("train", "test")
 
     def __init__(
         self,
@@ -87,8 +86,11 @@ class JsonlTask:
         self._grade = GRADERS[grader]
         examples = _read(path, check=_decimal if grader == "number" else None)
         held_out = int(len(examples) * test)
-        train = examples[: len(examples) - held_out]
-        self._examples = {"train": train, "test": examples[len(train) :] or train}
+        cut = len(examples) - held_out
+        self._examples = {"train": examples[:cut]}
+        if held_out:
+            self._examples["test"] = examples[cut:]
+        self.splits = tuple(self._examples)
 
     def max_new_tokens(self, split: str) -> int:
         """As given."""

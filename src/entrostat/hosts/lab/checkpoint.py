@@ -106,8 +106,13 @@ def _files(directory: Path) -> list[Path]:
 
 
 def newest(directory: Path) -> Checkpoint | None:
-    """The newest checkpoint that can be read whole; None where there is none."""
-    for path in reversed(_files(directory)):
+    """The newest checkpoint that can be read whole; None where no checkpoint was written.
+
+    Raises:
+        RunStopped: there are checkpoints, but none can be read.
+    """
+    files = _files(directory)
+    for path in reversed(files):
         try:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["entrostat"])
@@ -115,6 +120,8 @@ def newest(directory: Path) -> Checkpoint | None:
         except (SafetensorError, OSError, KeyError, json.JSONDecodeError):
             continue
         return Checkpoint(header["iteration"], header["updates"], tensors, header["state"])
+    if files:
+        raise RunStopped(f"no checkpoint in {directory} can be read; nothing was changed")
     return None
 
 

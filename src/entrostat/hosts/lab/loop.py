@@ -39,6 +39,7 @@ from .run_directory import RunDirectory
 from .scoring import score
 from .seeds import generator, stream_seed
 
+_THREADS = torch.get_num_threads()
 FIELDS = ("rewards", "group", "entropy", "old_entropy")
 
 
@@ -80,16 +81,17 @@ def train(
     torch.manual_seed(config.seed)  # adapters start at random
     policy = load_policy(config)
     trained = policy.trained()
-    size = sum(p.numel() for p in trained.values())
-    torch.set_num_threads(config.threads or (1 if size < SMALL else torch.get_num_threads()))
-    config.optim.lr = learning_rate(config, size)
+    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
+    torch.set_num_threads(config.threads or (1 if small else _THREADS))
+    config.optim.lr = learning_rate(config, small)
+    encode(policy, config, [task.example(0, task.splits[0])], new)  # a bad template shows here
     optimizer = torch.optim.AdamW(
         trained.values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
     )  # fmt: skip
     scaler = torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
 
-    with RunDirectory.open(config, resume) as run:
+    with RunDirectory.open(config, resume, policy.packs) as run:
         if run.complete(config.iterations):
             return run.path
         start, updates = 0, 0
@@ -99,6 +101,8 @@ def train(
             objective.load_state_dict(saved.state["objective"])
             scaler.load_state_dict(saved.state["scaler"])
             start, updates = saved.iteration, saved.updates
+        elif resume:
+            run.check_unsaved(config.save.checkpoint_every)
         run.forget_after(start)
         metrics_log, evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
         progress.begin(config, start)
@@ -116,7 +120,8 @@ def train(
             sequences = sample(
                 policy.model, prompts, rollouts=K,
                 generator=generator(config.seed, iteration, "sample", policy.device),
-                on_progress=progress.tokens, **settings(policy, config, new),
+                on_progress=progress.tokens, where=f"iteration {iteration}",
+                **settings(policy, config, new),
             )  # fmt: skip
             texts = policy.decode(sequences)
             of_rollout = [example for example in examples for _ in range(K)]
@@ -146,22 +151,20 @@ def train(
             made = 0
             for _ in range(config.optim.epochs if len(kept) else 0):
                 order = torch.randperm(len(kept), generator=shuffle).to(policy.device)
-                for rows in order.chunk(config.optim.minibatches):
-                    for step in optimizer.param_groups:
-                        step["lr"] = config.optim.lr * min(
-                            1.0, (updates + 1) / max(1, config.optim.warmup)
-                        )
+                for rows in order.tensor_split(min(config.optim.minibatches, len(order))):
+                    optimizer.param_groups[0]["lr"] = _warm(config, updates + 1)
                     figures = update(
                         policy, objective, train_batch[rows], sequences[kept[rows]], optimizer,
                         scaler, config, select, fresh=made == 0,
                         where=f"iteration {iteration}, update {made + 1}",
                     )  # fmt: skip
-                    made += 1
-                    updates += 1
+                    stepped = not figures.get("optim/skipped")
+                    made += stepped
+                    updates += stepped
                     for key, value in figures.items():
                         totals.setdefault(key, []).append(value)
             metrics |= {key: sum(values) / len(values) for key, values in totals.items()}
-            metrics |= {"optim/updates": made, "optim/lr": optimizer.param_groups[0]["lr"]}
+            metrics |= {"optim/updates": made, "optim/lr": _warm(config, max(1, updates))}
             ended = time.perf_counter()
 
             n = int(batch.mask.sum())
@@ -191,7 +194,7 @@ def train(
                     config.save.checkpoints,
                 )  # fmt: skip
             progress.iteration(iteration, metrics)
-        run.finish(policy.save)
+        run.finish(policy.save, config.iterations)
     progress.end(run.path)
     return run.path
 
@@ -254,8 +257,13 @@ def update(
     if scaler.is_enabled():
         numbers["optim/skipped"] = float(not math.isfinite(norm))
         numbers["optim/loss_scale"] = scaler.get_scale()
-        norm = norm if math.isfinite(norm) else 0.0
-    return numbers | {"grad/norm": norm}
+    return numbers | ({"grad/norm": norm} if math.isfinite(norm) else {})
+
+
+def _warm(config: TrainConfig, update: int) -> float:
+    """The learning rate of update 1, 2, ...: it rises linearly, then stays."""
+    assert config.optim.lr is not None
+    return config.optim.lr * min(1.0, update / max(1, config.optim.warmup))
 
 
 _KEPT = (
@@ -282,8 +290,9 @@ def _check_groups(objective: Objective, rollouts: int) -> None:
 
 
 def _check_task(task: Task) -> None:
-    if task.size(task.splits[0]) == 0:
-        raise ValueError(f"task {task.name!r}: the data set is empty")
+    for split in task.splits:
+        if task.size(split) == 0:
+            raise ValueError(f"task {task.name!r}: the data set is empty (split {split!r})")
 
 
 def _measure(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from ..._names import unknown
 from ...config import TINY, TrainConfig
 from ...stats import TokenStats, token_stats_from_logits
 from .packing import only_at, pack
-from .rollout import Sequences, positions
+from .rollout import Sequences, positions, sample
 
 SMALL = 10_000_000
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,6 +46,7 @@ class Policy:
         autocast: context for every forward pass.
         context: tokens that a sequence may have, or None where the model does not say.
         packs: whether training passes pack sequences (`packing`).
+        shares: whether sampling computes a prompt once for its rollouts.
     """
 
     model: Any
@@ -55,11 +57,7 @@ class Policy:
     autocast: Callable[[], AbstractContextManager]
     context: int | None
     packs: bool = False
-
-    @property
-    def rounds(self) -> bool:
-        """Whether forward passes compute below float32."""
-        return self.autocast is not nullcontext
+    shares: bool = False
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are trained, by name."""
@@ -69,14 +67,22 @@ class Policy:
         """Token ids of a prompt, through the chat template where asked for.
 
         Raises:
-            ValueError: no tokens come out.
+            ValueError: no tokens come out, or the template refuses the turns.
         """
+        if system and not chat:
+            raise ValueError("prompt.system needs a chat template; this run uses none")
         if chat:
             turns = [{"role": "system", "content": system}] if system else []
             turns.append({"role": "user", "content": prompt})
-            text = self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True
-            )
+            try:
+                text = self.tokenizer.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=True
+                )
+            except (ValueError, TemplateError) as error:
+                raise ValueError(
+                    f"the tokenizer's chat template: {str(error).splitlines()[0]}; "
+                    "see prompt.chat and prompt.system"
+                ) from None
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         else:
             ids = self.tokenizer(prompt)["input_ids"]
@@ -121,15 +127,16 @@ class Policy:
             ).logits
 
     def _padded(self, sequences: Sequences) -> Tensor:
-        P, T = sequences.prompt_width, sequences.mask.shape[1]
+        T = sequences.mask.shape[1]
         with self.autocast():
             logits = self.model(
                 input_ids=sequences.tokens,
                 attention_mask=sequences.attention,
                 position_ids=positions(sequences.attention),
                 use_cache=False,
+                logits_to_keep=T + 1,
             ).logits
-        return logits[:, P - 1 : P + T - 1][sequences.mask]
+        return logits[:, -T - 1 : -1][sequences.mask]
 
     @torch.no_grad()
     def measure(self, sequences: Sequences, temperature: float, micro_batch: int) -> TokenStats:
@@ -183,8 +190,11 @@ def load_policy(config: TrainConfig) -> Policy:
     if config.lora.rank:
         model = _with_lora(model, config)
     model.to(device)
-    # checkpointing works in train mode only; without dropout the two modes compute the same
-    model.train(config.gradient_checkpointing)
+    model.eval()
+    for module in model.modules():
+        # checkpointing asks the layer whether it is training; what is inside it need not be
+        if config.gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
+            module.training = True
     eos = _eos(model, tokenizer)
     pad = tokenizer.pad_token_id
     autocast: Callable[[], AbstractContextManager] = nullcontext
@@ -194,8 +204,32 @@ def load_policy(config: TrainConfig) -> Policy:
     policy = Policy(
         model, tokenizer, device, eos, eos[0] if pad is None else pad, autocast, context
     )
+    # weights are float32: without autocast the two ways to compute differ by rounding alone
+    policy.autocast = nullcontext
     policy.packs = _can_pack(policy)
+    policy.shares = _can_share(policy, config.model)
+    policy.autocast = autocast
     return policy
+
+
+def _can_share(policy: Policy, name: str) -> bool:
+    """Whether sampling may branch the model's cache from a prompt to its rollouts.
+
+    Raises:
+        ValueError: the model keeps no cache that sampling could use at all.
+    """
+    reason = ""
+    for share in (True, False):
+        try:
+            sample(
+                policy.model, [[1, 2], [1]], rollouts=2, max_new_tokens=3, eos=[], pad=0,
+                generator=torch.Generator(policy.device).manual_seed(0), share=share,
+            )  # fmt: skip
+        except (AttributeError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        else:
+            return share
+    raise ValueError(f"model {name!r}: cannot sample from it ({reason})")
 
 
 @torch.no_grad()
@@ -225,7 +259,7 @@ def _can_pack(policy: Policy) -> bool:
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return False
     return packed.shape == padded.shape and torch.allclose(
-        packed.log_softmax(-1), padded.log_softmax(-1), atol=0.05 if policy.rounds else 1e-3
+        packed.log_softmax(-1), padded.log_softmax(-1), atol=1e-3
     )
 
 
@@ -253,8 +287,9 @@ def _no_dropout(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            setattr(module, "attention_dropout", 0.0)  # noqa: B010 - a plain float, not a module
+        for name, value in vars(module).items():
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(module, name, 0.0)
 
 
 def _with_lora(model: Any, config: TrainConfig) -> Any:
@@ -277,10 +312,10 @@ def _with_lora(model: Any, config: TrainConfig) -> Any:
         raise ValueError(f"lora.targets {config.lora.targets!r}: {error}") from None
 
 
-def learning_rate(config: TrainConfig, trained: int) -> float:
-    """The configured learning rate, or the default for so many trained parameters."""
+def learning_rate(config: TrainConfig, small: bool) -> float:
+    """The configured learning rate, or the default for a model below ten million parameters."""
     if config.optim.lr is not None:
         return config.optim.lr
     if config.lora.rank:
         return 1e-5
-    return 3e-4 if trained < SMALL else 1e-6
+    return 3e-4 if small else 1e-6

@@ -67,4 +67,5 @@ def settings(policy: Policy, config: TrainConfig, new: int) -> dict[str, Any]:
         "top_p": config.sampling.top_p,
         "batch": config.sampling.batch,
         "autocast": policy.autocast,
+        "share": policy.shares,
     }

@@ -73,15 +73,19 @@ _TENSORS = (
 
 def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
     """Write `directory/ITERATION.safetensors`, whole or not at all."""
-    header = {
+    group = rollouts.group.tolist()
+    texts = {
         "iteration": rollouts.iteration,
-        "prompts": rollouts.prompts,
+        "prompts": dict(zip(group, rollouts.prompts, strict=True)),
         "completions": rollouts.completions,
         "pieces": rollouts.pieces,
     }
     tensors = {name: getattr(rollouts, name).contiguous() for name in _TENSORS}
+    # texts are a tensor of bytes: a safetensors header may not exceed 100 MB
+    data = json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    tensors["texts"] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     with replacing(directory / f"{rollouts.iteration:06d}.safetensors") as part:
-        save_file(tensors, part, metadata={"entrostat": json.dumps(header)})
+        save_file(tensors, part, metadata={"entrostat": "rollouts"})
 
 
 def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
@@ -109,10 +113,16 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
         path = files[chosen]
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["entrostat"])
             tensors = {name: file.get_tensor(name) for name in _TENSORS}
-        header["pieces"] = {int(k): v for k, v in header["pieces"].items()}
-        return Rollouts(**header, **tensors)
+            data = file.get_tensor("texts").numpy().tobytes()
+        texts = json.loads(data.decode("utf-8", "surrogatepass"))
+        return Rollouts(
+            iteration=texts["iteration"],
+            prompts=[texts["prompts"][str(g)] for g in tensors["group"].tolist()],
+            completions=texts["completions"],
+            pieces={int(k): v for k, v in texts["pieces"].items()},
+            **tensors,
+        )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"load_rollouts: {path} is not a rollout file: {error}") from None
 

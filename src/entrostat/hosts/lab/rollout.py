@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...errors import RunStopped
+
 
 @dataclass
 class Sequences:
@@ -67,6 +69,8 @@ def sample(
     top_p: float = 1.0,
     batch: int = 256,
     autocast: Callable[[], AbstractContextManager] = nullcontext,
+    share: bool = True,
+    where: str = "sampling",
     on_progress: Callable[[int], None] | None = None,
 ) -> Sequences:
     """Completions of each prompt: B = len(prompts) * rollouts sequences, a prompt's side by side.
@@ -83,10 +87,15 @@ def sample(
         top_p: nucleus; the log-probs stay those of the whole distribution.
         batch: sequences at once, in whole groups.
         autocast: context for the forward passes.
+        share: compute a prompt once and branch its cache; False where the cache cannot.
+        where: for an error message.
         on_progress: called with the number of tokens sampled since the last call.
+
+    Raises:
+        RunStopped: the policy's logits are not finite.
     """
     device = next(model.parameters()).device
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()  # in train mode, gradient checkpointing switches the cache off
     P, T, B = max(map(len, prompts)), max_new_tokens, len(prompts) * rollouts
     ids = torch.tensor([[pad] * (P - len(p)) + p for p in prompts], device=device)
@@ -99,20 +108,27 @@ def sample(
     finished = torch.zeros(B, dtype=torch.bool, device=device)
     ends = torch.tensor(eos, device=device)
     for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
+        begin = group if share else group.repeat_interleave(rollouts)
         with autocast():
             out = model(
-                input_ids=ids[group], attention_mask=real[group],
-                position_ids=positions(real[group]), use_cache=True, logits_to_keep=1,
+                input_ids=ids[begin], attention_mask=real[begin],
+                position_ids=positions(real[begin]), use_cache=True, logits_to_keep=1,
             )  # fmt: skip
-        cache = out.past_key_values
-        cache.batch_repeat_interleave(rollouts)
-        logits = out.logits[:, -1].repeat_interleave(rollouts, 0)
+        cache, logits = out.past_key_values, out.logits[:, -1]
+        if share:
+            cache.batch_repeat_interleave(rollouts)
+            logits = logits.repeat_interleave(rollouts, 0)
         first, last = int(group[0]), int(group[-1])
         rows = torch.arange(first * rollouts, (last + 1) * rollouts, device=device)
         live = rows  # those of `rows` that have not ended
         place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
         for step in range(T):
             logp = torch.log_softmax(logits.float() / temperature, -1)  # [b, V]
+            if not torch.isfinite(logp.amax()):
+                raise RunStopped(
+                    f"{where}: the policy's logits are not finite. No update was made; the last "
+                    "checkpoint is good: lower optim.lr or use --precision fp32"
+                )
             choice = torch.multinomial(_nucleus(logp.exp(), top_p), 1, generator=generator)
             alive = ~finished[rows]
             tokens[rows, P + step] = torch.where(alive, choice[:, 0], pad)
@@ -126,7 +142,7 @@ def sample(
             if len(live) == 0 or step == T - 1:
                 break
             # rows that ended only cost time; dropping them copies the cache, so not each step
-            if len(live) <= len(rows) * 3 // 4:
+            if share and len(live) <= len(rows) * 3 // 4:
                 cache.batch_select_indices(keep.nonzero()[:, 0])
                 rows, place = live, place[keep]
             with autocast():
@@ -136,7 +152,8 @@ def sample(
                     position_ids=place, past_key_values=cache, use_cache=True, logits_to_keep=1,
                 ).logits[:, -1]  # fmt: skip
             place = place + 1
-    model.train(training)
+    for module in training:
+        module.training = True
     used = int(attention[:, P:].sum(-1).max())
     return Sequences(
         tokens[:, : P + used], attention[:, : P + used], P,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import TrainConfig
+from ...errors import RunStopped
 from .checkpoint import replacing, writing
 from .record import JsonLines
 
@@ -28,8 +29,8 @@ class RunDirectory:
     _lock: Any = None
 
     @classmethod
-    def open(cls, config: TrainConfig, resume: bool) -> RunDirectory:
-        """Make the directory (or take it up again) and lock it.
+    def open(cls, config: TrainConfig, resume: bool, packed: bool) -> RunDirectory:
+        """Make the directory (or take it up again) and lock it; `packed` is for the record.
 
         Raises:
             ValueError: it holds another run, or another process is at work in it.
@@ -56,7 +57,9 @@ class RunDirectory:
             with replacing(path / "config.toml") as part:
                 part.write_text(config.to_toml(), encoding="utf-8")
             with replacing(path / "environment.json") as part:
-                part.write_text(json.dumps(environment(), indent=1), encoding="utf-8")
+                part.write_text(
+                    json.dumps(environment() | {"packed": packed}, indent=1), encoding="utf-8"
+                )
         return run
 
     def __enter__(self) -> RunDirectory:
@@ -87,9 +90,24 @@ class RunDirectory:
 
     def complete(self, iterations: int) -> bool:
         """Whether the run has the final model of so many iterations."""
-        rows = JsonLines(self.metrics).read()
-        done = bool(rows) and rows[-1]["iteration"] >= iterations
-        return done and (self.path / "final").is_dir()
+        try:
+            done = json.loads((self.path / "final" / "entrostat.json").read_text())["iterations"]
+        except (OSError, ValueError, KeyError):
+            return False
+        return done >= iterations
+
+    def check_unsaved(self, checkpoint_every: int) -> None:
+        """Without a checkpoint, only a run that had not come to its first may start again.
+
+        Raises:
+            RunStopped: it had; starting again would delete what it logged.
+        """
+        done = len(JsonLines(self.metrics).read())
+        if done > checkpoint_every:
+            raise RunStopped(
+                f"{self.path} has {done} iterations but no checkpoint to go on from; "
+                "start a new run in another directory"
+            )
 
     def forget_after(self, iteration: int) -> None:
         """Drop what was logged after an iteration: it will be done again, exactly."""
@@ -102,13 +120,14 @@ class RunDirectory:
             if path.stem.isdigit() and int(path.stem) > iteration:
                 path.unlink()
 
-    def finish(self, save: Callable[[Path], None]) -> None:
+    def finish(self, save: Callable[[Path], None], iterations: int) -> None:
         """Write the final model, whole or not at all."""
         part, final = self.path / ".final.part", self.path / "final"
         with writing(final):
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
             save(part)
+            (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
             if final.exists():  # of fewer iterations: the run was extended
                 shutil.rmtree(final)
             os.replace(part, final)
