@@ -229,7 +229,10 @@ def _print_table(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     # narrow enough for 80 columns
-    table = Table(title="before → after training; entropy in nats a token", box=box.SIMPLE_HEAD)
+    table = Table(
+        title="before → after training; entropy in nats a token",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
     table.add_column("run", no_wrap=True)
     k = next((row.k for row in rows if row.k is not None), "k")
     for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
