@@ -123,7 +123,13 @@ def _check_same(path: Path, config: TrainConfig) -> None:
 
 def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]:
     """Keep `jobs` processes busy; returns the logs of the runs that failed."""
-    waiting = list(study.runs)
+    from ..hosts.lab.run_directory import RunDirectory
+
+    waiting = [
+        name
+        for name, config in study.runs.items()
+        if not RunDirectory(paths[name]).complete(config.iterations)
+    ]
     working: dict[str, subprocess.Popen[bytes]] = {}
     failed: dict[str, Path] = {}
     show = _Bars(study, paths)
