@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -222,3 +224,115 @@ def test_output_to_a_closed_pipe_is_no_traceback() -> None:
         text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert "Traceback" not in done.stderr
+
+
+def test_a_stopped_first_try_does_not_block_the_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["train", *SMALL, "--output", str(tmp_path / "run")]
+    assert main([*words, "--task", "gym:chain_sum"]) == 1
+    assert "exceed the model's context" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").touch()
+    (tmp_path / "run/config.toml").write_text("seed = 5")
+    assert main(words) == 0
+
+
+def test_resume_cannot_go_back(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = str(tmp_path / "run")
+    assert main(["train", *SMALL, "--output", run]) == 0
+    (tmp_path / "run/final/entrostat.json").unlink()
+    assert main(["train", "--resume", run, "--iterations", "1"]) == 2
+    assert "iterations is 1, but" in capsys.readouterr().err
+    assert "iterations = 2" in (tmp_path / "run/config.toml").read_text()
+
+
+def test_weights_that_do_not_fit_the_config_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model = byte_level_model(tmp_path / "model")
+    settings = json.loads((model / "config.json").read_text())
+    for key, value, match in (
+        ("num_hidden_layers", 3, "lack 9 of the tensors"),
+        ("hidden_size", 48, "cannot load it"),
+    ):
+        (model / "config.json").write_text(json.dumps({**settings, key: value}))
+        assert main(["train", "--model", str(model), "--output", str(tmp_path / "run")]) == 2
+        assert match in capsys.readouterr().err
+
+
+def test_code_in_a_model_directory_never_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = byte_level_model(tmp_path / "model")
+    settings = json.loads((model / "config.json").read_text())
+    settings |= {
+        "model_type": "mine",
+        "auto_map": {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"},
+    }
+    (model / "config.json").write_text(json.dumps(settings))
+    (model / "m.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    assert main(["train", "--model", str(model), "--output", str(tmp_path / "run")]) == 2
+    assert "cannot load it" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    for words in (
+        ["train", *SMALL, "--output", str(tmp_path / "file/run")],
+        ["train", *SMALL, "--output", str(tmp_path / ("x" * 300))],
+        ["study", "recipes/demo.toml", "--output", str(tmp_path / "file/run")],
+        ["pretrain", "--steps", "1", "--output", str(tmp_path / "file/tiny")],
+    ):
+        assert main(words) in (1, 2), words
+        error = capsys.readouterr().err
+        assert error.endswith("\n")
+        assert "entrostat: error: " in error.split("\n")[-2], words
+        assert "Traceback" not in error, words
+
+
+def test_booleans_are_written_as_in_toml(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["train", *SMALL, "--prompt.chat", "false", "--gradient-checkpointing", "true"]
+    assert main([*words, "--output", str(tmp_path / "run")]) == 0
+    text = (tmp_path / "run/config.toml").read_text()
+    assert "gradient_checkpointing = true" in text
+    assert "chat = false" in text
+
+
+def test_estimators_are_explained(capsys: pytest.CaptureFixture) -> None:
+    assert main(["methods", "opo"]) == 0
+    assert "sum(len R) / sum(len)" in capsys.readouterr().out
+
+
+def test_an_ascii_terminal_sees_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from entrostat.cli import main; main(['--help']); print('→')"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "?" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_study_leaves_no_training_behind(tmp_path: Path, how: signal.Signals) -> None:
+    (tmp_path / "s.toml").write_text(
+        "[base]\niterations = 100000\nsampling = {prompts = 2, rollouts = 2}\n"
+        "eval = {prompts = 0}\n[[runs]]\nname = 'a'\nmethod = 'grpo'\n"
+    )
+    study = subprocess.Popen(
+        [sys.executable, "-m", "entrostat.cli", "study", "s.toml", "--output", "out"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    metrics = tmp_path / "out/a/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    study.send_signal(how)
+    study.wait(timeout=20)
+    time.sleep(1)
+    size = metrics.stat().st_size
+    time.sleep(1)
+    assert metrics.stat().st_size == size

@@ -343,7 +343,15 @@ class FailsLater(TargetSum):
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(math.nan, "nan"), (None, "None"), ([1.0, 2.0], r"\[1.0, 2.0\]")]
+    ("value", "shown"),
+    [
+        (math.nan, "nan"),
+        (None, "None"),
+        ([1.0, 2.0], r"\[1.0, 2.0\]"),
+        (10**400, "1000"),
+        (1e300, r"1e\+300"),
+        (torch.ones(2), "tensor"),
+    ],
 )
 def test_a_reward_that_is_no_number_names_the_rollout(
     tmp_path: Path, value: object, shown: str
@@ -600,3 +608,16 @@ def test_models_with_other_caches(tmp_path: Path, kind: str) -> None:
     assert not load_policy(config).shares
     (line,) = metrics(train(config, task=StartsWithFive()))
     assert line["mismatch/logp_abs_max"] < 1e-3
+
+
+def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
+    """Strictly on-policy, the last update of a batch is followed by no loss that could show it."""
+    config = small(
+        tmp_path / "run", method=["grpo"], iterations=4, eval={"prompts": 0},
+        optim={"epochs": 1, "minibatches": 1, "lr": 1e38},
+    )  # fmt: skip
+    with pytest.raises(RunStopped, match=r"(is|are) not finite"):
+        train(config)
+    saved = checkpoints.newest(tmp_path / "run/checkpoints")
+    if saved is not None:
+        assert all(torch.isfinite(t).all() for t in saved.tensors.values())

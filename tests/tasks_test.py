@@ -184,7 +184,7 @@ def test_literal_lists_are_not_code() -> None:
         ("target_sums", r"unknown task 'target_sums'. Did you mean 'target_sum'\?"),
         ("gym:chain_summ", r"Did you mean 'chain_sum'\?"),
         ("no_such_module:Task", "no module 'no_such_module'"),
-        ("json:Tusk", "json has no 'Tusk'"),
+        ("json:Tusk", "json has no class 'Tusk'"),
     ],
 )
 def test_unknown_tasks(name: str, match: str) -> None:
@@ -219,3 +219,57 @@ def test_a_class_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     task = es.make_task("my_task_module:Mine", word="b")
     assert isinstance(task, es.Task)
     assert task.score("abc", task.example(0, "train")) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        ("class Mine(:", "importing it raised SyntaxError"),
+        ("import nothing_of_that_name", "importing it raised ModuleNotFoundError"),
+        ("Mine = 3", "has no class 'Mine'"),
+        ("class Mine:\n    def __init__(self): raise KeyError('x')", "making it raised KeyError"),
+        ("class Mine: pass", "has no 'name'"),
+        (
+            "from entrostat.tasks.target_sum import TargetSum\n"
+            "class Mine(TargetSum): splits = 'train'",
+            "splits must be names in a tuple, got 'train'",
+        ),
+    ],
+)
+def test_classes_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, match: str
+) -> None:
+    module = f"task_module_{abs(hash(body))}"
+    (tmp_path / f"{module}.py").write_text(body)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=match):
+        es.make_task(f"{module}:Mine")
+
+
+def test_jsonl_with_a_byte_order_mark_and_a_line_separator(tmp_path: Path) -> None:
+    text = json.dumps({"prompt": "a\u2028b", "answer": "c"}, ensure_ascii=False) + "\n"
+    (tmp_path / "t.jsonl").write_text("\ufeff" + text * 2, encoding="utf-8")
+    task = es.make_task(str(tmp_path / "t.jsonl"))
+    assert task.size("train") == 2
+    assert task.splits == ("train",)  # a tenth of two lines is none: nothing to evaluate on
+    assert task.example(1, "train").prompt == "a\u2028b"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"prompt": "\\ud800", "answer": "x"}',
+        "[" * 100_000,
+        '{"prompt": "a", "answer": ' + "9" * 5000 + "}",
+    ],
+    ids=["lone surrogate", "deep", "long number"],
+)
+def test_lines_that_json_chokes_on(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ValueError, match=r"bad.jsonl.*line 2 is not JSON"):
+        es.make_task(write(tmp_path / "bad.jsonl", {"prompt": "a", "answer": "b"}, line))
+
+
+def test_an_answer_that_no_number_equals(tmp_path: Path) -> None:
+    path = write(tmp_path / "bad.jsonl", {"prompt": "a", "answer": float("nan")})
+    with pytest.raises(ValueError, match="line 1: grader 'number' needs a number"):
+        es.make_task(path, grader="number")

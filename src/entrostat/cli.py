@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -58,15 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "report": _report,
         "pretrain": _pretrain,
     }
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(_HELP.format(version=__version__), end="")
-        return 0
-    if args[0] == "--version":
-        print(__version__)
-        return 0
-    if args[0] not in verbs:
-        return _error(unknown("command", args[0], verbs))
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows ? for an arrow, no traceback
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
+        if not args or args[0] in ("-h", "--help", "help"):
+            print(_HELP.format(version=__version__), end="", flush=True)
+            return 0
+        if args[0] == "--version":
+            print(__version__)
+            return 0
+        if args[0] not in verbs:
+            return _error(unknown("command", args[0], verbs))
         return verbs[args[0]](args[1:])
     except BrokenPipeError:
         # whoever read our output has gone, `head` say; nothing is left to tell
@@ -74,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except ValueError as error:
         return _error(str(error))
+    except OSError as error:  # the last net: a place that cannot be read or written
+        return _error(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), code=1)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
@@ -88,6 +95,7 @@ def _dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: s
     """Flags over a default, by tyro; what it does not know is one line with the nearest name."""
     import tyro
 
+    args = [{"true": "True", "false": "False"}.get(word, word) for word in args]  # as in TOML
     value, rest = tyro.cli(
         cls, default=default, args=args, prog=prog, description=text, return_unknown_args=True,
         config=(tyro.conf.FlagConversionOff,),
@@ -158,6 +166,10 @@ def _train(args: list[str]) -> int:
     config.validate()
 
     _quiet_libraries()
+    from .study.runner import STARTED_BY_A_STUDY
+
+    if os.environ.get(STARTED_BY_A_STUDY):
+        _end_with_parent()
     if sys.stdout.isatty():
         print("loading ...", end="\r", flush=True)
     import torch
@@ -223,12 +235,19 @@ def _methods(args: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from .advantage import ESTIMATORS
+    from .advantage import advantages as estimate
     from .method import methods
 
     known = methods()
     if args:
+        if args[0] in ESTIMATORS:
+            doc = inspect.getdoc(estimate) or ""
+            (line,) = (w for w in doc.splitlines() if w.startswith(f"{args[0]} "))
+            print(f"{args[0]} (advantage estimator): {line.removeprefix(args[0]).strip()}")
+            return 0
         if args[0] not in known:
-            raise ValueError(unknown("method", args[0], known))
+            raise ValueError(unknown("method", args[0], {*known, *ESTIMATORS}))
         info = known[args[0]]
         print(f"{info.name} ({info.kind}; {info.paper})\n\n{info.doc}\n")
         print(f"needs: {', '.join(info.needs) or 'nothing beyond log-probs and advantages'}")
@@ -243,6 +262,7 @@ def _methods(args: list[str]) -> int:
     for info in known.values():
         table.add_row(info.name, info.kind, info.paper, info.summary)
     Console().print(table)
+    print(f"advantage estimators (--advantage, or among the methods): {', '.join(ESTIMATORS)}")
     return 0
 
 
@@ -293,6 +313,15 @@ def _pretrain(args: list[str]) -> int:
         )
     print(f"done: {path}")
     return 0
+
+
+def _end_with_parent() -> None:
+    """On Linux, have the kernel end this process when the study that started it is killed."""
+    import ctypes
+    import signal
+
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _quiet_libraries() -> None:

@@ -167,6 +167,10 @@ class TrainConfig:
             value = self._get(key)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{key} must be above 0, got {value}")
+        if not all(0 <= beta < 1 for beta in self.optim.betas):
+            raise ValueError(f"optim.betas must be in [0, 1), got {self.optim.betas}")
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be below 2^32, got {self.seed}")
         if not 0 < self.sampling.top_p <= 1:
             raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
         if not self.method:
@@ -244,6 +248,10 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
         data["method"] = [method]
     if isinstance(data.get("task"), str):
         data["task"] = {"name": data["task"]}
+    if not isinstance(data.get("method", []), list):
+        raise ValueError(f"method is a name or a list of names, got {method!r}")
+    if not isinstance(data.get("task", {}), Mapping):
+        raise ValueError(f"task is a name or a table, got {data['task']!r}")
     return _build(TrainConfig, data, "").validate()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,8 @@ def _write(template: str, output: Path, **values: Any) -> Path:
         part.write_bytes(html.encode("utf-8", "replace"))
         os.replace(part, output)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise ValueError(f"report: cannot write {str(output)!r}: {error.strerror}") from None
     return output
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from ..config import TrainConfig, from_dict, load, merge
 if TYPE_CHECKING:
     from ..report import Row
 
+STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # set for its trainings, which end when it is killed
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -99,8 +101,9 @@ def run_study(path: str | Path, output: str | None = None, jobs: int | None = No
     if done:
         from ..report import comparison_rows, write_comparison
 
+        report = write_comparison(done, directory / "report.html", study.title)
         _print_table(comparison_rows(done))
-        print(f"report: {write_comparison(done, directory / 'report.html', study.title)}")
+        print(f"report: {report}")
     for name, log in failed.items():
         print(f"run {name!r} stopped: {_last_line(log)} (all of it: {log})", file=sys.stderr)
     return 1 if failed else 0
@@ -133,6 +136,7 @@ def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]
     working: dict[str, subprocess.Popen[bytes]] = {}
     failed: dict[str, Path] = {}
     show = _Bars(study, paths)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the trainings too
     try:
         while waiting or working:
             while waiting and len(working) < jobs:
@@ -148,6 +152,7 @@ def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]
     finally:
         for process in working.values():
             process.terminate()
+        signal.signal(signal.SIGTERM, before)
         show.close()
     return failed
 
@@ -161,7 +166,9 @@ def _start(config: TrainConfig, path: Path, jobs: int) -> subprocess.Popen[bytes
         settings.write_text(config.to_toml(), encoding="utf-8")
         command += ["--config", str(settings), "--output", str(path)]
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", STARTED_BY_A_STUDY: "1",
+    }  # fmt: skip
     with open(_log(path), "ab") as log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
@@ -174,7 +181,8 @@ def _log(path: Path) -> Path:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no output"
+    errors = [line for line in lines if line.startswith("entrostat: error: ")]
+    return (errors or lines or ["no output"])[-1].removeprefix("entrostat: error: ")
 
 
 class _Bars:

@@ -11,9 +11,10 @@ A task is any object with the members of `Task`; no base class. `make_task` find
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._names import nearest, unknown
@@ -46,43 +47,63 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
 
         return _construct(TargetSum, name, {"seed": seed, **params})
     if ":" in name:
-        return _construct(_import(name), name, {"seed": seed, **params})
+        cls = _import(name)
+        if _takes(cls, "seed"):
+            params = {"seed": seed, **params}
+        return _construct(cls, name, params)
     raise ValueError(
         f"{unknown('task', name, BUILT_IN)} Others: gym:NAME (reasoning-gym), FILE.jsonl "
         "(prompt/answer pairs), MODULE:CLASS (your own)."
     )
 
 
-def _import(name: str) -> type:
+def _import(name: str) -> Callable[..., Any]:
     module_name, class_name = name.split(":", 1)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
-            raise
-        raise ValueError(
-            f"unknown task {name!r}: no module {module_name!r} in the current folder or installed"
-        ) from None
-    if not hasattr(module, class_name):
+    except Exception as error:  # whatever a module of the user's raises is about that module
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.split(".")[0]:
+            raise ValueError(
+                f"unknown task {name!r}: no module {module_name!r} in the current folder or "
+                "installed"
+            ) from None
+        raise ValueError(f"task {name!r}: importing it raised {_of(error)}") from error
+    found = getattr(module, class_name, None)
+    if not callable(found):
         guess = nearest(class_name, vars(module))
         hint = f" Did you mean {guess!r}?" if guess else ""
-        raise ValueError(f"unknown task {name!r}: {module_name} has no {class_name!r}.{hint}")
-    return getattr(module, class_name)
+        raise ValueError(f"unknown task {name!r}: {module_name} has no class {class_name!r}.{hint}")
+    return found
 
 
-def _construct(cls: type, name: str, params: Mapping[str, Any]) -> Task:
-    import inspect
-
+def _takes(cls: Callable[..., Any], name: str) -> bool:
     known = inspect.signature(cls).parameters
+    return name in known or any(p.kind == p.VAR_KEYWORD for p in known.values())
+
+
+def _construct(cls: Callable[..., Any], name: str, params: Mapping[str, Any]) -> Task:
     for key in params:
-        if key not in known and not any(p.kind == p.VAR_KEYWORD for p in known.values()):
+        if not _takes(cls, key):
+            known = inspect.signature(cls).parameters
             raise ValueError(f"task {name!r}: {unknown('parameter', key, known)}")
     try:
-        return cls(**params)
-    except TypeError as error:
-        raise ValueError(f"task {name!r}: {error}") from None
+        task = cls(**params)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"task {name!r}: making it raised {_of(error)}") from error
+    for member in ("name", "splits", "max_new_tokens", "size", "example", "score"):
+        if not hasattr(task, member) and not (member == "score" and hasattr(task, "score_batch")):
+            raise ValueError(f"task {name!r} has no {member!r}; see entrostat.Task for its members")
+    if isinstance(task.splits, str) or not task.splits:
+        raise ValueError(f"task {name!r}: splits must be names in a tuple, got {task.splits!r}")
+    return task
+
+
+def _of(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 __all__ = ["BUILT_IN", "Example", "Task", "make_task"]

@@ -109,9 +109,9 @@ class JsonlTask:
         return self._grade(completion, example.answer)
 
 
-def _read(path: str, check: Callable[[str], object] | None) -> list[Example]:
+def _read(path: str, check: Callable[[str], Decimal] | None) -> list[Example]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise ValueError(f"task {path!r}: cannot read it: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -122,8 +122,10 @@ def _read(path: str, check: Callable[[str], object] | None) -> list[Example]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"task {path!r}: line {number} is not JSON: {error.msg}") from None
+            json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is no text
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", None) or str(error)
+            raise ValueError(f"task {path!r}: line {number} is not JSON: {reason}") from None
         if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
             raise ValueError(f"task {path!r}: line {number} needs a prompt (text)")
         if not isinstance(row.get("answer"), str | int | float):
@@ -131,8 +133,10 @@ def _read(path: str, check: Callable[[str], object] | None) -> list[Example]:
         answer = str(row["answer"])
         if check is not None:
             try:
-                check(answer)
+                finite = check(answer).is_finite()
             except InvalidOperation:
+                finite = False
+            if not finite:
                 raise ValueError(
                     f"task {path!r}: line {number}: grader 'number' needs a number, got {answer!r}"
                 ) from None

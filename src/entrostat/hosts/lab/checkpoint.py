@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def replacing(path: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
             os.replace(part, path)
         except (OSError, SafetensorError):
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
             raise
 
 

@@ -10,7 +10,7 @@ from ...evaluate.metrics import distinct_correct, pass_at_k
 from ...tasks import Task
 from .policy import Policy
 from .progress import Progress
-from .prompts import encode, new_tokens, settings
+from .prompts import encode, example, new_tokens, settings
 from .rollout import sample
 from .scoring import score
 from .seeds import generator
@@ -29,7 +29,7 @@ def evaluate(
         size = task.size(split)
         count = min(config.eval.prompts, size) if size is not None else config.eval.prompts
         progress.note(f"evaluating {split}: {count} prompts x {config.eval.samples}")
-        examples = [task.example(i, split) for i in range(count)]
+        examples = [example(task, i, split) for i in range(count)]
         k = config.eval.samples
         new = new_tokens(task, config, split)
         prompts = encode(policy, config, examples, new)

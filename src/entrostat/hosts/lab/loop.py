@@ -84,18 +84,24 @@ def train(
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
     torch.set_num_threads(config.threads or (1 if small else _THREADS))
     config.optim.lr = learning_rate(config, small)
-    encode(policy, config, [task.example(0, task.splits[0])], new)  # a bad template shows here
+    encode(policy, config, draw(task, config, 1), new)  # what cannot work shows here
     optimizer = torch.optim.AdamW(
         trained.values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
     )  # fmt: skip
     scaler = torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
 
-    with RunDirectory.open(config, resume, policy.packs) as run:
+    with RunDirectory.open(config, resume) as run:
         if run.complete(config.iterations):
             return run.path
         start, updates = 0, 0
         saved = checkpoints.newest(run.checkpoints) if resume else None
+        if saved is not None and saved.iteration > config.iterations:
+            raise ValueError(
+                f"iterations is {config.iterations}, but {run.path} has {saved.iteration} done; "
+                "it may only be raised"
+            )
+        run.describe(config, policy.packs)
         if saved is not None:
             checkpoints.restore(saved, trained, optimizer)
             objective.load_state_dict(saved.state["objective"])
@@ -188,6 +194,7 @@ def train(
             if last or (config.eval.every and iteration % config.eval.every == 0):
                 evaluations.append(evaluate(policy, task, config, iteration, progress))
             if last or iteration % config.save.checkpoint_every == 0:
+                _check_weights(policy, iteration)
                 checkpoints.write(
                     run.checkpoints, iteration, updates, trained, optimizer,
                     {"objective": objective.state_dict(), "scaler": scaler.state_dict()},
@@ -260,6 +267,17 @@ def update(
     return numbers | ({"grad/norm": norm} if math.isfinite(norm) else {})
 
 
+def _check_weights(policy: Policy, iteration: int) -> None:
+    """A checkpoint must be good to go on from."""
+    sizes = torch._foreach_norm([p.detach() for p in policy.trained().values()])
+    for name, size in zip(policy.trained(), torch.stack(list(sizes)).tolist(), strict=True):
+        if not math.isfinite(size):
+            raise RunStopped(
+                f"iteration {iteration}: after its updates {name} is not finite. The checkpoint "
+                "before it is good; lower optim.lr"
+            )
+
+
 def _warm(config: TrainConfig, update: int) -> float:
     """The learning rate of update 1, 2, ...: it rises linearly, then stays."""
     assert config.optim.lr is not None
@@ -291,7 +309,8 @@ def _check_groups(objective: Objective, rollouts: int) -> None:
 
 def _check_task(task: Task) -> None:
     for split in task.splits:
-        if task.size(split) == 0:
+        size = task.size(split)
+        if size is not None and size < 1:
             raise ValueError(f"task {task.name!r}: the data set is empty (split {split!r})")
 
 

@@ -175,13 +175,21 @@ def load_policy(config: TrainConfig) -> Policy:
     if Path(name).is_dir() and not (Path(name) / "config.json").exists():
         raise ValueError(f"model {config.model!r}: the directory has no config.json")
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(name)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=torch.float32, use_safetensors=True
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0][:300]
         raise ValueError(f"model {config.model!r}: cannot load it: {reason}") from None
+    model, info = loaded
+    if info["missing_keys"]:  # transformers would fill them with random numbers
+        missing = sorted(info["missing_keys"])
+        raise ValueError(
+            f"model {config.model!r}: its weights lack {len(missing)} of the tensors that its "
+            f"config.json asks for ({', '.join(missing[:3])})"
+        )
     _no_dropout(model)
     if config.gradient_checkpointing:
         # transformers renamed it; the old name warns, older releases have no other

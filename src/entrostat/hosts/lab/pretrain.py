@@ -67,6 +67,7 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
 
     Raises:
         ValueError: the output directory is not empty.
+        OSError: it cannot be written.
     """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -74,6 +75,9 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
     path = Path(config.output)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"output {str(path)!r} is not empty; choose another --output")
+    part = path.with_name(f".{path.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)  # a place that refuses to be written shows now, not in four minutes
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     model: Any = Qwen2ForCausalLM(
@@ -116,8 +120,6 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
         loss = error.item()
         if on_step is not None:
             on_step(step, loss)
-    part = path.with_name(f".{path.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
     model.save_pretrained(part)
     tokenizer().save_pretrained(part)
     size = sum(p.numel() for p in model.parameters())

@@ -16,7 +16,10 @@ from .seeds import stream_seed
 
 def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
     """Tokens that a completion may take: the run's setting, else the task's."""
-    return config.sampling.max_new_tokens or task.max_new_tokens(split)
+    new = config.sampling.max_new_tokens or task.max_new_tokens(split)
+    if not isinstance(new, int) or new < 1:
+        raise ValueError(f"task {task.name!r}: max_new_tokens must be at least 1, got {new!r}")
+    return new
 
 
 def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
@@ -26,12 +29,32 @@ def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
     places = range(first, first + config.sampling.prompts)
     size = task.size(split)
     if size is None:
-        return [task.example(i, split) for i in places]
+        return [example(task, i, split) for i in places]
     orders: dict[int, np.ndarray] = {}
     for epoch in {i // size for i in places}:
         rng = np.random.default_rng(stream_seed(config.seed, epoch, "prompts"))
         orders[epoch] = rng.permutation(size)
-    return [task.example(int(orders[i // size][i % size]), split) for i in places]
+    return [example(task, int(orders[i // size][i % size]), split) for i in places]
+
+
+def example(task: Task, index: int, split: str) -> Example:
+    """A task's example, checked.
+
+    Raises:
+        RunStopped: the task raised, or gave something else.
+    """
+    try:
+        given = task.example(index, split)
+    except Exception as error:
+        raise RunStopped(
+            f"{task.name}.example({index}, {split!r}) raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(given, Example) or not isinstance(given.prompt, str):
+        raise RunStopped(
+            f"{task.name}.example({index}, {split!r}) must give an entrostat.Example with a text "
+            f"as prompt, not {given!r:.80}"
+        )
+    return given
 
 
 def encode(

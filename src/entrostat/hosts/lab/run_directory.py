@@ -29,15 +29,15 @@ class RunDirectory:
     _lock: Any = None
 
     @classmethod
-    def open(cls, config: TrainConfig, resume: bool, packed: bool) -> RunDirectory:
-        """Make the directory (or take it up again) and lock it; `packed` is for the record.
+    def open(cls, config: TrainConfig, resume: bool) -> RunDirectory:
+        """Make the directory (or take it up again) and lock it.
 
         Raises:
             ValueError: it holds another run, or another process is at work in it.
         """
         path = Path(config.output or default_output(config))
         config.output = str(path)
-        if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not resume and path.exists() and not _unused(path):
             raise ValueError(
                 f"output {str(path)!r} is not empty; go on with it by "
                 f"`entrostat train --resume {path}`, or choose another --output"
@@ -52,15 +52,15 @@ class RunDirectory:
         except OSError:
             lock.close()
             raise ValueError(f"{path}: another process is training in this directory") from None
-        run = cls(path, lock)
-        if not run.complete(config.iterations):
-            with replacing(path / "config.toml") as part:
-                part.write_text(config.to_toml(), encoding="utf-8")
-            with replacing(path / "environment.json") as part:
-                part.write_text(
-                    json.dumps(environment() | {"packed": packed}, indent=1), encoding="utf-8"
-                )
-        return run
+        return cls(path, lock)
+
+    def describe(self, config: TrainConfig, packed: bool) -> None:
+        """Write down the settings and the machine; `packed`: whether training passes are packed."""
+        with replacing(self.path / "config.toml") as part:
+            part.write_text(config.to_toml(), encoding="utf-8")
+        with replacing(self.path / "environment.json") as part:
+            about = environment() | {"packed": packed}
+            part.write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -125,12 +125,24 @@ class RunDirectory:
         part, final = self.path / ".final.part", self.path / "final"
         with writing(final):
             shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            save(part)
-            (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
+            try:
+                part.mkdir()
+                save(part)
+                (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)  # on a full disk it would be in the way
+                raise
             if final.exists():  # of fewer iterations: the run was extended
                 shutil.rmtree(final)
             os.replace(part, final)
+
+
+def _unused(path: Path) -> bool:
+    """Whether no iteration was finished there: a run that stopped at once may be tried again."""
+    if not path.is_dir():
+        return False
+    before_the_first = {".lock", "config.toml", "environment.json", "evaluation.jsonl"}
+    return all(p.name in before_the_first or p.name.endswith(".part") for p in path.iterdir())
 
 
 def default_output(config: TrainConfig) -> str:

@@ -49,8 +49,9 @@ def score(
         zip(given, completions, examples, strict=True)
     ):
         try:
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError):
+            number = float(value.item() if isinstance(value, Tensor) else value)
+            number = float(torch.tensor(number))  # what float32 cannot hold is none either
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
             raise RunStopped(
@@ -69,4 +70,4 @@ def _rollout(iteration: int, i: int, completion: str, example: Example) -> str:
 
 
 def _of(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return " ".join(f"{type(error).__name__}: {error}".split())
