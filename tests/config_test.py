@@ -145,3 +145,26 @@ def test_bad_studies(tmp_path: Path, text: str, match: str) -> None:
     (tmp_path / "s.toml").write_text(text)
     with pytest.raises(ValueError, match=match):
         read_study(tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("study", "there", "same"),
+    [
+        ({}, {"lr": 3e-4}, True),  # the study leaves it open, the run wrote down its choice
+        ({"lr": 1e-4}, {"lr": 1e-4}, True),
+        ({"lr": 1e-4}, {"lr": 3e-4}, False),
+        ({"lr": 1e-4}, {}, False),
+        ({"clip": 0.5}, {"lr": 3e-4}, False),
+    ],
+)
+def test_a_study_notices_a_run_with_other_settings(
+    tmp_path: Path, study: dict, there: dict, same: bool
+) -> None:
+    from contextlib import nullcontext
+
+    from entrostat.study.runner import _check_same
+
+    (tmp_path / "config.toml").write_text(from_dict({"optim": there, "output": "x"}).to_toml())
+    refusal = pytest.raises(ValueError, match="holds a run with other settings")
+    with nullcontext() if same else refusal:
+        _check_same(tmp_path, from_dict({"optim": study}))

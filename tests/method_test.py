@@ -189,21 +189,22 @@ def test_reinforce_takes_one_update_a_rollout_batch():
 
 
 def test_a_host_without_old_entropy_is_refused_for_the_exact_centre_alone():
-    with pytest.raises(ValueError, match="`repo_r` needs `old_entropy`; trl does not"):
-        es.make_objective("repo_r").check_host("trl", ("rewards", "group"))
-    es.make_objective("repo_r").check_host("trl", ("old_entropy",))
-    es.make_objective("repo_r", center="batch").check_host("trl", ())
+    with pytest.raises(ValueError, match="`repo_r` needs `old_entropy`; lab does not"):
+        es.make_objective("repo_r").check_host("lab", ("rewards", "group"))
+    es.make_objective("repo_r").check_host("lab", ("old_entropy",))
+    es.make_objective("repo_r", center="batch").check_host("lab", ())
 
 
 def test_a_method_is_refused_where_it_does_not_run():
     @dataclass(frozen=True)
-    class LabOnly(Method):
-        hosts: ClassVar[tuple[str, ...]] = ("lab",)
+    class Elsewhere(Method):
+        hosts: ClassVar[tuple[str, ...]] = ("there", "yonder")
 
-    objective = es.Objective((Ppo(), LabOnly()), ("ppo", "lab_only"), "grpo")
-    objective.check_host("lab", ())
-    with pytest.raises(ValueError, match="`lab_only` does not run in verl; it runs in lab"):
-        objective.check_host("verl", ())
+    objective = es.Objective((Ppo(), Elsewhere()), ("ppo", "elsewhere"), "grpo")
+    with pytest.raises(ValueError, match="`elsewhere` does not run in lab; .* there, yonder"):
+        objective.check_host("lab", ())
+    with pytest.raises(ValueError, match="`ppo` does not run in there; it runs in lab"):
+        objective.check_host("there", ())
 
 
 # ---------------------------------------------------------------------------- MethodInfo

@@ -14,7 +14,8 @@ import torch
 
 from entrostat.hosts.lab.record import Rollouts, save_rollouts
 from entrostat.report import comparison_rows, write_comparison, write_run_report
-from entrostat.report.figures import Curve, Panel, draw, log_ticks, scale_of, tick
+from entrostat.report.figures import Curve, Panel, draw, log_ticks, tick
+from entrostat.report.panels import scale_of
 from entrostat.report.samples import choose
 
 EVIL = "<script>alert(1)</script>"

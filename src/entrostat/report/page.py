@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from .._version import __version__
-from .figures import comparison_panels, draw, run_panels, run_style
+from .figures import draw
+from .panels import comparison_panels, run_panels, run_style
 from .runs import Run, number, pretty_environment, read_run, rows_of
 from .samples import read_samples
 

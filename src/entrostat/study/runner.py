@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +113,10 @@ def _check_same(path: Path, config: TrainConfig) -> None:
     if not (path / "config.toml").exists():
         return
     there = from_dict(load(path / "config.toml"))
-    there.output, there.optim.lr = config.output, config.optim.lr or there.optim.lr
-    wanted = from_dict(tomllib.loads(config.to_toml()))
-    wanted.optim.lr = there.optim.lr
-    if there != wanted:
+    there.output = config.output
+    if config.optim.lr is None:
+        there.optim.lr = None  # the run wrote down what it chose itself
+    if there != config:
         raise ValueError(
             f"{path} holds a run with other settings than the study now has; remove it or choose "
             "another --output"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._names import nearest, unknown
+from ..errors import in_one_line
 from .base import Example, Task
 
 BUILT_IN = ("target_sum",)
@@ -69,7 +70,7 @@ def _import(name: str) -> Callable[..., Any]:
                 f"unknown task {name!r}: no module {module_name!r} in the current folder or "
                 "installed"
             ) from None
-        raise ValueError(f"task {name!r}: importing it raised {_of(error)}") from error
+        raise ValueError(f"task {name!r}: importing it raised {in_one_line(error)}") from error
     found = getattr(module, class_name, None)
     if not callable(found):
         guess = nearest(class_name, vars(module))
@@ -93,17 +94,13 @@ def _construct(cls: Callable[..., Any], name: str, params: Mapping[str, Any]) ->
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"task {name!r}: making it raised {_of(error)}") from error
+        raise ValueError(f"task {name!r}: making it raised {in_one_line(error)}") from error
     for member in ("name", "splits", "max_new_tokens", "size", "example", "score"):
         if not hasattr(task, member) and not (member == "score" and hasattr(task, "score_batch")):
             raise ValueError(f"task {name!r} has no {member!r}; see entrostat.Task for its members")
     if isinstance(task.splits, str) or not task.splits:
         raise ValueError(f"task {name!r}: splits must be names in a tuple, got {task.splits!r}")
     return task
-
-
-def _of(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 __all__ = ["BUILT_IN", "Example", "Task", "make_task"]

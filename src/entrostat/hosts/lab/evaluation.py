@@ -6,7 +6,7 @@ from typing import Any
 
 from ...batch import masked_mean
 from ...config import TrainConfig
-from ...evaluate.metrics import distinct_correct, pass_at_k
+from ...evaluate.metrics import avg_at_k, distinct_correct, pass_at_k
 from ...tasks import Task
 from .policy import Policy
 from .progress import Progress
@@ -51,7 +51,7 @@ def evaluate(
                 "split": split,
                 "prompts": count,
                 "k": k,
-                "avg@k": float(scores.mean()),
+                "avg@k": avg_at_k(right),
                 "pass@k": sum(pass_at_k(k, c, k) for c in hits) / count,
                 "distinct": sum(
                     distinct_correct(texts[i * k : (i + 1) * k], right[i]) for i in range(count)

@@ -93,6 +93,7 @@ def train(
 
     with RunDirectory.open(config, resume) as run:
         if run.complete(config.iterations):
+            progress.end(run.path)
             return run.path
         start, updates = 0, 0
         saved = checkpoints.newest(run.checkpoints) if resume else None

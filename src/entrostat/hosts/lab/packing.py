@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,22 @@ from torch import Tensor
 from .rollout import Sequences
 
 _ROW = 96  # places in a row, unless a sequence is longer: attention costs S^2, padding falls with S
+_PROMPT, _PADDING = -1, -2  # owners of places that are no completion's
+
+
+class _Piece(NamedTuple):
+    """Columns `begin` to `end` of a sequence, put at `place`.
+
+    `owner` is the completion's number or `_PROMPT`; `copy` numbers the copies of prompts, each seen
+    by the completions behind it.
+    """
+
+    place: int
+    sequence: int
+    begin: int
+    end: int
+    owner: int
+    copy: int
 
 
 @dataclass
@@ -55,10 +71,8 @@ def pack(sequences: Sequences) -> Packed:
         max((p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1),
     )
 
-    # next fit, in the order of the prompts: (first place, row) of each prompt copy and completion
-    pieces: list[
-        tuple[int, int, int, int, int, int]
-    ] = []  # place, sequence, from, to, owner, group
+    # next fit, in the order of the prompts; a prompt is copied into each row that needs it
+    pieces: list[_Piece] = []
     start_of = [0] * len(length)  # place of the completion's first token
     last_prompt = [0] * len(length)  # place of its prompt's last token
     row, used, copies, current, prompt_end = 0, 0, 0, None, 0
@@ -69,23 +83,24 @@ def pack(sequences: Sequences) -> Packed:
         if new:
             current, copies = prompt_of[i], copies + 1
             place = row * size + used
-            pieces.append((place, i, P - prompt_length[i], P, -1, copies))
+            pieces.append(_Piece(place, i, P - prompt_length[i], P, _PROMPT, copies))
             used += prompt_length[i]
             prompt_end = row * size + used - 1
         last_prompt[i], start_of[i] = prompt_end, row * size + used
         if length[i] > 1:
-            pieces.append((start_of[i], i, P, P + length[i] - 1, i, copies))
+            pieces.append(_Piece(start_of[i], i, P, P + length[i] - 1, i, copies))
             used += length[i] - 1
 
     rows = row + 1
-    ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, -2, 0))
-    for place, i, begin, end, own, copy in pieces:
-        here = slice(place, place + end - begin)
-        ids[here] = tokens[i, begin:end]
-        first = begin - P + prompt_length[i]
-        at[here] = np.arange(first, first + end - begin)
-        owner[here] = own
-        group[here] = copy
+    ids, at, owner, group = (np.full(rows * size, fill) for fill in (0, 0, _PADDING, 0))
+    for piece in pieces:
+        width = piece.end - piece.begin
+        here = slice(piece.place, piece.place + width)
+        ids[here] = tokens[piece.sequence, piece.begin : piece.end]
+        first = piece.begin - P + prompt_length[piece.sequence]
+        at[here] = np.arange(first, first + width)
+        owner[here] = piece.owner
+        group[here] = piece.copy
     source = [
         np.concatenate([[last], np.arange(begin, begin + n - 1)])
         for last, begin, n in zip(last_prompt, start_of, length, strict=True)
@@ -96,7 +111,7 @@ def pack(sequences: Sequences) -> Packed:
     order = torch.arange(size, device=device)
     attention = (
         (groups[:, :, None] == groups[:, None, :])
-        & ((owners[:, :, None] == owners[:, None, :]) | (owners == -1)[:, None, :])
+        & ((owners[:, :, None] == owners[:, None, :]) | (owners == _PROMPT)[:, None, :])
         & (order[:, None] >= order)
     )
     return Packed(

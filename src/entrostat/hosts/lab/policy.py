@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..._names import unknown
 from ...config import TINY, TrainConfig
+from ...errors import in_one_line
 from ...stats import TokenStats, token_stats_from_logits
 from .packing import only_at, pack
 from .rollout import Sequences, positions, sample
@@ -234,7 +235,7 @@ def _can_share(policy: Policy, name: str) -> bool:
                 generator=torch.Generator(policy.device).manual_seed(0), share=share,
             )  # fmt: skip
         except (AttributeError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            reason = in_one_line(error)[:300]
         else:
             return share
     raise ValueError(f"model {name!r}: cannot sample from it ({reason})")

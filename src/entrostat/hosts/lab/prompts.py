@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...config import TrainConfig
-from ...errors import RunStopped
+from ...errors import RunStopped, in_one_line
 from ...tasks import Example, Task
 from .policy import Policy
 from .seeds import stream_seed
@@ -47,7 +47,7 @@ def example(task: Task, index: int, split: str) -> Example:
         given = task.example(index, split)
     except Exception as error:
         raise RunStopped(
-            f"{task.name}.example({index}, {split!r}) raised {type(error).__name__}: {error}"
+            f"{task.name}.example({index}, {split!r}) raised {in_one_line(error)}"
         ) from error
     if not isinstance(given, Example) or not isinstance(given.prompt, str):
         raise RunStopped(

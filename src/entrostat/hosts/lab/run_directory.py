@@ -171,15 +171,23 @@ def environment() -> dict[str, Any]:
 
 
 def _git_revision() -> str | None:
-    """Revision of entrostat's own checkout, with `+` where it has local changes."""
-    here = Path(__file__).parent
+    """Revision of entrostat's own checkout, with `+` where it has local changes.
+
+    None where it is installed without one, also inside another project's checkout.
+    """
+    here = Path(__file__)
     try:
-        revision, status = (
+        _, revision, status = (
             subprocess.run(
-                ["git", *words], cwd=here, capture_output=True, text=True, timeout=5, check=True
+                ["git", *words], cwd=here.parent, capture_output=True, text=True, timeout=5,
+                check=True,
             ).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", "."])
-        )
+            for words in (
+                ["ls-files", "--error-unmatch", here.name],
+                ["rev-parse", "HEAD"],
+                ["status", "--porcelain", "--", "."],
+            )
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     return revision + ("+" if status else "")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import RunStopped
+from ...errors import RunStopped, in_one_line
 from ...tasks import Example, Task
 
 
@@ -27,7 +27,7 @@ def score(
             given = list(batched(list(completions), list(examples)))
         except Exception as error:
             raise RunStopped(
-                f"iteration {iteration}: {task.name}.score_batch raised {_of(error)}"
+                f"iteration {iteration}: {task.name}.score_batch raised {in_one_line(error)}"
             ) from error
         if len(given) != len(completions):
             raise RunStopped(
@@ -42,7 +42,7 @@ def score(
             except Exception as error:
                 raise RunStopped(
                     f"{_rollout(iteration, i, completion, example)}: {task.name}.score raised "
-                    f"{_of(error)}"
+                    f"{in_one_line(error)}"
                 ) from error
     rewards = []
     for i, (value, completion, example) in enumerate(
@@ -67,7 +67,3 @@ def _rollout(iteration: int, i: int, completion: str, example: Example) -> str:
         f"iteration {iteration}, rollout {i} (prompt {example.prompt[:60]!r}, completion "
         f"{completion[:60]!r})"
     )
-
-
-def _of(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
