@@ -295,7 +295,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_booleans_are_written_as_in_toml(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["train", *SMALL, "--prompt.chat", "false", "--gradient-checkpointing", "true"]
+    words = ["train", *SMALL, "--prompt.chat=false", "--gradient-checkpointing", "true"]
     assert main([*words, "--output", str(tmp_path / "run")]) == 0
     text = (tmp_path / "run/config.toml").read_text()
     assert "gradient_checkpointing = true" in text

@@ -201,7 +201,7 @@ def test_a_method_is_refused_where_it_does_not_run():
         hosts: ClassVar[tuple[str, ...]] = ("there", "yonder")
 
     objective = es.Objective((Ppo(), Elsewhere()), ("ppo", "elsewhere"), "grpo")
-    with pytest.raises(ValueError, match="`elsewhere` does not run in lab; .* there, yonder"):
+    with pytest.raises(ValueError, match=r"`elsewhere` does not run in lab; .* there, yonder"):
         objective.check_host("lab", ())
     with pytest.raises(ValueError, match="`ppo` does not run in there; it runs in lab"):
         objective.check_host("there", ())

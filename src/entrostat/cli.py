@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -95,7 +96,8 @@ def _dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: s
     """Flags over a default, by tyro; what it does not know is one line with the nearest name."""
     import tyro
 
-    args = [{"true": "True", "false": "False"}.get(word, word) for word in args]  # as in TOML
+    # booleans as in TOML, which is how the rest of the command line and the files write them
+    args = [re.sub(r"(^|=)(true|false)$", lambda m: m[1] + m[2].title(), word) for word in args]
     value, rest = tyro.cli(
         cls, default=default, args=args, prog=prog, description=text, return_unknown_args=True,
         config=(tyro.conf.FlagConversionOff,),
@@ -103,9 +105,8 @@ def _dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: s
     for word in rest:
         if word.startswith("-"):
             flag = word.split("=")[0]
-            known = [f"--{name}" for name in _flag_names(cls)]
-            guess = nearest(flag.replace("-", "_"), [k.replace("-", "_") for k in known])
-            hint = f" Did you mean {'--' + guess.removeprefix('__')!r}?" if guess else ""
+            guess = nearest(flag.lstrip("-").replace("-", "_"), _flag_names(cls))
+            hint = f" Did you mean '--{guess}'?" if guess else ""
             raise ValueError(f"unknown option {flag!r}.{hint} `{prog} --help` lists them all.")
     if rest:
         raise ValueError(f"unexpected {rest[0]!r}; options look like --seed 1")
