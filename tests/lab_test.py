@@ -473,7 +473,7 @@ def test_a_metrics_line_cut_short_by_a_full_disk_is_dropped_on_resume(
 
 
 def test_metrics_on_a_full_disk(tmp_path: Path) -> None:
-    from entrostat.hosts.lab.record import JsonLines
+    from entrostat.logs.lines import JsonLines
 
     with pytest.raises(RunStopped, match="could not write /dev/full: No space left"):
         JsonLines(Path("/dev/full")).append([{"iteration": 1}])

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from entrostat.hosts.lab.record import Rollouts, save_rollouts
+from entrostat.logs.rollouts import Rollouts, save_rollouts
 from entrostat.report import comparison_rows, write_comparison, write_run_report
 from entrostat.report.figures import Curve, Panel, draw, log_ticks, tick
 from entrostat.report.panels import scale_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .config import TrainConfig
     from .evaluate import metrics
     from .hosts.lab import train
-    from .hosts.lab.record import Rollouts, load_rollouts
+    from .logs.rollouts import Rollouts, load_rollouts
     from .method import Method, MethodInfo, methods, register
     from .objective import LossOutput, Objective, make_objective
     from .stats import TokenStats, token_stats, token_stats_from_logits
@@ -31,8 +31,8 @@ _HOME = {
     "dynamics": ".dynamics",
     "metrics": ".evaluate.metrics",
     "train": ".hosts.lab",
-    "Rollouts": ".hosts.lab.record",
-    "load_rollouts": ".hosts.lab.record",
+    "Rollouts": ".logs.rollouts",
+    "load_rollouts": ".logs.rollouts",
     "Method": ".method",
     "MethodInfo": ".method",
     "methods": ".method",

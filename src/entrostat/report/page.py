@@ -15,9 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 from .._version import __version__
+from ..logs.run import Run, number, read_run
 from .figures import draw
 from .panels import comparison_panels, run_panels, run_style
-from .runs import Run, number, pretty_environment, read_run, rows_of
+from .runs import pretty_environment, rows_of
 from .samples import read_samples
 
 _MISSING = "—"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..logs.run import Run
 from .figures import BLACK, BLUE, COLORS, DASHES, ORANGE, PURPLE, RED, Curve, Panel
-from .runs import Run
 
 POINTS = 1200  # a longer curve is averaged down to so many points
 

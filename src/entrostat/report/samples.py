@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..hosts.lab.record import Rollouts
+    from ..logs.rollouts import Rollouts
 
 EACH = 4  # right ones, and as many wrong ones
 TOKENS = 600  # shown of one completion
@@ -54,7 +54,7 @@ class Samples:
 
 def read_samples(run: Path) -> Samples | str:
     """Samples of a run's last dumped iteration, or a sentence that says why there are none."""
-    from ..hosts.lab.record import load_rollouts
+    from ..logs.rollouts import load_rollouts
 
     files = [p for p in (run / "rollouts").glob("*.safetensors") if p.stem.isdigit()]
     if not files:

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ..config import TrainConfig
+from ..logs.run import read_run
 from ..report import comparison_rows
-from ..report.runs import read_run
 
 LEVEL = 0.95
 

@@ -9,9 +9,6 @@ from (seed, iteration, purpose).
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ...errors import RunStopped
+from ...logs.files import replacing
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -40,44 +38,6 @@ class Checkpoint:
     updates: int
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a disk's refusal into a message that says what to do.
-
-    Raises:
-        RunStopped: the disk is full, or refuses for another reason.
-    """
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RunStopped(
-            f"could not write {path}: {reason}. What was written before is intact; make room and "
-            "go on with: entrostat train --resume RUN"
-        ) from error
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Write a file under a temporary name, then put it in place: whole, or not at all.
-
-    Raises:
-        RunStopped: the disk is full or refuses; what was there before stays.
-    """
-    part = path.with_name(f".{path.name}.part")
-    with writing(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield part
-            with open(part, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except (OSError, SafetensorError):
-            with suppress(OSError):
-                part.unlink()
-            raise
 
 
 def write(

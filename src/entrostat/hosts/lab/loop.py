@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,16 @@ from ...advantage import advantages
 from ...batch import TokenBatch, masked_mean
 from ...config import TrainConfig
 from ...errors import RunStopped
+from ...logs.lines import JsonLines
+from ...logs.rollouts import save_rollouts
 from ...objective import Objective, make_objective
-from ...tasks import Example, Task, make_task
+from ...tasks import Task, make_task
 from . import checkpoint as checkpoints
+from .dump import rollouts_of
 from .evaluation import evaluate
 from .policy import SMALL, Policy, learning_rate, load_policy
 from .progress import Progress
 from .prompts import draw, encode, new_tokens, settings
-from .record import JsonLines, Rollouts, flatten, save_rollouts, token_pieces
 from .rollout import Sequences, sample
 from .run_directory import RunDirectory
 from .scoring import score
@@ -197,7 +198,7 @@ def train(
             last = iteration == config.iterations
             if config.save.rollouts_every and iteration % config.save.rollouts_every == 0:
                 save_rollouts(
-                    _rollouts(
+                    rollouts_of(
                         iteration, policy, sequences, batch, train_batch, kept, examples, texts
                     ),
                     run.rollouts,
@@ -376,42 +377,3 @@ def _with_signal(batch: TokenBatch) -> Tensor:
     signal = torch.zeros(int(batch.group.max()) + 1, device=batch.mask.device)
     signal.index_add_(0, batch.group, batch.advantages.abs().to(signal.dtype))
     return (signal[batch.group] > 0).nonzero()[:, 0]
-
-
-def _rollouts(
-    iteration: int,
-    policy: Policy,
-    sequences: Sequences,
-    batch: TokenBatch,
-    train_batch: TokenBatch,
-    kept: Tensor,
-    examples: Sequence[Example],
-    texts: list[str],
-) -> Rollouts:
-    assert batch.rewards is not None
-    assert batch.group is not None
-    assert batch.old_entropy is not None
-    assert train_batch.advantages is not None
-    advantage = torch.zeros_like(batch.old_logp)
-    if len(kept):
-        advantage[kept] = train_batch.advantages.to(advantage.dtype)
-    trained = torch.zeros_like(sequences.finished)
-    trained[kept] = True
-    start = torch.cat([batch.lengths.new_zeros(1), batch.lengths.cumsum(0)])
-    tokens = flatten(sequences.completions, batch.mask)
-    return Rollouts(
-        iteration=iteration,
-        prompts=[examples[g].prompt for g in batch.group.tolist()],
-        completions=texts,
-        rewards=batch.rewards.cpu(),
-        group=batch.group.int().cpu(),
-        finished=sequences.finished.cpu(),
-        trained=trained.cpu(),
-        start=start.cpu(),
-        tokens=tokens.int(),
-        logp=flatten(batch.old_logp, batch.mask),
-        sampler_logp=flatten(sequences.sampler_logp, batch.mask),
-        entropy=flatten(batch.old_entropy, batch.mask),
-        advantage=flatten(advantage, batch.mask),
-        pieces=token_pieces(policy.tokenizer, tokens),
-    )

@@ -17,8 +17,8 @@ from typing import Any
 
 from ...config import TrainConfig
 from ...errors import RunStopped
-from .checkpoint import replacing, writing
-from .record import JsonLines
+from ...logs.files import replacing, writing
+from ...logs.lines import JsonLines
 
 
 @dataclass

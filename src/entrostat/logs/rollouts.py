@@ -1,4 +1,4 @@
-"""What a run leaves behind besides checkpoints: metrics a line, rollouts token by token.
+"""Rollouts of one iteration, token by token.
 
 `rollouts/000012.safetensors` holds one iteration's rollouts without padding: values of all tokens
 one after another, and where each rollout starts. `load_rollouts` reads it.
@@ -7,17 +7,15 @@ one after another, and where each rollout starts. `load_rollouts` reads it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .checkpoint import replacing, writing
+from .files import replacing
 
 
 @dataclass
@@ -39,6 +37,13 @@ class Rollouts:
         entropy: [n] float32, nats, exact.
         advantage: [n] float32, after the methods' edits; 0 where not trained.
         pieces: text of each token id that occurs.
+        change: [n] float32, nats: entropy at the token's state after the iteration's updates minus
+            before; None unless the iteration was analysed.
+        influence: [n] float32, nats: what the token's gradient does to the batch's mean entropy
+            (`dynamics.influence`); None unless the iteration was analysed.
+
+    Rollouts read from another trainer's dump have NaN where that does not say, and no tokens where
+    it has texts only.
     """
 
     iteration: int
@@ -55,6 +60,8 @@ class Rollouts:
     entropy: Tensor
     advantage: Tensor
     pieces: dict[int, str]
+    change: Tensor | None = None
+    influence: Tensor | None = None
 
     def __len__(self) -> int:
         """Number of rollouts B."""
@@ -69,6 +76,7 @@ _TENSORS = (
     "rewards", "group", "finished", "trained", "start", "tokens", "logp", "sampler_logp",
     "entropy", "advantage",
 )  # fmt: skip
+_ANALYSED = ("change", "influence")
 
 
 def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
@@ -81,6 +89,9 @@ def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
         "pieces": rollouts.pieces,
     }
     tensors = {name: getattr(rollouts, name).contiguous() for name in _TENSORS}
+    for name in _ANALYSED:
+        if (values := getattr(rollouts, name)) is not None:
+            tensors[name] = values.contiguous()
     # texts are a tensor of bytes: a safetensors header may not exceed 100 MB
     data = json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")
     tensors["texts"] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -113,7 +124,8 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
         path = files[chosen]
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+            there = [name for name in _ANALYSED if name in file.keys()]  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *there)}
             data = file.get_tensor("texts").numpy().tobytes()
         texts = json.loads(data.decode("utf-8", "surrogatepass"))
         return Rollouts(
@@ -125,52 +137,3 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
         )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"load_rollouts: {path} is not a rollout file: {error}") from None
-
-
-def flatten(values: Tensor, mask: Tensor) -> Tensor:
-    """[B, T] -> [n]: the entries at mask 1, row after row, on the CPU."""
-    return values[mask].cpu()
-
-
-def token_pieces(tokenizer: Any, tokens: Tensor) -> dict[int, str]:
-    """Text of each id among `tokens` [n]."""
-    ids = torch.unique(tokens).tolist()
-    return dict(zip(ids, tokenizer.batch_decode([[i] for i in ids]), strict=True))
-
-
-class JsonLines:
-    """A file of one JSON object a line, each flushed as it is written.
-
-    `keep_until(n)` drops the lines after iteration n, and a last line that was cut short.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> list[dict[str, Any]]:
-        """The whole lines; reading stops at the first that is not one."""
-        rows: list[dict[str, Any]] = []
-        if not self.path.exists():
-            return rows
-        for line in self.path.read_text(encoding="utf-8").split("\n")[:-1]:
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                break
-            rows.append(row)
-        return rows
-
-    def keep_until(self, iteration: int) -> None:
-        """Forget what came after `iteration`."""
-        rows = [row for row in self.read() if row["iteration"] <= iteration]
-        with replacing(self.path) as part:
-            part.write_text("".join(map(_line, rows)), encoding="utf-8")
-
-    def append(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add lines."""
-        with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write("".join(map(_line, rows)))
-
-
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"

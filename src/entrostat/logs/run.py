@@ -1,0 +1,219 @@
+"""What a run directory says: settings, curves, evaluations, and what is missing from it.
+
+A run may be unfinished, its last line cut short, its rollouts never dumped: all that is there is
+used, and `Run.notes` says in words what is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .rollouts import Rollouts
+
+Lines = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in a file that could not be read, and was left out.
+
+    Attributes:
+        file: its name.
+        line: from 1; None where the whole file is meant.
+        reason: in words.
+    """
+
+    file: str
+    line: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, read once: one of our directories, or another trainer's log.
+
+    Attributes:
+        path: the directory.
+        config: settings as nested tables; empty where there is no readable config.toml.
+        config_text: config.toml as written.
+        environment_text: environment.json as written.
+        metrics: one object an iteration, at least one.
+        evaluation: one object an evaluation and split.
+        notes: sentences on what is missing or cut short.
+        analysis: one object an analysed iteration (`train --analyze`).
+        dumps: iteration -> a function that reads its rollouts, and raises ValueError where they
+            cannot be read.
+        source: the trainer that wrote it.
+        entropy_is: a sentence that says which entropy was logged, or that it cannot be known.
+        problems: what could not be read.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    config_text: str
+    environment_text: str
+    metrics: Lines
+    evaluation: Lines
+    notes: tuple[str, ...]
+    analysis: Lines = field(default_factory=list)
+    dumps: Mapping[int, Callable[[], Rollouts]] = field(default_factory=dict)
+    source: str = "entrostat"
+    entropy_is: str = "exact: the mean over tokens of the full next-token entropy"
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the directory."""
+        return self.path.resolve().name
+
+    @property
+    def methods(self) -> str | None:
+        """Method names joined by "+"."""
+        methods = self.config.get("method")
+        methods = methods if isinstance(methods, list) else [methods]
+        names = [m.get("name") if isinstance(m, dict) else m for m in methods]
+        return "+".join(map(str, names)) if names and all(names) else None
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        task = self.config.get("task", "unknown task")
+        return str(task.get("name", "unknown task") if isinstance(task, dict) else task)
+
+    @property
+    def done(self) -> int:
+        """The last iteration logged."""
+        return self.metrics[-1]["iteration"]
+
+    @property
+    def planned(self) -> int | None:
+        """Iterations asked for."""
+        planned = self.config.get("iterations")
+        return planned if isinstance(planned, int) else None
+
+    def series(self, key: str) -> tuple[list[int], list[float]]:
+        """Iterations and values of one metric, where a line has it as a finite number."""
+        pairs = [(row["iteration"], number(row.get(key))) for row in self.metrics]
+        kept = [(x, y) for x, y in pairs if y is not None]
+        return [x for x, _ in kept], [y for _, y in kept]
+
+    def keys(self, group: str) -> list[str]:
+        """Names of the metrics of a group, `control` say, in order of appearance."""
+        found = {key: None for row in self.metrics for key in row if key.startswith(f"{group}/")}
+        return list(found)
+
+    @property
+    def coefficients(self) -> list[str]:
+        """Metrics that are a controller's coefficient."""
+        return [key for key in self.keys("control") if key != "control/target"]
+
+
+def number(value: Any) -> float | None:
+    """A finite number as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def read_run(path: Path) -> Run:
+    """Read a run directory.
+
+    Raises:
+        ValueError: it holds no metrics.jsonl, or not one whole line of it.
+    """
+    path = Path(path)
+    if not (path / "metrics.jsonl").is_file():
+        raise ValueError(f"{str(path)!r} holds no metrics.jsonl; name the directory of a run")
+    notes: list[str] = []
+    metrics = _lines(path / "metrics.jsonl", notes)
+    if not metrics:
+        raise ValueError(
+            f"metrics.jsonl in {str(path)!r} holds no whole line; "
+            "train at least one iteration first"
+        )
+    evaluation = _lines(path / "evaluation.jsonl", notes)
+    config_text = _text(path / "config.toml", notes)
+    config: dict[str, Any] = {}
+    try:
+        config = tomllib.loads(config_text)
+    except tomllib.TOMLDecodeError as error:
+        notes.append(f"config.toml is not TOML ({error}); the settings are unknown.")
+    environment = _text(path / "environment.json", notes)
+    run = Run(
+        path, config, config_text, environment, metrics, evaluation, (),
+        analysis=_lines(path / "analysis.jsonl", notes), dumps=_dumps(path),
+    )  # fmt: skip
+    return replace(run, notes=(*_progress_notes(run), *notes))
+
+
+def _dumps(path: Path) -> dict[int, Callable[[], Rollouts]]:
+    files = {int(p.stem): p for p in (path / "rollouts").glob("*.safetensors") if p.stem.isdigit()}
+    return {iteration: partial(_rollouts, files[iteration]) for iteration in sorted(files)}
+
+
+def _rollouts(path: Path) -> Rollouts:
+    from .rollouts import load_rollouts  # torch, which a log of numbers does not need
+
+    return load_rollouts(path)
+
+
+def _progress_notes(run: Run) -> list[str]:
+    notes = []
+    if run.planned is not None and run.done < run.planned:
+        notes.append(f"Unfinished: {run.done} of {run.planned} iterations are logged.")
+    elif not (run.path / "final").is_dir():
+        notes.append("There is no final model: the run has not saved it, or it was removed.")
+    if run.metrics[0]["iteration"] > 1:
+        first = run.metrics[0]["iteration"]
+        notes.append(f'The log begins at iteration {first}; "start" means that one.')
+    if not run.evaluation:
+        notes.append("No evaluation is logged.")
+    return notes
+
+
+def _text(path: Path, notes: list[str]) -> str:
+    """A text file; a note where there is none."""
+    if not path.is_file():
+        notes.append(f"There is no {path.name}.")
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _lines(path: Path, notes: list[str]) -> Lines:
+    """Whole lines of a log; a note where reading stopped before its end."""
+    from .lines import JsonLines
+
+    if not path.is_file():
+        return []
+    # counted before they are read: a run that is still writing can only add whole lines
+    found = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    try:
+        rows = JsonLines(path).read()
+    except UnicodeDecodeError:
+        notes.append(f"{path.name} is not UTF-8 text; it is left out.")
+        return []
+    whole = list(itertools.takewhile(_is_line, rows))
+    left_out = sum(bool(line.strip()) for line in found) - len(whole)
+    if left_out == 1:
+        notes.append(f"The last line of {path.name} is cut short; it is left out.")
+    elif left_out > 1:
+        notes.append(
+            f"Line {len(whole) + 1} of {path.name} is not a whole JSON object; it and what "
+            f"follows ({left_out} lines) are left out."
+        )
+    return whole
+
+
+def _is_line(row: Any) -> bool:
+    return isinstance(row, dict) and type(row.get("iteration")) is int
