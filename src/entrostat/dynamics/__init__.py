@@ -1,5 +1,38 @@
-"""How an update moves entropy: estimates of each token's change."""
+"""How an update moves entropy: estimates of each token's change, and the exact derivatives."""
 
+from .derivatives import entropy_gradient, first_order, influence
 from .estimators import ESTIMATORS, estimate
+from .model import adamw_preconditioner, forward_mode, functional
+from .tables import (
+    Agreement,
+    Flow,
+    Part,
+    agreement,
+    clipped_sides,
+    concentration,
+    covariance_table,
+    flow,
+    parts,
+    quadrants,
+)
 
-__all__ = ["ESTIMATORS", "estimate"]
+__all__ = [
+    "ESTIMATORS",
+    "Agreement",
+    "Flow",
+    "Part",
+    "adamw_preconditioner",
+    "agreement",
+    "clipped_sides",
+    "concentration",
+    "covariance_table",
+    "entropy_gradient",
+    "estimate",
+    "first_order",
+    "flow",
+    "forward_mode",
+    "functional",
+    "influence",
+    "parts",
+    "quadrants",
+]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .forward_mode import forward_mode_stats, is_dual
 from .plain import plain_stats
 from .reference import TokenStats
 from .sums import Head
@@ -36,7 +37,8 @@ def token_stats(
 
     The [N, V] logits are never held: memory grows with N + V. Log-prob and entropy keep float32's
     relative accuracy where the policy is nearly certain. Gradients flow into hidden, weight and
-    bias (once; not twice), and what needs none costs none.
+    bias (once; not twice), and what needs none costs none. Tangents of forward-mode
+    differentiation pass through as well.
 
     Args:
         hidden: [..., D] float, the input of the language-model head.
@@ -79,7 +81,9 @@ def token_stats(
     if implementation == "auto":
         few = flat.shape[0] * len(weight) <= PLAIN_LOGITS
         implementation = "plain" if few else "triton" if _has_triton(flat) else "tiled"
-    if implementation == "plain":
+    if is_dual(flat, weight, bias):
+        found = forward_mode_stats(flat, weight, bias, ids, head, moments)
+    elif implementation == "plain":
         found = _plain(flat, weight, bias, ids, head, moments)
     elif implementation in ("tiled", "triton"):
         tile = tile or ((CUDA_ROWS, CUDA_COLUMNS) if flat.is_cuda else (ROWS, COLUMNS))

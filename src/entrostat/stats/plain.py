@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from .fold_torch import TorchFold
+from .forward_mode import is_dual
 from .reference import TokenStats
+from .reference import token_stats_from_logits as oracle
 from .sums import LOWEST, Head, Sums, coefficients, once
 
 
@@ -58,7 +60,7 @@ def _logits(outputs: Tensor, head: Head) -> Tensor:
 def token_stats_from_logits(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, moments: bool = False
 ) -> TokenStats:
-    """Statistics of softmax(logits / temperature), differentiable once.
+    """Statistics of softmax(logits / temperature), differentiable once, or in forward mode.
 
     Args:
         logits: [..., V] float of any precision; computed in float32 (float64 stays).
@@ -76,6 +78,8 @@ def token_stats_from_logits(
         )
     if not temperature > 0:
         raise ValueError(f"token_stats: temperature must be above 0, got {temperature}")
+    if is_dual(logits):
+        return oracle(logits, targets, temperature, moments)
     flat = logits.reshape(-1, logits.shape[-1])
     found = plain_stats(flat, targets.flatten(), Head(temperature=temperature), moments)
     return TokenStats(*(x.view(targets.shape) for x in found))

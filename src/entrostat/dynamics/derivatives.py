@@ -1,0 +1,198 @@
+"""Exact first-order changes, by forward-mode differentiation through the shared weights.
+
+The closed-form estimators (`estimators`) take every state for a softmax of its own. In a network
+each token's gradient moves all states at once, and these functions measure exactly that:
+
+    first_order   where entropy moves:  (dH_t / d theta) . (real parameter change)
+    influence     who moves it:         c_i = (A_i / N) (d lp_i / d theta) . (P grad mean H)
+
+Both are linear in the step, and one forward-mode pass gives them for all tokens.
+
+Shapes: B sequences, T completion tokens; N tokens at mask 1.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..batch import at_least_float32
+
+Params: TypeAlias = Tensor | Mapping[str, Tensor] | Sequence[Tensor]
+"""Parameters: one tensor, tensors by name, or a row of tensors."""
+
+
+def first_order(
+    entropy_fn: Callable[..., Tensor], params: Params, direction: Params, order: int = 1
+) -> tuple[Tensor, Tensor]:
+    """How entropy moves along a parameter change d, at every token.
+
+    order 1:  dH = J(theta) d, the tangent at the start.
+    order 3:  dH = [J(theta) + 4 J(theta + d/2) + J(theta + d)] d / 6, Simpson's rule along the
+    step: exact where H is a polynomial of degree 4 on the way, so its error falls with the
+    fifth power of the step where order 1's falls with the second.
+
+    Args:
+        entropy_fn: parameters -> [B, T] (any shape), through operations that have a forward-mode
+            derivative; `es.token_stats` has, fused attention has not (`dynamics.forward_mode`).
+        params: theta, a tensor or tensors by name.
+        direction: d, alike: the whole change of one update or more, not a rate.
+        order: 1 or 3.
+
+    Returns:
+        (entropy at theta, change), both of entropy_fn's shape, detached.
+
+    Raises:
+        ValueError: another order, or params and direction do not fit.
+
+    Example:
+        >>> theta, d = torch.tensor([2.0]), torch.tensor([1.0])
+        >>> first_order(lambda x: x**3, theta, d, order=3)  # 3^3 - 2^3
+        (tensor([8.]), tensor([19.]))
+    """
+    if order not in (1, 3):
+        raise ValueError(f"first_order: order must be 1 or 3, got {order}")
+    _check_alike("first_order", "direction", params, direction)
+    entropy, start = directional(entropy_fn, params, direction)
+    if order == 1:
+        return entropy, start
+    _, middle = directional(entropy_fn, moved(params, direction, 0.5), direction)
+    _, end = directional(entropy_fn, moved(params, direction, 1.0), direction)
+    return entropy, (start + 4 * middle + end) / 6
+
+
+def influence(
+    logp_fn: Callable[..., Tensor],
+    entropy_fn: Callable[..., Tensor],
+    params: Params,
+    advantages: Tensor,
+    mask: Tensor,
+    preconditioner: Params | None = None,
+) -> Tensor:
+    """What each token's gradient does to the batch's mean entropy, to first order.
+
+    c_i = (m_i A_i / N) (d lp_i / d theta) . (P grad H), H the masked mean of entropy_fn and P the
+    optimizer's preconditioner. The c_i add up to <grad H, P g>, with g the gradient of the policy
+    objective sum(m A lp) / N. One backward pass gives grad H, one forward-mode pass all c_i.
+
+    Args:
+        logp_fn: parameters -> [B, T], the tokens' log-probs.
+        entropy_fn: parameters -> [B, T], nats.
+        params: theta, a tensor or tensors by name.
+        advantages: [B] or [B, T].
+        mask: [B, T], 1 where a token was sampled and is trained on.
+        preconditioner: P's diagonal, alike to params: AdamW's lr / (sqrt(v) + eps)
+            (`dynamics.adamw_preconditioner`); None for the identity, plain gradient ascent.
+
+    Returns:
+        [B, T], nats a unit of the step, 0 at mask 0, detached.
+
+    Raises:
+        ValueError: a shape does not fit.
+    """
+    mask = mask.bool()
+    if advantages.shape not in (mask.shape, mask.shape[:1]):
+        raise ValueError(
+            f"influence: advantages must be {list(mask.shape[:1])} or {list(mask.shape)}, got "
+            f"{list(advantages.shape)}"
+        )
+    if preconditioner is not None:
+        _check_alike("influence", "preconditioner", params, preconditioner)
+    gradient = entropy_gradient(entropy_fn, params, mask)
+    if preconditioner is not None:
+        gradient = _each(torch.mul, gradient, preconditioner)
+    _, tangent = directional(logp_fn, params, gradient)
+    if tangent.shape != mask.shape:
+        raise ValueError(
+            f"influence: logp_fn must return {list(mask.shape)}, got {list(tangent.shape)}"
+        )
+    A = at_least_float32(advantages.detach())
+    A = A if A.ndim == 2 else A[:, None]
+    return torch.where(mask, A * tangent / mask.sum().clamp(min=1), 0)
+
+
+def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Tensor) -> Params:
+    """Gradient of the masked mean of entropy_fn(params) [B, T], alike to params."""
+    leaves = _each(lambda x: x.detach().requires_grad_(), params)
+    with torch.enable_grad():
+        entropy = entropy_fn(leaves)
+        if entropy.shape != mask.shape:
+            raise ValueError(
+                f"entropy_gradient: entropy_fn must return {list(mask.shape)}, got "
+                f"{list(entropy.shape)}"
+            )
+        mean = torch.where(mask, entropy, 0).sum() / mask.sum().clamp(min=1)
+    named = _named(leaves)
+    found = torch.autograd.grad(mean, list(named.values()), allow_unused=True)
+    gradient = [
+        torch.zeros_like(leaf) if g is None else g
+        for leaf, g in zip(named.values(), found, strict=True)
+    ]
+    return _like(leaves, gradient)
+
+
+@torch.no_grad()
+def directional(
+    fn: Callable[..., Tensor], params: Params, direction: Params
+) -> tuple[Tensor, Tensor]:
+    """fn(params) and its derivative along `direction`, both detached, of fn's shape.
+
+    The derivative is 0 where fn does not depend on the parameters.
+    """
+    _load_forward_mode()
+    with forward_ad.dual_level():
+        dual = _each(lambda x, d: forward_ad.make_dual(x.detach(), d.detach()), params, direction)
+        value, tangent = forward_ad.unpack_dual(fn(dual))
+    return value, torch.zeros_like(value) if tangent is None else tangent
+
+
+def moved(params: Params, direction: Params, share: float) -> Params:
+    """Params + share * direction."""
+    return _each(lambda x, d: x.detach() + share * d.detach(), params, direction)
+
+
+def _each(fn: Callable[..., Tensor], params: Params, *others: Params) -> Params:
+    named, rest = _named(params), [_named(other) for other in others]
+    return _like(params, [fn(x, *(other[name] for other in rest)) for name, x in named.items()])
+
+
+def _named(params: Params) -> dict[str, Tensor]:
+    if isinstance(params, Tensor):
+        return {"": params}
+    if isinstance(params, Mapping):
+        return dict(params)
+    return {str(i): x for i, x in enumerate(params)}
+
+
+def _like(params: Params, values: list[Tensor]) -> Params:
+    """The values in the form of `params`."""
+    if isinstance(params, Tensor):
+        return values[0]
+    if isinstance(params, Mapping):
+        return dict(zip(params, values, strict=True))
+    return tuple(values)
+
+
+def _check_alike(function: str, argument: str, params: Params, other: Params) -> None:
+    mine, its = ({k: list(v.shape) for k, v in _named(x).items()} for x in (params, other))
+    for name in sorted({*mine, *its}):
+        if mine.get(name) != its.get(name):
+            what = f"{argument}[{name!r}]" if name else argument
+            raise ValueError(
+                f"{function}: {what} must have the shape of params there, "
+                f"{mine.get(name, 'nothing')}, got {its.get(name, 'nothing')}"
+            )
+
+
+@cache
+def _load_forward_mode() -> None:
+    """Torch loads part of forward mode when it is first used, with a warning about itself."""
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        forward_ad.make_dual(torch.ones(1), torch.ones(1))

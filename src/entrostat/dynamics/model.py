@@ -1,0 +1,121 @@
+"""From a torch module to the functions of parameters that `derivatives` asks for.
+
+Any Hugging Face causal LM will do: `functional` puts other parameters into the module for the
+length of a call, `forward_mode` gives it an attention that has a forward-mode derivative, and
+`adamw_preconditioner` reads the optimizer's own scale of each parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+T = TypeVar("T")
+
+
+class _Call(torch.nn.Module):
+    """A module whose forward pass is a closure over another one."""
+
+    def __init__(self, model: torch.nn.Module, compute: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.compute = compute
+
+    def forward(self) -> Any:
+        return self.compute()
+
+
+def functional(
+    model: torch.nn.Module, compute: Callable[[], T]
+) -> Callable[[Mapping[str, Tensor]], T]:
+    """A function of the model's parameters: `compute()` with other ones in the model's place.
+
+    Args:
+        model: what compute uses; it is as it was after every call.
+        compute: a closure that runs the model and returns a tensor, or several.
+
+    Returns:
+        parameters by name (all, or some: the others stay) -> compute's result.
+
+    Example:
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> fn = functional(model, lambda: model(torch.ones(1)))
+        >>> fn({"weight": torch.full((1, 1), 7.0)})
+        tensor([7.])
+    """
+    call = _Call(model, compute)
+    return lambda params: torch.func.functional_call(
+        call, {f"model.{name}": value for name, value in params.items()}, ()
+    )
+
+
+@contextmanager
+def forward_mode(model: Any) -> Iterator[None]:
+    """While open, the model's attention has a forward-mode derivative; then it is as before.
+
+    Fused kernels (flash, flex, memory-efficient) have none. A Hugging Face model that uses another
+    implementation than "sdpa" or "eager" is switched to "eager"; scaled_dot_product_attention runs
+    its mathematical form, in any model.
+
+    Args:
+        model: a torch module, a Hugging Face model in particular.
+    """
+    config = getattr(model, "config", None)
+    before = getattr(config, "_attn_implementation", None)
+    switch = before not in (None, "sdpa", "eager")
+    if switch:
+        model.set_attn_implementation("eager")
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        if switch:
+            model.set_attn_implementation(before)
+
+
+def adamw_preconditioner(
+    optimizer: torch.optim.Optimizer,
+    params: Mapping[str, Tensor],
+    gradient: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """The diagonal P by which AdamW scales a gradient: lr / (sqrt(v_hat) + eps).
+
+    v_hat is the bias-corrected second moment as the optimizer holds it; before its first step it
+    holds none, and `gradient` says what the first step will find: v_hat = gradient^2 then. Momentum
+    and weight decay are no part of P: a token's gradient has its share of an update through P.
+
+    Args:
+        optimizer: Adam or AdamW.
+        params: parameters by name, those of the optimizer.
+        gradient: the gradient of the first step, by name; needed where a parameter has no state.
+
+    Returns:
+        Tensors alike to params, in units of parameter per unit of gradient.
+
+    Raises:
+        ValueError: a parameter is not the optimizer's, or has no state and no gradient is given.
+    """
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    out = {}
+    for name, parameter in params.items():
+        group = groups.get(id(parameter))
+        if group is None or "betas" not in group:
+            raise ValueError(f"adamw_preconditioner: {name} is no parameter of an Adam optimizer")
+        state = optimizer.state.get(parameter, {})
+        if "exp_avg_sq" in state:
+            correction = 1 - group["betas"][1] ** float(state["step"])
+            v = state["exp_avg_sq"] / correction
+        elif gradient is not None:
+            v = gradient[name].detach().square()
+        else:
+            raise ValueError(
+                f"adamw_preconditioner: {name} has no second moment yet; make a step first, or "
+                "pass gradient"
+            )
+        out[name] = float(group["lr"]) / (v.sqrt() + group["eps"])
+    return out

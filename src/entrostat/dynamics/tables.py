@@ -1,0 +1,254 @@
+"""What changes, influences and covariances of tokens come to: flows, shares, tables.
+
+Pure functions of [B, T] tensors; every sum is float64, over the tokens at mask 1 alone.
+
+Shapes: B sequences, T completion tokens; N tokens at mask 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from ..method.quadrant import in_quadrant
+
+TOP_SHARES = (0.0002, 0.002, 0.02, 0.2, 1.0)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Entropy flow (OPEFO Sec. 4): what raises entropy against what lowers it.
+
+    Attributes:
+        increase: S+, sum of the positive changes.
+        decrease: S-, sum of the negative changes' magnitudes.
+        net: S+ - S-.
+        balance: lam = (S- - S+) / (S- + S+) in [-1, 1]; 0 where nothing flows. 1 + lam on what
+            raises entropy and 1 - lam on what lowers it would make net 0.
+    """
+
+    increase: float
+    decrease: float
+    net: float
+    balance: float
+
+
+def flow(change: Tensor, mask: Tensor) -> Flow:
+    """Entropy flow of the tokens' changes.
+
+    Args:
+        change: [B, T] float, any token-level change of entropy: estimated, true, or an influence.
+        mask: [B, T], 1 where a token counts.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    values = _kept("flow", change, mask)
+    up, down = float(values.clamp(min=0).sum()), float((-values).clamp(min=0).sum())
+    total = up + down
+    return Flow(up, down, up - down, (down - up) / total if total > 0 else 0.0)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well an estimate matches the truth, over tokens (STEER Table 1).
+
+    Attributes:
+        mse: mean squared error as it stands, in the truth's units squared.
+        scaled_mse: the same after the best positive factor, over the truth's mean square: 0 is
+            perfect, 1 is no better than saying 0. Estimates are meant up to a factor.
+        pcc: Pearson correlation; NaN where either is constant.
+        srcc: Spearman rank correlation, ties at their mean rank; NaN likewise.
+        sign: share of the tokens at which both have the same sign, of those where neither is 0.
+    """
+
+    mse: float
+    scaled_mse: float
+    pcc: float
+    srcc: float
+    sign: float
+
+
+def agreement(estimate: Tensor, truth: Tensor, mask: Tensor) -> Agreement:
+    """Compare an estimate of tokens' entropy changes with the truth.
+
+    Args:
+        estimate: [B, T] float.
+        truth: [B, T] float, nats.
+        mask: [B, T], 1 where a token counts.
+
+    Raises:
+        ValueError: shapes differ, or no token counts.
+    """
+    x, y = _kept("agreement", estimate, mask), _kept("agreement", truth, mask)
+    if not len(x):
+        raise ValueError("agreement: no token is at mask 1")
+    size, scale = float(y.square().mean()), 0.0
+    if bool((x != 0).any()):
+        scale = max(0.0, float((x * y).sum() / x.square().sum()))
+    residual = float((scale * x - y).square().mean())
+    both = (x != 0) & (y != 0)
+    ranks = [torch.from_numpy(rankdata(v.cpu().numpy())) for v in (x, y)]
+    return Agreement(
+        mse=float((x - y).square().mean()),
+        scaled_mse=residual / size if size > 0 else float("nan"),
+        pcc=_pearson(x, y),
+        srcc=_pearson(*ranks),
+        sign=float((x.sign() == y.sign())[both].double().mean()) if bool(both.any()) else 0.0,
+    )
+
+
+def covariance_table(
+    covariance: Tensor, mask: Tensor, shares: Sequence[float] = TOP_SHARES
+) -> dict[float, float]:
+    """Mean covariance of the tokens with the largest (COV Table 1): {share: mean}.
+
+    Args:
+        covariance: [B, T] float, (lp - mean lp)(A - mean A).
+        mask: [B, T], 1 where a token counts.
+        shares: of the N tokens, above 0 and at most 1; at least one token each.
+
+    Raises:
+        ValueError: a share is out of range, shapes differ, or no token counts.
+    """
+    for share in shares:
+        if not 0 < share <= 1:
+            raise ValueError(f"covariance_table: shares are in (0, 1], got {share}")
+    values = _kept("covariance_table", covariance, mask).sort(descending=True).values
+    if not len(values):
+        raise ValueError("covariance_table: no token is at mask 1")
+    return {s: float(values[: max(1, round(s * len(values)))].mean()) for s in shares}
+
+
+def concentration(influence: Tensor, mask: Tensor, share: float) -> float:
+    """The part of sum |influence| that the `share` of tokens with the largest has; 0 if all are 0.
+
+    Args:
+        influence: [B, T] float.
+        mask: [B, T], 1 where a token counts.
+        share: of the N tokens, above 0 and at most 1; at least one token.
+
+    Raises:
+        ValueError: the share is out of range, or shapes differ.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"concentration: share is in (0, 1], got {share}")
+    sizes = _kept("concentration", influence, mask).abs().sort(descending=True).values
+    total = float(sizes.sum())
+    return float(sizes[: max(1, round(share * len(sizes)))].sum()) / total if total > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What some of the tokens come to.
+
+    Attributes:
+        share: of the N tokens.
+        influence: sum of their influences, nats of the batch mean; None if not measured.
+        change: sum of their changes over N, so that parts add up to the batch mean's change.
+        entropy: mean entropy of their states, nats; 0 where there are none.
+    """
+
+    share: float
+    influence: float | None
+    change: float | None
+    entropy: float
+
+
+def parts(
+    members: Mapping[str, Tensor],
+    mask: Tensor,
+    entropy: Tensor,
+    change: Tensor | None = None,
+    influence: Tensor | None = None,
+) -> dict[str, Part]:
+    """A table of disjoint or overlapping sets of tokens.
+
+    Args:
+        members: name -> [B, T] bool.
+        mask: [B, T], 1 where a token counts.
+        entropy: [B, T] float, nats.
+        change: [B, T] float, nats, or None.
+        influence: [B, T] float, nats, or None.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    N = max(1, int(mask.sum()))
+    table = {}
+    for name, member in members.items():
+        inside = member & mask.bool()
+        n = int(inside.sum())
+        table[name] = Part(
+            share=n / N,
+            influence=None if influence is None else float(_kept("parts", influence, inside).sum()),
+            change=None if change is None else float(_kept("parts", change, inside).sum()) / N,
+            entropy=float(_kept("parts", entropy, inside).mean()) if n else 0.0,
+        )
+    return table
+
+
+def quadrants(advantages: Tensor, logp: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """STEER's quadrants of advantage and probability (Fig. 2), and the rest, each [B, T] bool.
+
+    I: A > 0, p > .8 · II: A > 0, p < .2 · III: A < 0, p < .2 · IV: A < 0, p > .8. In a tabular
+    policy I and III lower entropy, II and IV raise it.
+
+    Args:
+        advantages: [B, T] float.
+        logp: [B, T] float.
+        mask: [B, T], 1 where a token counts.
+    """
+    p, mask = logp.exp(), mask.bool()
+    found = {
+        "I": in_quadrant("I", advantages, p) & mask,
+        "II": in_quadrant("II", advantages, p) & mask,
+        "III": in_quadrant("III", advantages, p) & mask,
+        "IV": in_quadrant("IV", advantages, p) & mask,
+    }
+    some = torch.stack(list(found.values())).any(0)
+    return found | {"rest": mask & ~some}
+
+
+def clipped_sides(
+    ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float
+) -> dict[str, Tensor]:
+    """The tokens that PPO's clip holds back, by side, each [B, T] bool.
+
+    "high": A > 0 and ratio > 1 + high · "low": A < 0 and ratio < 1 - low. With the tokens' change
+    of entropy: what each side of the clip keeps from going on.
+
+    Args:
+        ratio: [B, T] float, p / p0.
+        advantages: [B, T] float.
+        mask: [B, T], 1 where a token counts.
+        low: the lower bound is 1 - low.
+        high: the upper bound is 1 + high.
+    """
+    mask = mask.bool()
+    return {
+        "high": mask & (advantages > 0) & (ratio > 1 + high),
+        "low": mask & (advantages < 0) & (ratio < 1 - low),
+    }
+
+
+def _kept(function: str, values: Tensor, mask: Tensor) -> Tensor:
+    """[n] float64: the values at mask 1."""
+    if values.shape != mask.shape:
+        raise ValueError(
+            f"{function}: values are {list(values.shape)}, mask is {list(mask.shape)}; they must "
+            "have one shape"
+        )
+    return values.detach()[mask.bool()].double()
+
+
+def _pearson(x: Tensor, y: Tensor) -> float:
+    a, b = x - x.mean(), y - y.mean()
+    # a constant differs from its mean by rounding alone
+    if not all(d.norm() > 1e-12 * v.norm() for d, v in ((a, x), (b, y))):
+        return float("nan")
+    return float((a * b).sum() / (a.norm() * b.norm()))
