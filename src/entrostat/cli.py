@@ -40,6 +40,7 @@ Train a policy by reinforcement learning and watch its entropy.
   --method.KEY VALUE            a parameter; --method.NAME.KEY where there are several methods
   --task NAME                   target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS
   --task.KEY VALUE              a parameter of the task
+  --analyze every=N             what updates do to entropy, token by token, every N iterations
   --config FILE.toml            start from a file; flags override it
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
 
@@ -47,6 +48,7 @@ Examples:
   entrostat train --method repo_r --method.bidirectional true --seed 1
   entrostat train --method gspo,repo_r --method.gspo.high 5e-4
   entrostat train --task gym:chain_sum --task.max_terms 3 --model path/to/model
+  entrostat train --method steer --analyze every=10
   entrostat train --config recipes/grpo.toml --optim.lr 1e-4 --output runs/mine
   entrostat train --resume runs/mine
 """
@@ -147,11 +149,23 @@ def _take(args: list[str], name: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
+def _spread(args: list[str], name: str) -> list[str]:
+    """`--name KEY=VALUE[,KEY=VALUE]` as the flags `--name.KEY VALUE`."""
+    value, args = _take(args, name)
+    for word in value.split(",") if value else ():
+        key, is_pair, setting = word.partition("=")
+        if not is_pair:
+            raise ValueError(f"--{name} takes KEY=VALUE, as --{name} every=10; got {word!r}")
+        args = [*args, f"--{name}.{key.strip()}", setting.strip()]
+    return args
+
+
 def _train(args: list[str]) -> int:
     from .config import TrainConfig, apply_open_flags, from_dict, load, take_open_flags
 
     file, args = _take(args, "config")
     run, args = _take(args, "resume")
+    args = _spread(args, "analyze")
     if file is not None and run is not None:
         raise ValueError("--config and --resume exclude each other: a run keeps its own config")
     args, flags = take_open_flags(args)

@@ -102,6 +102,18 @@ class Evaluation:
 
 
 @dataclass
+class Analyze:
+    """What updates do to entropy, token by token (docs/dynamics.md); weights stay the same."""
+
+    every: int = 0
+    """Iterations between analyses, the first iteration among them; 0 for none."""
+
+    def due(self, iteration: int) -> bool:
+        """Whether an iteration (1, 2, ...) is analysed."""
+        return self.every > 0 and (iteration == 1 or iteration % self.every == 0)
+
+
+@dataclass
 class Save:
     """What is written."""
 
@@ -144,6 +156,7 @@ class TrainConfig:
     optim: Optim = field(default_factory=Optim)
     lora: Lora = field(default_factory=Lora)
     eval: Evaluation = field(default_factory=Evaluation)
+    analyze: Analyze = field(default_factory=Analyze)
     save: Save = field(default_factory=Save)
 
     def validate(self) -> TrainConfig:
@@ -158,6 +171,7 @@ class TrainConfig:
             ("sampling.batch", 1), ("optim.epochs", 1), ("optim.minibatches", 1),
             ("optim.micro_batch", 1), ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
+            ("analyze.every", 0),
             ("save.checkpoint_every", 1), ("save.checkpoints", 1), ("save.rollouts_every", 0),
         ):  # fmt: skip
             value = self._get(key)

@@ -59,12 +59,20 @@ def first_order(
     if order not in (1, 3):
         raise ValueError(f"first_order: order must be 1 or 3, got {order}")
     _check_alike("first_order", "direction", params, direction)
-    entropy, start = directional(entropy_fn, params, direction)
     if order == 1:
-        return entropy, start
+        return directional(entropy_fn, params, direction)
+    entropy, _, change = along(entropy_fn, params, direction)
+    return entropy, change
+
+
+def along(
+    entropy_fn: Callable[..., Tensor], params: Params, direction: Params
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(entropy, first-order change, Simpson's change): both orders of `first_order` at once."""
+    entropy, start = directional(entropy_fn, params, direction)
     _, middle = directional(entropy_fn, moved(params, direction, 0.5), direction)
     _, end = directional(entropy_fn, moved(params, direction, 1.0), direction)
-    return entropy, (start + 4 * middle + end) / 6
+    return entropy, start, (start + 4 * middle + end) / 6
 
 
 def influence(

@@ -82,17 +82,21 @@ def adamw_preconditioner(
     optimizer: torch.optim.Optimizer,
     params: Mapping[str, Tensor],
     gradient: Mapping[str, Tensor] | None = None,
+    lr: float | None = None,
 ) -> dict[str, Tensor]:
     """The diagonal P by which AdamW scales a gradient: lr / (sqrt(v_hat) + eps).
 
-    v_hat is the bias-corrected second moment as the optimizer holds it; before its first step it
-    holds none, and `gradient` says what the first step will find: v_hat = gradient^2 then. Momentum
-    and weight decay are no part of P: a token's gradient has its share of an update through P.
+    v_hat is the bias-corrected second moment. A step takes its own gradient in before it divides:
+    with `gradient`, P is what the next step, on that gradient, divides by (v_hat = gradient^2 on
+    the first of all); without, P is that of the last step made. Momentum and weight decay are no
+    part of P: momentum spreads a gradient's share P g over this step and those that follow.
 
     Args:
         optimizer: Adam or AdamW.
         params: parameters by name, those of the optimizer.
-        gradient: the gradient of the first step, by name; needed where a parameter has no state.
+        gradient: the gradient of the step to come, by name, after any clipping; needed where a
+            parameter has no state yet.
+        lr: the learning rate; None takes the optimizer's as it stands.
 
     Returns:
         Tensors alike to params, in units of parameter per unit of gradient.
@@ -107,15 +111,16 @@ def adamw_preconditioner(
         if group is None or "betas" not in group:
             raise ValueError(f"adamw_preconditioner: {name} is no parameter of an Adam optimizer")
         state = optimizer.state.get(parameter, {})
-        if "exp_avg_sq" in state:
-            correction = 1 - group["betas"][1] ** float(state["step"])
-            v = state["exp_avg_sq"] / correction
-        elif gradient is not None:
-            v = gradient[name].detach().square()
-        else:
+        beta, steps, v = group["betas"][1], float(state.get("step", 0)), state.get("exp_avg_sq")
+        if v is None and gradient is None:
             raise ValueError(
                 f"adamw_preconditioner: {name} has no second moment yet; make a step first, or "
                 "pass gradient"
             )
-        out[name] = float(group["lr"]) / (v.sqrt() + group["eps"])
+        if gradient is not None:
+            new = (1 - beta) * gradient[name].detach().square()
+            v, steps = new if v is None else beta * v + new, steps + 1
+        assert v is not None
+        rate = float(group["lr"] if lr is None else lr)
+        out[name] = rate / ((v / (1 - beta**steps)).sqrt() + group["eps"])
     return out

@@ -215,7 +215,7 @@ def quadrants(advantages: Tensor, logp: Tensor, mask: Tensor) -> dict[str, Tenso
 
 
 def clipped_sides(
-    ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float
+    ratio: Tensor, advantages: Tensor, mask: Tensor, low: float | Tensor, high: float | Tensor
 ) -> dict[str, Tensor]:
     """The tokens that PPO's clip holds back, by side, each [B, T] bool.
 
@@ -226,8 +226,8 @@ def clipped_sides(
         ratio: [B, T] float, p / p0.
         advantages: [B, T] float.
         mask: [B, T], 1 where a token counts.
-        low: the lower bound is 1 - low.
-        high: the upper bound is 1 + high.
+        low: the lower bound is 1 - low; one number, or [B, T].
+        high: the upper bound is 1 + high; one number, or [B, T].
     """
     mask = mask.bool()
     return {

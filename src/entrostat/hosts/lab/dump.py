@@ -24,8 +24,13 @@ def rollouts_of(
     kept: Tensor,
     examples: Sequence[Example],
     texts: list[str],
+    change: Tensor | None = None,
+    influence: Tensor | None = None,
 ) -> Rollouts:
-    """The rollouts of `batch`, with the advantages that `train_batch`, its rows `kept`, has."""
+    """The rollouts of `batch`, with the advantages that `train_batch`, its rows `kept`, has.
+
+    `change` and `influence` [B, T] are an analysis's, where there is one.
+    """
     assert batch.rewards is not None
     assert batch.group is not None
     assert batch.old_entropy is not None
@@ -52,6 +57,8 @@ def rollouts_of(
         entropy=flatten(batch.old_entropy, batch.mask),
         advantage=flatten(advantage, batch.mask),
         pieces=token_pieces(policy.tokenizer, tokens),
+        change=None if change is None else flatten(change, batch.mask),
+        influence=None if influence is None else flatten(influence, batch.mask),
     )
 
 

@@ -31,12 +31,14 @@ class LanguageHead:
     softcap: float | None
     scale: float
 
-    def stats(self, model: Any, hidden: Tensor, targets: Tensor, temperature: float) -> TokenStats:
+    def stats(
+        self, model: Any, hidden: Tensor, targets: Tensor, temperature: float, moments: bool = False
+    ) -> TokenStats:
         """Statistics [n] of the tokens `targets` [n] that hidden states [n, D] predict."""
         layer = model.get_output_embeddings()
         return token_stats(
             hidden, layer.weight, targets, getattr(layer, "bias", None), temperature, self.softcap,
-            scale=self.scale,
+            moments, scale=self.scale,
         )  # fmt: skip
 
 

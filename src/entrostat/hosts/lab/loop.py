@@ -30,6 +30,7 @@ from ...logs.lines import JsonLines
 from ...logs.rollouts import save_rollouts
 from ...objective import Objective, make_objective
 from ...tasks import Task, make_task
+from . import analysis as dynamics
 from . import checkpoint as checkpoints
 from .dump import rollouts_of
 from .evaluation import evaluate
@@ -116,6 +117,7 @@ def train(
         run.describe(config, policy.packs, objective.describe())
         run.forget_after(start)
         metrics_log, evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
+        analysis_log = JsonLines(run.analysis)
         progress.begin(config, start)
 
         for iteration in range(start + 1, config.iterations + 1):
@@ -162,6 +164,16 @@ def train(
                 train_batch = objective.prepare(train_batch)
             measured = time.perf_counter()
 
+            # what the updates will do to entropy; `finish` below says what they did
+            analysis = None
+            if config.analyze.due(iteration) and len(kept):
+                analysis = dynamics.begin(
+                    policy, objective, optimizer, graded, train_batch, kept, sequences, config,
+                    _warm(config, updates + 1),
+                    generator(config.seed, iteration, "analysis", policy.device),
+                )  # fmt: skip
+            foreseen = time.perf_counter()
+
             # updates: epochs of minibatches, each cut into micro-batches that add up
             totals: dict[str, list[float]] = {}
             shuffle = generator(config.seed, iteration, "shuffle", torch.device("cpu"))
@@ -190,16 +202,30 @@ def train(
                 "time/sample": sampled - began,
                 "time/score": scored - sampled,
                 "time/measure": measured - scored,
-                "time/update": ended - measured,
-                "time/iteration": ended - began,
-                "time/tokens_per_second": n / (ended - began),
+                "time/update": ended - foreseen,
+                "time/iteration": ended - began - (foreseen - measured),
+                "time/tokens_per_second": n / (ended - began - (foreseen - measured)),
             }
+            change = None
+            if analysis is not None:
+                line, change = analysis.finish(iteration)
+                analysis_log.append([line])
+                metrics |= dynamics.numbers(line)
             metrics_log.append([{"iteration": iteration, **metrics}])
             last = iteration == config.iterations
             if config.save.rollouts_every and iteration % config.save.rollouts_every == 0:
                 save_rollouts(
                     rollouts_of(
-                        iteration, policy, sequences, batch, train_batch, kept, examples, texts
+                        iteration,
+                        policy,
+                        sequences,
+                        batch,
+                        train_batch,
+                        kept,
+                        examples,
+                        texts,
+                        change,
+                        None if analysis is None else analysis.influence,
                     ),
                     run.rollouts,
                 )

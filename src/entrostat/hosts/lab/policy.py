@@ -107,24 +107,27 @@ class Policy:
             [[t for t, keep in zip(*row, strict=True) if keep and t not in skip] for row in rows]
         )
 
-    def token_stats(self, sequences: Sequences, temperature: float) -> TokenStats:
-        """Log-prob and entropy of every completion token, with gradient.
+    def token_stats(
+        self, sequences: Sequences, temperature: float, moments: bool = False
+    ) -> TokenStats:
+        """Log-prob and entropy (and moments) of every completion token, with gradient.
 
-        Both [B, T] float32, 0 at mask 0. Packed where the model takes a mask of ours, else padded.
+        Each [B, T] float32, 0 at mask 0. Packed where the model takes a mask of ours, else padded.
         Without logits where the model's head is known and its vocabulary is large.
         """
         targets = sequences.completions[sequences.mask]  # [n]
         if self.head is None:
             logits = self._packed(sequences) if self.packs else self._padded(sequences)  # [n, V]
-            stats = token_stats_from_logits(logits, targets, temperature)
+            stats = token_stats_from_logits(logits, targets, temperature, moments)
         else:
             hidden = self._hidden(sequences)
-            stats = self.head.stats(self.model, hidden, targets, temperature)
+            stats = self.head.stats(self.model, hidden, targets, temperature, moments)
         place = sequences.mask.flatten().nonzero()[:, 0]
         return TokenStats(
             *(
                 x.new_zeros(sequences.mask.numel()).index_copy(0, place, x).view_as(sequences.mask)
-                for x in (stats.logp, stats.entropy)
+                for x in (stats.logp, stats.entropy, stats.sum_p2, stats.sum_p2_logp)
+                if x is not None
             )
         )
 

@@ -94,6 +94,11 @@ class RunDirectory:
         """One JSON object an evaluation and split."""
         return self.path / "evaluation.jsonl"
 
+    @property
+    def analysis(self) -> Path:
+        """One JSON object an analysed iteration."""
+        return self.path / "analysis.jsonl"
+
     def complete(self, iterations: int) -> bool:
         """Whether the run has the final model of so many iterations."""
         try:
@@ -119,7 +124,7 @@ class RunDirectory:
         """Drop what was logged after an iteration: it will be done again, exactly."""
         if iteration == 0:
             self.evaluations.unlink(missing_ok=True)
-        for path in (self.metrics, self.evaluations):
+        for path in (self.metrics, self.evaluations, self.analysis):
             if path.exists():
                 JsonLines(path).keep_until(iteration)
         for path in self.rollouts.glob("*.safetensors"):

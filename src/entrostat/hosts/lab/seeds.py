@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-Purpose = Literal["prompts", "sample", "shuffle", "select", "evaluate"]
+Purpose = Literal["prompts", "sample", "shuffle", "select", "evaluate", "analysis"]
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 

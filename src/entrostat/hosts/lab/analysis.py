@@ -1,0 +1,398 @@
+"""What one iteration's updates did to entropy, token by token (`train --analyze every=N`).
+
+Before the updates: what each token's gradient will do to the batch's entropy (influence), by one
+backward and one forward-mode pass. After them: what became of every token's entropy (the truth),
+what the closed-form estimators had said, and what the parameters' real change says to first order.
+
+It reads the policy and the optimizer and changes neither; its random stream is its own. It computes
+in float32 whatever the precision of training. In memory: three more copies of what is trained.
+
+Shapes: B rollouts of the iteration, T completion tokens at most; K rollouts trained on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...batch import Terms, TokenBatch, masked_mean
+from ...config import TrainConfig
+from ...dynamics import (
+    ESTIMATORS,
+    adamw_preconditioner,
+    agreement,
+    clipped_sides,
+    concentration,
+    covariance_table,
+    estimate,
+    flow,
+    forward_mode,
+    functional,
+    parts,
+    quadrants,
+)
+from ...dynamics.derivatives import along, directional
+from ...method.cov import covariance
+from ...objective import Objective
+from .dump import token_pieces
+from .policy import Policy
+from .rollout import Sequences
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+POSITIONS = 16  # bins at most
+TOKENS = 30  # decoded tokens listed
+CLOUD = 600  # points
+DIFFICULTIES = 5  # bins of a group's mean reward
+
+
+@dataclass
+class Analysis:
+    """An analysis begun; `finish` ends it.
+
+    Attributes:
+        policy: the policy, in float32.
+        before: statistics [B, T] at the start: logp, entropy, moments, outcome advantages, rewards.
+        trained: the rows trained on, prepared, with moments; [K, T].
+        kept: [K] row numbers.
+        terms: what the methods planned for all of `trained`.
+        start: the trained parameters as they were.
+        influence: [B, T] nats; 0 where not trained.
+        line: figures so far.
+        seconds: spent so far.
+    """
+
+    policy: Policy
+    sequences: Sequences
+    before: TokenBatch
+    trained: TokenBatch
+    kept: Tensor
+    terms: Terms
+    start: dict[str, Tensor]
+    influence: Tensor
+    config: TrainConfig
+    line: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def finish(self, iteration: int) -> tuple[dict[str, Any], Tensor]:
+        """After the updates: the line of analysis.jsonl, and the change of entropy [B, T], nats."""
+        began = time.perf_counter()
+        temperature, size = self.config.sampling.temperature, self.config.optim.micro_batch
+        after = self.policy.measure(self.sequences, temperature, size)
+        assert self.before.entropy is not None
+        truth = torch.where(self.before.mask, after.entropy - self.before.entropy, 0)
+        end = {name: p.detach() for name, p in self.policy.trained().items()}
+        direction = {name: end[name] - self.start[name] for name in end}
+        first, simpson = self._along(direction)
+        self.line = {
+            "iteration": iteration,
+            "change/mean": float(masked_mean(truth, self.before.mask)),
+            "change/first_order": float(masked_mean(first, self.before.mask)),
+            "change/simpson": float(masked_mean(simpson, self.before.mask)),
+        } | self.line
+        self._tables(truth, first, simpson, (after.logp - self.before.logp).exp())
+        self.seconds += time.perf_counter() - began
+        self.line["time/analysis"] = self.seconds
+        return finite(self.line), truth
+
+    def _along(self, direction: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Change [B, T] of first and third order along the updates' whole parameter change."""
+        first, simpson = [], []
+        with forward_mode(self.policy.model):
+            for rows in _pieces(self.sequences, self.config):
+                fn = functional(self.policy.model, self._entropy_of(rows))
+                _, one, three = along(fn, self.start, direction)
+                first.append(one)
+                simpson.append(three)
+        return torch.cat(first), torch.cat(simpson)
+
+    def _entropy_of(self, rows: Tensor) -> Callable[[], Tensor]:
+        part, temperature = self.sequences[rows], self.config.sampling.temperature
+        return lambda: self.policy.token_stats(part, temperature).entropy
+
+    def _tables(self, truth: Tensor, first: Tensor, simpson: Tensor, ratio: Tensor) -> None:
+        before, trained, kept = self.before, self.trained, self.kept
+        assert before.rewards is not None
+        assert before.entropy is not None
+        assert before.advantages is not None
+        assert trained.advantages is not None
+        mask, H = before.mask, before.entropy
+        influence = self.influence
+
+        A = torch.zeros_like(H)
+        A[kept] = trained.advantages.to(A.dtype)
+        used = torch.zeros_like(mask)
+        used[kept] = mask[kept]
+        cov = torch.zeros_like(H)
+        cov[kept] = covariance(trained.logp, A[kept], trained.mask)
+        guesses = {}
+        for name in ESTIMATORS:
+            guesses[name] = torch.zeros_like(H)
+            guesses[name][kept] = estimate(name, trained)
+
+        self.line |= {
+            "influence/top_1": concentration(influence, used, 0.01),
+            "influence/top_10": concentration(influence, used, 0.1),
+            "cov/mean": float(masked_mean(cov, used)),
+            "estimators": {
+                name: {
+                    "where": asdict(agreement(guess, truth, used)),
+                    "which": asdict(agreement(guess, influence, used)),
+                }
+                for name, guess in guesses.items()
+            }
+            | {
+                name: {"where": asdict(agreement(change, truth, used))}
+                for name, change in (("first_order", first), ("simpson", simpson))
+            },
+            "flow": {
+                "influence": asdict(flow(influence, used)),
+                "opefo": asdict(flow(guesses["opefo"], used)),
+                "change": asdict(flow(truth, mask)),
+            },
+            "covariance": {f"{s:g}": x for s, x in covariance_table(cov, used).items()},
+            "quantiles": {
+                f"{q:g}": float(x)
+                for q, x in zip(
+                    QUANTILES,
+                    torch.quantile(H[mask].double(), H.new_tensor(QUANTILES).double()),
+                    strict=True,
+                )
+            },
+        }
+
+        def table(members: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
+            found = parts(members, mask, H, truth, influence)
+            return {name: asdict(part) for name, part in found.items()}
+
+        right = (before.rewards >= 1)[:, None] & mask
+        by_reward = table({"right": right, "wrong": mask & ~right})
+        by_sign = table({"positive": (A > 0) & mask, "negative": (A < 0) & mask})
+        bounds = torch.zeros_like(H), torch.full_like(H, math.inf)
+        bounds[0][kept] = self.terms.ratio_min.to(H.dtype)
+        bounds[1][kept] = self.terms.ratio_max.to(H.dtype)
+        clipped = table(clipped_sides(ratio, A, mask, 1 - bounds[0], bounds[1] - 1))
+        self.line |= {
+            "entropy": {k: v["entropy"] for k, v in (by_reward | by_sign).items() if v["share"]},
+            "quadrants": table(quadrants(A, before.logp, mask)),
+            "correct": by_reward,
+            "clipped": {
+                k: {"share": v["share"], "change": v["change"]} for k, v in clipped.items()
+            },
+            "position": self._positions(table),
+            "tokens": self._by_token(truth),
+            "difficulty": _difficulty(before, cov, kept),
+            "cloud": self._cloud(before.advantages, used),
+        }
+
+    def _positions(
+        self, table: Callable[[dict[str, Tensor]], dict[str, dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        B, T = self.before.mask.shape
+        width = math.ceil(T / POSITIONS)
+        place = torch.arange(T, device=self.before.mask.device).expand(B, T)
+        bins = {
+            str(i): (place >= i) & (place < i + width) & self.before.mask
+            for i in range(0, T, width)
+        }
+        counts = {name: int(member.sum()) for name, member in bins.items()}
+        rows = table({name: member for name, member in bins.items() if counts[name]})
+        return [
+            {"from": int(i), "to": int(i) + width, "tokens": counts[i]}
+            | {key: row[key] for key in ("influence", "change", "entropy")}
+            for i, row in rows.items()
+        ]
+
+    def _by_token(self, truth: Tensor) -> list[dict[str, Any]]:
+        """The decoded tokens whose influences add up to most, either way."""
+        mask = self.before.mask
+        assert self.before.entropy is not None
+        ids, place = torch.unique(self.sequences.completions[mask], return_inverse=True)
+        count = torch.bincount(place, minlength=len(ids))
+        sums = {
+            name: torch.zeros(len(ids), dtype=torch.float64, device=mask.device).index_add_(
+                0, place, values[mask].double()
+            )
+            for name, values in (
+                ("influence", self.influence), ("change", truth), ("entropy", self.before.entropy)
+            )
+        }  # fmt: skip
+        largest = sums["influence"].abs().argsort(descending=True, stable=True)[:TOKENS]
+        texts = token_pieces(self.policy.tokenizer, ids[largest])
+        return [
+            {
+                "text": texts[int(ids[i])],
+                "count": int(count[i]),
+                "influence": float(sums["influence"][i]),
+                "change": float(sums["change"][i]) / int(mask.sum()),
+                "entropy": float(sums["entropy"][i]) / int(count[i]),
+            }
+            for i in largest.tolist()
+        ]
+
+    def _cloud(self, outcome: Tensor, used: Tensor) -> dict[str, list[list[float]]]:
+        """(A, log p) of some tokens, before and after the methods' edits and weights."""
+        edited = torch.zeros_like(self.before.logp)
+        edited[self.kept] = (self.terms.advantage * self.terms.weight).to(edited.dtype)
+        plain = outcome[:, None].expand_as(edited)
+        n = int(used.sum())
+        some = torch.arange(0, n, max(1, math.ceil(n / CLOUD)), device=used.device)
+        points = {
+            name: torch.stack([A[used][some], self.before.logp[used][some]], -1)
+            for name, A in (("before", plain), ("after", edited))
+        }
+        return {name: (xy.double() * 1e4).round().div(1e4).tolist() for name, xy in points.items()}
+
+
+def begin(
+    policy: Policy,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    graded: TokenBatch,
+    train_batch: TokenBatch,
+    kept: Tensor,
+    sequences: Sequences,
+    config: TrainConfig,
+    lr: float,
+    generator: torch.Generator,
+) -> Analysis:
+    """Before an iteration's updates: the tokens' influences on the batch's mean entropy.
+
+    An influence is the token's share of what one AdamW step (without momentum, on all that is
+    trained on, at learning rate `lr`, its gradient norm clipped as configured) does to the mean
+    entropy of the whole rollout batch, to first order: c_i = -(dL/dlp_i dlp_i + dL/dH_i dH_i), with
+    d the derivative along P grad H and L the loss as the methods make it. They add up to
+    <grad H, -P grad L>.
+
+    Args:
+        policy: at the start of the iteration.
+        objective: its loss.
+        optimizer: AdamW, as the last iteration left it.
+        graded: the rollout batch [B, T] with outcome advantages [B].
+        train_batch: its rows `kept`, prepared [K, T]; at least one.
+        kept: [K] row numbers.
+        sequences: the rollout batch's.
+        config: the run's.
+        lr: learning rate of the iteration's first update.
+        generator: for a plan's random selections; none of the training's streams.
+    """
+    began = time.perf_counter()
+    policy = replace(policy, autocast=nullcontext, half=None)
+    temperature = config.sampling.temperature
+    pieces = list(_pieces(sequences, config))
+    with torch.no_grad():
+        found = [policy.token_stats(sequences[rows], temperature, moments=True) for rows in pieces]
+    names = ("logp", "entropy", "sum_p2", "sum_p2_logp")
+    now = {name: torch.cat([getattr(stats, name) for stats in found]) for name in names}
+    before = graded.replace(**now, old_logp=now["logp"], old_entropy=now["entropy"])
+    trained = train_batch.replace(
+        **{name: values[kept] for name, values in now.items()},
+        old_logp=now["logp"][kept], old_entropy=now["entropy"][kept],
+    )  # fmt: skip
+    terms = objective.plan(trained, generator)
+    of_logp, of_entropy = (
+        torch.zeros_like(now["logp"]).index_copy(0, kept, x)
+        for x in _loss_gradient(objective, trained, terms)
+    )
+
+    parameters = policy.trained()
+    entropy_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    loss_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    N = before.mask.sum()
+    for rows in pieces:
+        stats = policy.token_stats(sequences[rows], temperature)
+        loss = (of_logp[rows] * stats.logp + of_entropy[rows] * stats.entropy).sum()
+        for value, total, keep in (
+            (stats.entropy.sum() / N, entropy_gradient, True), (loss, loss_gradient, False)
+        ):  # fmt: skip
+            leaves = list(parameters.values())
+            gradients = torch.autograd.grad(value, leaves, retain_graph=keep, allow_unused=True)
+            for name, g in zip(parameters, gradients, strict=True):
+                if g is not None:
+                    total[name] += g
+    norm = torch.stack(list(torch._foreach_norm(list(loss_gradient.values())))).norm()
+    clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
+    first = {name: clip * g for name, g in loss_gradient.items()}
+    P = adamw_preconditioner(optimizer, parameters, first, lr)
+    direction = {name: clip * P[name] * g for name, g in entropy_gradient.items()}
+    predicted = -sum(
+        float((direction[name].double() * loss_gradient[name].double()).sum()) for name in direction
+    )
+
+    start = {name: p.detach().clone() for name, p in parameters.items()}
+    shares = []
+    with forward_mode(policy.model):
+        for rows in pieces:
+            part = sequences[rows]
+
+            def both(part: Sequences = part) -> Tensor:
+                stats = policy.token_stats(part, temperature)
+                return torch.stack([stats.logp, stats.entropy])
+
+            _, (dlp, dH) = directional(functional(policy.model, both), start, direction)
+            shares.append(-(of_logp[rows] * dlp + of_entropy[rows] * dH))
+    influence = torch.cat(shares)
+    line = {
+        "influence/sum": float(influence.double().sum()),
+        "influence/predicted": predicted,
+    }
+    return Analysis(
+        policy, sequences, before, trained, kept, terms, start, influence, config, line,
+        time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _pieces(sequences: Sequences, config: TrainConfig) -> tuple[Tensor, ...]:
+    rows = torch.arange(len(sequences.tokens), device=sequences.tokens.device)
+    return rows.split(config.optim.micro_batch)
+
+
+def _loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor]:
+    """dL/dlp and dL/dH [K, T] of the whole batch's loss, on the first update."""
+    assert batch.entropy is not None
+    logp = batch.logp.clone().requires_grad_()
+    entropy = batch.entropy.clone().requires_grad_()
+    loss = objective.loss(batch.replace(logp=logp, entropy=entropy), terms).loss
+    found = torch.autograd.grad(loss, (logp, entropy), allow_unused=True)
+    return tuple(torch.zeros_like(logp) if g is None else g for g in found)  # pyrefly: ignore
+
+
+def _difficulty(batch: TokenBatch, cov: Tensor, kept: Tensor) -> list[dict[str, Any]]:
+    """Mean covariance by the prompts' mean reward, in equal bins of it; trained groups alone."""
+    assert batch.rewards is not None
+    assert batch.group is not None
+    rows = []
+    for g in batch.group[kept].unique().tolist():
+        member = batch.group == g
+        inside = batch.mask & member[:, None]
+        rows.append((float(batch.rewards[member].mean()), float(masked_mean(cov, inside))))
+    low, high = min(r for r, _ in rows), max(r for r, _ in rows)
+    width = (high - low) / DIFFICULTIES or 1.0
+    bins: dict[int, list[float]] = {}
+    for reward, value in rows:
+        bins.setdefault(min(int((reward - low) / width), DIFFICULTIES - 1), []).append(value)
+    return [
+        {"from": low + i * width, "to": low + (i + 1) * width, "prompts": len(values),
+         "cov": sum(values) / len(values)}
+        for i, values in sorted(bins.items())
+    ]  # fmt: skip
+
+
+def finite(value: Any) -> Any:
+    """Plain data without what JSON has no word for: NaN and infinities become None."""
+    if isinstance(value, dict):
+        return {key: finite(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def numbers(line: dict[str, Any]) -> dict[str, float]:
+    """The flat figures of a line, for the metrics of the iteration."""
+    return {k: v for k, v in line.items() if "/" in k and v is not None}
