@@ -1,0 +1,210 @@
+"""veRL: metrics from the console or the file logger, rollouts from `trainer.rollout_data_dir`.
+
+Read beside veRL 0.9.1. The console logger prints `step:12 - actor/entropy:0.43 - ...`
+(`utils/logger/aggregate_logger.py`), the file logger writes {"step": 12, "data": {...}}
+(`utils/tracking.py`), rollouts are N.jsonl of input, output, gts, score, step and what the reward
+function returned (`RayPPOTrainer._write_generations`): texts only.
+
+`actor/entropy` is the exact entropy of logits divided by the rollout temperature, computed with
+the old log-probs before the updates, and aggregated by `agg_loss` with the loss's `loss_agg_mode`:
+under `seq-mean-token-sum` it is the entropy of a sequence, not of a token. `actor/pg_clipfrac`
+counts both sides of the clip range, so it is neither `clip/high` nor `clip/low`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..run import Run
+from .source import (
+    ANSI,
+    Given,
+    Log,
+    Means,
+    Rollout,
+    UnreadableError,
+    clean,
+    finish,
+    lines,
+    number,
+    parse,
+    read_dump,
+    short,
+    step_of,
+)
+
+NAMES = {
+    "actor/entropy": "entropy/exact",
+    "actor/entropy_loss": "entropy/exact",
+    "critic/score/mean": "reward/mean",
+    "critic/rewards/mean": "reward/mean",
+    "response_length/mean": "rollout/length_mean",
+    "actor/grad_norm": "grad/norm",
+}
+STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
+REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
+MODE = re.compile(r"loss_agg_mode['\"]?\s*[:=]\s*['\"]?(token-mean|token-sum|seq-[a-z-]{1,32})")
+LIMIT = math.log(2**24)  # nats: more than a token of any vocabulary can have
+
+MODES = {
+    "token-mean": "the mean over response tokens",
+    "token-sum": "the sum over the batch's response tokens (loss_agg_mode token-sum)",
+    "seq-mean-token-mean": (
+        "the mean over responses of the mean over a response's tokens (loss_agg_mode "
+        "seq-mean-token-mean)"
+    ),
+    "seq-mean-token-sum": (
+        "the mean over responses of the sum over a response's tokens (loss_agg_mode "
+        "seq-mean-token-sum), not an entropy per token"
+    ),
+    "seq-mean-token-sum-norm": (
+        "the mean over responses of the sum over a response's tokens over a constant "
+        "(loss_agg_mode seq-mean-token-sum-norm), not an entropy per token"
+    ),
+}
+PER_TOKEN = ("token-mean", "seq-mean-token-mean")
+ENTROPY_IS = (
+    "exact: the full next-token entropy of logits divided by the rollout temperature (which the "
+    "log does not name), in nats, {when}, aggregated as the loss is: {how} (veRL 0.9.1)"
+)
+BEFORE, DURING = "under the policy before the iteration's updates", "during the updates"
+UNSAID = (
+    "the log does not say which loss_agg_mode; the default, token-mean, is the mean over "
+    "response tokens"
+)
+TOO_LARGE = (
+    "the log does not say which loss_agg_mode, but the values are too large for a token: they are "
+    "sums over tokens"
+)
+NONE = "none: the log has no actor/entropy"
+
+
+def is_line(text: str) -> bool:
+    """Whether a line of a console is metrics."""
+    return "step:" in text and STEP.search(ANSI.sub("", text)) is not None
+
+
+def is_record(record: Mapping[str, Any]) -> bool:
+    """Whether a JSON object is the file logger's, or a rollout."""
+    return _is_metrics(record) or _is_rollout(record)
+
+
+def _is_metrics(record: Mapping[str, Any]) -> bool:
+    return "step" in record and isinstance(record.get("data"), dict)
+
+
+def _is_rollout(record: Mapping[str, Any]) -> bool:
+    texts = all(isinstance(record.get(key), str) for key in ("input", "output"))
+    return texts and "score" in record and "step" in record
+
+
+def read(files: Sequence[Path], given: Given) -> Run | None:
+    """The run of all `files`, in their order."""
+    log, means = Log(given, NAMES), Means()
+    mode: str | None = None
+    keys: set[str] = set()
+    where: dict[int, list[Path]] = {}
+    for path in files:
+        for count, text, whole in lines(path, given):
+            if text.lstrip()[:2] == '{"':
+                try:
+                    record = parse(text)
+                except UnreadableError as error:
+                    given.problem(path, count, str(error))
+                    continue
+                if isinstance(record, dict) and _is_metrics(record):
+                    keys |= record["data"].keys()
+                    log.add(path, count, record["step"], record["data"])
+                elif isinstance(record, dict) and _is_rollout(record):
+                    if (found := _rollout(record)) is None:
+                        given.problem(path, count, f"step {short(record['step'])} is no step")
+                        continue
+                    step, rollout = found
+                    means.rollout(step, rollout)
+                    if path not in where.setdefault(step, []):
+                        where[step].append(path)
+                else:
+                    given.problem(path, count, "neither metrics nor a rollout of veRL")
+                continue
+            if found_mode := MODE.search(text):
+                mode = found_mode[1]
+            if "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
+                figures = _figures(path, count, text[begin.end() :], whole, given)
+                keys |= figures.keys()
+                log.add(path, count, begin[1], figures)
+    metrics = log.metrics()
+    entropy_is, logged = _entropy(metrics, keys, mode)
+    if logged:
+        metrics = [{LOGGED.get(k, k): v for k, v in row.items()} for row in metrics]
+    if not metrics:
+        rows = means.rows()
+        metrics = [{"iteration": step, **rows[step]} for step in sorted(rows)]
+        if metrics:
+            given.notes.append("There are rollouts, but no metrics; rewards are their means.")
+    dumps = {
+        step: partial(read_dump, given.root, where[step], step, _rollouts) for step in sorted(where)
+    }
+    if dumps:
+        given.notes.append("Rollouts are texts: veRL's dump has no tokens.")
+    return finish(given, "veRL", entropy_is, metrics, dumps)
+
+
+LOGGED = {"entropy/exact": "entropy/logged"}
+
+
+def _entropy(metrics: list[dict[str, Any]], keys: set[str], mode: str | None) -> tuple[str, bool]:
+    """Which entropy it is, and whether it is none of a token."""
+    values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
+    if not values:
+        return NONE, False
+    when = BEFORE if "actor/entropy" in keys else DURING
+    if mode is not None:
+        known = mode in MODES
+        how = MODES[mode] if known else f"loss_agg_mode {mode}, which is not known here"
+        return ENTROPY_IS.format(when=when, how=how), mode not in PER_TOKEN
+    large = max(values) > LIMIT
+    return ENTROPY_IS.format(when=when, how=TOO_LARGE if large else UNSAID), large
+
+
+def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dict[str, Any]:
+    """`name:value - name:value`; the last of a line without an end may be cut, and is left out."""
+    parts = REPEATED.sub("", text).split(" - ")
+    if not whole:
+        cut = parts.pop()
+        given.problem(path, line, f"the line has no end; its last figure {short(cut)} is left out")
+    figures: dict[str, Any] = {}
+    for part in parts:
+        name, colon, value = part.rpartition(":")
+        value = value.strip()
+        if colon and name.strip() and (number(value) is not None or value in ("True", "False")):
+            figures[name.strip()] = value
+        elif part.strip():
+            given.problem(path, line, f"{short(part.strip())} is not name:number")
+    return figures
+
+
+def _rollout(record: Mapping[str, Any]) -> tuple[int, Rollout] | None:
+    step, score = step_of(record["step"]), number(record["score"])
+    if step is None:
+        return None
+    prompt = clean(record["input"])
+    reward = math.nan if score is None else score
+    return step, Rollout(reward, prompt, prompt, clean(record["output"]))
+
+
+def _rollouts(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
+    for count, text, _ in lines(path, given):
+        if text.lstrip()[:2] != '{"':
+            continue
+        try:
+            record = parse(text)
+        except UnreadableError as error:
+            given.problem(path, count, str(error))
+            continue
+        if isinstance(record, dict) and _is_rollout(record) and (found := _rollout(record)):
+            yield found
