@@ -164,7 +164,7 @@ def test_entropy_by_reward_is_that_of_the_rollouts(analysed: Path) -> None:
 
 
 def test_lora_and_a_large_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("entrostat.hosts.lab.policy.SMALLEST_VOCABULARY", 4)
+    monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALLEST_VOCABULARY", 4)
     done = run(tmp_path / "a", 1, iterations=2, lora={"rank": 2}, optim={"lr": 1e-3})
     assert load_policy(from_dict({})).head is not None
     for line in lines(done):

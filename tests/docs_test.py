@@ -22,7 +22,7 @@ MODULES = sorted(
 )
 # from the top of the house to its cellar; a room imports from those after it
 ROOMS = (
-    "cli", "study", "report", "hosts", "evaluate", "tasks", "config", "logs", "dynamics",
+    "cli", "study", "report", "hosts", "evaluate", "law", "tasks", "config", "logs", "dynamics",
     "objective", "method", "loss", "control", "advantage", "stats", "batch", "_plugins", "errors",
     "_names", "_version",
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import dynamics
+    from . import dynamics, law
     from .advantage import advantages
     from .batch import Terms, TokenBatch
     from .config import TrainConfig
@@ -29,6 +29,7 @@ _HOME = {
     "TokenBatch": ".batch",
     "TrainConfig": ".config",
     "dynamics": ".dynamics",
+    "law": ".law",
     "metrics": ".evaluate.metrics",
     "train": ".hosts.lab",
     "Rollouts": ".logs.rollouts",
@@ -53,7 +54,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'entrostat' has no attribute {name!r}")
     module = import_module(_HOME[name], __name__)
-    value = module if name in ("metrics", "dynamics") else getattr(module, name)
+    value = module if name in ("metrics", "dynamics", "law") else getattr(module, name)
     globals()[name] = value
     return value
 
@@ -77,6 +78,7 @@ __all__ = [
     "__version__",
     "advantages",
     "dynamics",
+    "law",
     "load_rollouts",
     "make_objective",
     "make_task",

@@ -22,6 +22,8 @@ entrostat: an entropy thermostat for reinforcement learning with verifiable rewa
   entrostat study      run several trainings side by side and compare them
   entrostat methods    list the methods; `entrostat methods NAME` explains one
   entrostat report     write report.html for a run, or one page that compares several
+  entrostat analyze    the same page for a run of TRL, veRL, prime-rl, slime, or any CSV
+  entrostat law        fit R = -a exp(H) + b: what entropy was traded for, and where it ends
   entrostat pretrain   make the tiny policy that ships with entrostat
 
 Examples:
@@ -62,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "study": _study,
         "methods": _methods,
         "report": _report,
+        "analyze": _analyze,
+        "law": _law,
         "pretrain": _pretrain,
     }
     for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows ? for an arrow, no traceback
@@ -324,6 +328,82 @@ def _report(args: list[str]) -> int:
         path = write_comparison(paths, Path(output or "report.html"))
     print(f"report: {path}")
     return 0
+
+
+def _analyze(args: list[str]) -> int:
+    text = (
+        "usage: entrostat analyze PATH [--output FILE.html] [--format FORMAT]\n"
+        "                              [--step NAME] [--entropy NAME] [--score NAME]\n\n"
+        "Read a run of any known trainer (a file or a directory), say which entropy it logged and\n"
+        "what could not be read, and write the report page.\n\n"
+        "  --format     entrostat, trl, verl, prime_rl, slime or table; default: by the contents\n"
+        "  --step, --entropy, --score    a table's own names of these columns\n"
+        "  --output     default: RUN/report.html for our own run, else NAME.report.html here\n\n"
+        "Examples:\n"
+        "  entrostat analyze outputs/checkpoint-500\n"
+        "  entrostat analyze verl.log --output verl.html\n"
+        "  entrostat analyze log.csv --step update --entropy H --score accuracy\n"
+    )
+    if not args or "-h" in args or "--help" in args:
+        print(text, end="")
+        return 0 if args else 2
+    output, args = _take(args, "output")
+    format, args = _take(args, "format")
+    columns = {}
+    for kind in ("step", "entropy", "score"):
+        name, args = _take(args, kind)
+        if name is not None:
+            columns[kind] = name
+    if len(args) != 1 or args[0].startswith("-"):
+        raise ValueError(f"analyze takes one path, got {' '.join(args) or 'none'}; see --help")
+    from .logs.importers import read
+    from .report import write_report
+
+    run = read(args[0], format, columns or None)
+    if output is None:
+        ours = run.source == "entrostat"
+        output = run.path / "report.html" if ours else f"{run.path.resolve().name}.report.html"
+    first, last = run.metrics[0]["iteration"], run.metrics[-1]["iteration"]
+    print(f"source: {run.source}, {len(run.metrics)} steps ({first} to {last})")
+    print(f"entropy: {run.entropy_is}")
+    for problem in run.problems[:5]:
+        where = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+        print(f"left out: {where}: {problem.reason}")
+    if len(run.problems) > 5:
+        print(f"left out: {len(run.problems) - 5} more, listed in the report")
+    print(f"report: {write_report(run, Path(output))}")
+    return 0
+
+
+def _law(args: list[str]) -> int:
+    text = (
+        "usage: entrostat law RUN [RUN...] [--score NAME] [--share X] [--output FILE.json]\n\n"
+        "Fit R = -a exp(H) + b to a run's entropy and score: coefficients and ceiling (the score\n"
+        "at entropy 0) with 95% intervals, how well the first part of the run predicts the rest,\n"
+        "and what speaks against the fit. With models of several sizes, coefficients against size.\n"
+        "\n"
+        "  --score      a metric, or a figure of the evaluations as avg@k; default reward/mean\n"
+        "  --share      the part that predicts the rest; default 0.15\n\n"
+        "Examples:\n"
+        "  entrostat law runs/demo/grpo\n"
+        "  entrostat law runs/three_seeds/* --output laws.json\n"
+    )
+    if not args or "-h" in args or "--help" in args:
+        print(text, end="")
+        return 0 if args else 2
+    score, args = _take(args, "score")
+    share, args = _take(args, "share")
+    output, args = _take(args, "output")
+    for word in args:
+        if word.startswith("-"):
+            raise ValueError(f"unknown option {word!r}; see entrostat law --help")
+    try:
+        part = 0.15 if share is None else float(share)
+    except ValueError:
+        raise ValueError(f"--share must be a number between 0 and 1, got {share!r}") from None
+    from .study.laws import run_law
+
+    return run_law(args, score, part, output)
 
 
 def _pretrain(args: list[str]) -> int:

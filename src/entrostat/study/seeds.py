@@ -7,7 +7,6 @@ deviation. It speaks of the seeds of this job, not of other jobs.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from statistics import mean, stdev
 from ..config import TrainConfig
 from ..logs.run import read_run
 from ..report import comparison_rows
+from ..report.seeds import by_settings, common_name
 
 LEVEL = 0.95
 
@@ -75,14 +75,10 @@ def group_by_seed(configs: Mapping[str, TrainConfig], paths: Mapping[str, Path])
         configs: settings by run name.
         paths: run directories, of those that are done.
     """
-    together: dict[str, list[str]] = {}
-    for name in paths:
-        settings = dataclasses.replace(configs[name], seed=0, output="")
-        key = json.dumps(dataclasses.asdict(settings), sort_keys=True, default=str)
-        together.setdefault(key, []).append(name)
+    settings = {name: dataclasses.asdict(configs[name]) for name in paths}
     return [
-        Group(_common(names), tuple(names), _figures([paths[name] for name in names]))
-        for names in together.values()
+        Group(common_name(names), tuple(names), _figures([paths[name] for name in names]))
+        for names in by_settings(settings)
         if len(names) > 1
     ]
 
@@ -106,12 +102,3 @@ def _figures(paths: Sequence[Path]) -> dict[str, Interval]:
     }
     known = {key: [v for v in values if v is not None] for key, values in columns.items()}
     return {key: interval(values) for key, values in known.items() if len(values) == len(paths)}
-
-
-def _common(names: Sequence[str]) -> str:
-    """What the names begin with, without a separator or a lone word for the seed at its end."""
-    first, last = min(names), max(names)
-    size = next(
-        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
-    )
-    return first[:size].rstrip("-_+.").removesuffix("-s").removesuffix("-seed") or first

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from ..._names import unknown
 from ...config import TINY, TrainConfig
-from ...errors import in_one_line
 from ...stats import TokenStats, token_stats_from_logits
-from .head import SMALLEST_VOCABULARY, LanguageHead, caught, find_head
+from .abilities import can_pack, can_share, known_head
+from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
-from .rollout import Sequences, positions, sample
+from .rollout import Sequences, positions
 
 SMALL = 10_000_000
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -117,10 +117,10 @@ class Policy:
         """
         targets = sequences.completions[sequences.mask]  # [n]
         if self.head is None:
-            logits = self._packed(sequences) if self.packs else self._padded(sequences)  # [n, V]
+            logits = self.packed(sequences) if self.packs else self.padded(sequences)  # [n, V]
             stats = token_stats_from_logits(logits, targets, temperature, moments)
         else:
-            hidden = self._hidden(sequences)
+            hidden = self.hidden(sequences)
             stats = self.head.stats(self.model, hidden, targets, temperature, moments)
         place = sequences.mask.flatten().nonzero()[:, 0]
         return TokenStats(
@@ -131,7 +131,7 @@ class Policy:
             )
         )
 
-    def _hidden(self, sequences: Sequences) -> Tensor:
+    def hidden(self, sequences: Sequences) -> Tensor:
         """[n, D]: what the head would see of the places that predict completion tokens."""
         if self.packs:
             packed = pack(sequences)
@@ -146,13 +146,13 @@ class Policy:
         # the head multiplies in half precision then, whatever the last norm gives
         return hidden if self.half is None else hidden.to(self.half)
 
-    def _packed(self, sequences: Sequences) -> Tensor:
+    def packed(self, sequences: Sequences) -> Tensor:
         """[n, V] logits."""
         packed = pack(sequences)
         with only_at(self.model, packed.source):
             return self._run_packed(packed).logits
 
-    def _padded(self, sequences: Sequences) -> Tensor:
+    def padded(self, sequences: Sequences) -> Tensor:
         """[n, V] logits."""
         T = sequences.mask.shape[1]
         return self._run_padded(sequences).logits[:, -T - 1 : -1][sequences.mask]
@@ -261,90 +261,12 @@ def load_policy(config: TrainConfig) -> Policy:
     )
     # weights are float32: without autocast the two ways to compute differ by rounding alone
     policy.autocast = nullcontext
-    policy.packs = _can_pack(policy)
-    policy.shares = _can_share(policy, config.model)
-    policy.head = _known_head(policy)
+    policy.packs = can_pack(policy)
+    policy.shares = can_share(policy, config.model)
+    policy.head = known_head(policy)
     policy.autocast = autocast
     policy.half = _DTYPES.get(config.precision)
     return policy
-
-
-@torch.no_grad()
-def _known_head(policy: Policy) -> LanguageHead | None:
-    """The model's head, if it is large and computes what its configuration says."""
-    head = find_head(policy.model)
-    if head is None or policy.model.get_output_embeddings().weight.shape[0] < SMALLEST_VOCABULARY:
-        return None
-    probe = _probe(policy)
-    targets = probe.completions[probe.mask]
-    try:
-        plain = token_stats_from_logits(policy._padded(probe), targets)
-        policy.head = head
-        stats = head.stats(policy.model, policy._hidden(probe), targets, 1.0)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return None
-    same = all(
-        torch.allclose(a, b, atol=1e-3)
-        for a, b in ((plain.logp, stats.logp), (plain.entropy, stats.entropy))
-    )
-    return head if same else None
-
-
-def _probe(policy: Policy) -> Sequences:
-    """Four short sequences, two of one prompt, one of these cut short."""
-    V = policy.model.config.get_text_config().vocab_size
-    ids = torch.arange(4 * 9, device=policy.device).view(4, 9) % V
-    ids[1, :4] = ids[0, :4]
-    attention = torch.ones_like(ids)
-    attention[2:, 0] = 0
-    attention[1, 7:] = 0
-    return Sequences(
-        ids, attention, 4, attention[:, 4:].bool(), torch.zeros(4, 5, device=policy.device),
-        torch.ones(4, dtype=torch.bool, device=policy.device),
-        torch.tensor([0, 0, 1, 2], device=policy.device),
-    )  # fmt: skip
-
-
-def _can_share(policy: Policy, name: str) -> bool:
-    """Whether sampling may branch the model's cache from a prompt to its rollouts.
-
-    Raises:
-        ValueError: the model keeps no cache that sampling could use at all.
-    """
-    reason = ""
-    for share in (True, False):
-        try:
-            sample(
-                policy.model, [[1, 2], [1]], rollouts=2, max_new_tokens=3, eos=[], pad=0,
-                generator=torch.Generator(policy.device).manual_seed(0), share=share,
-            )  # fmt: skip
-        except (AttributeError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            reason = in_one_line(error)[:300]
-        else:
-            return share
-    raise ValueError(f"model {name!r}: cannot sample from it ({reason})")
-
-
-@torch.no_grad()
-def _can_pack(policy: Policy) -> bool:
-    """Whether packed sequences give what padded ones do: asked of the model itself.
-
-    Recurrent layers and sliding windows count places, not positions, and would mix neighbours.
-    """
-    settings = policy.model.config.get_text_config()
-    kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
-    if settings._attn_implementation != "sdpa" or kinds != {"full_attention"}:
-        return False
-    if getattr(settings, "sliding_window", None) and getattr(settings, "use_sliding_window", True):
-        return False
-    probe = _probe(policy)
-    try:
-        packed, padded = policy._packed(probe).float(), policy._padded(probe).float()
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return False
-    return packed.shape == padded.shape and torch.allclose(
-        packed.log_softmax(-1), padded.log_softmax(-1), atol=1e-3
-    )
 
 
 def _device(name: str) -> torch.device:

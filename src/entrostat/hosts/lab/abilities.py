@@ -1,0 +1,96 @@
+"""What a model can do, asked of the model itself on a few short sequences.
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...errors import in_one_line
+from ...stats import token_stats_from_logits
+from .head import SMALLEST_VOCABULARY, LanguageHead, find_head
+from .rollout import Sequences, sample
+
+if TYPE_CHECKING:
+    from .policy import Policy
+
+
+@torch.no_grad()
+def known_head(policy: Policy) -> LanguageHead | None:
+    """The model's head, if it is large and computes what its configuration says."""
+    head = find_head(policy.model)
+    if head is None or policy.model.get_output_embeddings().weight.shape[0] < SMALLEST_VOCABULARY:
+        return None
+    few = probe(policy)
+    targets = few.completions[few.mask]
+    try:
+        plain = token_stats_from_logits(policy.padded(few), targets)
+        policy.head = head
+        stats = head.stats(policy.model, policy.hidden(few), targets, 1.0)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return None
+    same = all(
+        torch.allclose(a, b, atol=1e-3)
+        for a, b in ((plain.logp, stats.logp), (plain.entropy, stats.entropy))
+    )
+    return head if same else None
+
+
+def probe(policy: Policy) -> Sequences:
+    """Four short sequences, two of one prompt, one of these cut short."""
+    V = policy.model.config.get_text_config().vocab_size
+    ids = torch.arange(4 * 9, device=policy.device).view(4, 9) % V
+    ids[1, :4] = ids[0, :4]
+    attention = torch.ones_like(ids)
+    attention[2:, 0] = 0
+    attention[1, 7:] = 0
+    return Sequences(
+        ids, attention, 4, attention[:, 4:].bool(), torch.zeros(4, 5, device=policy.device),
+        torch.ones(4, dtype=torch.bool, device=policy.device),
+        torch.tensor([0, 0, 1, 2], device=policy.device),
+    )  # fmt: skip
+
+
+def can_share(policy: Policy, name: str) -> bool:
+    """Whether sampling may branch the model's cache from a prompt to its rollouts.
+
+    Raises:
+        ValueError: the model keeps no cache that sampling could use at all.
+    """
+    reason = ""
+    for share in (True, False):
+        try:
+            sample(
+                policy.model, [[1, 2], [1]], rollouts=2, max_new_tokens=3, eos=[], pad=0,
+                generator=torch.Generator(policy.device).manual_seed(0), share=share,
+            )  # fmt: skip
+        except (AttributeError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            reason = in_one_line(error)[:300]
+        else:
+            return share
+    raise ValueError(f"model {name!r}: cannot sample from it ({reason})")
+
+
+@torch.no_grad()
+def can_pack(policy: Policy) -> bool:
+    """Whether packed sequences give what padded ones do: asked of the model itself.
+
+    Recurrent layers and sliding windows count places, not positions, and would mix neighbours.
+    """
+    settings = policy.model.config.get_text_config()
+    kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
+    if settings._attn_implementation != "sdpa" or kinds != {"full_attention"}:
+        return False
+    if getattr(settings, "sliding_window", None) and getattr(settings, "use_sliding_window", True):
+        return False
+    few = probe(policy)
+    try:
+        packed, padded = policy.packed(few).float(), policy.padded(few).float()
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return False
+    return packed.shape == padded.shape and torch.allclose(
+        packed.log_softmax(-1), padded.log_softmax(-1), atol=1e-3
+    )

@@ -1,0 +1,246 @@
+"""`run_law` over run directories made to follow a known law."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from entrostat.study.laws import run_law
+
+
+def entropies(n: int, start: float = 0.9, end: float = 0.1) -> list[float]:
+    return [end + (start - end) * math.exp(-3 * i / n) for i in range(n)]
+
+
+def make_run(
+    path: Path,
+    a: float = 0.4,
+    b: float = 1.1,
+    *,
+    n: int = 60,
+    key: str = "entropy/exact",
+    model: str = "tiny",
+    evaluations: list[dict] | None = None,
+    **more: float,
+) -> str:
+    """A run whose reward is b - a exp(H) of the entropy called `key`."""
+    path.mkdir(parents=True)
+    lines = [
+        {"iteration": i, key: h, "reward/mean": b - a * math.exp(h), **more}
+        for i, h in enumerate(entropies(n), 1)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "config.toml").write_text(f'method = "grpo"\nmodel = "{model}"\n')
+    if evaluations:
+        (path / "evaluation.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in evaluations)
+        )
+    return str(path)
+
+
+def out_of(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = make_run(tmp_path / "one")
+    assert run_law([run], output=str(tmp_path / "new" / "law.json")) == 0
+    text = capsys.readouterr().out
+    assert "entropy: exact; 60 steps" in text
+    assert "first 15%" in text
+    data = out_of(tmp_path / "new" / "law.json")
+    assert (data["score"], data["share"], data["sizes"]) == ("reward/mean", 0.15, None)
+    (found,) = data["runs"]
+    assert found["a"]["value"] == pytest.approx(0.4)
+    assert found["b"]["value"] == pytest.approx(1.1)
+    assert found["ceiling"]["value"] == pytest.approx(0.7)
+    assert found["ceiling"]["interval"] == pytest.approx([0.7, 0.7])
+    assert found["r2"] == pytest.approx(1.0)
+    assert found["early"]["steps"] == 9
+    assert found["early"]["end_steps"] == 6
+    assert found["early"]["ceiling"] == pytest.approx(0.7)
+    assert found["early"]["rmse"] == pytest.approx(0, abs=1e-12)
+    for doubt in found["doubts"]:
+        assert f"grpo: {doubt}" in text
+
+
+def test_the_table_fits_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    runs = [make_run(tmp_path / f"grpo-{i}", b=1.1 + i) for i in range(3)]
+    assert run_law(runs) == 0
+    text = capsys.readouterr().out
+    table = text.split("ceiling: b - a")[0]
+    assert "…" not in table
+    for i in range(3):
+        assert f"grpo-{i} " in table
+    assert "0.70..0.70" in table
+
+
+def test_entropy_is_taken_in_order_and_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    # a constant under another name must not be taken
+    first = make_run(tmp_path / "exact", **{"entropy/nll": 5.0, "entropy/logged": 5.0})
+    second = make_run(tmp_path / "nll", key="entropy/nll", **{"entropy/logged": 5.0})
+    third = make_run(tmp_path / "logged", key="entropy/logged")
+    assert run_law([first, second, third], output=str(tmp_path / "o.json")) == 0
+    text = capsys.readouterr().out
+    assert "entropy: exact; 60 steps: exact" in text
+    assert "entropy: sampled (mean of -log p); 60 steps: nll" in text
+    assert "entropy: as logged; 60 steps: logged" in text
+    for found in out_of(tmp_path / "o.json")["runs"]:
+        assert found["a"]["value"] == pytest.approx(0.4)
+
+
+def test_another_metric_as_score(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", **{"reward/best": 0.0})
+    lines = [
+        json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().split("\n")[:-1]
+    ]
+    for line in lines:
+        line["reward/best"] = 2.0 - 0.1 * math.exp(line["entropy/exact"])
+    del lines[10]["reward/best"]  # a step without the score is left out
+    (Path(run) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run_law([run], score="reward/best", output=str(tmp_path / "o.json"))
+    (found,) = out_of(tmp_path / "o.json")["runs"]
+    assert found["steps"] == 59
+    assert found["ceiling"]["value"] == pytest.approx(1.9)
+
+
+def evaluations(a: float, b: float, own_entropy: bool) -> list[dict]:
+    """Every tenth iteration from 0 on; the policy after e is that of the rollouts of e + 1."""
+    curve = entropies(60)
+    rows = []
+    for e in range(0, 60, 10):
+        # the evaluation's own entropy is another number than that of the rollouts
+        h = curve[e] / 2 if own_entropy else curve[e]
+        for split, shift in (("test", 0.0), ("ood", -0.5)):
+            row = {"iteration": e, "split": split, "avg@k": b + shift - a * math.exp(h)}
+            rows.append(row | ({"entropy": h} if own_entropy else {}))
+    return rows
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_evaluations_as_score(own: bool, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = make_run(tmp_path / "one", a=9, b=9, evaluations=evaluations(0.3, 1.0, own))
+    for score, b in (("avg@k", 1.0), ("test/avg@k", 1.0), ("ood/avg@k", 0.5)):
+        run_law([run], score=score, share=0.5, output=str(tmp_path / "o.json"))
+        (found,) = out_of(tmp_path / "o.json")["runs"]
+        assert found["steps"] == 6
+        assert found["a"]["value"] == pytest.approx(0.3)
+        assert found["b"]["value"] == pytest.approx(b)
+        assert found["early"]["steps"] == 3
+    where = "of the evaluation" if own else "exact, of the next rollouts"
+    assert f"entropy: {where}; 6 steps" in capsys.readouterr().out
+
+
+def test_a_misspelt_figure_of_the_evaluations_is_guessed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", evaluations=evaluations(0.3, 1.0, True))
+    with pytest.raises(ValueError, match=r"unknown score 'ood/avgk'. Did you mean 'ood/avg@k'"):
+        run_law([run], score="ood/avgk")
+
+
+def test_too_few_steps_for_an_early_prediction(tmp_path: Path, capsys) -> None:
+    run = make_run(tmp_path / "one", n=10)
+    assert run_law([run], output=str(tmp_path / "o.json")) == 0
+    assert "No early prediction: share=0.15 of 10 steps are 2" in capsys.readouterr().out
+    assert out_of(tmp_path / "o.json")["runs"][0]["early"] is None
+
+
+def weights(directory: Path, body: int) -> None:
+    directory.mkdir(parents=True)
+    tensors = {
+        "model.embed_tokens.weight": np.zeros((100, 4), np.float32),
+        "lm_head.weight": np.zeros((100, 4), np.float32),
+        "model.layers.0.mlp.up_proj.weight": np.zeros((body, 4), np.float16),
+        "model.norm.weight": np.zeros(8, np.float32),
+    }
+    save_file(tensors, directory / "model.safetensors")
+
+
+def test_sizes_are_counted_without_embeddings(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    runs = []
+    for i, (body, a) in enumerate(((10, 0.1), (98, 0.2), (998, 0.3))):
+        runs.append(make_run(tmp_path / f"r{i}", a=a, b=1.0))
+        weights(tmp_path / f"r{i}" / "final", body)
+    assert run_law(runs, output=str(tmp_path / "o.json")) == 0
+    sizes = out_of(tmp_path / "o.json")["sizes"]
+    assert sizes["sizes"] == [48, 400, 4000]  # 4 body + 8
+    expected = np.polyfit(np.log([48, 400, 4000]), [0.1, 0.2, 0.3], 1)
+    assert [sizes["a"]["slope"], sizes["a"]["intercept"]] == pytest.approx(expected)
+    assert sizes["b"]["slope"] == pytest.approx(0, abs=1e-9)
+    assert "coefficients against the model's size" in capsys.readouterr().out
+
+
+def test_sizes_by_name_and_what_is_said_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    runs = [
+        make_run(tmp_path / "a", a=0.1, model="Qwen/Qwen2.5-0.5B"),
+        make_run(tmp_path / "b", a=0.2, model="Qwen/Qwen2.5-7B-Instruct"),
+        make_run(tmp_path / "c", a=0.3, model="HuggingFaceTB/SmolLM2-135M"),
+        make_run(tmp_path / "d", a=0.3, model="tiny"),
+        make_run(tmp_path / "e", a=0.3, model="mixtral-8x7B"),  # not 7 billion
+    ]
+    runs.append(make_run(tmp_path / "f", a=0.2))
+    weights(tmp_path / "f" / "final", 10)
+    assert run_law(runs, output=str(tmp_path / "o.json")) == 0
+    found = out_of(tmp_path / "o.json")["sizes"]
+    assert found["sizes"] == [5e8, 7e9, 1.35e8, 48]
+    assert found["runs"] == ["a", "b", "c", "f"]
+    text = capsys.readouterr().out
+    assert "sizes: Some sizes are counted without embeddings, others read off" in text
+    assert "sizes: Left out, their model's size is unknown: d, e." in text
+
+
+def test_a_run_that_cannot_be_fitted_is_named_and_the_others_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    good, short = make_run(tmp_path / "good"), make_run(tmp_path / "short", n=2)
+    assert run_law([good, short], output=str(tmp_path / "o.json")) == 1
+    assert "short: not fitted: entropy has 2 steps" in capsys.readouterr().out
+    assert list(out_of(tmp_path / "o.json")["not_fitted"]) == ["short"]
+    with pytest.raises(ValueError, match="run 'grpo': entropy has 2 steps"):
+        run_law([short])
+
+
+def test_a_score_that_never_moves_is_written_as_null(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", a=0.0, b=0.5)
+    assert run_law([run], output=str(tmp_path / "o.json")) == 0
+    (found,) = out_of(tmp_path / "o.json")["runs"]
+    assert found["r2"] is None
+    assert "The score never moved; there is nothing to explain." in found["doubts"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"paths": []}, "law needs the directory of a run"),
+        ({"share": 15.0}, "--share must be between 0 and 1, got 15.0; the paper's is 0.15"),
+        ({"score": "reward/men"}, "run 'one', --score: unknown score 'reward/men'. Did you mean"),
+        ({"paths": ["nowhere"]}, "'nowhere' holds no metrics.jsonl"),
+    ],
+)
+def test_bad_arguments(arguments: dict, words: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    with pytest.raises(ValueError, match=words):
+        run_law(**({"paths": [run]} | arguments))
+
+
+def test_a_run_without_entropy_or_reward(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", key="other/key")
+    with pytest.raises(ValueError, match="run 'one' logs no entropy; the law needs one of entropy"):
+        run_law([run])
+    path = tmp_path / "two"
+    path.mkdir()
+    line = {"iteration": 1, "entropy/exact": 1.0, "score/mine": 2.0}
+    (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=r"logs no reward/mean; name another .*score/mine"):
+        run_law([str(path)])
