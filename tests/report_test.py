@@ -1,14 +1,18 @@
 """Reports of hand-written run directories; nothing is trained here."""
 
 import base64
+import hashlib
 import html.parser
 import json
+import os
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +20,7 @@ from entrostat.logs.rollouts import Rollouts, save_rollouts
 from entrostat.report import comparison_rows, write_comparison, write_run_report
 from entrostat.report.figures import Curve, Panel, draw, log_ticks, tick
 from entrostat.report.panels import scale_of
-from entrostat.report.samples import choose
+from entrostat.report.tokens import choose, choose_iterations, pack, script_json
 
 EVIL = "<script>alert(1)</script>"
 VOID = {"meta", "img", "br", "link", "input", "hr", "base"}
@@ -31,6 +35,7 @@ class Page(html.parser.HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
         self.style = ""
+        self.scripts: list[str] = []
         self.source = path.read_text(encoding="utf-8")
         self.feed(self.source)
         self.close()
@@ -38,6 +43,8 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
         if tag not in VOID:
             self.open.append(tag)
 
@@ -48,6 +55,8 @@ class Page(html.parser.HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] == "style":
             self.style += data
+        elif self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
         else:
             self.text += data
 
@@ -57,6 +66,10 @@ class Page(html.parser.HTMLParser):
     def words(self):
         return " ".join(self.text.split())
 
+    def rollouts(self):
+        """What the token view is made of."""
+        return json.loads(self.scripts[0])
+
     def svgs(self):
         prefix = "data:image/svg+xml;base64,"
         for image in self.all("img"):
@@ -65,8 +78,9 @@ class Page(html.parser.HTMLParser):
 
 
 def check_self_contained(page: Page) -> None:
-    forbidden = {"script", "link", "iframe", "object", "embed", "base", "form"}
+    forbidden = {"link", "iframe", "object", "embed", "base", "form"}
     assert forbidden.isdisjoint(tag for tag, _ in page.tags)
+    check_scripts(page)
     assert "url(" not in page.style
     assert "@import" not in page.style
     for tag, attrs in page.tags:
@@ -78,6 +92,30 @@ def check_self_contained(page: Page) -> None:
     for svg in page.svgs():
         names = {element.tag.split("}")[-1] for element in ElementTree.fromstring(svg).iter()}
         assert names.isdisjoint({"script", "foreignObject", "image", "a"})
+
+
+def check_scripts(page: Page) -> None:
+    """None, or the token view's data and its script, which the policy names by its hash."""
+    (policy,) = [
+        tag["content"] for tag in page.all("meta")
+        if tag.get("http-equiv") == "Content-Security-Policy"
+    ]  # fmt: skip
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert page.source.lower().count("<script") == len(page.scripts)
+    if not page.scripts:
+        assert "script-src" not in rules
+        return
+    data, code = page.scripts
+    assert [tag.get("type") for tag in page.all("script")] == ["application/json", None]
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    assert rules["script-src"] == f"'sha256-{digest}'"
+    assert not set(data) & set("<>&\u2028\u2029\u202e\u2066")
+    for word in (
+        "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(",
+        "<!--", "</script", "fetch(", "XMLHttpRequest", "import(",
+    ):  # fmt: skip
+        assert word not in code
 
 
 def make_run(path: Path, *, methods='["grpo"]', lines=None, evaluation=None, final=True) -> Path:
@@ -199,8 +237,9 @@ def test_run_report_says_what_was_measured(tmp_path):
         assert part in words
     assert "Unfinished" not in words
     assert len(page.all("h1")) == 1
-    # entropy, reward, zeta, clips, gradient norm; nothing is drawn that was not logged
-    assert len(page.all("img")) == 5
+    # entropy, reward, zeta, clips, gradient norm; entropy and scores of the evaluations; the law;
+    # nothing is drawn that was not logged
+    assert len(page.all("img")) == 8
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
@@ -244,7 +283,11 @@ def test_hostile_text_is_text(tmp_path):
     save_rollouts(rollouts, run / "rollouts")
     page = Page(write_run_report(run))
     check_self_contained(page)
-    assert "<script" not in page.source.lower()
+    assert len(page.scripts) == 2
+    (shown,) = page.rollouts()["iterations"]
+    assert shown["prompts"] == [f"{EVIL} prompt", '" onmouseover="x', "half \ud800 pair"]
+    assert shown["completion"] == [f"{EVIL} completion", "ab", "</div></td>"]
+    assert shown["pieces"] == ["<eos>", "<img src=x onerror=alert(2)>", "\n"]
     assert "<img src=x" not in page.source
     for part in (
         f"{EVIL} prompt", f"{EVIL} completion", "<img src=x onerror=alert(2)>",
@@ -258,7 +301,7 @@ def test_hostile_text_is_text(tmp_path):
     output = tmp_path / "c.html"
     page = Page(write_comparison([run, other], output, title=f"{EVIL} title"))
     check_self_contained(page)
-    assert "<script" not in page.source.lower()
+    assert page.scripts == []
     assert f"{EVIL} title" in page.words()
     assert f"{EVIL}␀$\\frac{{" in page.words()
 
@@ -343,12 +386,18 @@ def test_a_damaged_rollout_file_is_said(tmp_path):
     (run / "rollouts").mkdir()
     (run / "rollouts" / "000003.safetensors").write_bytes(b"not that")
     words = Page(write_run_report(run)).words()
-    assert "rollouts/000003.safetensors is not a readable rollout file." in words
+    assert "The rollouts of iteration 3 cannot be read: load_rollouts: rollouts/000003.saf" in words
+    assert str(tmp_path) not in words
     short = make_rollouts(["p", "q"], ["ab", "ab"], [1.0, 0.0])
     short.completions = ["ab"]
     save_rollouts(short, run / "rollouts")
     words = Page(write_run_report(run)).words()
-    assert "rollouts/000003.safetensors is not a readable rollout file." in words
+    assert "The rollouts of iteration 3 cannot be read: its parts do not fit together" in words
+    save_rollouts(make_rollouts(["p"], ["ab"], [1.0], iteration=1), run / "rollouts")
+    page = Page(write_run_report(run))  # the others are shown
+    assert [part["iteration"] for part in page.rollouts()["iterations"]] == [1]
+    assert "The rollouts of iteration 3 cannot be read" in page.words()
+    assert "A sample of iteration 1" in page.words()
 
 
 def test_tokens_are_shaded_by_their_entropy(tmp_path):
@@ -362,7 +411,7 @@ def test_tokens_are_shaded_by_their_entropy(tmp_path):
         f"background:rgba(230,159,0,{alpha})" for alpha in ("0.15", "0.60", "0.00")
     ]
     assert tokens[1]["title"] == "log-prob -1.500, entropy 2.000, advantage -1.000"
-    assert "Sample rollouts of iteration 3" in page.words()
+    assert "A sample of iteration 3" in page.words()
     assert "ab<eos>" in page.words()
     assert "as plain text" not in page.words()  # the tokens' texts are the completion
 
@@ -392,6 +441,133 @@ def test_samples_are_right_and_wrong_ones_of_different_groups():
     assert chosen == [5, 6, 8, 0, 4, 7, 9, 2]
     alone = choose(make_rollouts(texts[:6], texts[:6], [0.0] * 6))
     assert alone == [0, 1, 2, 3]
+
+
+def floats(text):
+    """Numbers of three bytes, the upper ones of a float32, read byte by byte."""
+    data = base64.b64decode(text)
+    return [struct.unpack("<f", b"\0" + data[i : i + 3])[0] for i in range(0, len(data), 3)]
+
+
+def whole_numbers(text):
+    data = base64.b64decode(text)
+    return [int.from_bytes(data[i : i + 3], "little") for i in range(0, len(data), 3)]
+
+
+def test_numbers_take_four_characters_each():
+    values = [0.0, 1.0, -2.5, 1e-30, -3.4e38, 0.1, 1 / 3, float("inf"), float("-inf")]
+    text = pack(np.array([*values, float("nan")], dtype=np.float32))
+    assert len(text) == 40
+    back = floats(text)
+    assert back[:-1] == pytest.approx(values, rel=2**-16)
+    assert np.isnan(back[-1])
+    assert np.isnan(floats(pack(np.array([0xFFFFFFFF], dtype=np.uint32).view(np.float32))))
+    assert whole_numbers(pack(np.array([0, 1, 258, 2**24 - 1]))) == [0, 1, 258, 2**24 - 1]
+
+
+def test_json_in_a_script_is_safe_and_says_the_same():
+    text = "</script><!-- & \u2028\u2029\u202e\u2066\u200f\ud800 \0\x7f\x85 \udc00\ud800 模型 😀"
+    written = script_json([text])
+    assert json.loads(written) == [text]
+    assert "模型 😀" in written
+    assert not set(written) & set("<>&\u2028\u2029\u202e\u2066\u200f\ud800\udc00\0\x7f\x85")
+    with pytest.raises(ValueError):
+        script_json(float("nan"))
+
+
+def test_iterations_are_the_ends_and_evenly_between():
+    assert choose_iterations([4, 2, 9], [], 3) == [2, 4, 9]
+    assert choose_iterations(range(1, 102), [], 5) == [1, 26, 51, 76, 101]
+    # within 12.5 of 26, 51 and 76: 30, 60 and nothing
+    assert choose_iterations(range(1, 102), [30, 60, 63, 90], 5) == [1, 30, 60, 76, 101]
+    assert choose_iterations([1, 2, 3, 4, 1000], [], 4) == [1, 4, 1000]
+
+
+def test_the_token_view_holds_the_numbers_of_the_dump(tmp_path):
+    run = make_run(tmp_path / "a", lines=[{"iteration": 3}])  # nothing to draw
+    rollouts = make_rollouts(["p", "p"], ["ab", "a b"], [1.0, float("nan")])
+    rollouts.change = torch.tensor([0.5, float("nan"), -0.25, 0.0, 0.0, 0.0])
+    rollouts.influence = torch.tensor([1e-5, -2e-5, 0.0, 3e-6, 0.0, -1e-6])
+    rollouts.sampler_logp[:] = float("nan")
+    rollouts.entropy[3:] = float("nan")
+    rollouts.finished[1] = False
+    save_rollouts(rollouts, run / "rollouts")
+    data = Page(write_run_report(run)).rollouts()
+    (shown,) = data["iterations"]
+    assert (shown["iteration"], shown["count"], shown["step"]) == (3, 2, 1)
+    assert (shown["prompts"], shown["prompt"]) == (["p"], [0, 0])
+    assert shown["completion"] == [None, "a b"]  # the first is what its tokens spell
+    assert (shown["reward"], shown["finished"], shown["length"]) == ([1.0, None], [1, 0], [3, 3])
+    assert shown["pieces"] == ["<eos>", "a", "b"]
+    assert whole_numbers(shown["ids"]) == [0, 1, 2]
+    assert whole_numbers(shown["tokens"]) == [1, 2, 0, 1, 2, 0]
+    assert sorted(shown["values"]) == ["advantage", "change", "entropy", "influence", "logp"]
+    assert floats(shown["values"]["entropy"])[:3] == [0.5, 2.0, 0.0]
+    assert np.isnan(floats(shown["values"]["entropy"])[3:]).all()
+    assert floats(shown["values"]["influence"]) == pytest.approx(rollouts.influence.tolist(), 1e-5)
+    assert shown["entropy"] == [pytest.approx(2.5 / 3, rel=1e-5), None]
+    assert shown["influence"] == pytest.approx([3e-5, 4e-6], rel=1e-5)
+    # fewer than 50 values: the 98th percentile is the largest
+    assert data["scales"] == pytest.approx(
+        {"entropy": 2.0, "change": 0.5, "influence": 2e-5, "advantage": 1.0}, rel=1e-5
+    )
+
+
+def test_outliers_do_not_set_the_scale(tmp_path):
+    run = make_run(tmp_path / "a", lines=[{"iteration": 3}])  # nothing to draw
+    B = 67
+    rollouts = make_rollouts(["p"] * B, ["ab"] * B, [0.0] * B)
+    # non-zero magnitudes 1 to 201: 98 % of them are at most 197
+    rollouts.advantage = torch.arange(1.0, 202.0) * (-1) ** torch.arange(201)
+    save_rollouts(rollouts, run / "rollouts")
+    assert Page(write_run_report(run)).rollouts()["scales"]["advantage"] == 197.0
+
+
+def test_texts_alone_are_shown(tmp_path):
+    run = make_run(tmp_path / "a", lines=[{"iteration": 3}])  # nothing to draw
+    rollouts = make_rollouts(["p", "q"], ["one", "two"], [float("nan"), 1.0])
+    rollouts.start = torch.zeros(3, dtype=torch.int64)
+    for name in ("tokens", "logp", "sampler_logp", "entropy", "advantage"):
+        setattr(rollouts, name, getattr(rollouts, name)[:0])
+    save_rollouts(rollouts, run / "rollouts")
+    page = Page(write_run_report(run))
+    check_self_contained(page)
+    data = page.rollouts()
+    assert data["scales"] == {}
+    (shown,) = data["iterations"]
+    assert (shown["completion"], shown["values"], shown["tokens"]) == (["one", "two"], {}, "")
+    assert "one" in page.words()
+    assert "nan" not in page.words()
+
+
+def test_a_page_has_a_budget_and_says_what_it_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("entrostat.report.tokens.BYTES", 60_000)
+    monkeypatch.setattr("entrostat.report.tokens.LONGEST", 40)
+    run = make_run(tmp_path / "a", lines=[{"iteration": 3}])  # nothing to draw
+    B, T = 100, 50
+    rollouts = make_rollouts(["p"] * B, [f"{i}" for i in range(B)], [0.0] * B, iteration=1)
+    rollouts.start = torch.arange(0, B * T + 1, T)
+    rollouts.tokens = torch.ones(B * T, dtype=torch.int32)
+    for name in ("logp", "sampler_logp", "entropy", "advantage"):
+        setattr(rollouts, name, torch.zeros(B * T))
+    save_rollouts(rollouts, run / "rollouts")
+    for i in range(2, 11):
+        os.link(run / "rollouts/000001.safetensors", run / f"rollouts/{i:06d}.safetensors")
+    page = Page(write_run_report(run))
+    assert len(page.scripts[0]) <= 60_500
+    data = page.rollouts()
+    # 100 rollouts of 40 tokens, 20 bytes each, are 80 kB, of which 64 rollouts exceed a third
+    assert [part["iteration"] for part in data["iterations"]] == [1, 5, 10]
+    for part in data["iterations"]:
+        step = part["step"]
+        assert part["completion"] == [f"{i}" for i in range(0, B, step)]
+        assert len(whole_numbers(part["tokens"])) == 40 * len(part["completion"])
+        assert step >= 4  # 80 kB of 20 kB
+    words = page.words()
+    assert "Shown are iterations 1, 5, 10, 3 of the 10 dumped." in words
+    kept = len(data["iterations"][0]["completion"])
+    assert f"not every rollout is on it: {kept} of 100 in each iteration." in words
+    assert f"{3 * kept} rollouts are shown up to token 40." in words
 
 
 @pytest.mark.parametrize("content", [None, "", '{"iteration": 1', "[]\n", "\n"])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
 import math
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,10 @@ _STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: iterations `x`, values `y`, both [n]; an empty label stays out of the legend."""
+    """One line: places `x` (iterations), values `y`, both [n]; no label keeps it out of the legend.
+
+    `marked` puts a dot at each point, as few points have anyway.
+    """
 
     label: str
     x: Sequence[float]
@@ -59,6 +62,41 @@ class Curve:
     dash: Any = "-"
     width: float = 1.7
     alpha: float = 1.0
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Band:
+    """A shaded range: places `x`, lower and upper values, all [n]."""
+
+    label: str
+    x: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    color: str = BLUE
+    alpha: float = 0.2
+
+
+@dataclass(frozen=True)
+class Points:
+    """A cloud: places `x`, values `y`, both [n]."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str = BLUE
+    size: float = 3.2
+    alpha: float = 0.7
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Upright bars: names and values, both [n]; the sets of one panel share their names."""
+
+    label: str
+    names: Sequence[str]
+    values: Sequence[float]
+    color: str = BLUE
 
 
 @dataclass(frozen=True)
@@ -69,19 +107,42 @@ class Panel:
         title: its heading.
         caption: one line that says what it means.
         unit: label of the vertical axis.
-        curves: at least one.
+        curves: lines.
         scale: "linear", "log" or "symlog".
         low: where a linear axis begins, unless a value lies below.
         high: where it ends, unless a value lies above.
+        bands: ranges under the lines.
+        points: clouds over them.
+        bars: bars, in a panel that has nothing else.
+        across: label of the horizontal axis.
+        floor: on a symlog axis, the share of the largest value below which it is linear at least.
     """
 
     title: str
     caption: str
     unit: str
-    curves: tuple[Curve, ...]
+    curves: tuple[Curve, ...] = ()
     scale: str = "linear"
     low: float | None = None
     high: float | None = None
+    bands: tuple[Band, ...] = ()
+    points: tuple[Points, ...] = ()
+    bars: tuple[Bars, ...] = ()
+    across: str = "iteration"
+    floor: float = 1e-5  # a value near 0 on its way through must not stretch the axis
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not (self.curves or self.bands or self.points or self.bars)
+
+    @property
+    def values(self) -> list[float]:
+        """Everything on the vertical axis."""
+        parts = [c.y for c in self.curves] + [p.y for p in self.points]
+        parts += [b.low for b in self.bands] + [b.high for b in self.bands]
+        parts += [b.values for b in self.bars]
+        return [v for part in parts for v in part]
 
 
 @dataclass(frozen=True)
@@ -97,56 +158,111 @@ class Image:
 def describe(panel: Panel) -> str:
     """The figure in words, for its alt text."""
     parts = []
+    for bars in panel.bars:
+        pairs = zip(bars.names, bars.values, strict=True)
+        each = ", ".join(f"{name} {value:.3g}" for name, value in pairs)
+        parts.append(f"{bars.label}: {each}" if bars.label else each)
     for curve in panel.curves:
         if curve.alpha < 1 or (not curve.label and len(panel.curves) > 1):
             continue
         name = curve.label or panel.title
         first, last = curve.y[0], curve.y[-1]
         parts.append(
-            f"{name} goes from {first:.4g} at iteration {curve.x[0]:g} to {last:.4g} at "
+            f"{name} goes from {first:.4g} at {panel.across} {curve.x[0]:g} to {last:.4g} at "
             f"{curve.x[-1]:g}, between {min(curve.y):.4g} and {max(curve.y):.4g}"
         )
-    return f"Curves of {panel.title.lower()} ({panel.unit}) by iteration: {'; '.join(parts)}."
+    for band in panel.bands:
+        if band.label:
+            parts.append(f"{band.label} reaches from {min(band.low):.4g} to {max(band.high):.4g}")
+    for cloud in panel.points:
+        parts.append(
+            f"{cloud.label or panel.title}: {len(cloud.x)} points, {min(cloud.y):.4g} to "
+            f"{max(cloud.y):.4g} over {min(cloud.x):.4g} to {max(cloud.x):.4g}"
+        )
+    kind = "Bars" if panel.bars else "Curves" if panel.curves else "Points"
+    if not panel.curves and not panel.points and not panel.bars:
+        kind = "Ranges"
+    return f"{kind} of {panel.title.lower()} ({panel.unit}) by {panel.across}: {'; '.join(parts)}."
 
 
 def draw(panel: Panel) -> Image:
-    """Draw a panel."""
+    """Draw a panel that is not empty."""
     from matplotlib import style
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
-    named = [curve for curve in panel.curves if curve.label]
-    texts = [_short(curve.label) for curve in named]
-    columns = max(1, min(len(texts), 60 // (6 + max(map(len, texts), default=1))))
-    lines = math.ceil(len(texts) / columns)
     # after_reset: a reader's own matplotlib settings must not change the page
     with warnings.catch_warnings(), style.context(_STYLE, after_reset=True):
         warnings.filterwarnings("ignore", message="Glyph")  # a name in a script the font lacks
+        entries = _legend_entries(panel)
+        texts = [_short(label) for label, _ in entries]
+        columns = max(1, min(len(texts), 60 // (6 + max(map(len, texts), default=1))))
+        lines = math.ceil(len(texts) / columns)
         figure = Figure(figsize=(4.7, 2.75 + 0.2 * max(1, lines)), layout="constrained")
         axes = figure.add_subplot()
-        for curve in panel.curves:
-            axes.plot(
-                curve.x, curve.y, color=curve.color, linestyle=curve.dash, alpha=curve.alpha,
-                linewidth=curve.width, marker="o" if len(curve.x) < 8 and curve.dash != "--" else
-                "", markersize=2.0 + curve.width,
-            )  # fmt: skip
+        _plot(axes, panel)
         _set_axes(axes, panel)
-        if named:
-            handles = [
-                Line2D([], [], color=c.color, linestyle=c.dash, linewidth=c.width) for c in named
-            ]
+        if entries:
             # set afterwards: matplotlib 3.9 leaves out a label that begins with "_"
             box = figure.legend(
-                handles, ["."] * len(handles), loc="outside lower center", ncols=columns,
-                frameon=False, handlelength=2.4, columnspacing=1.6, borderaxespad=0.2,
+                [handle for _, handle in entries], ["."] * len(entries), ncols=columns,
+                loc="outside lower center", frameon=False, handlelength=2.4, columnspacing=1.6,
+                borderaxespad=0.2,
             )  # fmt: skip
             for text, words in zip(box.get_texts(), texts, strict=True):
                 text.set_text(words)
         svg = io.BytesIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(svg, format="svg", metadata=nothing)
-    src = "data:image/svg+xml;base64," + base64.b64encode(svg.getvalue()).decode("ascii")
+    src = "data:image/svg+xml;base64," + base64.b64encode(_rounded(svg.getvalue())).decode("ascii")
     return Image(panel.title, panel.caption, describe(panel), src)
+
+
+def _rounded(svg: bytes) -> bytes:
+    """Coordinates to a hundredth of a point: half the size, nothing that could be seen."""
+    numbers = re.compile(rb"(\d\.\d\d)\d+")
+    return re.sub(rb'(?<= )(?:d|x|y)="[^"]*"', lambda m: numbers.sub(rb"\1", m[0]), svg)
+
+
+def _plot(axes: Any, panel: Panel) -> None:
+    for band in panel.bands:
+        axes.fill_between(
+            band.x, band.low, band.high, color=band.color, alpha=band.alpha, linewidth=0, zorder=1.5
+        )
+    for curve in panel.curves:
+        few = len(curve.x) < 8 and curve.dash != "--" and panel.across == "iteration"
+        axes.plot(
+            curve.x, curve.y, color=curve.color, linestyle=curve.dash, alpha=curve.alpha,
+            linewidth=curve.width, marker="o" if few or curve.marked else "",
+            markersize=2.0 + curve.width,
+        )  # fmt: skip
+    for cloud in panel.points:
+        axes.plot(
+            cloud.x, cloud.y, color=cloud.color, linestyle="", marker="o", alpha=cloud.alpha,
+            markersize=cloud.size, markeredgewidth=0,
+        )  # fmt: skip
+    width = 0.8 / max(1, len(panel.bars))
+    for i, bars in enumerate(panel.bars):
+        left = (i - (len(panel.bars) - 1) / 2) * width
+        places = [place + left for place in range(len(bars.values))]
+        axes.bar(places, bars.values, width=width, color=bars.color)
+
+
+def _legend_entries(panel: Panel) -> list[tuple[str, Any]]:
+    """Label and handle of what has a label."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    entries: list[tuple[str, Any]] = [
+        (c.label, Line2D([], [], color=c.color, linestyle=c.dash, linewidth=c.width))
+        for c in panel.curves
+    ]
+    entries += [(b.label, Patch(color=b.color, alpha=b.alpha, linewidth=0)) for b in panel.bands]
+    entries += [
+        (p.label, Line2D([], [], color=p.color, linestyle="", marker="o", markersize=5))
+        for p in panel.points
+    ]
+    entries += [(b.label, Patch(color=b.color, linewidth=0)) for b in panel.bars]
+    return [(label, handle) for label, handle in entries if label]
 
 
 def _short(label: str) -> str:
@@ -158,11 +274,24 @@ def _short(label: str) -> str:
 def _set_axes(axes: Any, panel: Panel) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-    values = list(itertools.chain.from_iterable(curve.y for curve in panel.curves))
-    axes.set_xlabel("iteration")
+    values = panel.values
+    axes.set_xlabel(_short(panel.across))
     axes.set_ylabel(_short(panel.unit))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+    if panel.bars:
+        names = [_short(name) for name in panel.bars[0].names]
+        step = math.ceil(len(names) / 12)
+        axes.set_xticks(range(0, len(names), step), names[::step])
+        axes.grid(False, axis="x")
+        if sum(map(len, names[::step])) > 48:
+            axes.tick_params(axis="x", labelrotation=35)
+    elif panel.across == "iteration":
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: tick(v)))
     axes.margins(x=0.02)
+    if panel.scale == "linear" and min(values) < 0 < max(values):
+        axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
     if panel.scale == "linear":
         low, high = axes.get_ylim()
         if panel.low is not None and min(values) >= panel.low:
@@ -181,7 +310,7 @@ def _set_axes(axes: Any, panel: Panel) -> None:
         axes.set_yscale("log", nonpositive="mask")
         ticks = log_ticks(least, most)
     else:
-        least = max(least, most * 1e-5)  # a value near 0 on its way through must not stretch it
+        least = max(least, most * panel.floor)
         axes.set_yscale("symlog", linthresh=least, linscale=0.6)
         above = log_ticks(least, most, 4)
         ticks = [-t for t in reversed(above)] + [0.0] + above

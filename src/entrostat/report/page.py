@@ -1,7 +1,8 @@
-"""The pages: one HTML file each, readable without a network, with no script in it.
+"""The pages: one HTML file each, readable without a network and without JavaScript.
 
 All text goes through a template with autoescape on, for prompts, completions, names and settings
-are data. The page's own policy (Content-Security-Policy) forbids scripts and addresses as well.
+are data. The page's own policy (Content-Security-Policy) forbids scripts and addresses as well, but
+for the token view's script, which it names by its hash.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from urllib.parse import quote
 
 from .._version import __version__
 from ..logs.run import Run, number, read_run
+from .dynamics import Dynamics, dynamics_of
 from .figures import draw
-from .panels import comparison_panels, run_panels, run_style
-from .runs import pretty_environment, rows_of
-from .samples import read_samples
+from .law import law_of
+from .panels import comparison_panels, run_panels
+from .runs import entropy_key, pretty_environment, rows_of
+from .seeds import entries_of
+from .spread import spread_of
+from .tokens import token_view
 
 _MISSING = "—"
 # C0 controls but tab and line break, as the signs that stand for them; HTML has no way to say them
@@ -37,23 +42,47 @@ def write_run_report(run: Path, output: Path | None = None) -> Path:
         ValueError: the directory holds no whole line of metrics, or the file cannot be written.
     """
     read = read_run(run)
-    samples = read_samples(read.path)
-    notes = list(read.notes)
-    if isinstance(samples, str):
-        notes.append(samples)
-        samples = None
+    return write_report(read, Path(output) if output is not None else read.path / "report.html")
+
+
+def write_report(run: Run, output: Path) -> Path:
+    """Write the page of a run already read, ours or another trainer's; returns its path.
+
+    Args:
+        run: what was read.
+        output: the file to write.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    tokens, dynamics, law = token_view(run), dynamics_of(run), law_of(run)
     return _write(
         "run.html.jinja",
-        Path(output) if output is not None else read.path / "report.html",
-        run=read,
-        row=rows_of([read])[0],
-        notes=notes,
-        facts=_facts(read),
-        images=[draw(panel) for panel in run_panels(read)],
-        evaluation=[_evaluation(line) for line in read.evaluation],
-        samples=samples,
-        environment=pretty_environment(read.environment_text),
+        Path(output),
+        run=run,
+        row=rows_of([run])[0],
+        notes=[*run.notes, *tokens.notes],
+        facts=_facts(run),
+        images=[draw(panel) for panel in run_panels(run)],
+        evaluation=[_evaluation(line) for line in run.evaluation],
+        tokens=tokens,
+        environment=pretty_environment(run.environment_text),
+        dynamics=dynamics,
+        dynamics_images={s.anchor: [draw(p) for p in s.panels] for s in dynamics.sections},
+        law=law,
+        law_image=draw(law.panel) if law.panel else None,
+        contents=_contents(run, dynamics, bool(tokens.data)),
     )
+
+
+def _contents(run: Run, dynamics: Dynamics, tokens: bool) -> list[tuple[str, str]]:
+    """Anchor and name of the page's sections."""
+    found = [("overview", "Overview"), ("curves", "Curves")]
+    found += [(f"dynamics-{s.anchor}", s.heading) for s in dynamics.sections]
+    found += [("law", "The law")]
+    found += bool(run.evaluation) * [("evaluation", "Evaluation")]
+    found += tokens * [("rollouts", "Rollouts")]
+    return [*found, ("settings", "Settings")]
 
 
 def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") -> Path:
@@ -74,20 +103,31 @@ def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") 
     rows = rows_of(read)
     output = Path(output)
     ks = {row.k for row in rows if row.k is not None}
-    panels = comparison_panels(read, [row.label for row in rows])
+    entries = entries_of(read, [row.label for row in rows])
+    of_run = {i: entry for entry in entries for i in entry.members}
+    keys = {entropy_key(run) for run in read} - {None}
+    other = len(keys) > 1 or keys - {"entropy/exact"}
+    panels = comparison_panels(read, entries)
     return _write(
         "comparison.html.jinja",
         output,
         title=title,
         rows=rows,
-        colors=[run_style(i)[0] for i in range(len(rows))],
+        colors=[of_run[i].color for i in range(len(rows))],
+        bands=[spread_of(entry, rows, read) for entry in entries if entry.is_band],
+        in_band=[of_run[i].label if of_run[i].is_band else None for i in range(len(rows))],
         runs=read,
         links=[_link(run, output) for run in read],
-        notes=[(row.label, n) for run, row in zip(read, rows, strict=True) for n in run.notes],
+        notes=[
+            (row.label, note)
+            for run, row in zip(read, rows, strict=True)
+            for note in (*run.notes, *([f"Entropy: {run.entropy_is}"] if other else []))
+        ],
         k=str(ks.pop()) if len(ks) == 1 else "k",
         splits=sorted({row.split for row in rows if row.split is not None}),
         images=[draw(panel) for panel in panels],
         settings=_common(read),
+        entropy_words="as each run has it (see the notes)" if other else "exact",
     )
 
 
@@ -102,7 +142,8 @@ def _evaluation(line: dict[str, Any]) -> dict[str, Any]:
 def _facts(run: Run) -> list[tuple[str, str]]:
     """The headline's pairs of word and value."""
     of = f" of {run.planned}" if run.planned is not None else ""
-    facts = [("task", run.task)]
+    facts = [] if run.source == "entrostat" else [("trainer", run.source)]
+    facts += [("task", run.task)]
     facts += [(key, str(run.config[key])) for key in ("model", "seed") if key in run.config]
     return [*facts, ("iterations", f"{run.done}{of}"), ("directory", run.name)]
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..logs.run import Run
-from .figures import BLACK, BLUE, COLORS, DASHES, ORANGE, PURPLE, RED, Curve, Panel
+from .figures import BLACK, BLUE, ORANGE, PURPLE, RED, Band, Curve, Panel
+from .runs import drawable, entropy_key
+from .seeds import Entry
 
 POINTS = 1200  # a longer curve is averaged down to so many points
 
@@ -29,21 +31,28 @@ def scale_of(values: Iterable[float]) -> str:
 def run_panels(run: Run) -> list[Panel]:
     """The figures of one run, without those that it logged nothing for."""
     groups = _setting(run, "sampling", "prompts")
-    nll, target, best = (
-        bool(run.series(key)[0])
-        for key in ("entropy/nll", "control/target", "reward/best_in_group")
-    )
+    exact, nll, logged, target, best = (
+        bool(drawable(run, key)[0])
+        for key in (
+            "entropy/exact", "entropy/nll", "entropy/logged", "control/target",
+            "reward/best_in_group",
+        )
+    )  # fmt: skip
     panels = [
         Panel(
             "Entropy",
-            "Exact: mean of the full next-token entropy."
-            + nll * " NLL: mean of -log p of the sampled tokens, an estimate of it."
-            + target * " Dashed: the controller's target.",
+            " ".join(
+                exact * ["Exact: mean of the full next-token entropy."]
+                + nll * ["NLL: mean of -log p of the sampled tokens, an estimate of it."]
+                + logged * [f"Logged: {run.entropy_is}"[:300]]
+                + target * ["Dashed: the controller's target."]
+            ),
             "nats a token",
             _curves(
                 run,
                 ("entropy/exact", "exact", {"color": BLUE, "width": 2.2}),
-                ("entropy/nll", "NLL", {"color": BLACK, "width": 0.6}),
+                ("entropy/nll", "NLL", {"color": BLACK, "width": 0.6 if exact else 1.7}),
+                ("entropy/logged", "logged", {"color": BLUE, "width": 1.7}),
                 ("control/target", "target", {"color": RED, "dash": "--", "width": 1.3}),
             ),
             low=0,
@@ -65,7 +74,7 @@ def run_panels(run: Run) -> list[Panel]:
                 "What the controller sets, once an iteration, from the entropy it sees.",
                 key.removeprefix("control/"),
                 _curves(run, (key, "", {"color": PURPLE})),
-                scale_of(run.series(key)[1]),
+                scale_of(drawable(run, key)[1]),
             )
             for key in run.coefficients
         ),
@@ -86,7 +95,7 @@ def run_panels(run: Run) -> list[Panel]:
             "Norm of the whole gradient before clipping, mean over the iteration's updates.",
             "norm",
             _curves(run, ("grad/norm", "", {"color": BLUE})),
-            scale_of(run.series("grad/norm")[1]),
+            scale_of(drawable(run, "grad/norm")[1]),
             low=0,
         ),
         Panel(
@@ -133,63 +142,105 @@ def run_panels(run: Run) -> list[Panel]:
     return [_say_smoothed(panel, [run]) for panel in panels if panel.curves]
 
 
-def comparison_panels(runs: Sequence[Run], names: Sequence[str]) -> list[Panel]:
-    """Entropy, reward and coefficients of several runs, one curve a run."""
-    styles = [run_style(i) for i in range(len(runs))]
-    named = list(zip(runs, names, styles, strict=True))
+def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
+    """Entropy, reward and coefficients of several runs: a line a run, a band where seeds differ."""
+    shown = [([runs[i] for i in entry.members], entry) for entry in entries]
+    bands = any(entry.is_band for entry in entries)
+    said = (
+        bands * " Line in a band: the mean over seeds at the iterations that all of them logged; "
+        "band: the lowest to the highest."
+    )
+    exact = all(entropy_key(run) in ("entropy/exact", None) for run in runs)
+    targets = _targets(shown)
+    entropy = [_entry(some, entry, entropy_key(some[0]) or "") for some, entry in shown]
+    reward = [_entry(some, entry, "reward/mean", smooth=True) for some, entry in shown]
     panels = [
         Panel(
             "Entropy",
-            "Exact: mean of the full next-token entropy over an iteration's rollouts."
-            + bool(targets := _targets(runs))
-            * " Dashed: the controllers' target, in a run's colour where they differ.",
-            "nats a token",
             (
-                *targets,
-                *(c for run, name, (color, dash) in named for c in _curves(
-                    run, ("entropy/exact", name, {"color": color, "dash": dash})
-                )),
-            ),
+                "Exact: mean of the full next-token entropy over an iteration's rollouts."
+                if exact
+                else "Mean over an iteration's rollouts, as each run has it: not the same figure "
+                "in all of them (see the notes)."
+            )
+            + bool(targets)
+            * " Dashed: the controllers' target, in a run's colour where they differ."
+            + said,
+            "nats a token",
+            (*targets, *(curve for curves, _ in entropy for curve in curves)),
             low=0,
+            bands=tuple(band for _, some in entropy for band in some),
         ),
         Panel(
             "Reward",
-            "Mean reward of an iteration's rollouts{smooth}.",
+            "Mean reward of an iteration's rollouts{smooth}."
+            + (said and f"{said[:-1]}, of the seeds' averages."),
             "reward",
-            tuple(
-                curve
-                for run, name, (color, dash) in named
-                for curve in _smoothed(run, "reward/mean", name, color, dash)
-            ),
-            low=0, high=1,
+            tuple(curve for curves, _ in reward for curve in curves),
+            low=0,
+            high=1,
+            bands=tuple(band for _, some in reward for band in some),
         ),
-    ]  # fmt: skip
-    keys = dict.fromkeys(key for run in runs for key in run.coefficients)
-    for key in keys:
-        curves = tuple(
-            curve
-            for run, name, (color, dash) in named
-            for curve in _curves(run, (key, name, {"color": color, "dash": dash}))
-        )
+    ]
+    for key in dict.fromkeys(key for run in runs for key in run.coefficients):
+        parts = [_entry(some, entry, key) for some, entry in shown]
+        curves = tuple(curve for curves, _ in parts for curve in curves)
+        in_bands = tuple(band for _, some in parts for band in some)
         panels.append(
             Panel(
                 f"Coefficient {key.removeprefix('control/')}",
-                "What the controller sets, once an iteration, from the entropy it sees.",
+                "What the controller sets, once an iteration, from the entropy it sees."
+                + (said if in_bands else ""),
                 key.removeprefix("control/"),
                 curves,
-                scale_of(y for curve in curves for y in curve.y),
+                scale_of(
+                    [y for curve in curves for y in curve.y]
+                    + [y for band in in_bands for part in (band.low, band.high) for y in part]
+                ),
+                bands=in_bands,
             )
         )
     return [_say_smoothed(panel, runs) for panel in panels if panel.curves]
 
 
-def _targets(runs: Sequence[Run]) -> list[Curve]:
-    """The controllers' targets: one line where all of them hold the same, else one a run."""
+def _entry(
+    runs: Sequence[Run], entry: Entry, key: str, smooth: bool = False
+) -> tuple[tuple[Curve, ...], tuple[Band, ...]]:
+    """One run's line, or the mean line and the band of several seeds."""
+    looks = {"color": entry.color, "dash": entry.dash}
+    if not entry.is_band:
+        if smooth:
+            return _smoothed(runs[0], key, entry.label, entry.color, entry.dash), ()
+        return _curves(runs[0], (key, entry.label, looks)), ()
+    series = [drawable(run, key) for run in runs]
+    columns = [dict(zip(x, _average(y) if smooth else y, strict=True)) for x, y in series]
+    shared = sorted(set(columns[0]).intersection(*columns[1:]))
+    if not shared:
+        curves = (
+            _curves(run, (key, f"{entry.label} (seed {run.config.get('seed')})", looks))
+            for run in runs
+        )
+        return tuple(curve for some in curves for curve in some), ()
+    mean, low, high = (
+        [measure([column[i] for column in columns]) for i in shared]
+        for measure in (lambda values: sum(values) / len(values), min, max)
+    )
+    label = f"{entry.label} ({len(runs)} seeds)"
+    x, mean = _thin(shared, mean)
+    band = Band("", x, _thin(shared, low)[1], _thin(shared, high)[1], entry.color)
+    return (Curve(label, x, mean, width=2.0, **looks),), (band,)
+
+
+def _targets(shown: Sequence[tuple[Sequence[Run], Entry]]) -> list[Curve]:
+    """The controllers' targets: one line where all of them hold the same, else one an entry."""
     looks = {"dash": "--", "width": 1.1}
     curves = [
         curve
-        for i, run in enumerate(runs)
-        for curve in _curves(run, ("control/target", "", {"color": run_style(i)[0], **looks}))
+        for runs, entry in shown
+        for curve in _curves(
+            max(runs, key=lambda run: run.done),
+            ("control/target", "", {"color": entry.color, **looks}),
+        )
     ]
     if len({y for curve in curves for y in curve.y}) == 1:
         longest = max(curves, key=lambda curve: curve.x[-1])
@@ -197,15 +248,10 @@ def _targets(runs: Sequence[Run]) -> list[Curve]:
     return curves
 
 
-def run_style(i: int) -> tuple[str, Any]:
-    """Colour and dash of the i-th run; colours repeat after seven, then with another dash."""
-    return COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
-
-
 def _curves(run: Run, *parts: tuple[str, str, dict[str, Any]]) -> tuple[Curve, ...]:
     curves = []
     for key, label, looks in parts:
-        x, y = run.series(key)
+        x, y = drawable(run, key)
         if x:
             curves.append(Curve(label, *_thin(x, y), **looks))
     return tuple(curves)
@@ -213,19 +259,24 @@ def _curves(run: Run, *parts: tuple[str, str, dict[str, Any]]) -> tuple[Curve, .
 
 def _smoothed(run: Run, key: str, label: str, color: str, dash: Any = "-") -> tuple[Curve, ...]:
     """The values faintly and their moving average; only the values where there are few."""
-    x, y = run.series(key)
+    x, y = drawable(run, key)
     window = _window(len(y))
     if window == 1:
         return _curves(run, (key, label, {"color": color, "dash": dash}))
-    half = window // 2
+    return (
+        Curve("", *_thin(x, y), color=color, width=0.8, alpha=0.35),
+        Curve(label, *_thin(x, _average(y)), color=color, dash=dash, width=1.9),
+    )
+
+
+def _average(y: Sequence[float]) -> list[float]:
+    """The centred moving average."""
+    half = _window(len(y)) // 2
     mean = []
     for i in range(len(y)):
         part = y[max(0, i - half) : i + half + 1]  # shorter at both ends
         mean.append(sum(part) / len(part))
-    return (
-        Curve("", *_thin(x, y), color=color, width=0.8, alpha=0.35),
-        Curve(label, *_thin(x, mean), color=color, dash=dash, width=1.9),
-    )
+    return mean
 
 
 def _window(n: int) -> int:
@@ -233,13 +284,15 @@ def _window(n: int) -> int:
 
 
 def _say_smoothed(panel: Panel, runs: Sequence[Run]) -> Panel:
-    windows = {_window(len(run.series("reward/mean")[1])) for run in runs} - {1}
+    windows = {_window(len(drawable(run, "reward/mean")[1])) for run in runs} - {1}
     span = str(windows.pop()) if len(windows) == 1 else "several"
     words = f" (faint) and its centred average over {span} iterations" if span != "several" else (
         " (faint) and its centred average over about a fifteenth of the run"
     )  # fmt: skip
-    used = any(curve.alpha < 1 for curve in panel.curves)
-    return replace(panel, caption=panel.caption.replace("{smooth}", words if used else ""))
+    if not any(curve.alpha < 1 for curve in panel.curves):
+        # seeds alone: their values are not drawn, the average is
+        words = words.replace(" (faint) and its", ", as a") if panel.bands and windows else ""
+    return replace(panel, caption=panel.caption.replace("{smooth}", words))
 
 
 def _thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:

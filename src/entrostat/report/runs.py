@@ -20,7 +20,8 @@ class Row:
         run: the run directory.
         iterations: last iteration logged.
         planned: iterations asked for.
-        entropy_before: exact entropy of the first iteration's rollouts, nats a token.
+        entropy_before: entropy of the first iteration's rollouts, nats a token: exact where that
+            is logged, else what `entropy_key` finds.
         entropy_after: that of the last iteration's (before its updates).
         entropy_kept: after / before, percent.
         target: the entropy that a controller holds, nats a token.
@@ -60,6 +61,24 @@ class Row:
     seconds: float | None
 
 
+HUGE = 1e30  # nothing logged is as large: a broken log must not break an axis or a fit
+
+
+def drawable(run: Run, key: str) -> tuple[list[int], list[float]]:
+    """Iterations and values of one metric, where a line has it as a number that can be drawn."""
+    kept = [(x, y) for x, y in zip(*run.series(key), strict=True) if abs(y) < HUGE]
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def entropy_key(run: Run) -> str | None:
+    """The metric that tells the run's entropy best: exact, else estimated, else as it was logged.
+
+    None where it logged none.
+    """
+    keys = ("entropy/exact", "entropy/nll", "entropy/logged")
+    return next((key for key in keys if drawable(run, key)[0]), None)
+
+
 def labels(runs: Sequence[Run]) -> list[str]:
     """A label each, all different: method names, where these repeat the directory's name."""
     names = [run.methods or run.name for run in runs]
@@ -85,7 +104,7 @@ def comparison_rows(runs: list[Path]) -> list[Row]:
 
 
 def _row(run: Run, label: str) -> Row:
-    before, after = _ends(run.series("entropy/exact")[1])
+    before, after = _ends(run.series(entropy_key(run) or "")[1])
     kept = 100 * after / before if before and after is not None else None
     target = run.series("control/target")[1]
     seconds = run.series("time/iteration")[1]

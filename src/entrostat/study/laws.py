@@ -25,6 +25,7 @@ from ..law import (
     fit,
     predict_early,
 )
+from ..logs.importers import read
 from ..logs.run import Run, number
 from ..report.runs import labels
 

@@ -364,7 +364,10 @@ def _loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tup
 
 
 def _difficulty(batch: TokenBatch, cov: Tensor, kept: Tensor) -> list[dict[str, Any]]:
-    """Mean covariance by the prompts' mean reward, in equal bins of it; trained groups alone."""
+    """Mean covariance by the prompts' mean reward, in equal bins of it; trained groups alone.
+
+    The bins go from 0 to 1, the same in every iteration, unless a reward lies outside.
+    """
     assert batch.rewards is not None
     assert batch.group is not None
     rows = []
@@ -372,8 +375,8 @@ def _difficulty(batch: TokenBatch, cov: Tensor, kept: Tensor) -> list[dict[str, 
         member = batch.group == g
         inside = batch.mask & member[:, None]
         rows.append((float(batch.rewards[member].mean()), float(masked_mean(cov, inside))))
-    low, high = min(r for r, _ in rows), max(r for r, _ in rows)
-    width = (high - low) / DIFFICULTIES or 1.0
+    low, high = min(0.0, *(r for r, _ in rows)), max(1.0, *(r for r, _ in rows))
+    width = (high - low) / DIFFICULTIES
     bins: dict[int, list[float]] = {}
     for reward, value in rows:
         bins.setdefault(min(int((reward - low) / width), DIFFICULTIES - 1), []).append(value)

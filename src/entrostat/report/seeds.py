@@ -1,0 +1,103 @@
+"""Which runs belong together: equal settings but for the seed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..logs.run import Run
+from .figures import COLORS, DASHES
+
+_OWN = ("seed", "output")  # what the runs of one group may differ in
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a comparison shows as one: a run as a line, or seeds as a mean with a band.
+
+    Attributes:
+        label: for legends and tables.
+        members: places of its runs in the comparison, in order.
+        color: its colour.
+        dash: its dash.
+    """
+
+    label: str
+    members: tuple[int, ...]
+    color: str
+    dash: Any
+
+    @property
+    def is_band(self) -> bool:
+        """Whether it stands for several seeds."""
+        return len(self.members) > 1
+
+
+def by_settings(settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Names of the runs whose settings are equal but for `seed` and `output`, in order.
+
+    Example:
+        >>> by_settings({"a": {"lr": 1, "seed": 0}, "b": {"lr": 2}, "c": {"lr": 1, "seed": 3}})
+        [['a', 'c'], ['b']]
+    """
+    together: dict[str, list[str]] = {}
+    for name, values in settings.items():
+        rest = {key: value for key, value in values.items() if key not in _OWN}
+        key = json.dumps(rest, sort_keys=True, default=str)
+        together.setdefault(key, []).append(name)
+    return list(together.values())
+
+
+def common_name(names: Sequence[str]) -> str:
+    """What the names begin with, without a separator or a lone word for the seed at its end."""
+    first, last = min(names), max(names)
+    size = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
+    )
+    return first[:size].rstrip("-_+.").removesuffix("-s").removesuffix("-seed") or first
+
+
+def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
+    """The entries of a comparison.
+
+    Runs are taken together only where each says its settings and has a seed of its own: a run that
+    was repeated with the same seed says nothing about seeds.
+    """
+    settings = {
+        str(i): {"of": run.config, "from": run.source, "alone": "" if run.config else i}
+        for i, run in enumerate(runs)
+    }
+    for values in settings.values():
+        values["of"] = {k: v for k, v in values["of"].items() if k not in _OWN}
+    groups = []
+    for names in by_settings(settings):
+        members = tuple(map(int, names))
+        seeds = {str(runs[i].config.get("seed")) for i in members}
+        distinct = len(seeds) == len(members)
+        groups += [members] if distinct else [(i,) for i in members]
+    groups.sort()
+    methods = Counter(runs[members[0]].methods for members in groups)
+    found: list[str] = []
+    for members in groups:
+        method = runs[members[0]].methods
+        if len(members) == 1:
+            label = labels[members[0]]
+        elif method and methods[method] == 1:
+            label = method
+        else:
+            label = common_name([labels[i] for i in members])
+        found.append(label)
+    times = Counter(found)
+    found = [f"{n} ({i})" if times[n] > 1 else n for i, n in enumerate(found, 1)]
+    return [
+        Entry(label, members, *style_of(i))
+        for i, (label, members) in enumerate(zip(found, groups, strict=True))
+    ]
+
+
+def style_of(i: int) -> tuple[str, Any]:
+    """Colour and dash of the i-th entry; colours repeat after seven, then with another dash."""
+    return COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]

@@ -1,0 +1,478 @@
+"""The token view in a browser: what a reader sees, and does with the pointer or keys alone.
+
+The rollouts are made here, of small formulas, so that every expected text, colour and count is
+known without the code under test.
+"""
+
+import itertools
+import math
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from entrostat.logs.rollouts import Rollouts, save_rollouts
+from entrostat.report import write_run_report
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+if BROWSER is None:
+    pytest.skip("no Chromium or Chrome on the PATH", allow_module_level=True)
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+B = 45
+EVIL = 5  # the rollout of hostile pieces
+WORDS = ["<eos>", "uno ", "dos ", "tres ", "quattro ", "cinque\n", "sechs "]
+HOSTILE = ["<script>window.hacked=1</script>", "</script>", "<!--", "<img src=x onerror=hacked=1>",
+           "\u202elive", "\ud800", "\0", "\u2028"]  # fmt: skip
+SHADES = {"entropy": 1.0, "change": 2e-3, "influence": 3e-5, "advantage": 2.0}  # largest of each
+BLUE, ORANGE, FULL = "0, 114, 178", "230, 159, 0", 0.62
+
+
+def length(i):
+    return len(HOSTILE) + 1 if i == EVIL else 3 + i % 7
+
+
+def reward(i):
+    return math.nan if i == 44 else float(i % 3 == 0)  # 15 right, 29 wrong, one unknown
+
+
+def value(name, i, j):
+    """A token's figure: rollout i, place j."""
+    if name == "entropy":
+        return math.nan if (i, j) == (0, 1) else (7 * i + 3 * j) % 11 / 10
+    if name == "change":
+        return ((i + 2 * j) % 5 - 2) / 1000
+    if name == "influence":
+        return ((3 * i + j) % 7 - 3) * 1e-5
+    if name == "advantage":
+        return 2.0 if reward(i) == 1 else -1.0
+    return -(1 + (i + j) % 8) / 4  # log-probs
+
+
+def total(name, i):
+    return sum(abs(v) for j in range(length(i)) if not math.isnan(v := value(name, i, j)))
+
+
+def mean(name, i):
+    """Of a non-negative figure."""
+    known = sum(not math.isnan(value(name, i, j)) for j in range(length(i)))
+    return total(name, i) / known
+
+
+def full(iteration, analysed=True):
+    pieces = dict(enumerate(WORDS + HOSTILE))
+    ids, texts, start = [], [], [0]
+    for i in range(B):
+        body = [1 + (i + j) % 6 for j in range(length(i) - 1)]
+        if i == EVIL:
+            body = list(range(len(WORDS), len(WORDS) + len(HOSTILE)))
+        ids += [*body, 0]
+        texts.append("".join(pieces[k] for k in body))
+        start.append(len(ids))
+    places = [(i, j) for i in range(B) for j in range(length(i))]
+
+    def column(name):
+        return torch.tensor([value(name, i, j) for i, j in places])
+
+    return Rollouts(
+        iteration, [f"Prompt {i // 5}" for i in range(B)], texts,
+        torch.tensor([reward(i) for i in range(B)]),
+        torch.tensor([i // 5 for i in range(B)], dtype=torch.int32),
+        torch.ones(B, dtype=torch.bool), torch.arange(B) != 7, torch.tensor(start),
+        torch.tensor(ids, dtype=torch.int32), column("logp"), column("logp") - 0.5,
+        column("entropy"), column("advantage"), pieces,
+        column("change") if analysed else None, column("influence") if analysed else None,
+    )  # fmt: skip
+
+
+def texts_only(iteration):
+    none = torch.zeros(0)
+    return Rollouts(
+        iteration, ["Say it", "Say it"], ["plain <b>text</b>", "other \u202etext"],
+        torch.tensor([math.nan, math.nan]), torch.zeros(2, dtype=torch.int32),
+        torch.zeros(2, dtype=torch.bool), torch.ones(2, dtype=torch.bool),
+        torch.zeros(3, dtype=torch.int64), none.int(), none, none, none, none, {},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        chromium = driver.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+def write_page(path: Path) -> Path:
+    (path / "metrics.jsonl").write_text('{"iteration": 3}\n')  # nothing to draw
+    return write_run_report(path)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run")
+    for rollouts in (full(1, analysed=False), texts_only(2), full(3)):
+        save_rollouts(rollouts, path / "rollouts")
+    return write_page(path)
+
+
+@pytest.fixture(scope="module")
+def tab(browser):
+    page = browser.new_page()
+    page.set_default_timeout(10_000)
+    return page
+
+
+@pytest.fixture
+def page(tab, report):
+    """The page, opened; fails where it wrote to the console, or asked for anything but itself."""
+    page = tab
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.emulate_media(color_scheme="light")
+    wrong, asked = [], []
+    listeners = {
+        "console": lambda message: wrong.append(message.text),
+        "pageerror": lambda error: wrong.append(str(error)),
+        "request": lambda request: asked.append(request.url),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    page.goto(report.as_uri())
+    yield page
+    assert wrong == []
+    assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
+    assert page.evaluate("typeof window.hacked") == "undefined"
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
+
+
+def text(page, selector):
+    """With a plain hyphen for the minus sign."""
+    return page.inner_text(selector).replace("\u2212", "-")
+
+
+def status(page):
+    return text(page, "#tv-status")
+
+
+def shown(page):
+    """Places in the batch of the rollouts on the page, from 0."""
+    rows = page.eval_on_selector_all("#tv-list > li", "rows => rows.map(r => r.dataset.number)")
+    return [int(row) - 1 for row in rows]
+
+
+def walk(page):
+    """Rollouts of all pages of the list."""
+    found = shown(page)
+    while page.get_attribute("#tv-next", "aria-disabled") == "false":
+        page.click("#tv-next")
+        found += shown(page)
+    return found
+
+
+def colours(page, i):
+    row = page.locator(f'#tv-list > li[data-number="{i + 1}"]')
+    return row.locator(".tok").evaluate_all(
+        "tokens => tokens.map(t => getComputedStyle(t).backgroundColor)"
+    )
+
+
+def expected(name, i, j):
+    """Red, green and blue, and how opaque."""
+    x = value(name, i, j)
+    if math.isnan(x) or x == 0:
+        return None, 0.0
+    return ORANGE if x > 0 else BLUE, abs(x) / SHADES[name] * FULL
+
+
+def check_colours(page, name, rollouts):
+    for i in rollouts:
+        there = colours(page, i)
+        assert len(there) == length(i)
+        for j, colour in enumerate(there):
+            rgb, alpha = expected(name, i, j)
+            parts = re.findall(r"[\d.]+", colour)
+            assert float(parts[3]) == pytest.approx(alpha, abs=0.006), (name, i, j)
+            assert rgb is None or ", ".join(parts[:3]) == rgb
+
+
+def test_each_shade_shows_its_figure(page):
+    assert page.locator("#token-static").count() == 0
+    assert page.input_value("#tv-iteration") == "2"  # the last one
+    seen = set()
+    for name in ("entropy", "change", "influence", "advantage"):
+        page.check(f"#tv-shade input[value={name}]")
+        check_colours(page, name, range(12))
+        seen.add(tuple(colours(page, 3)))
+    assert len(seen) == 4
+    page.check("#tv-shade input[value=change]")
+    assert text(page, "#tv-low") == "-0.00200 nats or less"
+    assert page.inner_text("#tv-high") == "+0.00200 nats or more"
+    page.check("#tv-shade input[value=advantage]")
+    assert page.inner_text("#tv-high") == "+2.000 or more"  # no unit
+    page.check("#tv-shade input[value=entropy]")
+    assert (page.inner_text("#tv-low"), page.inner_text("#tv-high")) == ("0", "1.000 nats or more")
+
+
+def test_dark_shades_leave_the_text_readable(page):
+    def luminance(rgb):
+        parts = [c / 255 for c in rgb]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    page.check("#tv-shade input[value=advantage]")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        ground, ink = (
+            [float(x) for x in re.findall(r"[\d.]+", colour)]
+            for colour in page.evaluate(
+                "[getComputedStyle(document.getElementById('tv-list')).backgroundColor,"
+                " getComputedStyle(document.body).color]"
+            )
+        )
+        for i in (0, 3):
+            colour = [float(x) for x in re.findall(r"[\d.]+", colours(page, i)[0])]
+            assert colour[3] > 0.5  # the strongest of its kind
+            mixed = [
+                colour[3] * c + (1 - colour[3]) * g
+                for c, g in zip(colour[:3], ground[:3], strict=True)
+            ]
+            light, dark = sorted((luminance(mixed), luminance(ink)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG AA
+        inks = page.locator("#tv-list .tok").evaluate_all(
+            "tokens => [...new Set(tokens.map(t => getComputedStyle(t).color))]"
+        )
+        assert inks == [page.evaluate("getComputedStyle(document.body).color")]
+
+
+def test_a_dump_without_figures_is_plain_text(page):
+    page.check("#tv-shade input[value=influence]")
+    page.select_option("#tv-iteration", label="2")
+    assert page.locator(".tok").count() == 0
+    assert page.locator("#tv-list .tv-completion").all_inner_texts() == [
+        "plain <b>text</b>", "other [U+202E]text",
+    ]  # fmt: skip
+    assert page.locator("#tv-shade input:disabled").count() == 4
+    assert not page.is_visible("#tv-legend")
+    assert "reward —" in page.inner_text("#tv-list")
+    assert page.locator("#tv-filter option:disabled").count() == 2
+
+    page.select_option("#tv-iteration", label="1")  # entropies and advantages, not analysed
+    off = page.locator("#tv-shade input:disabled").evaluate_all("all => all.map(r => r.value)")
+    assert off == ["change", "influence"]
+    assert page.is_checked("#tv-shade input[value=entropy]")
+    check_colours(page, "entropy", [0, 1])
+    page.select_option("#tv-iteration", label="3")
+    assert page.is_checked("#tv-shade input[value=influence]")  # as was wanted
+    check_colours(page, "influence", [0, 1])
+
+
+def test_right_and_wrong_are_counted(page):
+    assert status(page) == "45 of 45 rollouts; shown: 1 to 20"
+    assert walk(page) == list(range(45))
+    assert status(page) == "45 of 45 rollouts; shown: 41 to 45"
+    for kind, reward_is, count in (("right", 1.0, 15), ("wrong", 0.0, 29)):
+        page.select_option("#tv-filter", kind)
+        assert status(page).startswith(f"{count} of 45 rollouts")
+        assert walk(page) == [i for i in range(45) if reward(i) == reward_is]
+
+
+def test_search_looks_in_prompts_and_completions(page):
+    page.fill("#tv-search", "pROMPT 7")
+    assert status(page) == "5 of 45 rollouts"
+    assert shown(page) == [35, 36, 37, 38, 39]
+    page.fill("#tv-search", "quattro cinque")  # over two tokens
+    want = [
+        i for i in range(45)
+        if i != EVIL and any(1 + (i + j) % 6 == 4 for j in range(length(i) - 2))
+    ]  # fmt: skip
+    assert walk(page) == want
+    page.fill("#tv-search", "<eos>")  # the end is no part of the completion
+    assert status(page) == "No rollout of 45 matches."
+    assert shown(page) == []
+    page.fill("#tv-search", "window.hacked")
+    assert shown(page) == [EVIL]
+    page.select_option("#tv-filter", "right")
+    assert shown(page) == []
+
+
+def test_sorting(page):
+    figures = {"reward": reward, "length": length, "entropy": lambda i: mean("entropy", i),
+               "influence": lambda i: total("influence", i)}  # fmt: skip
+    for key, up in itertools.product(figures, (False, True)):
+        figure = figures[key]
+        page.select_option("#tv-sort", key)
+        page.set_checked("#tv-up", up)
+        order = walk(page)
+        assert sorted(order) == list(range(45))
+        if key == "reward":
+            assert order[-1] == 44  # unknown, last either way
+            order = order[:-1]
+        values = [figure(i) for i in order]
+        differences = [b - a if up else a - b for a, b in itertools.pairwise(values)]
+        assert min(differences) > -1e-6 * max(map(abs, values))
+    page.select_option("#tv-sort", "order")
+    assert walk(page) == list(range(45))
+
+
+def figures(page):
+    assert page.is_visible("#tv-tip")
+    names = page.locator("#tv-tip dt").all_inner_texts()
+    values = [v.replace("\u2212", "-") for v in page.locator("#tv-tip dd").all_inner_texts()]
+    return dict(zip(names, values, strict=True))
+
+
+def test_a_token_shows_its_figures(page):
+    page.hover('#tv-list > li[data-number="2"] .tok >> nth=2')  # rollout 1, place 2
+    assert figures(page) == {
+        "probability": "0.368", "log-prob": "-1.000", "sampler\u2019s log-prob": "-1.500",
+        "entropy": "0.200", "change of entropy": "-0.00200",
+        "influence": "+2.00e-5", "advantage": "-1.000",
+    }  # fmt: skip
+    assert "token 3 of 4, id 4" in page.inner_text("#tv-tip")
+    page.hover("h1")
+    assert not page.is_visible("#tv-tip")
+    page.hover('#tv-list > li[data-number="1"] .tok >> nth=1')
+    assert figures(page)["entropy"] == "—"  # unknown, and unshaded: see the colours above
+
+
+def test_keys_alone_are_enough(page):
+    def here():
+        return page.evaluate("document.activeElement.id || document.activeElement.className")
+
+    def at():
+        return page.evaluate(
+            "(e => [e.closest('li').dataset.number, e.dataset.i])(document.activeElement)"
+        )
+
+    page.focus("#tv-iteration")
+    order = []
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        order.append(here())
+    # the shades are one stop; "smallest first" is off in the batch's own order
+    assert order[1:] == ["tv-filter", "tv-sort", "tv-search", "tv-previous", "tv-next"]
+    page.keyboard.press("Enter")
+    assert status(page).endswith("shown: 21 to 40")
+    assert here() == "tv-next"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    assert status(page).endswith("shown: 1 to 20")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert at() == ["1", "0"]
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert page.get_attribute(":focus", "aria-describedby") == "tv-tip"
+    assert page.get_attribute(":focus", "aria-selected") == "true"
+    assert "token 1 of 3" in page.inner_text("#tv-tip")
+    page.keyboard.press("ArrowRight")
+    assert at() == ["1", "1"]
+    assert figures(page)["entropy"] == "—"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")  # stays at the first
+    assert at() == ["1", "0"]
+    page.keyboard.press("End")
+    assert at() == ["1", "2"]
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#tv-tip")
+    page.keyboard.press("Tab")  # one stop a completion
+    assert at() == ["2", "0"]
+    page.keyboard.press("Shift+Tab")
+    assert at() == ["1", "2"]  # where it was
+    # rollout 4 is [5, 6, 1, 2, 3, 4, end]: "cinque↵" breaks the line after it
+    page.focus('#tv-list > li[data-number="5"] .tok >> nth=0')
+    page.keyboard.press("ArrowDown")
+    assert at() == ["5", "1"]
+    page.keyboard.press("ArrowUp")
+    assert at() == ["5", "0"]
+
+
+def test_hostile_text_is_text(page):
+    row = page.locator(f'#tv-list > li[data-number="{EVIL + 1}"]')
+    assert row.locator(".tok").all_text_contents() == [
+        *HOSTILE[:4], "[U+202E]live", "[U+D800]", "␀", "[U+2028]", "<eos>",
+    ]  # fmt: skip
+    assert row.locator("script, img").count() == 0
+    assert page.locator("main script").count() == 2
+
+
+def test_the_policy_stops_any_other_script(browser, report):
+    page = browser.new_page()
+    stopped = []
+    page.on("console", lambda message: stopped.append(message.text))
+    page.goto(report.as_uri())
+    page.evaluate(
+        "() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
+        " document.body.append(s); document.body.setAttribute('onclick', 'window.hacked = 1');"
+        " document.body.click(); }"
+    )
+    assert page.evaluate("typeof window.hacked") == "undefined"
+    assert len(stopped) == 2
+    assert all("Content Security Policy" in text for text in stopped)
+    page.close()
+
+
+def test_without_javascript_a_sample_is_there(browser, report):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    assert page.is_visible("#token-static")
+    assert not page.is_visible("#token-view")
+    assert page.locator("#token-static tbody tr").count() == 8
+    context.close()
+
+
+def test_a_narrow_window_does_not_scroll_sideways(page):
+    page.set_viewport_size({"width": 360, "height": 700})
+    page.focus("#tv-list .tok >> nth=0")
+    page.keyboard.press("End")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    box = page.locator("#tv-tip").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+
+
+def test_a_run_of_150_iterations_is_small_and_usable(browser, tmp_path):
+    R, T = 256, 300
+    n = R * T
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn(6, n, generator=generator).abs()
+    rollouts = Rollouts(
+        1, [f"Prompt {i // 8}" for i in range(R)], [f"answer {i}" for i in range(R)],
+        torch.tensor([float(i % 2) for i in range(R)]), torch.arange(R, dtype=torch.int32) // 8,
+        torch.ones(R, dtype=torch.bool), torch.ones(R, dtype=torch.bool),
+        torch.arange(0, n + 1, T), torch.randint(0, 3000, (n,), generator=generator).int(),
+        -random[0], -random[1], random[2], random[3],
+        {k: f"w{k} " for k in range(3000)}, random[4], random[5],
+    )  # fmt: skip
+    save_rollouts(rollouts, tmp_path / "rollouts")
+    (dump,) = (tmp_path / "rollouts").iterdir()
+    for i in range(2, 151):
+        os.link(dump, dump.with_stem(f"{i:06d}"))
+    report = write_page(tmp_path)
+    assert report.stat().st_size < 15_000_000
+    page = browser.new_page()
+    page.set_default_timeout(10_000)
+    wrong = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(report.as_uri())
+    iterations = page.locator("#tv-iteration option").all_inner_texts()
+    assert iterations[0] == "1"
+    assert iterations[-1] == "150"
+    assert len(iterations) >= 3
+    assert f"{len(iterations)} of the 150 dumped" in page.inner_text("section:has(#token-view)")
+    page.select_option("#tv-iteration", label="1")
+    all_of_it = re.match(r"(\d+) of \1 \(of 256 of the iteration\) rollouts", status(page))
+    assert int(all_of_it[1]) >= 32
+    page.select_option("#tv-filter", "right")
+    page.fill("#tv-search", "prompt 31")
+    assert 1 <= len(shown(page)) <= 4
+    assert page.locator("#tv-list .tok").count() == 300 * len(shown(page))
+    assert wrong == []
+    page.close()
