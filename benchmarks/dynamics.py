@@ -94,8 +94,26 @@ def table(lines: list[dict[str, Any]]) -> None:
     print()
 
 
+def summary(blocks: dict[str, list[dict[str, Any]]]) -> None:
+    """Means over seeds of every block, side by side."""
+    names = list(next(iter(blocks.values()))[0]["estimators"])
+    for kind, key in (("where", "pcc"), ("where", "srcc"), ("which", "pcc"), ("which", "srcc"),
+                      ("which", "sign")):  # fmt: skip
+        print(f"### {kind}: {key}\n\n| | {' | '.join(blocks)} |")
+        print("| --- |" + " --- |" * len(blocks))
+        for name in names:
+            cells = [
+                [line["estimators"][name].get(kind, {}).get(key) for line in lines]
+                for lines in blocks.values()
+            ]
+            if None not in cells[0]:
+                print(f"| {name} | {' | '.join(f'{mean(c):.2f}' for c in cells)} |")
+        print()
+
+
 def tables(output: Path, seeds: int, iterations: int) -> None:
     """Train, analyse and print every block."""
+    blocks: dict[str, list[dict[str, Any]]] = {}
     for policy in ("base", "half trained"):
         for rate in RATES:
             runs = []
@@ -106,7 +124,10 @@ def tables(output: Path, seeds: int, iterations: int) -> None:
                 runs.append(analysed(model, rate, seed, output / name))
             for step, which in ((1, 0), (WARM, -1)):
                 print(f"### {policy}, learning rate {rate:g}, step {step}\n")
-                table([lines[which] for lines in runs])
+                lines = [found[which] for found in runs]
+                blocks[f"{policy}, {rate:g}, step {step}"] = lines
+                table(lines)
+    summary(blocks)
 
 
 def cost(rounds: int) -> None:

@@ -225,7 +225,7 @@ def test_a_score_that_never_moves_is_written_as_null(tmp_path: Path) -> None:
         ({"paths": []}, "law needs the directory of a run"),
         ({"share": 15.0}, "--share must be between 0 and 1, got 15.0; the paper's is 0.15"),
         ({"score": "reward/men"}, "run 'one', --score: unknown score 'reward/men'. Did you mean"),
-        ({"paths": ["nowhere"]}, "'nowhere' holds no metrics.jsonl"),
+        ({"paths": ["nowhere"]}, "'nowhere' is neither a file nor a directory"),
     ],
 )
 def test_bad_arguments(arguments: dict, words: str, tmp_path: Path) -> None:
