@@ -17,9 +17,12 @@ import entrostat as es
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "entrostat"
-MODULES = sorted(
+EVERYTHING = sorted(
     m.name for m in pkgutil.walk_packages([str(SOURCE)], "entrostat.") if "assets" not in m.name
 )
+# these import veRL, which lives in an environment of its own: read, not imported
+VERL = [name for name in EVERYTHING if name.startswith("entrostat.hosts.verl.")]
+MODULES = [name for name in EVERYTHING if name not in VERL]
 # from the top of the house to its cellar; a room imports from those after it
 ROOMS = (
     "cli", "study", "report", "hosts", "evaluate", "law", "tasks", "config", "logs", "dynamics",
@@ -47,6 +50,19 @@ def test_public_names_have_docstrings(name: str) -> None:
                     inspect.isroutine(member) or isinstance(member, property)
                 ):
                     assert inspect.getdoc(member), f"{name}.{key}.{part}"
+
+
+@pytest.mark.parametrize("name", VERL)
+def test_public_names_of_the_verl_host_have_docstrings(name: str) -> None:
+    path = SOURCE.joinpath(*name.split(".")[1:]).with_suffix(".py")
+    module = ast.parse(path.read_text())
+    assert ast.get_docstring(module), name
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    for node in (n for n in module.body if isinstance(n, kinds) and not n.name.startswith("_")):
+        assert ast.get_docstring(node), f"{name}.{node.name}"
+        for part in node.body if isinstance(node, ast.ClassDef) else []:
+            if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
+                assert ast.get_docstring(part), f"{name}.{node.name}.{part.name}"
 
 
 @pytest.mark.parametrize("name", MODULES)

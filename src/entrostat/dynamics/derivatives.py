@@ -109,6 +109,8 @@ def influence(
         ValueError: a shape does not fit.
     """
     mask = mask.bool()
+    if mask.ndim != 2:
+        raise ValueError(f"influence: mask must be [B, T], got shape {list(mask.shape)}")
     if advantages.shape not in (mask.shape, mask.shape[:1]):
         raise ValueError(
             f"influence: advantages must be {list(mask.shape[:1])} or {list(mask.shape)}, got "
@@ -130,7 +132,14 @@ def influence(
 
 
 def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Tensor) -> Params:
-    """Gradient of the masked mean of entropy_fn(params) [B, T], alike to params."""
+    """Gradient of the masked mean of entropy_fn(params) [B, T], alike to params.
+
+    0 for parameters that it does not depend on.
+
+    Raises:
+        ValueError: entropy_fn does not return the mask's shape.
+    """
+    mask = mask.bool()
     leaves = _each(lambda x: x.detach().requires_grad_(), params)
     with torch.enable_grad():
         entropy = entropy_fn(leaves)
@@ -141,7 +150,9 @@ def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Te
             )
         mean = torch.where(mask, entropy, 0).sum() / mask.sum().clamp(min=1)
     named = _named(leaves)
-    found = torch.autograd.grad(mean, list(named.values()), allow_unused=True)
+    found: Sequence[Tensor | None] = [None] * len(named)
+    if mean.requires_grad:
+        found = torch.autograd.grad(mean, list(named.values()), allow_unused=True)
     gradient = [
         torch.zeros_like(leaf) if g is None else g
         for leaf, g in zip(named.values(), found, strict=True)

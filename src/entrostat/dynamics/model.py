@@ -102,14 +102,25 @@ def adamw_preconditioner(
         Tensors alike to params, in units of parameter per unit of gradient.
 
     Raises:
-        ValueError: a parameter is not the optimizer's, or has no state and no gradient is given.
+        ValueError: another optimizer (or its amsgrad or maximize), a parameter that is not the
+            optimizer's, or one that has no state and no gradient is given.
     """
+    kinds = (torch.optim.Adam, torch.optim.AdamW)
+    if not isinstance(optimizer, kinds):
+        raise ValueError(
+            f"adamw_preconditioner: optimizer must be Adam or AdamW, got {type(optimizer).__name__}"
+        )
+    for setting in ("amsgrad", "maximize"):
+        if any(group.get(setting) for group in optimizer.param_groups):
+            raise ValueError(f"adamw_preconditioner: {setting} is not supported; P would be wrong")
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     out = {}
     for name, parameter in params.items():
         group = groups.get(id(parameter))
-        if group is None or "betas" not in group:
-            raise ValueError(f"adamw_preconditioner: {name} is no parameter of an Adam optimizer")
+        if group is None:
+            raise ValueError(f"adamw_preconditioner: {name} is no parameter of the optimizer")
+        if gradient is not None and name not in gradient:
+            raise ValueError(f"adamw_preconditioner: gradient has no {name!r}")
         state = optimizer.state.get(parameter, {})
         beta, steps, v = group["betas"][1], float(state.get("step", 0)), state.get("exp_avg_sq")
         if v is None and gradient is None:

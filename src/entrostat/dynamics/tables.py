@@ -181,6 +181,7 @@ def parts(
     N = max(1, int(mask.sum()))
     table = {}
     for name, member in members.items():
+        _check("parts", member, mask, f"members[{name!r}]")
         inside = member & mask.bool()
         n = int(inside.sum())
         table[name] = Part(
@@ -202,7 +203,12 @@ def quadrants(advantages: Tensor, logp: Tensor, mask: Tensor) -> dict[str, Tenso
         advantages: [B, T] float.
         logp: [B, T] float.
         mask: [B, T], 1 where a token counts.
+
+    Raises:
+        ValueError: shapes differ.
     """
+    _check("quadrants", advantages, mask, "advantages")
+    _check("quadrants", logp, mask, "logp")
     p, mask = logp.exp(), mask.bool()
     found = {
         "I": in_quadrant("I", advantages, p) & mask,
@@ -238,12 +244,16 @@ def clipped_sides(
 
 def _kept(function: str, values: Tensor, mask: Tensor) -> Tensor:
     """[n] float64: the values at mask 1."""
+    _check(function, values, mask)
+    return values.detach()[mask.bool()].double()
+
+
+def _check(function: str, values: Tensor, mask: Tensor, what: str = "values") -> None:
     if values.shape != mask.shape:
         raise ValueError(
-            f"{function}: values are {list(values.shape)}, mask is {list(mask.shape)}; they must "
+            f"{function}: {what} are {list(values.shape)}, mask is {list(mask.shape)}; they must "
             "have one shape"
         )
-    return values.detach()[mask.bool()].double()
 
 
 def _pearson(x: Tensor, y: Tensor) -> float:

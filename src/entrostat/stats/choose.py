@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from .forward_mode import forward_mode_stats, is_dual
-from .plain import plain_stats
+from .plain import plain_stats, uncompiled
 from .reference import TokenStats
 from .sums import Head
 from .tiled import COLUMNS, CUDA_COLUMNS, CUDA_ROWS, ROWS, TiledStats
@@ -81,18 +81,18 @@ def token_stats(
     if implementation == "auto":
         few = flat.shape[0] * len(weight) <= PLAIN_LOGITS
         implementation = "plain" if few else "triton" if _has_triton(flat) else "tiled"
-    if is_dual(flat, weight, bias):
-        found = forward_mode_stats(flat, weight, bias, ids, head, moments)
-    elif implementation == "plain":
-        found = _plain(flat, weight, bias, ids, head, moments)
-    elif implementation in ("tiled", "triton"):
-        tile = tile or ((CUDA_ROWS, CUDA_COLUMNS) if flat.is_cuda else (ROWS, COLUMNS))
-        found = _tiled(flat, weight, bias, ids, head, moments, tile, implementation == "triton")
-    else:
+    if implementation not in get_args(Implementation):
         raise ValueError(
             "token_stats: implementation must be 'auto', 'plain', 'tiled' or 'triton', got "
             f"{implementation!r}"
         )
+    if is_dual(flat, weight, bias):
+        found = forward_mode_stats(flat, weight, bias, ids, head, moments)
+    elif implementation == "plain":
+        found = _plain(flat, weight, bias, ids, head, moments)
+    else:
+        tile = tile or ((CUDA_ROWS, CUDA_COLUMNS) if flat.is_cuda else (ROWS, COLUMNS))
+        found = _tiled(flat, weight, bias, ids, head, moments, tile, implementation == "triton")
     if not everything:
         place = keep.nonzero()[:, 0]
         found = [x.new_zeros(keep.shape).index_copy(0, place, x) for x in found]
@@ -110,7 +110,7 @@ def _plain(
     return plain_stats(z, targets, head, moments)
 
 
-@torch.compiler.disable
+@uncompiled
 def _tiled(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head,
     moments: bool, tile: tuple[int, int], triton: bool,

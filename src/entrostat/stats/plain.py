@@ -8,7 +8,10 @@ Shapes: N tokens, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +21,28 @@ from .forward_mode import is_dual
 from .reference import TokenStats
 from .reference import token_stats_from_logits as oracle
 from .sums import LOWEST, Head, Sums, coefficients, once
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def uncompiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorator: `torch.compiler.disable`, without importing the compiler for it.
+
+    That import takes longer than torch's own. Where nobody has imported the compiler nothing is
+    being compiled; from then on the function is disabled as usual.
+    """
+    disabled: list[Callable[_P, _T]] = []
+
+    @wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return call
 
 
 class LogitStats(torch.autograd.Function):
@@ -85,7 +110,7 @@ def token_stats_from_logits(
     return TokenStats(*(x.view(targets.shape) for x in found))
 
 
-@torch.compiler.disable
+@uncompiled
 def plain_stats(outputs: Tensor, targets: Tensor, head: Head, moments: bool) -> list[Tensor]:
     """The statistics [N] each of raw outputs [N, V] of a head."""
     return list(LogitStats.apply(outputs, targets, head, moments))
