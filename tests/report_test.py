@@ -660,3 +660,12 @@ def test_importing_the_package_is_light():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == ""
+
+
+def test_a_study_s_name_is_shorter_than_its_chain(tmp_path):
+    for name, methods in (("repo_r", '["grpo", "ppo", "repo_r"]'), ("x", '["grpo"]')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text(f"method = {methods}\n")
+        (tmp_path / name / "metrics.jsonl").write_text('{"iteration": 1, "entropy/exact": 1.0}\n')
+    rows = comparison_rows([tmp_path / "repo_r", tmp_path / "x"])
+    assert [row.label for row in rows] == ["repo_r", "grpo"]

@@ -80,13 +80,21 @@ def entropy_key(run: Run) -> str | None:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A label each, all different: method names, where these repeat the directory's name."""
-    names = [run.methods or run.name for run in runs]
+    """A label each, all different: method names, where these repeat the directory's name.
+
+    A chain of methods gives way to a directory's shorter name, the one that a study gave it.
+    """
+    names = [_shorter(run) for run in runs]
     for other in ([run.name for run in runs], [str(run.path) for run in runs]):
         times = Counter(names)
         names = [o if times[n] > 1 else n for n, o in zip(names, other, strict=True)]
     times = Counter(names)
     return [f"{n} ({i})" if times[n] > 1 else n for i, n in enumerate(names, 1)]
+
+
+def _shorter(run: Run) -> str:
+    methods = run.methods or run.name
+    return run.name if "+" in methods and len(run.name) < len(methods) else methods
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
