@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .fold_torch import TorchFold
 from .forward_mode import is_dual
-from .reference import TokenStats
+from .reference import TokenStats, check_logits
 from .reference import token_stats_from_logits as oracle
 from .sums import LOWEST, Head, Sums, coefficients, once
 
@@ -96,13 +96,7 @@ def token_stats_from_logits(
     Raises:
         ValueError: shapes do not fit, or the temperature is not above 0.
     """
-    if targets.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"token_stats_from_logits: targets must be {list(logits.shape[:-1])} for logits "
-            f"{list(logits.shape)}, got {list(targets.shape)}"
-        )
-    if not temperature > 0:
-        raise ValueError(f"token_stats: temperature must be above 0, got {temperature}")
+    check_logits(logits, targets, temperature)
     if is_dual(logits):
         return oracle(logits, targets, temperature, moments)
     flat = logits.reshape(-1, logits.shape[-1])

@@ -43,24 +43,12 @@ class TokenStats:
 def token_stats_from_logits(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, moments: bool = False
 ) -> TokenStats:
-    """Statistics of softmax(logits / temperature).
-
-    Args:
-        logits: [..., V] float of any precision; computed in float32 (float64 stays).
-        targets: [...] int64 token ids in 0..V-1.
-        temperature: above 0.
-        moments: also return `sum_p2` and `sum_p2_logp`.
+    """As `entrostat.token_stats_from_logits`, differentiable in both modes and any number of times.
 
     Raises:
         ValueError: shapes do not fit, or the temperature is not above 0.
     """
-    if targets.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"token_stats_from_logits: targets must be {list(logits.shape[:-1])} for logits "
-            f"{list(logits.shape)}, got {list(targets.shape)}"
-        )
-    if not temperature > 0:
-        raise ValueError(f"token_stats: temperature must be above 0, got {temperature}")
+    check_logits(logits, targets, temperature)
     z = at_least_float32(logits)
     if temperature != 1:
         z = z / temperature
@@ -78,3 +66,14 @@ def token_stats_from_logits(
         return TokenStats(logp, entropy)
     p2 = p.square()
     return TokenStats(logp, entropy, p2.sum(-1), (p2 * (finite - log_norm)).sum(-1))
+
+
+def check_logits(logits: Tensor, targets: Tensor, temperature: float) -> None:
+    """Refuse what cannot be meant: targets of another shape, a temperature of 0 or less."""
+    if targets.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"token_stats_from_logits: targets must be {list(logits.shape[:-1])} for logits "
+            f"{list(logits.shape)}, got {list(targets.shape)}"
+        )
+    if not temperature > 0:
+        raise ValueError(f"token_stats: temperature must be above 0, got {temperature}")
