@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,70 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_errors_that_need_no_torch_do_not_load_it(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/metrics.jsonl").write_text("{}\n")
+    (tmp_path / "bad.jsonl").write_text('{"prompt": 1}\n')
+    (tmp_path / "bad.toml").write_text("seed = = 1\n")
+    (tmp_path / "done/final").mkdir(parents=True)
+    (tmp_path / "done/config.toml").write_text("iterations = 3\n")
+    (tmp_path / "done/final/entrostat.json").write_text('{"iterations": 3}')
+    wrong = [
+        ["--output", "full"], ["--config", "bad.toml"], ["--task", "bad.jsonl"],
+        ["--task", "gym:chain_sun"], ["--task", "target_sum", "--task.k_max", "9"],
+        ["--model", "a/b/c"], ["--model", "full"], ["--resume", "done", "--iterations", "2"],
+    ]  # fmt: skip
+    code = (
+        "import sys; from entrostat.cli import main\n"
+        f"for words in {wrong!r}:\n"
+        "    assert main(['train', *words]) == 2, words\n"
+        "    assert 'torch' not in sys.modules, words\n"
+        "assert main(['study', 'bad.toml']) == 2\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "output 'full' is not empty", "bad.toml", "line 1 needs a prompt", "mean 'chain_sum'",
+        "k_min <= k_max <= 6", "not a name on the hub", "has no config.json", "has 3 done",
+    ):  # fmt: skip
+        assert words in done.stderr
+    assert done.stderr.count("\n") == len(wrong) + 1
+
+
+def test_the_compiler_waits_until_something_compiles() -> None:
+    """Importing it takes longer than torch; and what it must not look into it still does not."""
+    code = (
+        "import sys, torch, entrostat as es, entrostat.hosts.lab.loop\n"
+        "hidden, weight, ids = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([0, 1, 4])\n"
+        "def entropy(kind, x): return es.token_stats(x, weight, ids, implementation=kind).entropy\n"
+        "for kind in ('plain', 'tiled'): entropy(kind, hidden)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "seen = []\n"
+        "def backend(graph, inputs):\n"
+        "    seen.extend(str(node.target) for node in graph.graph.nodes); return graph\n"
+        "for kind in ('plain', 'tiled'):\n"
+        "    compiled = torch.compile(lambda x: entropy(kind, x.sin()), backend=backend)\n"
+        "    torch.testing.assert_close(compiled(hidden), entropy(kind, hidden.sin()))\n"
+        "assert any('sin' in name for name in seen), seen\n"
+        "assert not any(part in name for name in seen\n"
+        "               for part in ('amax', 'exp', 'autograd_function', 'maximum')), seen\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_public_names_alone_are_listed() -> None:
+    import entrostat
+
+    assert dir(entrostat) == sorted(entrostat.__all__)
+
+
 @pytest.mark.parametrize("verb", ["train", "study", "methods", "report", "pretrain"])
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):  # tyro's help leaves by itself
@@ -72,7 +137,9 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
         (["train", "--task", "target_some"], "Did you mean 'target_sum'?"),
         (["train", "--task", "gym:chain_sun"], "Did you mean 'chain_sum'?"),
         (["train", "--model", "tinny"], "unknown model 'tinny'. Did you mean 'tiny'?"),
-        (["train", "--model", "./absent"], "unknown model './absent'"),
+        (["train", "--model", "./absent"], "no such directory, and not a name on the hub"),
+        (["train", "--model", "path/to/absent"], "not a name on the hub (OWNER/NAME)"),
+        (["train", "--task", "absent.jsonl"], "task 'absent.jsonl': cannot read it"),
         (["train", "--optim.lrr", "1"], "unknown option '--optim.lrr'. Did you mean '--optim.lr'?"),
         (["train", "--advantage", "rlo"], "Did you mean 'rloo'?"),
         (["train", "7"], "unexpected '7'"),
@@ -82,6 +149,13 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
         (["train", "--sampling.rollouts", "1"], "a group of one"),
         (["train", "--iterations", "0"], "iterations must be at least 1"),
         (["methods", "steeer"], "unknown method"),
+        (["methods", "REPO_R"], "Did you mean 'repo_r'?"),
+        (["methods", "zzzz"], "'zzzz'. `entrostat methods` lists them."),
+        (["methods", "--all"], "unknown option '--all'. `entrostat methods --help`"),
+        (["methods", "grpo", "ppo"], "methods takes one name, got grpo ppo"),
+        (["report", "--outptu", "x"], "unknown option '--outptu'. Did you mean '--output'?"),
+        (["study", "--job", "2"], "unknown option '--job'. Did you mean '--jobs'?"),
+        (["study", "--jobs", "2"], "study takes one file, got none"),
         (["report", "absent"], "absent"),
         (["study", "absent.toml"], "cannot read it"),
         (["study", "a", "--jobs", "x"], "--jobs must be"),
@@ -115,6 +189,32 @@ def test_methods_lists_and_explains(capsys: pytest.CaptureFixture) -> None:
     shown = capsys.readouterr().out
     assert "zeta_max = 0.1" in shown
     assert "A - zeta max(A, 0) L" in shown
+    assert "is the paper's and may be too small" in " ".join(shown.split())
+    assert "docs/paper_index.md" in listed
+    assert "runs in" not in listed  # each runs everywhere
+    for name in ("reinforce", "opefo"):
+        assert main(["methods", name]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "--optim.epochs 1 --optim.minibatches 1" in shown
+
+
+def test_a_method_that_does_not_run_everywhere_says_where(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from entrostat.method import METHODS
+
+    monkeypatch.setattr(METHODS["steer"], "hosts", ("lab",))
+    assert main(["methods"]) == 0
+    assert capsys.readouterr().out.count("runs in lab]") == 1
+
+
+def test_help_says_where_results_go(capsys: pytest.CaptureFixture) -> None:
+    assert main(["study", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("runs/NAME", "one a processor", "docs/lab.md"):
+        assert words in shown
+    assert main(["report", "--help"]) == 0
+    assert "report.html here" in capsys.readouterr().out
 
 
 def test_train_on_a_model_from_a_config_logs_and_resumes(
@@ -129,6 +229,8 @@ def test_train_on_a_model_from_a_config_logs_and_resumes(
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "[2/2] entropy 5." in out  # 257 tokens, untrained: ln 257 = 5.55 nats
+    last, evaluated = out.index("[2/2]"), out.rindex("evaluating test")
+    assert last < evaluated < out.index("test, iteration 0 → 2: avg@2 0.00 → 0.00")
     assert (tmp_path / "run/report.html").is_file()
     assert main(["train", "--resume", str(tmp_path / "run"), "--iterations", "3"]) == 0
     lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -230,8 +332,11 @@ def test_a_stopped_first_try_does_not_block_the_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     words = ["train", *SMALL, "--output", str(tmp_path / "run")]
-    assert main([*words, "--task", "gym:chain_sum"]) == 1
-    assert "exceed the model's context" in capsys.readouterr().err
+    assert main([*words, "--task", "gym:chain_sum"]) == 2
+    error = capsys.readouterr().err
+    assert "256 new ones exceed the model's context of 64" in error
+    assert "Lower --sampling.max-new-tokens (now 256)" in error
+    assert "The tiny policy knows target_sum only: give another --model" in error
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.lock").touch()
@@ -242,10 +347,57 @@ def test_a_stopped_first_try_does_not_block_the_directory(
 def test_resume_cannot_go_back(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run = str(tmp_path / "run")
     assert main(["train", *SMALL, "--output", run]) == 0
+    capsys.readouterr()
+    assert main(["train", "--resume", run]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{run} already has 2 iterations; raise --iterations to go on\n")
+    assert main(["train", "--resume", run, "--iterations", "1"]) == 2
+    assert f"iterations is 1, but {run} has 2 done" in capsys.readouterr().err
     (tmp_path / "run/final/entrostat.json").unlink()
     assert main(["train", "--resume", run, "--iterations", "1"]) == 2
     assert "iterations is 1, but" in capsys.readouterr().err
     assert "iterations = 2" in (tmp_path / "run/config.toml").read_text()
+
+
+def test_a_controller_at_its_limit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    from entrostat.logs.run import read_run
+
+    words = ["train", *SMALL, "--method", "grpo,repo_r", "--method.zeta", "0.1"]
+    words += ["--eval.prompts", "0", "--output", str(tmp_path / "run")]
+    # zeta starts at the paper's limit, and no policy of 15 tokens has 3 nats (ln 15 = 2.7)
+    assert main([*words, "--method.target", "3"]) == 0
+    said = "zeta was at its limit 0.1 in 2 of 2 iterations: it cannot hold the target"
+    error = capsys.readouterr().err
+    assert error.startswith(f"entrostat: warning: {said}")
+    assert "Raise --method.zeta_max." in error
+    (note,) = [note for note in read_run(tmp_path / "run").notes if "limit" in note]
+    assert note in error
+
+
+def test_names_that_the_hub_does_not_have(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import errors
+    from transformers import AutoTokenizer
+
+    response = types.SimpleNamespace(headers={}, request=None, status_code=404)
+
+    def refuse(cause: Exception):
+        def load(*_: object, **__: object) -> None:
+            raise OSError("the library's text") from cause
+
+        return load
+
+    for cause, words in (
+        (errors.RepositoryNotFoundError("no", response=response), "not a name on the hub"),
+        (errors.LocalEntryNotFoundError("no"), "the hub could not be reached"),
+        (errors.GatedRepoError("no", response=response), "the library's text"),
+    ):
+        monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse(cause))
+        assert main(["train", "--model", "owner/name"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("entrostat: error: model 'owner/name': cannot load it: ")
+        assert words in error
 
 
 def test_weights_that_do_not_fit_the_config_are_refused(

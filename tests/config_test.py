@@ -49,6 +49,11 @@ def test_open_flags() -> None:
     assert flags("--method.zeta_max", ".3", data={"method": "repo_r"}).method == [
         {"name": "repo_r", "zeta_max": ".3"}
     ]  # TOML wants 0.3; the method then says that it needs a number
+    # only one of them has such a parameter; "grpo" is a recipe of ppo's, "rloo" an estimator
+    alone = flags("--method", "grpo,rloo,repo_r", "--method.target", "0.7", "--method.low", "0.1")
+    assert alone.method == [
+        {"name": "grpo", "low": 0.1}, "rloo", {"name": "repo_r", "target": 0.7},
+    ]  # fmt: skip
     task = flags("--task", "gym:chain_sum", "--task.max_terms", "3", "--task.word", "abc").task
     assert task == {"name": "gym:chain_sum", "max_terms": 3, "word": "abc"}
     assert flags("--task.k_max", "4").task == {"name": "target_sum", "k_max": 4}
@@ -59,12 +64,16 @@ def test_open_flags() -> None:
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["--method", "gspo,repo_r", "--method.high", "1"], "of which method"),
+        (["--method", "gspo,adapo", "--method.high", "1"],
+         "of which method.*--method.gspo.high or --method.adapo.high"),
+        (["--method", "gspo,repo_r", "--method.hihg", "1"],
+         "gspo, repo_r: unknown parameter 'hihg'. Did you mean 'high'"),
+        (["--method", "gspo,repo_q", "--method.high", "1"], "unknown method 'repo_q'"),
         (["--method", "gspo", "--method.repo.high", "1"], "unknown method for a parameter 'repo'"),
         (["--method"], "--method needs a value"),
         (["--method", "--seed"], "--method needs a value"),
     ],
-)
+)  # fmt: skip
 def test_bad_open_flags(words: list[str], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         flags(*words)
@@ -86,6 +95,7 @@ def test_bad_open_flags(words: list[str], match: str) -> None:
         ({"sampling": {"temperature": 0}}, "sampling.temperature must be above 0"),
         ({"precision": "bf17"}, "Did you mean 'bf16'"),
         ({"method": []}, "method is empty"),
+        ({"method": [{"low": 1}]}, "each is a name or a table with a name, got {'low': 1}"),
         ({"task": {"seed": 1}}, "task needs a name"),
         ({"device": "tpu"}, "device must be"),
         ({"gradient_checkpointing": 1}, "gradient_checkpointing must be true or false, got 1"),

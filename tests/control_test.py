@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entrostat.control import Additive, ControlState, Multiplicative
+from entrostat.control import Additive, ControlState, Multiplicative, at_limit
+from entrostat.logs.limits import saturation
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -137,6 +138,83 @@ def test_additive_takes_the_first_entropy_as_target(rises):
     up, down = (0.6, 0.8) if rises == "below" else (0.8, 0.6)
     assert controller.update(state, up) == ControlState(0.5, 0.7)
     assert controller.update(state, down) == ControlState(0.25, 0.7)
+
+
+# ---------------------------------------------------------------------------- at its limit
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([0.1, 0.2, 0.4, 0.4, 0.4], 3),  # second half .4 .4 .4
+        ([0.4, 0.1, 0.4, 0.4, 0.2], 3),  # 2 of the last 3; the first counts in the sum
+        ([0.4, 0.4, 0.4, 0.2], None),  # 1 of the last 2 is not more than half
+        ([0.1, 0.1, 0.4, -0.4], 2),  # a bidirectional coefficient has its limit on either side
+        ([0.1, 0.2], None),
+        ([], None),
+    ],
+)
+def test_at_its_limit_by_hand(values, count):
+    assert at_limit(values, 0.4) == count
+
+
+def log(key: str, values: list[float], **more: float) -> list[dict]:
+    return [{"iteration": i, key: v, **more} for i, v in enumerate(values, 1)]
+
+
+REPO = {"name": "repo_r", "zeta": 1e-3, "zeta_max": 0.1, "controller": "doubling"}
+
+
+def test_a_saturated_controller_is_named_with_its_parameter():
+    rows = log("control/zeta", [0.05] + [0.1] * 5, **{"entropy/exact": 0.3, "control/target": 0.7})
+    assert saturation(rows, [{"name": "ppo"}, REPO]) == [
+        "zeta was at its limit 0.1 in 5 of 6 iterations: it cannot hold the target (entropy 0.3, "
+        "target 0.7 in the second half). Raise --method.zeta_max."
+    ]
+    assert saturation(log("control/zeta", [0.1, 0.1, 0.05, 0.05]), [REPO]) == []
+    assert saturation(rows, [REPO | {"controller": "none"}]) == []
+    assert saturation(rows, [REPO | {"zeta_max": "x"}, "y", {"name": 3}]) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "words"),
+    [
+        ({"name": "adapo", "high_max": 0.3}, "clip_high", 0.3, "Raise --method.high_max."),
+        ({"name": "entropy_bonus", "coef_max": 10, "controller": "doubling"}, "entropy_coef", 10.0,
+         "limit 10 in 4 of 4"),
+        ({"name": "adaptive_entropy", "coef_max": 5e-3}, "entropy_coef", 5e-3, "--method.coef_max"),
+        # its weight cannot be raised or lowered any further
+        ({"name": "pos_adv", "schedule": "entropy", "weight": 1.0}, "pos_weight", 0.0,
+         "pos_weight was at its limit 0 in 4 of 4 iterations: it cannot hold the target."),
+    ],
+)  # fmt: skip
+def test_each_controller_has_its_limit(table, key, value, words):
+    (sentence,) = saturation(log(f"control/{key}", [value] * 4), [table])
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        # at the other end of its range a controller has nothing to do
+        ({"name": "adaptive_entropy", "coef_max": 5e-3}, "entropy_coef", 0.0),
+        ({"name": "adapo", "high_min": 0.2, "high_max": 0.3}, "clip_high", 0.2),
+        ({"name": "pos_adv", "schedule": "entropy"}, "pos_weight", 1.0),
+        ({"name": "pos_adv", "schedule": "stage"}, "pos_weight", 0.0),
+        ({"name": "mine", "zeta_max": 0.1}, "zeta", 0.1),
+    ],
+)
+def test_at_rest_or_without_a_controller_nothing_is_said(table, key, value):
+    assert saturation(log(f"control/{key}", [value] * 4), [table]) == []
+
+
+def test_two_methods_with_a_coefficient_of_one_name():
+    rows = [{"control/zeta": 0.1, "control/repo_d_zeta": 10.0}] * 3
+    fixed = REPO | {"controller": "none"}
+    other = {"name": "repo_d", "zeta_max": 10.0, "controller": "doubling"}
+    (sentence,) = saturation(rows, [fixed, other])
+    assert "limit 10 in 3 of 3" in sentence
+    assert sentence.endswith("Raise --method.repo_d.zeta_max.")
 
 
 # ---------------------------------------------------------------------------- state, errors

@@ -258,6 +258,12 @@ def test_learning(tmp_path: Path) -> None:
     assert sum(rewards[-3:]) / 3 > 0.8
 
 
+def test_rollouts_introduce_themselves_in_a_line(whole: Path) -> None:
+    rollouts = es.load_rollouts(whole, 2)
+    size = f"rollouts=24, tokens={rollouts.entropy.numel()}"  # 6 prompts x 4
+    assert repr(rollouts) == f"Rollouts(iteration=2, {size})"
+
+
 class NothingToLearn(TargetSum):
     def score(self, completion: str, example: Example) -> float:
         return 1.0
@@ -426,10 +432,19 @@ def test_a_full_disk_stops_with_what_was_written_intact(
 
 def test_a_prompt_longer_than_the_context(tmp_path: Path) -> None:
     class Long(TargetSum):
-        def example(self, index: int, split: str) -> Example:
-            return Example("1" * 60)
+        first = 0
 
-    stopping(tmp_path, Long(), "60 tokens and 13 new ones exceed the model's context of 64")
+        def example(self, index: int, split: str) -> Example:
+            return Example("1" * 60 if index >= self.first else "9/3:", (9, 3))
+
+    words = "60 tokens and 13 new ones exceed the model's context of 64"
+    with pytest.raises(ValueError, match=words):  # bad input: seen before the run begins
+        train(small(tmp_path / "never"), task=Long())
+    assert not (tmp_path / "never").exists()
+    later = Long()
+    later.first = 6  # in the second iteration
+    run = stopping(tmp_path, later, words)
+    assert len(metrics(run)) == 1
 
 
 def test_an_empty_data_set(tmp_path: Path) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab.progress import Lines, Live, Progress, duration, for_stream, sparkline
+from entrostat.hosts.lab.progress import (
+    Lines,
+    Live,
+    Progress,
+    duration,
+    for_stream,
+    outcome,
+    sparkline,
+)
 
 METRICS = {
     "entropy/exact": 0.4567, "reward/mean": 0.25, "control/zeta": 0.002, "rollout/length_mean": 9.5,
@@ -21,8 +30,9 @@ def shown(progress: type[Progress], stream: io.StringIO) -> str:
     display.begin(TrainConfig(method=["repo_r"], iterations=4, output="runs/x"), start=2)
     display.tokens(10)
     display.note("evaluating")
-    display.iteration(3, METRICS)
-    display.iteration(4, METRICS | {"entropy/exact": 0.5})
+    for i, line in ((3, METRICS), (4, METRICS | {"entropy/exact": 0.5})):
+        display.trained(i, line)
+        display.iteration(i, line)
     display.end(Path("runs/x"))
     display.close()
     return stream.getvalue()
@@ -36,6 +46,40 @@ def test_lines_say_entropy_reward_coefficient_speed_and_time_left() -> None:
     assert "tokens/s 1234" in lines[2]
     assert lines[3].endswith("left 0s")
     assert lines[4] == "done: runs/x"
+
+
+def evaluated(iteration: int, split: str, avg: float, distinct: float) -> dict:
+    return {
+        "iteration": iteration, "split": split, "prompts": 2, "k": 4, "avg@k": avg, "pass@k": 1.0,
+        "distinct": distinct, "entropy": avg / 2,
+    }  # fmt: skip
+
+
+ROWS = [
+    evaluated(0, "test", 0.25, 1.5), evaluated(0, "ood", 0.5, 1), evaluated(5, "test", 0.4, 3),
+    evaluated(10, "test", 0.75, 2.25), evaluated(10, "ood", 0.125, 0.5),
+]  # fmt: skip
+
+
+def test_evaluations_are_shown_before_and_after() -> None:
+    assert outcome(ROWS) == [
+        "test, iteration 0 → 10: avg@4 0.25 → 0.75  pass@4 1.00 → 1.00  distinct 1.5 → 2.2  "
+        "entropy 0.12 → 0.38",
+        "ood, iteration 0 → 10: avg@4 0.50 → 0.12  pass@4 1.00 → 1.00  distinct 1.0 → 0.5  "
+        "entropy 0.25 → 0.06",
+    ]
+    (only,) = outcome(ROWS[:1])
+    assert only == "test, iteration 0: avg@4 0.25  pass@4 1.00  distinct 1.5  entropy 0.12"
+    assert outcome([]) == []
+
+
+def test_the_end_shows_what_the_evaluations_found(tmp_path: Path) -> None:
+    """Read from the run, so that a resumed one has its first evaluation too."""
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    (tmp_path / "evaluation.jsonl").write_text(text)
+    stream = io.StringIO()
+    Lines(stream).end(tmp_path)
+    assert stream.getvalue().splitlines() == [*outcome(ROWS), f"done: {tmp_path}"]
 
 
 class Terminal(io.StringIO):

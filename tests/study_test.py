@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
 from entrostat.study.runner import read_study
 from entrostat.study.seeds import Interval, group_by_seed, interval
@@ -83,3 +84,27 @@ def test_the_shipped_studies_have_three_seeds_a_setting(name: str, tmp_path: Pat
     assert sum(len(group.runs) for group in groups) == len(study.runs)
     assert all(len(group.runs) == 3 for group in groups)
     assert all({study.runs[r].seed for r in g.runs} == {0, 1, 2} for g in groups)
+
+
+def test_a_study_and_the_settings_of_one_run_are_told_apart(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    study, one = str(RECIPES / "demo.toml"), str(RECIPES / "grpo.toml")
+    assert main(["train", "--config", study]) == 2
+    assert f"use: entrostat study {study}" in capsys.readouterr().err
+    assert main(["study", one]) == 2
+    assert f"use: entrostat train --config {one}" in capsys.readouterr().err
+
+
+def test_the_report_of_a_study_s_directory_compares_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for name, entropy in (("a", [0.5, 0.25]), ("b", [1.0, 0.75])):
+        run(tmp_path / name, entropy, None)
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"report: {tmp_path / 'report.html'}\n"
+    page = (tmp_path / "report.html").read_text()
+    assert f"<h1>{tmp_path.name}" in page
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path / "empty")]) == 2
+    assert "holds no metrics.jsonl" in capsys.readouterr().err

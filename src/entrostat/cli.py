@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._names import nearest, unknown
+from ._names import refuse_options, unknown
 from ._version import __version__
 
 _HELP = """\
@@ -28,7 +28,8 @@ entrostat: an entropy thermostat for reinforcement learning with verifiable rewa
 
 Examples:
   entrostat train --method grpo
-  entrostat train --method repo_r --method.bidirectional true --method.target 0.7
+  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \
+      --method.zeta_max 0.5
   entrostat train --resume runs/repo_r-target_sum-s0
   entrostat study recipes/demo.toml
 
@@ -39,7 +40,7 @@ _TRAIN = """\
 Train a policy by reinforcement learning and watch its entropy.
 
   --method NAME[,NAME...]       what to train with (`entrostat methods`); MODULE:NAME for your own
-  --method.KEY VALUE            a parameter; --method.NAME.KEY where there are several methods
+  --method.KEY VALUE            a parameter; --method.NAME.KEY where several methods have it
   --task NAME                   target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS
   --task.KEY VALUE              a parameter of the task
   --analyze every=N             what updates do to entropy, token by token, every N iterations
@@ -47,7 +48,8 @@ Train a policy by reinforcement learning and watch its entropy.
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
 
 Examples:
-  entrostat train --method repo_r --method.bidirectional true --seed 1
+  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \
+      --method.zeta_max 0.5 --seed 1
   entrostat train --method gspo,repo_r --method.gspo.high 5e-4
   entrostat train --task gym:chain_sum --task.max_terms 3 --model path/to/model
   entrostat train --method steer --analyze every=10
@@ -115,12 +117,7 @@ def _dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: s
         cls, default=default, args=args, prog=prog, description=text, return_unknown_args=True,
         config=(tyro.conf.FlagConversionOff,),
     )  # fmt: skip
-    for word in rest:
-        if word.startswith("-"):
-            flag = word.split("=")[0]
-            guess = nearest(flag.lstrip("-").replace("-", "_"), _flag_names(cls))
-            hint = f" Did you mean '--{guess}'?" if guess else ""
-            raise ValueError(f"unknown option {flag!r}.{hint} `{prog} --help` lists them all.")
+    refuse_options(rest, prog, _flag_names(cls))
     if rest:
         raise ValueError(f"unexpected {rest[0]!r}; options look like --seed 1")
     return value
@@ -165,7 +162,14 @@ def _spread(args: list[str], name: str) -> list[str]:
 
 
 def _train(args: list[str]) -> int:
-    from .config import TrainConfig, apply_open_flags, from_dict, load, take_open_flags
+    from .config import (
+        TrainConfig,
+        apply_open_flags,
+        check_model,
+        from_dict,
+        load,
+        take_open_flags,
+    )
 
     file, args = _take(args, "config")
     run, args = _take(args, "resume")
@@ -187,7 +191,12 @@ def _train(args: list[str]) -> int:
             )
         data = {**load(path), "output": run}
     else:
-        data = apply_open_flags(load(file) if file is not None else {}, flags)
+        given = load(file) if file is not None else {}
+        if "runs" in given:
+            raise ValueError(
+                f"config {file!r} is a study of several runs; use: entrostat study {file}"
+            )
+        data = apply_open_flags(given, flags)
     config = _dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
     config.validate()
 
@@ -196,21 +205,37 @@ def _train(args: list[str]) -> int:
 
     if os.environ.get(STARTED_BY_A_STUDY):
         _end_with_parent()
+
+    # what can be wrong without torch, which takes seconds to load, is found before
+    from .hosts.lab.run_directory import RunDirectory, check_output, default_output
+    from .tasks import make_task
+
+    config.output = config.output or default_output(config)
+    check_output(Path(config.output), config.iterations, run is not None)
+    if run is not None and RunDirectory(Path(run)).complete(config.iterations):
+        print(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
+        return _finish(Path(run))
+    check_model(config.model)
+    chosen: dict[str, Any] = {"seed": config.seed} | config.task
+    task = make_task(**chosen)
+
     if sys.stdout.isatty():
         print("loading ...", end="\r", flush=True)
     import torch
 
     from .errors import RunStopped
+    from .objective import make_objective
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `train` builds it again and says them
+        make_objective(config.method, advantage=config.advantage, updates=config.updates)
     from .hosts.lab import train
     from .hosts.lab.progress import for_stream
-    from .hosts.lab.run_directory import default_output
-    from .report import write_run_report
 
-    config.output = config.output or default_output(config)
     progress = for_stream()
     try:
-        path = train(config, progress=progress, resume=run is not None)
-        report = write_run_report(path)
+        path = train(config, task=task, progress=progress, resume=run is not None)
+        return _finish(path)
     except RunStopped as error:
         progress.close()
         return _error(str(error), code=1)
@@ -229,7 +254,16 @@ def _train(args: list[str]) -> int:
         return 130
     finally:
         progress.close()
-    print(f"report: {report}")
+
+
+def _finish(path: Path) -> int:
+    """What is said of a run that is over, and its report."""
+    from .logs.run import read_run, saturated
+    from .report import write_run_report
+
+    for sentence in saturated(path, read_run(path).metrics):
+        _show_warning(sentence)
+    print(f"report: {write_run_report(path)}")
     return 0
 
 
@@ -238,6 +272,10 @@ def _study(args: list[str]) -> int:
         "usage: entrostat study FILE.toml [--output DIR] [--jobs N]\n\n"
         "Run the trainings of a file side by side (those that are done are skipped, those that\n"
         "were stopped go on), print a table and write DIR/report.html.\n\n"
+        "  --output    default: runs/NAME for NAME.toml\n"
+        "  --jobs      trainings at once; default: `jobs` of the file, else one a processor\n\n"
+        "The file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
+        "differs; docs/lab.md describes it.\n\n"
         "Example:\n  entrostat study recipes/demo.toml --output runs/demo\n"
     )
     if not args or "-h" in args or "--help" in args:
@@ -245,8 +283,9 @@ def _study(args: list[str]) -> int:
         return 0 if args else 2
     output, args = _take(args, "output")
     jobs, args = _take(args, "jobs")
+    refuse_options(args, "entrostat study", ("output", "jobs", "help"))
     if len(args) != 1:
-        raise ValueError(f"study takes one file, got {args}")
+        raise ValueError(f"study takes one file, got {' '.join(args) or 'none'}")
     if jobs is not None and (not jobs.isdigit() or int(jobs) < 1):
         raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
     from .study import run_study
@@ -262,12 +301,16 @@ def _methods(args: list[str]) -> int:
             "  entrostat methods my_module:my_method    (registered by @entrostat.register)"
         )
         return 0
+    refuse_options(args, "entrostat methods", ("help",))
+    if len(args) > 1:
+        raise ValueError(f"methods takes one name, got {' '.join(args)}")
     import shutil
     import textwrap
 
     from .advantage import ESTIMATORS
     from .advantage import advantages as estimate
-    from .method import imported, methods
+    from .method import imported, methods, unknown_method
+    from .method.base import HOSTS
 
     if args:
         args = [imported(args[0])]
@@ -281,7 +324,7 @@ def _methods(args: list[str]) -> int:
                 return 0
             print("\nBeside other methods the name means this estimator. Alone it is the recipe:\n")
         if args[0] not in known:
-            raise ValueError(unknown("method", args[0], {*known, *ESTIMATORS}))
+            raise ValueError(unknown_method(args[0]))
         info = known[args[0]]
         print(f"{info.name} ({info.kind}; {info.paper or 'your own'})\n\n{info.doc}\n")
         if info.sits_on:
@@ -294,13 +337,19 @@ def _methods(args: list[str]) -> int:
         return 0
     width = min(shutil.get_terminal_size().columns, 110)
     indent = " " * 19
+    legend = (
+        "In brackets: the paper and its section (docs/paper_index.md says which paper), what the "
+        "method needs beyond log-probs and advantages, and where it runs if not everywhere."
+    )
+    print(f"{textwrap.fill(legend, width)}\n")
     for kind in ("surrogate", "intervention", "recipe"):
         print(f"{kind}s")
         for info in (info for info in known.values() if info.kind == kind):
             about = [info.paper or "your own"]
             if info.needs:
                 about.append(f"needs {', '.join(info.needs)}")
-            about.append(f"runs in {', '.join(info.hosts)}")
+            if set(info.hosts) != set(HOSTS):
+                about.append(f"runs in {', '.join(info.hosts)}")
             text = textwrap.fill(
                 info.summary, width, initial_indent=indent, subsequent_indent=indent
             )
@@ -314,20 +363,35 @@ def _report(args: list[str]) -> int:
     if not args or "-h" in args or "--help" in args:
         print(
             "usage: entrostat report RUN [RUN...] [--output FILE.html]\n\n"
-            "Write RUN/report.html, or one page that compares several runs.\n\n"
+            "Write RUN/report.html, or one page that compares several runs. The directory of a\n"
+            "study stands for the runs in it.\n\n"
+            "  --output    default: RUN/report.html; of several runs report.html here, of a study\n"
+            "              STUDY/report.html\n\n"
             "Example:\n  entrostat report runs/a runs/b --output compare.html"
         )
         return 0 if args else 2
     from .report import write_comparison, write_run_report
 
     output, args = _take(args, "output")
+    refuse_options(args, "entrostat report", ("output", "help"))
     paths = [Path(a) for a in args]
-    if len(paths) == 1:
-        path = write_run_report(paths[0], None if output is None else Path(output))
+    runs = [run for path in paths for run in _runs_of(path)]
+    if runs != paths and len(paths) == 1:
+        page = Path(output) if output is not None else paths[0] / "report.html"
+        path = write_comparison(runs, page, paths[0].resolve().name)
+    elif len(runs) == 1:
+        path = write_run_report(runs[0], None if output is None else Path(output))
     else:
-        path = write_comparison(paths, Path(output or "report.html"))
+        path = write_comparison(runs, Path(output or "report.html"))
     print(f"report: {path}")
     return 0
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """The runs within a study's directory; a run, or what is neither, as it is."""
+    if (path / "metrics.jsonl").exists() or not path.is_dir():
+        return [path]
+    return sorted(p.parent for p in path.glob("*/metrics.jsonl")) or [path]
 
 
 def _analyze(args: list[str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 import types
 import typing
@@ -21,6 +22,8 @@ import tyro
 from ._names import unknown
 
 TINY = "tiny"
+NOWHERE = "no such directory, and not a name on the hub (OWNER/NAME)"
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass
@@ -189,6 +192,10 @@ class TrainConfig:
             raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
         if not self.method:
             raise ValueError("method is empty; name at least one")
+        for entry in self.method:
+            name = entry.get("name") if isinstance(entry, Mapping) else entry
+            if not isinstance(name, str):
+                raise ValueError(f"method: each is a name or a table with a name, got {entry!r}")
         if not isinstance(self.task.get("name"), str):
             raise ValueError("task needs a name")
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
@@ -223,6 +230,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def check_model(model: str) -> None:
+    """Refuse, before anything is loaded, what cannot be a model.
+
+    Raises:
+        ValueError: neither "tiny", nor a directory of a model, nor spelled like a name on the hub.
+    """
+    if model == TINY:
+        return
+    path = Path(model)
+    if not path.exists() and "/" not in model:
+        siblings = [p.name for p in Path().iterdir() if (p / "config.json").exists()]
+        raise ValueError(
+            unknown("model", model, [TINY, *siblings])
+            + " A model is a directory, a Hugging Face name (OWNER/NAME) or 'tiny'."
+        )
+    if not path.exists() and not _HUB_NAME.fullmatch(model):
+        raise ValueError(f"model {model!r}: {NOWHERE}")
+    if path.is_dir() and not (path / "config.json").exists():
+        raise ValueError(f"model {model!r}: the directory has no config.json")
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -346,11 +374,12 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
     """Nested tables with `--method` and `--task` flags applied, in order.
 
     `--method A,B` replaces the methods, `--method.NAME.KEY VALUE` sets a parameter of one of them
-    (`--method.KEY VALUE` where there is one); `--task NAME` replaces the task, `--task.KEY VALUE`
-    sets its parameter. Values are read as TOML; anything else is text.
+    (`--method.KEY VALUE` where one of them alone has it); `--task NAME` replaces the task,
+    `--task.KEY VALUE` sets its parameter. Values are read as TOML; anything else is text.
 
     Raises:
-        ValueError: a parameter of a method that is not named.
+        ValueError: a parameter of a method that is not named, or one that none of several methods
+            has, or more than one.
     """
     default = TrainConfig()
     data = dict(data)
@@ -377,19 +406,30 @@ def _set_parameter(methods: list[Any], path: list[str], value: Any) -> None:
     names = [name for name in found if isinstance(name, str)]
     if len(names) < len(methods):
         raise ValueError(f"method: each is a name or a table with a name, got {methods!r}")
-    owner = ".".join(path[:-1]) or names[0]  # a name of the user's own may hold dots
     short = {name.split(":")[-1]: name for name in names}
-    owner = short.get(owner, owner)
-    if len(path) == 1 and len(names) > 1:
-        raise ValueError(
-            f"--method.{path[0]}: of which method? Write --method.{names[0]}.{path[0]} "
-            f"(methods: {', '.join(names)})"
-        )
+    if len(path) == 1:
+        owner = names[0] if len(names) == 1 else _owner(names, path[0])
+    else:
+        owner = ".".join(path[:-1])  # a name of the user's own may hold dots
+        owner = short.get(owner, owner)
     if owner not in names:
         raise ValueError(unknown("method for a parameter", ".".join(path[:-1]), names))
     place = names.index(owner)
     old = methods[place]
     methods[place] = {**(old if isinstance(old, Mapping) else {"name": old}), path[-1]: value}
+
+
+def _owner(names: list[str], parameter: str) -> str:
+    """The one method of several that has a parameter; asking them takes importing them."""
+    from .method import owners
+
+    found = owners(parameter, names)
+    if len(found) > 1:
+        flags = " or ".join(f"--method.{name.split(':')[-1]}.{parameter}" for name in found)
+        raise ValueError(
+            f"--method.{parameter}: of which method? {' and '.join(found)} have it: write {flags}"
+        )
+    return found[0]
 
 
 def _toml_value(text: str) -> Any:

@@ -10,6 +10,7 @@ start outside it is kept until then.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -87,6 +88,21 @@ def _check(start: float, low: float, high: float, target: float | None) -> None:
 
 def _clip(x: float, low: float, high: float) -> float:
     return min(max(x, low), high)
+
+
+def at_limit(values: Sequence[float], limit: float) -> int | None:
+    """How often a coefficient was at a limit, of either sign, where it spent its end there.
+
+    Args:
+        values: the coefficient, one an iteration.
+        limit: the end of its range.
+
+    Returns:
+        Iterations at the limit, if more than half of the second half's are; else None.
+    """
+    there = [abs(value) == abs(limit) for value in values]
+    half = there[len(there) // 2 :]
+    return sum(there) if 2 * sum(half) > len(half) else None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from ..method.quadrant import in_quadrant
@@ -84,6 +83,8 @@ def agreement(estimate: Tensor, truth: Tensor, mask: Tensor) -> Agreement:
     Raises:
         ValueError: shapes differ, or no token counts.
     """
+    from scipy.stats import rankdata  # more than a second to import, which a plain run need not pay
+
     x, y = _kept("agreement", estimate, mask), _kept("agreement", truth, mask)
     if not len(x):
         raise ValueError("agreement: no token is at mask 1")

@@ -18,7 +18,7 @@ from torch import Tensor
 from .files import replacing
 
 
-@dataclass
+@dataclass(repr=False)
 class Rollouts:
     """One iteration's rollouts: B rollouts, n tokens in all.
 
@@ -62,6 +62,10 @@ class Rollouts:
     pieces: dict[int, str]
     change: Tensor | None = None
     influence: Tensor | None = None
+
+    def __repr__(self) -> str:
+        size = f"rollouts={len(self)}, tokens={len(self.tokens)}"
+        return f"Rollouts(iteration={self.iteration}, {size})"
 
     def __len__(self) -> int:
         """Number of rollouts B."""

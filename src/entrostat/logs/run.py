@@ -7,6 +7,7 @@ used, and `Run.notes` says in words what is not.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
@@ -47,7 +48,7 @@ class Run:
         environment_text: environment.json as written.
         metrics: one object an iteration, at least one.
         evaluation: one object an evaluation and split.
-        notes: sentences on what is missing or cut short.
+        notes: sentences on what is missing or cut short, and on controllers at their limit.
         analysis: one object an analysed iteration (`train --analyze`).
         dumps: iteration -> a function that reads its rollouts, and raises ValueError where they
             cannot be read.
@@ -154,7 +155,18 @@ def read_run(path: Path) -> Run:
         path, config, config_text, environment, metrics, evaluation, (),
         analysis=_lines(path / "analysis.jsonl", notes), dumps=_dumps(path),
     )  # fmt: skip
-    return replace(run, notes=(*_progress_notes(run), *notes))
+    return replace(run, notes=(*_progress_notes(run), *saturated(path, metrics), *notes))
+
+
+def saturated(path: Path, metrics: Lines) -> list[str]:
+    """A sentence for each controller that spent the end of a run at its limit (`limits`)."""
+    from .limits import saturation  # which reads numbers as this module does
+
+    try:
+        methods = json.loads((path / "objective.json").read_text(encoding="utf-8"))["methods"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []  # another trainer's, or of before it was written
+    return saturation(metrics, methods) if isinstance(methods, list) else []
 
 
 def _dumps(path: Path) -> dict[int, Callable[[], Rollouts]]:

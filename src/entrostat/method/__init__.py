@@ -6,7 +6,7 @@ command line and the hosts find it there. One of your own needs only the decorat
 """
 
 from .base import Method
-from .compose import MethodSpec, imported, resolve
+from .compose import MethodSpec, imported, owners, resolve, unknown_method
 from .recipes import RECIPES, Recipe
 from .registry import METHODS, MethodInfo, methods, register
 
@@ -19,6 +19,8 @@ __all__ = [
     "Recipe",
     "imported",
     "methods",
+    "owners",
     "register",
     "resolve",
+    "unknown_method",
 ]

@@ -15,7 +15,7 @@ import torch
 from ..batch import Terms, TokenBatch
 from ..control import Observation
 
-HOSTS = ("lab",)  # "trl" and "verl" are to follow
+HOSTS = ("lab", "trl", "verl")
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ def resolve(
                 raise ValueError(f"{name}: an advantage estimator takes no parameters")
             estimators.append(name)
         else:
-            known = unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS})
-            raise ValueError(f"{known} One of your own is MODULE:NAME.")
+            raise ValueError(unknown_method(name))
     base = _base([method for _, method in chain])
     if not any(method.kind == "surrogate" for _, method in chain):
         surrogate = base if base in METHODS else RECIPES[base].chain[0][0]
@@ -75,6 +74,37 @@ def resolve(
     default = RECIPES[base].advantage if base in RECIPES else "grpo"
     chosen = estimators[0] if estimators else default
     return tuple(m for _, m in chain), tuple(n for n, _ in chain), chosen
+
+
+def unknown_method(name: str) -> str:
+    """What to say of a name that is no method, recipe or advantage estimator."""
+    listed = "`entrostat methods` lists them. One of your own is MODULE:NAME."
+    return unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS}, listed)
+
+
+def owners(parameter: str, names: Sequence[str]) -> list[str]:
+    """Those of some methods, by name, that have a parameter.
+
+    Raises:
+        ValueError: none has, with the nearest that one of them has; or a name is unknown.
+    """
+    found, known = [], set()
+    for given in names:
+        name = imported(given)
+        if name in METHODS:
+            mine = set(METHODS[name].parameters())
+        elif name in RECIPES:
+            mine = {key for part, _ in RECIPES[name].chain for key in METHODS[part].parameters()}
+        elif name in ESTIMATORS:
+            continue
+        else:
+            raise ValueError(unknown_method(name))
+        known |= mine
+        if parameter in mine:
+            found.append(given)
+    if not found:
+        raise ValueError(f"{', '.join(names)}: {unknown('parameter', parameter, known)}")
+    return found
 
 
 def _base(methods: list[Method]) -> str:

@@ -110,7 +110,9 @@ class RepoR(_Repo):
 
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
-        zeta_min, zeta_max: range of zeta (of its magnitude when bidirectional).
+        zeta_min, zeta_max: range of zeta (of its magnitude when bidirectional). The default
+            zeta_max, .1, is the paper's and may be too small to hold a target on a small policy;
+            the demo has .5.
         target: entropy to hold, nats a token; None takes that of the first iteration.
         center: "state" (L = lp0 + H0, exact) or "batch" (lp0 minus its mean).
         controller: "doubling", or "none" to keep zeta as it is.

@@ -28,7 +28,8 @@ class Reinforce(Method):
     """REINFORCE: the plain policy gradient, one update a rollout batch.
 
     Loss -A lp, Williams (1992). No ratio is used, so with several updates a rollout batch the later
-    ones would be off-policy without correction; hosts refuse that.
+    ones would be off-policy without correction; hosts refuse that. Pass --optim.epochs 1
+    --optim.minibatches 1.
     """
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"

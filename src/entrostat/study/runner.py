@@ -53,6 +53,11 @@ def read_study(path: str | Path) -> Study:
             message names the run.
     """
     data = load(path)
+    if "runs" not in data and any(key in TrainConfig.__dataclass_fields__ for key in data):
+        raise ValueError(
+            f"study {str(path)!r} holds the settings of one run; use: entrostat train --config "
+            f"{path}"
+        )
     known = ("title", "jobs", "base", "runs")
     for key in data:
         if key not in known:

@@ -54,7 +54,8 @@ class GymTask:
         from reasoning_gym.factory import DATASETS
 
         if name not in DATASETS:
-            raise ValueError(unknown("reasoning-gym data set", name, DATASETS))
+            listed = f"reasoning-gym's GALLERY.md shows all {len(DATASETS)}."
+            raise ValueError(unknown("reasoning-gym data set", name, DATASETS, listed))
         cls, config_cls = DATASETS[name]
         known = {field.name for field in fields(config_cls)} - {"seed"}
         for key in params:

@@ -9,7 +9,7 @@ from ...config import TrainConfig
 from ...evaluate.metrics import avg_at_k, distinct_correct, pass_at_k
 from ...tasks import Task
 from .policy import Policy
-from .progress import Progress
+from .progress import Progress, figures
 from .prompts import encode, example, new_tokens, settings
 from .rollout import sample
 from .scoring import score
@@ -60,4 +60,6 @@ def evaluate(
                 "entropy": float(masked_mean(entropy, sequences.mask)),
             }
         )
+        if iteration < config.iterations:  # the last is shown against the first, when all is over
+            progress.note(f"{split}: {figures(rows[-1])}")
     return rows

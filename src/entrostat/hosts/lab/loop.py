@@ -38,7 +38,7 @@ from .policy import SMALL, Policy, learning_rate, load_policy
 from .progress import Progress
 from .prompts import draw, encode, new_tokens, settings
 from .rollout import Sequences, sample
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, check_not_back
 from .scoring import score
 from .seeds import generator, stream_seed
 
@@ -89,7 +89,7 @@ def train(
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
     torch.set_num_threads(config.threads or (1 if small else _THREADS))
     config.optim.lr = learning_rate(config, small)
-    encode(policy, config, draw(task, config, 1), new)  # what cannot work shows here
+    encode(policy, config, draw(task, config, 1), new, ValueError)  # what cannot work shows here
     optimizer = torch.optim.AdamW(
         trained.values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
@@ -102,12 +102,8 @@ def train(
             return run.path
         start, updates = 0, 0
         saved = checkpoints.newest(run.checkpoints) if resume else None
-        if saved is not None and saved.iteration > config.iterations:
-            raise ValueError(
-                f"iterations is {config.iterations}, but {run.path} has {saved.iteration} done; "
-                "it may only be raised"
-            )
         if saved is not None:
+            check_not_back(run.path, config.iterations, saved.iteration)
             checkpoints.restore(saved, trained, optimizer)
             objective.load_state_dict(saved.state["objective"])
             scaler.load_state_dict(saved.state["scaler"])
@@ -229,6 +225,7 @@ def train(
                     ),
                     run.rollouts,
                 )
+            progress.trained(iteration, metrics)
             if last or (config.eval.every and iteration % config.eval.every == 0):
                 evaluations.append(evaluate(policy, task, config, iteration, progress))
             if last or iteration % config.save.checkpoint_every == 0:

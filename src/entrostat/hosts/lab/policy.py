@@ -19,8 +19,7 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ..._names import unknown
-from ...config import TINY, TrainConfig
+from ...config import NOWHERE, TINY, TrainConfig, check_model
 from ...stats import TokenStats, token_stats_from_logits
 from .abilities import can_pack, can_share, known_head
 from .head import LanguageHead, caught
@@ -209,18 +208,16 @@ def load_policy(config: TrainConfig) -> Policy:
     Raises:
         ValueError: one line: no such model, no tokenizer, no eos, or no such device.
     """
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     device = _device(config.device)
     name = str(tiny_directory()) if config.model == TINY else config.model
-    if not Path(name).exists() and (name.startswith((".", "/", "~")) or "/" not in name):
-        siblings = [p.name for p in Path().iterdir() if (p / "config.json").exists()]
-        raise ValueError(
-            unknown("model", config.model, [TINY, *siblings])
-            + " A model is a directory, a Hugging Face name (OWNER/NAME) or 'tiny'."
-        )
-    if Path(name).is_dir() and not (Path(name) / "config.json").exists():
-        raise ValueError(f"model {config.model!r}: the directory has no config.json")
+    check_model(config.model)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -229,6 +226,11 @@ def load_policy(config: TrainConfig) -> Policy:
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0][:300]
+        cause = error.__cause__
+        if isinstance(cause, LocalEntryNotFoundError):
+            reason = "no such directory, and the hub could not be reached to look for that name"
+        elif isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):
+            reason = NOWHERE
         raise ValueError(f"model {config.model!r}: cannot load it: {reason}") from None
     model, info = loaded
     if info["missing_keys"]:  # transformers would fill them with random numbers

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import TrainConfig
+from ...logs.lines import JsonLines
 
 
 class Progress:
@@ -21,6 +22,9 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Something that takes a while begins."""
+
+    def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
+        """An iteration's updates are made; its evaluation and checkpoint follow."""
 
     def iteration(self, iteration: int, metrics: dict[str, Any]) -> None:
         """An iteration is over and saved."""
@@ -46,6 +50,31 @@ def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     return pairs
 
 
+def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
+    """An evaluation of a split in a line; `before → after` where there is another to compare."""
+    pairs = ((f"avg@{row['k']}", "avg@k", 2), (f"pass@{row['k']}", "pass@k", 2),
+             ("distinct", "distinct", 1), ("entropy", "entropy", 2))  # fmt: skip
+    words = []
+    for label, key, digits in pairs:
+        left = "" if before is None else f"{before[key]:.{digits}f} → "
+        words.append(f"{label} {left}{row[key]:.{digits}f}")
+    return "  ".join(words)
+
+
+def outcome(evaluations: list[dict[str, Any]]) -> list[str]:
+    """A line a split: the first evaluation that is logged against the last."""
+    lines = []
+    for split in dict.fromkeys(row["split"] for row in evaluations):
+        rows = [row for row in evaluations if row["split"] == split]
+        first, last = rows[0], rows[-1]
+        if len(rows) == 1:
+            lines.append(f"{split}, iteration {last['iteration']}: {figures(last)}")
+        else:
+            span = f"iteration {first['iteration']} → {last['iteration']}"
+            lines.append(f"{split}, {span}: {figures(last, first)}")
+    return lines
+
+
 class Lines(Progress):
     """One line an iteration, for logs and pipes."""
 
@@ -63,13 +92,15 @@ class Lines(Progress):
         """As a line."""
         self._say(text)
 
-    def iteration(self, iteration: int, metrics: dict[str, Any]) -> None:
+    def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
         """One line."""
-        figures = "  ".join(f"{label} {figure}" for label, figure in summary(metrics))
-        self._say(f"[{iteration}/{self.total}] {figures}  left {self._left(iteration)}")
+        shown = "  ".join(f"{label} {figure}" for label, figure in summary(metrics))
+        self._say(f"[{iteration}/{self.total}] {shown}  left {self._left(iteration)}")
 
     def end(self, path: Path) -> None:
-        """Where the files are."""
+        """What the evaluations found, and where the files are."""
+        for line in outcome(JsonLines(path / "evaluation.jsonl").read()):
+            self._say(line)
         self._say(f"done: {path}")
 
     def _left(self, iteration: int) -> str:
@@ -115,7 +146,7 @@ class Live(Lines):
         """Show what is going on."""
         self.status = text
 
-    def iteration(self, iteration: int, metrics: dict[str, Any]) -> None:
+    def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
         """Move the bar."""
         self.done, self.latest, self.sampled = iteration, metrics, 0
         self.curve.append(metrics["entropy/exact"])

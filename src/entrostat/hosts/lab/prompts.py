@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...config import TrainConfig
+from ...config import TINY, TrainConfig
 from ...errors import RunStopped, in_one_line
 from ...tasks import Example, Task
 from .policy import Policy
@@ -58,12 +58,14 @@ def example(task: Task, index: int, split: str) -> Example:
 
 
 def encode(
-    policy: Policy, config: TrainConfig, examples: Sequence[Example], new: int
-) -> list[list[int]]:
+    policy: Policy, config: TrainConfig, examples: Sequence[Example], new: int,
+    refusal: type[Exception] = RunStopped,
+) -> list[list[int]]:  # fmt: skip
     """Token ids of each prompt.
 
     Raises:
-        RunStopped: a prompt and its `new` tokens do not fit the model's context.
+        RunStopped: a prompt and its `new` tokens do not fit the model's context; `refusal` in its
+            place, where no run has begun.
     """
     chat = config.prompt.chat
     chat = bool(policy.tokenizer.chat_template) if chat is None else chat
@@ -71,10 +73,12 @@ def encode(
     for example in examples:
         ids = policy.encode(example.prompt, chat, config.prompt.system)
         if policy.context is not None and len(ids) + new > policy.context:
-            raise RunStopped(
+            foreign = config.model == TINY and config.task["name"] != "target_sum"
+            other = ". The tiny policy knows target_sum only: give another --model"
+            raise refusal(
                 f"a prompt of {len(ids)} tokens and {new} new ones exceed the model's context of "
-                f"{policy.context}: {example.prompt[:60]!r}. Lower sampling.max_new_tokens or "
-                "shorten the prompt"
+                f"{policy.context}: {example.prompt[:60]!r}. Lower --sampling.max-new-tokens (now "
+                f"{new}) or shorten the prompt{other if foreign else ''}"
             )
         prompts.append(ids)
     return prompts

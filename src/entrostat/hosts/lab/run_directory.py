@@ -33,15 +33,12 @@ class RunDirectory:
         """Make the directory (or take it up again) and lock it.
 
         Raises:
-            ValueError: it holds another run, or another process is at work in it.
+            ValueError: it holds another run, or one with more iterations done than asked for, or
+                another process is at work in it.
         """
         path = Path(config.output or default_output(config))
         config.output = str(path)
-        if not resume and path.exists() and not _unused(path):
-            raise ValueError(
-                f"output {str(path)!r} is not empty; go on with it by "
-                f"`entrostat train --resume {path}`, or choose another --output"
-            )
+        check_output(path, config.iterations, resume)
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = open(path / ".lock", "a")  # noqa: SIM115 - held until the run ends
@@ -101,11 +98,16 @@ class RunDirectory:
 
     def complete(self, iterations: int) -> bool:
         """Whether the run has the final model of so many iterations."""
+        done = self.finished()
+        return done is not None and done >= iterations
+
+    def finished(self) -> int | None:
+        """Iterations of the final model; None where there is none."""
         try:
             done = json.loads((self.path / "final" / "entrostat.json").read_text())["iterations"]
-        except (OSError, ValueError, KeyError):
-            return False
-        return done >= iterations
+            return int(done)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def check_unsaved(self, checkpoint_every: int) -> None:
         """Without a checkpoint, only a run that had not come to its first may start again.
@@ -146,6 +148,33 @@ class RunDirectory:
             if final.exists():  # of fewer iterations: the run was extended
                 shutil.rmtree(final)
             os.replace(part, final)
+
+
+def check_output(path: Path, iterations: int, resume: bool) -> None:
+    """Refuse, before anything is loaded, a directory that a run cannot go to.
+
+    Raises:
+        ValueError: it holds a run and none is resumed, or more iterations are done than asked for.
+    """
+    if not resume and path.exists() and not _unused(path):
+        raise ValueError(
+            f"output {str(path)!r} is not empty; go on with it by "
+            f"`entrostat train --resume {path}`, or choose another --output"
+        )
+    if resume:
+        check_not_back(path, iterations, RunDirectory(path).finished() or 0)
+
+
+def check_not_back(path: Path, iterations: int, done: int) -> None:
+    """Refuse to resume for fewer iterations than are done.
+
+    Raises:
+        ValueError: says how many are.
+    """
+    if done > iterations:
+        raise ValueError(
+            f"iterations is {iterations}, but {path} has {done} done; it may only be raised"
+        )
 
 
 def _unused(path: Path) -> bool:

@@ -1,0 +1,70 @@
+"""Whether a run's controllers could do what they were asked, by its log.
+
+A controller whose coefficient stays at the end of its range has no more to give: the entropy goes
+where the rest of the training takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..control import at_limit
+from .run import number
+
+# method -> its coefficient in `control/...`, and the parameter that is the end of its range on the
+# side that keeps entropy up; None where that end is 0. The other end is the method at rest.
+_ACTUATORS: dict[str, tuple[str, str | None]] = {
+    "repo_r": ("zeta", "zeta_max"),
+    "repo_d": ("zeta", "zeta_max"),
+    "adapo": ("clip_high", "high_max"),
+    "entropy_bonus": ("entropy_coef", "coef_max"),
+    "adaptive_entropy": ("entropy_coef", "coef_max"),
+    "pos_adv": ("pos_weight", None),
+}
+
+
+def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
+    """A sentence for each controller that was at its limit in most of the run's second half.
+
+    Args:
+        metrics: one object an iteration, as in metrics.jsonl.
+        methods: tables of `name` and all parameters, as in objective.json.
+    """
+    tables = [table for table in methods if isinstance(table, Mapping)]
+    sentences = []
+    for table in tables:
+        name = str(table.get("name"))
+        moves = table.get("controller") != "none" and table.get("schedule", "entropy") == "entropy"
+        if name not in _ACTUATORS or not moves:
+            continue
+        coefficient, parameter = _ACTUATORS[name]
+        limit = 0.0 if parameter is None else number(table.get(parameter))
+        own = f"control/{name}_{coefficient}"  # where two methods have a coefficient of one name
+        key = own if any(own in row for row in metrics) else f"control/{coefficient}"
+        values = _series(metrics, key)
+        count = None if limit is None else at_limit(values, limit)
+        if count is None:
+            continue
+        text = f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations"
+        text += f": it cannot hold the target{_how_far(metrics)}."
+        if parameter is not None:
+            several = sum(parameter in other for other in tables) > 1
+            text += f" Raise --method.{name + '.' if several else ''}{parameter}."
+        sentences.append(text)
+    return sentences
+
+
+def _how_far(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Mean entropy and target of the second half, where they are logged."""
+    half = metrics[len(metrics) // 2 :]
+    entropy, target = _series(half, "entropy/exact"), _series(half, "control/target")
+    if not entropy or not target:
+        return ""
+    mean = sum(entropy) / len(entropy)
+    return f" (entropy {mean:.3g}, target {target[-1]:.3g} in the second half)"
+
+
+def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    found = [number(row.get(key)) for row in metrics]
+    return [value for value in found if value is not None]
