@@ -8,15 +8,18 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test test-slow lint format bench bench-cost bench-stats parity verl-env pretrain clean
+.PHONY: help install demo test test-slow test-verl lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env pretrain clean
 
 help:
 	@echo "make demo       train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
 	@echo "make test       the test suite, offline (make test-slow: also what takes minutes)"
+	@echo "make test-verl  the veRL host in veRL's own environment (made first: see verl-env)"
 	@echo "make lint       ruff and pyrefly;  make format  to apply ruff's formatting"
 	@echo "make bench      time the lab against TRL (installs the extra 'trl')"
 	@echo "make bench-cost what each method costs beside GRPO"
 	@echo "make bench-stats  token statistics beside TRL's, veRL's and full logits"
+	@echo "make bench-dynamics  every paper's estimator beside the truth; the cost of influences"
+	@echo "make bench-hosts  the demo job in the lab and in TRL, entropy curves side by side"
 	@echo "make parity     losses and advantages against the installed TRL and veRL"
 	@echo "make verl-env   the separate environment that veRL needs, in $(VERL)"
 	@echo "make pretrain   make the tiny policy again, into runs/tiny"
@@ -44,11 +47,19 @@ bench-cost: $(VENV)/.package
 bench-stats: $(VENV)/.package $(VERL)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python benchmarks/token_stats.py --verl-python $(VERL)/bin/python
+bench-dynamics: $(VENV)/.package
+	$(BIN)/python benchmarks/dynamics.py
+bench-hosts: $(VENV)/.package
+	$(PIP) install -q -c constraints.txt -e '.[trl]'
+	$(BIN)/python benchmarks/hosts_curves.py
 verl-env: $(VERL)/.package
+test-verl: $(VERL)/.package
+	$(VERL)/bin/python -m pytest -c tests/verl_env/pytest.ini tests/verl_env
 parity: $(VENV)/.dev $(VERL)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python tests/golden/make_trl.py --check
 	$(VERL)/bin/python tests/golden/make_verl.py --check
+	$(VERL)/bin/python tests/golden/make_verl_host.py --check
 	$(BIN)/python -m pytest tests/parity_test.py
 pretrain: $(VENV)/.package
 	$(BIN)/entrostat pretrain --output runs/tiny
@@ -65,8 +76,9 @@ $(VENV)/.dev: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
-$(VERL)/.package: tests/golden/verl-requirements.txt
+$(VERL)/.package: tests/golden/verl-requirements.txt pyproject.toml
 	test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	$(VERL)/bin/python -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
+	$(VERL)/bin/python -m pip --disable-pip-version-check install -q --no-deps -e .
 	@touch $@

@@ -104,7 +104,7 @@ def test_each_says_what_it_is(name):
     info = es.methods()[name]
     assert info.summary
     assert info.paper
-    assert info.hosts == ("lab",)
+    assert info.hosts == ("lab", "trl", "verl")
     expected = INTERVENTIONS.get(name, (None, set()))[1]
     if name in ("gspo_repo_r", "gspo_repo_d"):
         expected = {"old_entropy"}

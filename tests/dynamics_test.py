@@ -1277,10 +1277,10 @@ def test_influences_add_up_to_what_an_adamw_step_does():
 
 def test_preconditioner_errors():
     a, b = (torch.nn.Parameter(f64([1.0])) for _ in range(2))
-    with pytest.raises(ValueError, match="adamw_preconditioner: optimizer must be Adam or AdamW, got SGD"):
+    with pytest.raises(ValueError, match="optimizer must be Adam or AdamW, got SGD"):
         adamw_preconditioner(torch.optim.SGD([a], lr=0.1), {"w": a}, {"w": a})
     optimizer = torch.optim.AdamW([a])
-    with pytest.raises(ValueError, match="adamw_preconditioner: b is no parameter of the optimizer"):
+    with pytest.raises(ValueError, match="b is no parameter of the optimizer"):
         adamw_preconditioner(optimizer, {"a": a, "b": b}, {"a": a, "b": b})
     with pytest.raises(ValueError, match=r"a has no second moment yet.*pass gradient"):
         adamw_preconditioner(optimizer, {"a": a})

@@ -451,7 +451,7 @@ def test_two_hundred_problems_and_a_count(tmp_path) -> None:
 
 
 def test_a_line_too_long_is_passed_over(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("entrostat.logs.importers.source.LINE", 100)
+    monkeypatch.setattr("entrostat.logs.importers.source.text.LINE", 100)
     rows = [{"step": 1, "entropy": 1}, "x" * 1000, {"step": 2, "entropy": 1}]
     run = read(write(tmp_path / "t.jsonl", *rows))
     assert figures(run) == [(1,), (2,)]

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from entrostat import law
+from entrostat.law.doubts import runs_test
 
 
 def curve(n: int, tau: float = 5.0, start: float = 0.9, end: float = 0.1) -> np.ndarray:
@@ -242,21 +243,21 @@ def test_doubts_about_the_ceiling() -> None:
 def test_the_runs_test_by_hand() -> None:
     # 10 above and 10 below the median, in two runs: expected 2 * 10 * 10 / 20 + 1 = 11,
     # variance 200 * (200 - 20) / (400 * 19) = 4.736842, z = (2 - 11) / 2.176429 = -4.135214
-    found = law._runs_test(np.array([1.0] * 10 + [-1.0] * 10))
+    found = runs_test(np.array([1.0] * 10 + [-1.0] * 10))
     assert found is not None
     assert found[:2] == (2, 11.0)
     assert found[2] == pytest.approx(stats.norm.cdf(-4.135214), rel=1e-5)
     # alternating: 20 runs, no sign of too few
-    found = law._runs_test(np.tile([1.0, -1.0], 10))
+    found = runs_test(np.tile([1.0, -1.0], 10))
     assert found is not None
     assert found[0] == 20
     assert found[2] > 0.99
-    assert law._runs_test(np.tile([1.0, -1.0], 9)) is None  # too few to be normal
+    assert runs_test(np.tile([1.0, -1.0], 9)) is None  # too few to be normal
 
 
 def test_the_runs_test_is_right_about_independent_residuals() -> None:
     rng = np.random.default_rng(7)
-    found = [law._runs_test(rng.normal(size=150)) for _ in range(1000)]
+    found = [runs_test(rng.normal(size=150)) for _ in range(1000)]
     share = np.mean([f is not None and f[2] < 0.05 for f in found])
     assert 0.03 < share < 0.07  # standard error .007
 

@@ -11,7 +11,9 @@ import pytest
 
 from entrostat.logs.run import Problem, Run
 from entrostat.report import write_comparison, write_report
-from entrostat.report.dynamics import dynamics_of, ema, shown
+from entrostat.report.dynamics import dynamics_of
+from entrostat.report.dynamics.course import ema
+from entrostat.report.dynamics.tokens import shown
 from entrostat.report.figures import Band, Bars, Curve, Panel, Points, draw
 from entrostat.report.law import law_of
 from entrostat.report.panels import comparison_panels

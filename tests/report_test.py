@@ -20,7 +20,8 @@ from entrostat.logs.rollouts import Rollouts, save_rollouts
 from entrostat.report import comparison_rows, write_comparison, write_run_report
 from entrostat.report.figures import Curve, Panel, draw, log_ticks, tick
 from entrostat.report.panels import scale_of
-from entrostat.report.tokens import choose, choose_iterations, pack, script_json
+from entrostat.report.tokens.choice import choose, choose_iterations
+from entrostat.report.tokens.encoding import pack, script_json
 
 EVIL = "<script>alert(1)</script>"
 VOID = {"meta", "img", "br", "link", "input", "hr", "base"}
@@ -178,7 +179,7 @@ def test_rows_hold_the_numbers_of_the_files(tmp_path):
             make_run(tmp_path / "b", lines=[{"iteration": 1, "reward/mean": 0.5}], evaluation=[]),
         ]
     )
-    assert (row.label, row.run, row.iterations, row.planned) == ("ppo+repo_r", tmp_path / "a", 3, 3)
+    assert (row.label, row.run, row.iterations, row.planned) == ("a", tmp_path / "a", 3, 3)
     assert (row.entropy_before, row.entropy_after) == (0.8, 0.5)
     assert row.entropy_kept == pytest.approx(62.5)
     assert row.target == 0.7
@@ -542,7 +543,7 @@ def test_texts_alone_are_shown(tmp_path):
 
 def test_a_page_has_a_budget_and_says_what_it_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr("entrostat.report.tokens.BYTES", 60_000)
-    monkeypatch.setattr("entrostat.report.tokens.LONGEST", 40)
+    monkeypatch.setattr("entrostat.report.tokens.encoding.LONGEST", 40)
     run = make_run(tmp_path / "a", lines=[{"iteration": 3}])  # nothing to draw
     B, T = 100, 50
     rollouts = make_rollouts(["p"] * B, [f"{i}" for i in range(B)], [0.0] * B, iteration=1)

@@ -18,17 +18,18 @@ from ._version import __version__
 _HELP = """\
 entrostat: an entropy thermostat for reinforcement learning with verifiable rewards.
 
-  entrostat train      train a policy, its entropy watched token by token and held
-  entrostat study      run several trainings side by side and compare them
-  entrostat methods    list the methods; `entrostat methods NAME` explains one
-  entrostat report     write report.html for a run, or one page that compares several
-  entrostat analyze    the same page for a run of TRL, veRL, prime-rl, slime, or any CSV
-  entrostat law        fit R = -a exp(H) + b: what entropy was traded for, and where it ends
-  entrostat pretrain   make the tiny policy that ships with entrostat
+  entrostat train        train a policy, its entropy watched token by token and held
+  entrostat study        run several trainings side by side and compare them
+  entrostat methods      list the methods; `entrostat methods NAME` explains one
+  entrostat report       write report.html for a run, or one page that compares several
+  entrostat analyze      the same page for a run of TRL, veRL, prime-rl, slime, or any CSV
+  entrostat law          fit R = -a exp(H) + b: what entropy was traded for, and where it ends
+  entrostat verl-config  print a veRL recipe as the command that starts it on a cluster
+  entrostat pretrain     make the tiny policy that ships with entrostat
 
 Examples:
   entrostat train --method grpo
-  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \
+  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \\
       --method.zeta_max 0.5
   entrostat train --resume runs/repo_r-target_sum-s0
   entrostat study recipes/demo.toml
@@ -48,7 +49,7 @@ Train a policy by reinforcement learning and watch its entropy.
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
 
 Examples:
-  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \
+  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \\
       --method.zeta_max 0.5 --seed 1
   entrostat train --method gspo,repo_r --method.gspo.high 5e-4
   entrostat train --task gym:chain_sum --task.max_terms 3 --model path/to/model
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "report": _report,
         "analyze": _analyze,
         "law": _law,
+        "verl-config": _verl_config,
         "pretrain": _pretrain,
     }
     for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows ? for an arrow, no traceback
@@ -467,6 +469,27 @@ def _law(args: list[str]) -> int:
     from .study.laws import run_law
 
     return run_law(args, score, part, output)
+
+
+def _verl_config(args: list[str]) -> int:
+    if not args or "-h" in args or "--help" in args:
+        print(
+            "usage: entrostat verl-config RECIPE.verl.toml [KEY=VALUE...]\n\n"
+            "Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM): every Hydra\n"
+            "override that the objective and the recipe need, and then yours, which win.\n\n"
+            "Examples:\n"
+            "  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.verl.toml\n"
+            "  entrostat verl-config my.verl.toml trainer.n_gpus_per_node=4 trainer.nnodes=1\n"
+        )
+        return 0 if args else 2
+    recipe, *overrides = args
+    for word in overrides:
+        if "=" not in word:
+            raise ValueError(f"verl-config: {word!r} is no override; write KEY=VALUE")
+    from .hosts.verl import shell_command, verl_config
+
+    print(shell_command(verl_config(recipe, overrides)))
+    return 0
 
 
 def _pretrain(args: list[str]) -> int:

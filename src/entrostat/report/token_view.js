@@ -1,6 +1,6 @@
 // The token view of a run's page: rollouts as text, each token shaded by one of its figures.
 //
-// The page carries the rollouts as JSON (report/tokens.py writes it). Prompts and completions are
+// The page carries the rollouts as JSON (report/tokens writes it). Prompts and completions are
 // model output, hostile until proven otherwise: they reach the page as text nodes only. The page's
 // policy lets this script run by its hash, and nothing else.
 "use strict";
@@ -36,7 +36,7 @@
   let hovered = null;  // the token under the pointer
   let focused = null;  // the token that has the focus
 
-  // Numbers: three bytes each, lowest first, four characters of base64 (tokens.py: pack).
+  // Numbers: three bytes each, lowest first, four characters of base64 (encoding.py: pack).
   function unpack(text) {
     const bytes = atob(text);
     const words = new Uint32Array(bytes.length / 3);

@@ -1,6 +1,6 @@
 """Runs of other trainers, read as ours: `read("outputs/checkpoint-500")`.
 
-One file a format, and `source.py` for what they share. Formats are told by what is in the files,
+One file a format, and `source` for what they share. Formats are told by what is in the files,
 not by their names.
 """
 

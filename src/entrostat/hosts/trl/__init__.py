@@ -1,0 +1,25 @@
+"""TRL's GRPOTrainer with an objective: `from entrostat.hosts.trl import EntropyGRPOTrainer`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .trainer import EntropyGRPOTrainer
+
+__all__ = ["EntropyGRPOTrainer"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import TRL, which takes seconds, only when the trainer is asked for."""
+    if name != "EntropyGRPOTrainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import trl  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"entrostat.hosts.trl needs TRL 1.16 ({error}); pip install 'entrostat[trl]'"
+        ) from None
+    from .trainer import EntropyGRPOTrainer
+
+    return EntropyGRPOTrainer

@@ -1,0 +1,194 @@
+"""TRL's arguments beside an objective: which are set from it, which are refused, which are inert.
+
+One rule: an argument of `GRPOConfig` that says what the objective says (advantage, ratio, clip,
+aggregation, entropy, reference KL) is left at TRL's default or agrees; then it is set from the
+objective. Any other value is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import warnings
+from typing import Any
+
+import torch
+
+from ...batch import Terms, TokenBatch
+from ...method import MethodSpec
+from ...method.adapo import Adapo
+from ...method.cov import KlCov
+from ...objective import Objective, make_objective
+
+WHO = "EntropyGRPOTrainer"
+FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
+LOSS_TYPES = {
+    "token_mean": "dapo",
+    "seq_mean_token_mean": "grpo",
+    "seq_mean_token_sum_norm": "dr_grpo",
+}
+_SCALES = {"grpo": "group", "dr_grpo": "none"}
+
+
+def build(method: MethodSpec | Objective, args: Any) -> Objective:
+    """The objective that a user names, or has made, if TRL can run it with these arguments.
+
+    Raises:
+        ValueError: TRL cannot run it, or not with these arguments.
+    """
+    if isinstance(method, Objective):
+        objective = method
+    else:
+        objective = make_objective(method, max_length=args.max_completion_length)
+    updates = updates_per_generation(args)
+    culprits = [
+        f"`{name}`"
+        for name, each in zip(objective.names, objective.methods, strict=True)
+        if each.on_policy
+    ]
+    if updates > 1 and culprits:
+        raise ValueError(
+            f"{WHO}: {' and '.join(culprits)}: strictly on-policy, so one update a generation "
+            f"batch, not {updates}; set num_iterations=1 and leave steps_per_generation and "
+            "generation_batch_size unset"
+        )
+    objective.check_host("trl", FIELDS, updates)
+    return objective
+
+
+def updates_per_generation(args: Any) -> int:
+    """Optimizer steps on one generation batch.
+
+    Raises:
+        ValueError: a step would span two generation batches.
+    """
+    micro = args.steps_per_generation * args.num_iterations
+    if micro % args.gradient_accumulation_steps:
+        raise ValueError(
+            f"{WHO}: steps_per_generation * num_iterations = {micro} is no multiple of "
+            f"gradient_accumulation_steps = {args.gradient_accumulation_steps}, so an optimizer "
+            "step would span two generation batches; methods decide over the whole step before it "
+            "begins. Leave steps_per_generation unset, or make it a multiple"
+        )
+    return micro // args.gradient_accumulation_steps
+
+
+def settle(args: Any, objective: Objective) -> Any:
+    """A copy of the arguments in which TRL computes what the objective means.
+
+    Raises:
+        ValueError: an argument contradicts the objective, or TRL's loss cannot express it.
+    """
+    args = copy.copy(args)
+    terms = probe(objective)
+    defaults = {f.name: f.default for f in dataclasses.fields(args)}
+    low, high = _bounds(terms)
+    _check_dual(terms, high)
+    # GSPO's ratio is made from the token's (trainer.py), so TRL's own level stays; either is right
+    level = args.importance_sampling_level if terms.ratio == "sequence" else "token"
+    wanted: dict[str, tuple[Any, str]] = {
+        "loss_type": (LOSS_TYPES[objective.aggregation], "make_objective(..., aggregation=...)"),
+        "epsilon": (low, "the surrogate's `low`"),
+        "epsilon_high": (high, "the surrogate's `high`"),
+        "delta": (terms.dual, "ppo's `dual`"),
+        "scale_rewards": (
+            _SCALES.get(objective.advantage, defaults["scale_rewards"]),
+            "make_objective(..., advantage=...)",
+        ),
+        "beta": (_beta(objective), "the method `kl_ref`"),
+        "importance_sampling_level": (level, "the method `gspo`"),
+        "top_entropy_quantile": (1.0, "the method `forking_tokens`"),
+        "entropy_coef": (0.0, "the method `entropy_bonus`"),
+        "use_adaptive_entropy": (False, "the method `adaptive_entropy`"),
+        "multi_objective_aggregation": ("sum_then_normalize", "make_objective(..., advantage=...)"),
+        "off_policy_mask_threshold": (None, "no method yet"),
+        # TRL's KL is not computed; were it, the ratio would multiply it by default
+        "use_bias_correction_kl": (False, "the method `kl_ref`"),
+    }
+    for name, (value, where) in wanted.items():
+        given = getattr(args, name)
+        agrees = given == value or (
+            isinstance(given, float) and isinstance(value, float) and math.isclose(given, value)
+        )
+        if not agrees and given != defaults[name]:
+            raise ValueError(
+                f"{WHO}: {name}={given!r} contradicts the objective {'+'.join(objective.names)}, "
+                f"which means {value!r}; leave {name} at TRL's default and say it in the "
+                f"objective ({where})"
+            )
+        setattr(args, name, value)
+    return args
+
+
+def check_generation(args: Any) -> None:
+    """Refuse what spoils a run whatever the objective.
+
+    Raises:
+        ValueError: continuous batching under mixed precision.
+    """
+    if args.use_transformers_continuous_batching and (args.bf16 or args.fp16):
+        kind = "bf16" if args.bf16 else "fp16"
+        raise ValueError(
+            f"{WHO}: use_transformers_continuous_batching with {kind}=True casts the policy's own "
+            f"weights to {kind} before it generates (TRL 1.16), and training goes on in them; set "
+            f"{kind}=False, or use use_vllm or TRL's ordinary generation"
+        )
+
+
+def warn_of_inert(objective: Objective, args: Any) -> None:
+    """Warn where a method has nothing to act on: one update a batch, so that every ratio is 1."""
+    if updates_per_generation(args) > 1:
+        return
+    terms = probe(objective)
+    low, high = _bounds(terms)
+    chain = list(zip(objective.names, objective.methods, strict=True))
+    inert = [f"`{n}` (its penalty is flat)" for n, m in chain if isinstance(m, KlCov)]
+    alone = all(method.kind == "surrogate" for _, method in chain)
+    clips = terms.ratio != "none" and (math.isfinite(low) or math.isfinite(high))
+    for name, method in chain:
+        if isinstance(method, Adapo) or (alone and clips and method.kind == "surrogate"):
+            inert.append(f"`{name}` (its clip never acts)")
+    if inert:
+        warnings.warn(
+            f"{WHO}: one update a generation batch, so every ratio is exactly 1 and "
+            f"{' and '.join(inert)} does nothing; set num_iterations=2, or steps_per_generation "
+            "above gradient_accumulation_steps",
+            stacklevel=3,
+        )
+
+
+def probe(objective: Objective) -> Terms:
+    """The terms on four made-up rollouts: what ratio, clip and dual clip the chain means."""
+    g = torch.Generator().manual_seed(0)
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    logp, entropy = -torch.rand(4, 3, generator=g) - 0.5, torch.rand(4, 3, generator=g) + 0.5
+    batch = TokenBatch(
+        logp, logp, mask, torch.tensor([1.0, -1.0, 1.0, -1.0]).unsqueeze(1).expand(4, 3),
+        rewards=torch.tensor([1.0, 0.0, 1.0, 0.0]), group=torch.tensor([0, 0, 1, 1]),
+        entropy=entropy, old_entropy=entropy, ref_logp=logp,
+    )  # fmt: skip
+    return objective.plan(batch, g)
+
+
+def _bounds(terms: Terms) -> tuple[float, float]:
+    """How far the ratio may be below and above 1, as TRL's `epsilon` and `epsilon_high`."""
+    low, high = float(terms.ratio_min.min()), float(terms.ratio_max.max())
+    return round(1 - low, 6), round(high - 1, 6)
+
+
+def _check_dual(terms: Terms, high: float) -> None:
+    if terms.dual is not None and terms.dual < 1 + high:
+        raise ValueError(
+            f"{WHO}: dual={terms.dual:g} is below the upper clip bound {1 + high:g}; TRL's `delta` "
+            "cuts the ratio of positive advantages there too, which is another loss. Raise dual, "
+            "or use the lab"
+        )
+
+
+def _beta(objective: Objective) -> float:
+    """What makes TRL load the reference; the loss takes the coefficient from the terms."""
+    if "ref_logp" not in objective.needs:
+        return 0.0
+    coefs = [getattr(m, "coef", 0.0) for m in objective.methods if "ref_logp" in m.required()]
+    return float(coefs[0]) or 1.0

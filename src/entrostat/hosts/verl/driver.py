@@ -1,0 +1,92 @@
+"""Once a rollout batch, in the driver: controllers see the entropy, advantages are prepared.
+
+No veRL here. Shapes: B rollouts, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...batch import TokenBatch, masked_mean
+from ...objective import Objective
+
+
+@dataclass
+class Prepared:
+    """What the workers get for each rollout.
+
+    Attributes:
+        advantages: [B, T] float, 0 at mask 0.
+        mask: [B, T] bool. Tokens that are trained on: none of padding rows, none of groups whose
+            advantages are all 0.
+        rewards: [B] float, as the objective's methods shaped them.
+        metrics: figures of the rollout batch and of the controllers.
+    """
+
+    advantages: Tensor
+    mask: Tensor
+    rewards: Tensor
+    metrics: dict[str, float]
+
+
+def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: float) -> Prepared:
+    """Move the controllers, estimate advantages, let the methods edit them.
+
+    The order is the lab's: the controllers see the entropy of the full rollout batch, then groups
+    without a signal are left out, then advantages are prepared on the others.
+
+    Args:
+        objective: its controllers move.
+        batch: old_logp, old_entropy, mask, rewards, group, and ref_logp where it is needed.
+        real: [B] bool, False for the synthetic rows that veRL adds to even out a batch.
+        progress: 0 at the first iteration of the run, 1 at the last.
+
+    Raises:
+        ValueError: a reward or an entropy is no number, or a group has one rollout where the
+            estimator compares.
+    """
+    assert batch.old_entropy is not None
+    assert batch.rewards is not None
+    advantages = torch.zeros(batch.mask.shape, dtype=torch.float32, device=batch.mask.device)
+    mask = torch.zeros_like(batch.mask)
+    rewards = batch.rewards.float()
+    if not torch.isfinite(rewards[real]).all():
+        raise ValueError("veRL gave a reward that is no finite number; look at the reward function")
+    rows = real.nonzero()[:, 0]
+    mine = batch[rows]
+    assert mine.old_entropy is not None
+    entropy = float(masked_mean(mine.old_entropy.float(), mine.mask))
+    nll = -float(masked_mean(mine.old_logp.float(), mine.mask))
+    objective.observe(entropy=entropy, nll=nll, progress=progress)
+    graded = objective.outcome_advantages(mine)
+    kept, groups, dropped = _with_signal(graded)
+    assert graded.rewards is not None
+    if len(kept):
+        trained = objective.prepare(graded[kept])
+        assert trained.advantages is not None
+        advantages[rows[kept]] = trained.advantages.float()
+        mask[rows[kept]] = trained.mask
+    rewards[rows] = graded.rewards.float()
+    metrics = {
+        "entropy/exact": entropy,
+        "entropy/nll": nll,
+        "reward/mean": float(batch.rewards[real].float().mean()),
+        "rollout/length_mean": float(mine.lengths.float().mean()),
+        "rollout/groups": float(groups),
+        "rollout/zero_advantage_groups": float(dropped),
+        **objective.metrics(),
+    }
+    return Prepared(advantages, mask, rewards, metrics)
+
+
+def _with_signal(batch: TokenBatch) -> tuple[Tensor, int, int]:
+    """Rows [n] of the groups that have an advantage other than 0; all groups, those without."""
+    assert batch.advantages is not None
+    assert batch.group is not None
+    names, index = batch.group.unique(return_inverse=True)
+    size = torch.zeros(len(names), device=batch.mask.device)
+    size.index_add_(0, index, batch.advantages.abs().float())
+    return (size[index] > 0).nonzero()[:, 0], len(names), int((size == 0).sum())

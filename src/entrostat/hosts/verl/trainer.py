@@ -1,0 +1,148 @@
+"""The driver's side: veRL's synchronous trainer with an objective.
+
+Four methods of veRL's trainer are overridden: the advantages are ours, an update carries the
+objective's state to the workers, checkpoints hold it, and the workers are `EntropyActorWorker`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from omegaconf import open_dict
+from tensordict import TensorDict
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.utils.padding import response_to_nested
+
+from ...batch import TokenBatch
+from .driver import prepare
+from .loss import GROUP, MASK, NOTE, PREFIX, REWARD
+from .selfcheck import NAME, check
+from .settings import check_run
+from .worker import EntropyActorWorker
+
+logger = logging.getLogger(__name__)
+FILE = "entrostat.json"
+_ACTORS = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+
+
+@register_trainer(NAME)
+class EntropyTrainer(PPOTrainerSync):
+    """veRL's trainer_mode "sync" with an objective: `trainer.v1.trainer_mode=entrostat`.
+
+    Raises:
+        ValueError: veRL cannot run the objective with this configuration.
+        RuntimeError: the plugin is not in force.
+    """
+
+    def __init__(self, config: Any) -> None:
+        check()
+        self.settings, self.objective = check_run(config)
+        # veRL's code asks for the literal "sync" in several places
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = "sync"
+        super().__init__(config)
+        logger.warning("entrostat: %r", self.objective)
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in _ACTORS:
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(EntropyActorWorker)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Controllers and advantages, from the old policy's log-probs and entropies."""
+        tq = trainer_base.tq
+        names = ["uid", "response_mask", "rm_scores", "old_log_probs", "entropy"]
+        if "ref_logp" in self.objective.needs:
+            names.append("ref_log_prob")
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=names
+        )
+        uids = list(data.pop("uid").tolist())
+        real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
+        _check_sessions([key for key, own in zip(batch.keys, real, strict=True) if own])
+        lengths = data["response_mask"]
+        dense = data.to_padded_tensor()
+        number = {uid: i for i, uid in enumerate(dict.fromkeys(uids))}
+        rollouts = TokenBatch(
+            logp=dense["old_log_probs"],
+            old_logp=dense["old_log_probs"],
+            mask=dense["response_mask"],
+            rewards=dense["rm_scores"].sum(-1),
+            group=torch.tensor([number[uid] for uid in uids]),
+            entropy=dense["entropy"],
+            old_entropy=dense["entropy"],
+            ref_logp=dense["ref_log_prob"] if "ref_log_prob" in names else None,
+        )
+        last = max(1, self.total_training_steps - 1)
+        progress = min(1.0, (self.global_steps - 1) / last)
+        prepared = prepare(self.objective, rollouts, real, progress)
+        metrics.update(prepared.metrics)
+        A = response_to_nested(prepared.advantages, lengths)
+        fields = {
+            "advantages": A,
+            "returns": A.clone(),
+            MASK: response_to_nested(prepared.mask.to(torch.int64), lengths),
+            REWARD: prepared.rewards,
+            GROUP: rollouts.group,
+        }
+        return tq.kv_batch_put(
+            keys=batch.keys,
+            partition_id=batch.partition_id,
+            fields=TensorDict(fields, batch_size=len(batch)),
+        )
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """The updates, under the objective's state; its metrics get their own names."""
+        note = {"step": self.global_steps, "objective": self.objective.state_dict()}
+        batch.extra_info[NOTE] = json.dumps(note)
+        batch = super()._update_actor(batch, metrics)
+        for key in [key for key in metrics if key.startswith(f"actor/{PREFIX}")]:
+            metrics[key.removeprefix(f"actor/{PREFIX}")] = metrics.pop(key)
+        return batch
+
+    def _save_checkpoint(self) -> None:
+        # before veRL names this checkpoint the latest
+        folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f"{FILE}.draft"
+        draft.write_text(json.dumps(self.objective.state_dict()), encoding="utf-8")
+        os.replace(draft, folder / FILE)
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps == 0:
+            return
+        folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        if self.config.trainer.resume_mode == "resume_path":
+            folder = Path(self.config.trainer.resume_from_path)
+        try:
+            state = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"checkpoint {folder}: no readable {FILE} ({error}), so the controllers' state is "
+                "lost; it was written by another trainer. Start from its weights "
+                "(actor_rollout_ref.model.path) or set trainer.resume_mode=disable"
+            ) from None
+        self.objective.load_state_dict(state)
+
+
+def _check_sessions(keys: list[str]) -> None:
+    """Refuse agent loops that make several training rows of one rollout ("UID_SESSION_INDEX")."""
+    sessions = [key.rsplit("_", 1)[0] for key in keys]
+    if len(set(sessions)) < len(sessions):
+        twice = next(session for session in sessions if sessions.count(session) > 1)
+        raise ValueError(
+            f"entrostat.hosts.verl: rollout {twice} has several outputs; advantages of such agent "
+            "loops are not defined here. Use one that returns one output a rollout"
+        )

@@ -1,0 +1,127 @@
+"""Once an update, in the workers: the plan over the whole minibatch and all data-parallel ranks.
+
+veRL's worker cuts a minibatch into micro-batches and calls the loss on each. The plan is made
+before that, in `train_batch`, where this rank's whole minibatch is at hand: the ranks' parts are
+put together, every rank plans on the same whole with the same generator, and the loss function
+finds its rows in the result. Nothing depends on how the minibatch was cut.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import torch
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_id
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from ...batch import TokenBatch
+from ...objective import Objective
+from ..ranks import gather_batch, shared_generator
+from .loss import NOTE, ROW, Update, loss, responses, token_batch
+from .selfcheck import check
+from .settings import PolicyLoss
+
+
+class EntropyTrainingWorker(TrainingWorker):
+    """veRL's training worker with an objective in place of its policy loss."""
+
+    objective: Objective | None = None
+
+    def use_objective(self, settings: PolicyLoss) -> None:
+        """Build the objective; its state comes with every rollout batch.
+
+        Raises:
+            ValueError: the settings cannot be meant.
+            RuntimeError: the plugin is not in force.
+        """
+        check()
+        self.objective = settings.objective()
+        self.seed = settings.seed
+
+    def train_mini_batch(self, data: Any) -> Any:
+        """All updates of a rollout batch, under the controllers' state that the driver sends.
+
+        Raises:
+            ValueError: the batch comes from another trainer.
+        """
+        assert self.objective is not None
+        note = tu.get(data, NOTE)
+        if note is None:
+            raise ValueError(
+                "entrostat.hosts.verl: the batch comes from another trainer; set "
+                "trainer.v1.trainer_mode=entrostat"
+            )
+        told = json.loads(note)
+        self.objective.load_state_dict(told["objective"])
+        self.step, self.updates = told["step"], 0
+        return super().train_mini_batch(data)
+
+    def train_batch(self, data: Any) -> Any:
+        """One optimizer step: plan, then veRL's own loop over micro-batches."""
+        self.set_loss_fn(partial(loss, config=self.plan(data)))
+        self.updates += 1
+        return super().train_batch(data)
+
+    def plan(self, data: Any) -> Update:
+        """What the methods decide for this minibatch; marks its rows.
+
+        On the first update of a rollout batch the current policy is the old one, whose log-probs
+        and entropies are in the batch. Later, where a method reads the current policy's, they are
+        computed first, in a pass without gradient.
+        """
+        objective = self.objective
+        assert objective is not None
+        fresh = self.updates == 0
+        batch = token_batch(data, objective, get_device_id())
+        again = objective.reads_current and not fresh
+        if again:
+            batch = self._measure(data, batch)
+        whole, place = gather_batch(batch, self.engine.get_data_parallel_group())
+        generator = shared_generator(self.seed, "select", self.step, self.updates)
+        terms = objective.plan(whole, generator)
+        data[ROW] = torch.arange(len(batch))
+        figures = {
+            "plan/tokens": float(whole.mask.sum()),
+            "plan/sequences": float((whole.lengths > 0).sum()),
+            "plan/passes": float(again),
+        }
+        return Update(objective, batch, place.own(terms), fresh, figures)
+
+    def _measure(self, data: Any, batch: TokenBatch) -> TokenBatch:
+        """The batch with the current policy's log-probs and entropies."""
+        view, engine = data.copy(), self.engine_config
+        tu.assign_non_tensor(
+            view,
+            use_remove_padding=self.model_config.get("use_remove_padding", False),
+            use_dynamic_bsz=engine.use_dynamic_bsz,
+            max_token_len_per_gpu=engine.infer_max_token_len_per_gpu,
+            micro_batch_size_per_gpu=engine.infer_micro_batch_size_per_gpu,
+            use_fused_kernels=engine.use_fused_kernels,
+        )
+        keep = tu.get(data, "disable_auto_offload", default=False)
+        with self.engine.eval_mode(disable_auto_offload=keep):
+            output = self.engine.infer_batch(view, loss_function=None)["model_output"]
+        width = batch.mask.shape[1]
+        H = output.get("entropy")
+        return batch.replace(
+            logp=responses(output["log_probs"], data, width).to(batch.mask.device),
+            entropy=None if H is None else responses(H, data, width).to(batch.mask.device),
+        )
+
+
+class EntropyActorWorker(ActorRolloutRefWorker):
+    """veRL's hybrid worker whose actor trains on an objective."""
+
+    actor_worker_cls = EntropyTrainingWorker
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Build the engines, then the objective."""
+        super().init_model()
+        if isinstance(self.actor, EntropyTrainingWorker):
+            self.actor.use_objective(omega_conf_to_dataclass(self.config.actor.policy_loss))

@@ -1,0 +1,118 @@
+"""The law's coefficients against the logarithm of model size (COV App. B.4, Fig. 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .doubts import R2_LOW, SIZES_FEW
+from .fitting import EntropyLaw
+from .steps import Array, moves
+
+
+@dataclass(frozen=True)
+class LogLinear:
+    """coefficient = intercept + slope ln(size), by least squares.
+
+    Attributes:
+        slope: change of the coefficient when the size grows e-fold.
+        intercept: the coefficient at size 1, so that it depends on the unit of size.
+        residuals: coefficient minus fit, in the order given.
+        r2: share of the variance explained; NaN where the coefficient never moved.
+    """
+
+    slope: float
+    intercept: float
+    residuals: tuple[float, ...]
+    r2: float
+
+    def predict(self, size: float) -> float:
+        """The coefficient at a size, in the unit that was fitted."""
+        return self.intercept + self.slope * float(np.log(size))
+
+
+@dataclass(frozen=True)
+class SizeLaw:
+    """Both coefficients of the law against the logarithm of model size.
+
+    Attributes:
+        sizes: what was fitted, in the order given.
+        a: the fit of a.
+        b: the fit of b.
+    """
+
+    sizes: tuple[float, ...]
+    a: LogLinear
+    b: LogLinear
+
+    def ceiling(self, size: float) -> float:
+        """Score at H = 0, b - a, for a size in the unit that was fitted."""
+        return self.b.predict(size) - self.a.predict(size)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Sentences: few sizes, coefficients that the line does not explain."""
+        different = len(set(self.sizes))
+        found = []
+        if different == 2:
+            found.append(
+                "A line through two sizes has nothing left to be tested on; add a third size."
+            )
+        elif different < SIZES_FEW:
+            found.append(f"{different} sizes are few to tell a line in ln(size) from a curve.")
+        for name, line in (("a", self.a), ("b", self.b)):
+            if line.r2 < R2_LOW:
+                found.append(
+                    f"{name} does not follow ln(size): R^2 is {line.r2:.2f}, below {R2_LOW}."
+                )
+        return tuple(found)
+
+
+def coefficients_by_size(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> SizeLaw:
+    """Fit a and b as lines in the natural logarithm of model size (COV App. B.4, Fig. 11).
+
+    Args:
+        sizes: parameters without embeddings, one a law; any unit, the same for all (the paper's is
+            10^9). Several laws may have one size.
+        laws: the laws.
+
+    Raises:
+        ValueError: lengths differ, a size is not above 0, or fewer than two different sizes.
+
+    Example:
+        >>> from entrostat.law import coefficients_by_size, fit
+        >>> law = fit([1.0, 0.5, 0.0], [0.2, 0.4, 0.5])
+        >>> coefficients_by_size([0.5, 1.5], [law, law]).a.slope
+        0.0
+    """
+    if len(sizes) != len(laws):
+        raise ValueError(
+            f"coefficients_by_size: sizes has {len(sizes)} numbers for {len(laws)} laws; give one "
+            "size a law"
+        )
+    for size in sizes:
+        if not (np.isfinite(size) and size > 0):
+            raise ValueError(
+                f"coefficients_by_size: sizes must be finite and above 0, got {size!r}; count the "
+                "parameters without embeddings"
+            )
+    if len(set(sizes)) < 2:
+        raise ValueError(
+            f"coefficients_by_size: sizes must name two different sizes or more, got "
+            f"{list(sizes)!r}; add runs of another size"
+        )
+    x = np.log(np.asarray(sizes, dtype=np.float64))
+    a, b = (
+        _log_linear(x, np.array(values)) for values in ([w.a for w in laws], [w.b for w in laws])
+    )
+    return SizeLaw(tuple(float(size) for size in sizes), a, b)
+
+
+def _log_linear(x: Array, y: Array) -> LogLinear:
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(dx @ dy / (dx @ dx))
+    residual = dy - slope * dx
+    r2 = float(1 - residual @ residual / (dy @ dy)) if moves(y) else float("nan")
+    return LogLinear(slope, float(y.mean() - slope * x.mean()), tuple(residual.tolist()), r2)

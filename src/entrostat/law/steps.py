@@ -1,0 +1,65 @@
+"""The steps that a law is fitted to: checked, and what is asked of such a list of numbers."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+_ENTROPY_MOST = 20.0  # nats; e^20 words, more than any vocabulary has
+
+
+def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Array, Array]:
+    """Both lists, checked and copied."""
+    out = []
+    for name, values in (("entropy", entropy), ("score", score)):
+        array = np.array(values, dtype=np.float64)
+        if array.ndim != 1:
+            raise ValueError(
+                f"{where}: {name} must be one list of numbers, got the shape {array.shape}; give "
+                "one number a step"
+            )
+        if not np.isfinite(array).all():
+            place = int(np.flatnonzero(~np.isfinite(array))[0])
+            raise ValueError(
+                f"{where}: {name}[{place}] is {array[place]}; leave such steps out of both lists"
+            )
+        out.append(array)
+    h, r = out
+    if len(h) != len(r):
+        raise ValueError(
+            f"{where}: entropy has {len(h)} steps and score {len(r)}; give both of the same steps"
+        )
+    if len(h) < 3:
+        raise ValueError(
+            f"{where}: entropy has {len(h)} steps; two coefficients need 3 or more to be fitted"
+        )
+    # exact entropies may round to a little below 0
+    for bad, what in ((h < -1e-6, "below 0"), (h > _ENTROPY_MOST, f"above {_ENTROPY_MOST:g}")):
+        if bad.any():
+            place = int(np.flatnonzero(bad)[0])
+            raise ValueError(
+                f"{where}: entropy[{place}] is {h[place]:g}, {what}; give nats a token, not a sum "
+                "over tokens and not a log-prob"
+            )
+    for array in (h, r):
+        array.flags.writeable = False
+    return h, r
+
+
+def moves(values: Array) -> bool:
+    """Whether there is more than rounding between the values."""
+    return bool(np.ptp(values) > 1e-12 * np.abs(values).max())
+
+
+def rms(values: Array) -> float:
+    """Root of the mean square."""
+    return sqrt(float(values @ values) / len(values))
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number; True and False are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,82 @@
+"""The figures of entropy dynamics: what a run's `metrics` and `analysis` lines say, where they do.
+
+Any part of a line may be missing, or be no number: it is left out, and so is a figure that has
+nothing to show. `change` is what entropy did (after the iteration's updates minus before, at the
+same states); `influence` is what a token's gradient does to the batch's mean entropy, to first
+order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...logs.run import Run
+from ..figures import Panel
+from . import agreement, course, flow, tokens
+from .agreement import Estimator
+from .reading import rows
+from .tokens import TokenRow
+
+
+@dataclass(frozen=True)
+class Section:
+    """Panels under one heading; `anchor` is its place in the page."""
+
+    anchor: str
+    heading: str
+    words: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """All there is to show; every part may be empty.
+
+    Attributes:
+        sections: those with a panel or a table.
+        estimators: lines of the estimators' table.
+        estimator_lines: analysed iterations that it averages.
+        tokens: lines of the tokens' table.
+        token_lines: analysed iterations that it sums.
+        token_limit: tokens that the longest of their lists names.
+        zero: where the tokens' bars have their zero, percent of their width.
+    """
+
+    sections: tuple[Section, ...]
+    estimators: tuple[Estimator, ...]
+    estimator_lines: int
+    tokens: tuple[TokenRow, ...]
+    token_lines: int
+    token_limit: int
+    zero: float
+
+
+def dynamics_of(run: Run) -> Dynamics:
+    """What a run's logs say about its entropy's dynamics."""
+    lines = [
+        line
+        for line in run.analysis
+        if isinstance(line, dict) and type(line.get("iteration")) is int
+    ]
+    sections = (
+        Section("course", "Entropy and score", course.WORDS, course.panels_of(run, lines)),
+        Section("flow", "Entropy flow", flow.WORDS, flow.panels_of(run, lines)),
+        Section("tokens", "Which tokens move entropy", tokens.WORDS, tokens.panels_of(lines)),
+        Section(
+            "agreement", "Do the estimators agree?", agreement.WORDS, agreement.panels_of(lines)
+        ),
+    )
+    table, by_text = agreement.estimators(lines), tokens.token_rows(lines)
+    tables = {"tokens": by_text, "agreement": table}
+    low = min([0.0, *(row.influence for row in by_text)])
+    high = max([0.0, *(row.influence for row in by_text)])
+    listed = [n for line in lines if (n := len(rows(line, "tokens")))]
+    return Dynamics(
+        tuple(s for s in sections if s.panels or tables.get(s.anchor)),
+        table,
+        sum(isinstance(line.get("estimators"), dict) for line in lines),
+        by_text,
+        len(listed),
+        max(listed, default=0),
+        100 * -low / ((high - low) or 1.0),
+    )

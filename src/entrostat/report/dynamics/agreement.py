@@ -1,0 +1,119 @@
+"""Do the estimators agree with what was measured? A table, and a figure where it moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..figures import COLORS, DASHES, Panel
+from .drawing import curves_of
+from .reading import series
+
+WORDS = (
+    "Published estimators against what was measured, over the tokens of an iteration: where "
+    "entropy moves (against each token's change), and which token's gradient moves it (against "
+    "each token's influence). 1 is full agreement, 0 none. PCC: Pearson, of values; SRCC: "
+    "Spearman, of ranks."
+)
+# name -> what it is; methods.md section 5
+ESTIMATORS = {
+    "cov": "-(log p - mean)(A - mean): Clip-Cov's and KL-Cov's",
+    "cov_pg": "-(log p - mean)(pA - mean): the same under policy gradient",
+    "corollary1": "-A · L · p: REPO's",
+    "omega": "STEER's, as its code estimates it",
+    "omega_realised": "STEER's sum with only the sampled token",
+    "opefo": "-A (1 - p)² (log p + H): OPEFO's",
+    "tabular": "exact to first order where states share no weights",
+    "first_order": "derivative along the real update, shared weights included",
+    "simpson": "the same averaged along the step",
+}
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One line of the estimators' table: averages over the analysed iterations, or None.
+
+    Attributes:
+        name: the estimator.
+        words: what it is; empty for one that is not known here.
+        where: against each token's change: mean squared error, the same scaled (after the best
+            positive factor, over the truth's mean square), Pearson, Spearman.
+        which: Pearson, Spearman, share of equal signs against each token's influence.
+    """
+
+    name: str
+    words: str
+    where: tuple[float | None, ...]
+    which: tuple[float | None, ...]
+
+
+def estimators(lines: list[Any]) -> tuple[Estimator, ...]:
+    """The estimators' agreement, each figure averaged over the lines that have it."""
+
+    def mean(*path: str) -> float | None:
+        values = series(lines, "estimators", *path)[1]
+        return sum(values) / len(values) if values else None
+
+    table = [
+        Estimator(
+            name,
+            ESTIMATORS.get(name, ""),
+            tuple(mean(name, "where", key) for key in ("mse", "scaled_mse", "pcc", "srcc")),
+            tuple(mean(name, "which", key) for key in ("pcc", "srcc", "sign")),
+        )
+        for name in _names(lines)
+    ]
+    return tuple(
+        row for row in table if any(value is not None for value in (*row.where, *row.which))
+    )
+
+
+def _names(lines: list[Any]) -> list[str]:
+    found = {
+        name: None
+        for line in lines
+        if isinstance(table := line.get("estimators"), dict)
+        for name, row in table.items()
+        if isinstance(name, str) and isinstance(row, dict)
+    }
+    known = [name for name in ESTIMATORS if name in found]
+    return known + [name for name in found if name not in ESTIMATORS][:12]
+
+
+def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
+    """The section's figures; none where the table says it all."""
+    if sum(isinstance(line.get("estimators"), dict) for line in lines) < 2:
+        return ()  # the table says it all
+    names = _names(lines)
+    panels = []
+    for kind, against in (
+        ("where", "each token's change of entropy"),
+        ("which", "each token's influence on the batch's entropy"),
+    ):
+        for key, title, words in (
+            ("pcc", "Pearson", "of the estimates"),
+            ("srcc", "Spearman", "of their ranks"),
+        ):
+            curves = tuple(
+                curve
+                for i, name in enumerate(names)
+                for curve in curves_of(
+                    lines,
+                    ("estimators", name, kind, key),
+                    name,
+                    COLORS[i % len(COLORS)],
+                    DASHES[i // len(COLORS) % len(DASHES)],
+                    1.4,
+                )
+            )
+            panels.append(
+                Panel(
+                    f"{kind.capitalize()}: {title}",
+                    f"Correlation {words} with {against}, over an iteration's tokens.",
+                    "correlation",
+                    curves,
+                    low=0,
+                    high=1,
+                )
+            )
+    return tuple(panel for panel in panels if not panel.empty)

@@ -1,0 +1,204 @@
+"""Entropy and score: how they went together, over the run and among its tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...logs.run import Run
+from ..figures import BLUE, COLORS, DASHES, GREEN, ORANGE, RED, Band, Curve, Panel
+from ..runs import drawable, entropy_key
+from .drawing import FEW, curves_of, thirds
+from .reading import at, figure, series
+
+EMA = 0.6
+TINY = 1e-9  # nothing is shown as a share of less
+WORDS = "How entropy and score went together, over the run and among its tokens."
+
+
+def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
+    """The section's figures, without those that have nothing to show."""
+    key = entropy_key(run)
+    entropy, score = _logged(run, key), _logged(run, "reward/mean")
+    kind = {"entropy/exact": "exact", "entropy/nll": "NLL"}.get(key or "", "as logged")
+    panels: list[Panel] = []
+    if len(entropy) >= FEW:
+        x, y = list(entropy), list(entropy.values())
+        panels.append(
+            Panel(
+                "Entropy, smoothed",
+                f"Faint: {kind}. Line: its exponential moving average, {EMA:g} of the past and "
+                f"{1 - EMA:g} of the present.",
+                "nats a token",
+                (
+                    Curve("", x, y, BLUE, width=0.9, alpha=0.4),
+                    Curve("moving average", x, ema(y), BLUE, width=2.0),
+                ),
+                low=0,
+            )
+        )
+    both = [i for i in entropy if i in score]
+    if len(both) >= FEW:
+        panels += _against(both, entropy, score, kind)
+    panels += _quantiles(lines)
+    panels.append(
+        Panel(
+            "Entropy by outcome",
+            "Mean entropy of the tokens of right completions (reward of 1 or more) and of wrong "
+            "ones, and by the sign of their advantage.",
+            "nats a token",
+            (
+                *curves_of(lines, ("entropy", "right"), "right", GREEN),
+                *curves_of(lines, ("entropy", "wrong"), "wrong", RED),
+                *curves_of(lines, ("entropy", "positive"), "A > 0", GREEN, "--"),
+                *curves_of(lines, ("entropy", "negative"), "A < 0", RED, "--"),
+            ),
+            low=0,
+        )
+    )
+    panels += _evaluations(run)
+    return tuple(panel for panel in panels if not panel.empty)
+
+
+def ema(values: Sequence[float], weight: float = EMA) -> list[float]:
+    """Exponential moving average: e = weight e + (1 - weight) value, from the first value on."""
+    smooth: list[float] = []
+    for value in values:
+        smooth.append(weight * smooth[-1] + (1 - weight) * value if smooth else value)
+    return smooth
+
+
+def _logged(run: Run, key: str | None) -> dict[int, float]:
+    return dict(zip(*drawable(run, key or ""), strict=True))
+
+
+def _against(
+    both: Sequence[int], entropy: dict[int, float], score: dict[int, float], kind: str
+) -> list[Panel]:
+    """Entropy and score of the same iterations: by iteration, and one against the other."""
+    h, r = [entropy[i] for i in both], [score[i] for i in both]
+    panels = []
+    if h[0] > TINY:
+        panels.append(
+            Panel(
+                "Entropy and score",
+                f"Entropy ({kind}) as a share of the first iteration's, and mean reward, on one "
+                "axis. Where one is traded for the other, they part.",
+                "share of the first; reward",
+                (
+                    Curve("entropy", both, [v / h[0] for v in h], BLUE),
+                    Curve("score", both, r, ORANGE),
+                ),
+                low=0,
+            )
+        )
+    total, cumulative = 0.0, []
+    for value in h:
+        total += value
+        cumulative.append(total)
+    for title, x, across, words in (
+        (
+            "Score against entropy",
+            h,
+            "entropy, nats a token",
+            "One point an iteration.",
+        ),
+        (
+            "Score against cumulative entropy",
+            cumulative,
+            "sum of entropies so far, nats a token",
+            "The same scores against the sum of all entropies up to their iteration.",
+        ),
+    ):
+        panels.append(
+            Panel(
+                title,
+                f"{words} {_mutual(x, r)}".strip(),
+                "reward",
+                points=thirds(x, r),
+                across=across,
+            )
+        )
+    return panels
+
+
+def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
+    """Mutual information in words; bins so wide that a cell has a point or more on average."""
+    from ...evaluate.metrics import mutual_information
+
+    bins = max(2, min(10, math.isqrt(len(x))))
+    shared = mutual_information(x, y, bins=bins, correct_bias=True)
+    return f"Mutual information {shared:.2f} nats ({bins} by {bins} bins, corrected for chance)."
+
+
+def _quantiles(lines: list[Any]) -> list[Panel]:
+    bands = []
+    for low, high, label, alpha in (
+        ("0.05", "0.95", "5 % to 95 %", 0.15),
+        ("0.25", "0.75", "25 % to 75 %", 0.25),
+    ):
+        known = [
+            (line["iteration"], a, b)
+            for line in lines
+            if (a := figure(at(line, "quantiles", low))) is not None
+            and (b := figure(at(line, "quantiles", high))) is not None
+        ]
+        if known:
+            x, a, b = (list(column) for column in zip(*known, strict=True))
+            bands.append(Band(label, x, a, b, BLUE, alpha))
+    curves = (
+        *curves_of(lines, ("quantiles", "0.5"), "median", BLUE, width=2.0),
+        *curves_of(lines, ("quantiles", "0.99"), "99 %", RED, "--", 1.2),
+    )
+    return [
+        Panel(
+            "Entropy of tokens",
+            "The quantiles of the tokens' entropies: most tokens are all but certain, a few are "
+            "forks.",
+            "nats",
+            curves,
+            low=0,
+            bands=tuple(bands),
+        )
+    ]
+
+
+def _evaluations(run: Run) -> list[Panel]:
+    """What the evaluations' splits say, where there are several evaluations."""
+    splits: dict[str, list[Any]] = {}
+    for line in run.evaluation:
+        if isinstance(line, dict) and type(line.get("iteration")) is int:
+            splits.setdefault(str(line.get("split", "held out")), []).append(line)
+    relative, scores = [], []
+    ks = {k for line in run.evaluation if isinstance(line, dict) and (k := figure(line.get("k")))}
+    k = f"{ks.pop():g}" if len(ks) == 1 else "k"
+    for i, (split, found) in enumerate(splits.items()):
+        color = COLORS[i % len(COLORS)]
+        x, y = series(found, "entropy")
+        start = next((v for it, v in zip(x, y, strict=True) if it == 0), None)
+        if start is not None and start > TINY and len(x) > 1:
+            relative.append(Curve(split, x, [v / start for v in y], color, width=1.9, marked=True))
+        for metric, dash in ((f"avg@{k}", "-"), (f"pass@{k}", DASHES[1])):
+            x, y = series(found, metric.replace(f"@{k}", "@k"))
+            if len(x) > 1:
+                scores.append(Curve(f"{metric}, {split}", x, y, color, dash, marked=True))
+    return [
+        Panel(
+            "Entropy of held-out prompts",
+            "Entropy of the evaluation's samples relative to that before training (1), by split: "
+            "does it fall where the policy is not trained, too?",
+            "share of that at iteration 0",
+            tuple(relative),
+            low=0,
+        ),
+        Panel(
+            "Scores of held-out prompts",
+            "avg@k: mean score of all samples. pass@k: share of prompts with a right answer among "
+            "k samples. Where entropy is lost, the two approach each other.",
+            "score",
+            tuple(scores),
+            low=0,
+            high=1,
+        ),
+    ]

@@ -1,0 +1,206 @@
+"""Which tokens move entropy: by probability and advantage, correctness, place and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, Bars, Curve, Panel, Points
+from .drawing import CLOUD, analysed, curves_of, legible, range_words
+from .reading import at, bins_of, figure, rows
+
+WORDS = "Which tokens carry the flow: by probability and advantage, correctness, place and text."
+TOKENS = 20  # shown of the tokens by influence
+TEXT = 24  # characters shown of one
+SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"})
+QUADRANTS = (
+    ("I", "I: A>0, p>.8", BLUE, "-"),
+    ("II", "II: A>0, p<.2", GREEN, "-"),
+    ("III", "III: A<0, p<.2", ORANGE, "-"),
+    ("IV", "IV: A<0, p>.8", RED, "-"),
+    ("rest", "the rest", GREY, "--"),
+)
+SPLITS = (("right", "right", GREEN, "-"), ("wrong", "wrong", RED, "-"))
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """One decoded token, over the analysed iterations that list it.
+
+    Attributes:
+        text: what it says, shortened, blanks made visible.
+        count: how often it was sampled.
+        influence: sum of its influences, nats.
+        change: sum of the change at its states over N, nats; None where not logged.
+        left: where its bar begins, percent of the bars' width.
+        width: how wide it is, percent.
+    """
+
+    text: str
+    count: int | None
+    influence: float
+    change: float | None
+    left: float
+    width: float
+
+
+def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
+    """The section's figures, without those that have nothing to show."""
+
+    def split(
+        table: str, name: str, parts: Iterable[tuple[str, str, str, Any]]
+    ) -> tuple[Curve, ...]:
+        return tuple(
+            curve
+            for key, label, color, dash in parts
+            for curve in curves_of(lines, (table, key, name), label, color, dash)
+        )
+
+    bars, seen = _positions(lines)
+    panels = [
+        Panel(
+            "Concentration of influence",
+            "Share of the sum of |influence| that the most influential tokens hold.",
+            "share",
+            (
+                *curves_of(lines, ("influence/top_1",), "top 1 %", RED),
+                *curves_of(lines, ("influence/top_10",), "top 10 %", BLUE),
+            ),
+            low=0,
+            high=1,
+        ),
+        Panel(
+            "Quadrants: share of tokens",
+            "Tokens by the sign of their advantage and their probability (STEER, Fig. 2).",
+            "share of tokens",
+            split("quadrants", "share", QUADRANTS),
+            low=0,
+        ),
+        Panel(
+            "Quadrants: influence",
+            "What the gradients of each quadrant's tokens do to the batch's entropy. I and III "
+            "are held to lower it, II and IV to raise it.",
+            "nats",
+            split("quadrants", "influence", QUADRANTS),
+        ),
+        Panel(
+            "Quadrants: change",
+            "The part of the batch's change of entropy that lies on each quadrant's tokens.",
+            "nats",
+            split("quadrants", "change", QUADRANTS),
+        ),
+        Panel(
+            "Right and wrong: influence",
+            "What the tokens of right and of wrong completions do to the batch's entropy by their "
+            "gradients.",
+            "nats",
+            split("correct", "influence", SPLITS),
+        ),
+        Panel(
+            "Right and wrong: change",
+            "The part of the batch's change of entropy that lies on right and on wrong "
+            "completions.",
+            "nats",
+            split("correct", "change", SPLITS),
+        ),
+        Panel(
+            "By place in the completion",
+            "Influence of the tokens at a place, and the part of the change of entropy that lies "
+            f"there, summed over {analysed(seen)}.",
+            "nats",
+            bars=bars,
+            across="token of the completion",
+        ),
+        *_cloud(lines),
+    ]
+    return tuple(legible(panel) for panel in panels if not panel.empty)
+
+
+def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
+    bins, seen = bins_of(lines, "position", ("influence", "change"))
+    # logged from 0 with an open end; people count from 1
+    names = [range_words(low + 1, high) for low, high in bins]
+    sets = []
+    for key, label, color in (("influence", "influence", BLUE), ("change", "change", BLACK)):
+        values = [[figure(row.get(key)) for row in table] for table in bins.values()]
+        if any(v is not None for column in values for v in column):
+            sums = [sum(v for v in column if v is not None) for column in values]
+            sets.append(Bars(label, names, sums, color))
+    return tuple(sets), seen
+
+
+def _cloud(lines: list[Any]) -> list[Panel]:
+    """Advantage and log-prob of the last iteration's tokens, before and after the methods."""
+    for line in reversed(lines):
+        before, after = (_pairs(at(line, "cloud", key)) for key in ("before", "after"))
+        if before or after:
+            break
+    else:
+        return []
+    sets = [("before", before, GREY, 4.4), ("after", after, BLUE, 2.6)]
+    words = "before and after the methods' edits"
+    if before == after:
+        sets, words = [("", after, BLUE, 3.0)], "which the methods' edits leave as it is"
+    return [
+        Panel(
+            "Advantage and log-prob",
+            f"Some tokens of iteration {line['iteration']}: advantage and log-prob, {words}. "
+            "Entropy falls by likely tokens with A > 0 and unlikely ones with A < 0.",
+            "log p, nats",
+            points=tuple(
+                Points(label, [a for a, _ in some], [b for _, b in some], color, size, 0.55)
+                for label, some, color, size in sets
+                if some
+            ),
+            across="advantage A",
+        )
+    ]
+
+
+def _pairs(value: Any) -> list[tuple[float, float]]:
+    if not isinstance(value, list):
+        return []
+    pairs = [(figure(v[0]), figure(v[1])) for v in value if isinstance(v, list) and len(v) == 2]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return known[:: max(1, -(-len(known) // CLOUD))]
+
+
+def token_rows(lines: list[Any]) -> tuple[TokenRow, ...]:
+    """Decoded tokens of largest |influence|, summed over the lines, the largest first."""
+    sums: dict[str, list[list[float]]] = {}
+    for line in lines:
+        for row in rows(line, "tokens"):
+            text, influence = row.get("text"), figure(row.get("influence"))
+            if isinstance(text, str) and influence is not None:
+                parts = sums.setdefault(text, [[], [], []])
+                parts[0].append(influence)
+                for part, key in zip(parts[1:], ("change", "count"), strict=True):
+                    if (value := figure(row.get(key))) is not None:
+                        part.append(value)
+    found = sorted(sums.items(), key=lambda item: -abs(sum(item[1][0])))[:TOKENS]
+    low = min([0.0, *(sum(parts[0]) for _, parts in found)])
+    high = max([0.0, *(sum(parts[0]) for _, parts in found)])
+    span = (high - low) or 1.0
+    table = []
+    for text, (influences, changes, counts) in found:
+        total = sum(influences)
+        table.append(
+            TokenRow(
+                shown(text),
+                round(sum(counts)) if counts else None,
+                total,
+                sum(changes) if changes else None,
+                100 * (min(0.0, total) - low) / span,
+                100 * abs(total) / span,
+            )
+        )
+    return tuple(table)
+
+
+def shown(text: str) -> str:
+    """A token's text on one short line, its blanks visible."""
+    short = text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
+    short = short.translate(SIGNS)
+    # what has no sign of its own (a change of direction, half of a surrogate pair) is spelled out
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in short) or "(no text)"

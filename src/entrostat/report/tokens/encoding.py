@@ -1,0 +1,162 @@
+"""Rollouts as JSON within a budget of bytes; `token_view.js` reads it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .texts import PIECE, shortened, spelled
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...logs.rollouts import Rollouts
+
+LONGEST = 2000  # tokens of one completion
+FULL = 0.98  # quantile of a measure's non-zero magnitudes that is shaded fully
+MEASURES = ("entropy", "change", "influence", "advantage")  # what a token can be shaded by
+VALUES = ("logp", "sampler_logp", *MEASURES)
+# what could end a script element or a line of it, lead a reader's eye astray, or not be written
+_UNSAFE = re.compile(
+    "[<>&\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An iteration as JSON, with each measure's finite non-zero magnitudes for the scales."""
+
+    data: str
+    step: int
+    kept: int
+    count: int
+    cut: int
+    magnitudes: dict[str, np.ndarray]
+
+
+def page_json(parts: list[Part]) -> str:
+    """All that the script reads: the parts and what they share."""
+    return (
+        f'{{"scales":{json.dumps(_scales(parts))},"longest":{LONGEST},'
+        f'"iterations":[{",".join(part.data for part in parts)}]}}'
+    )
+
+
+def encode_within(r: Rollouts, iteration: int, limit: int) -> Part:
+    """An iteration with every rollout, or with every k-th so that it takes `limit` bytes."""
+    lengths = r.start.diff().clamp(max=LONGEST)
+    known = sum(bool(v.isfinite().any()) for n in VALUES if (v := getattr(r, n)) is not None)
+    # four characters a number: no smaller step can do, and encoding a large dump takes its time
+    step = min(len(r), max(1, 4 * (1 + known) * int(lengths.sum()) // limit))
+    while True:
+        part = encode(r, iteration, step)
+        size = len(part.data.encode("utf-8"))
+        if size <= limit or step >= len(r):
+            return part
+        step = min(len(r), max(step + 1, math.ceil(step * size / limit)))
+
+
+def encode(r: Rollouts, iteration: int, step: int) -> Part:
+    """Every `step`-th rollout of an iteration as JSON."""
+    import numpy as np
+
+    rows = range(0, len(r), step)
+    spans = [r.rows(i) for i in rows]
+    places = np.concatenate(
+        [np.arange(s.start, min(s.stop, s.start + LONGEST), dtype=np.int64) for s in spans]
+    )
+    ids, index = np.unique(r.tokens.numpy()[places], return_inverse=True)
+    prompts = {r.prompts[i]: None for i in rows}
+    number = {text: k for k, text in enumerate(prompts)}
+    values = {
+        name: v.detach().float().numpy() for name in VALUES if (v := getattr(r, name)) is not None
+    }
+    shown = {name: v[places] for name, v in values.items()}
+    lengths = [s.stop - s.start for s in spans]
+    data = {
+        "iteration": iteration,
+        "count": len(r),
+        "step": step,
+        "prompts": [shortened(text) for text in prompts],
+        "pieces": [r.pieces.get(int(i), "")[:PIECE] for i in ids],
+        "ids": pack(ids),
+        "prompt": [number[r.prompts[i]] for i in rows],
+        "completion": [None if spelled(r, i) else shortened(r.completions[i]) for i in rows],
+        "reward": [digits(float(r.rewards[i])) for i in rows],
+        "finished": [int(r.finished[i]) for i in rows],
+        "trained": [int(r.trained[i]) for i in rows],
+        "length": lengths,
+        "entropy": [_mean(values["entropy"][s]) for s in spans],
+        "influence": [_total(values["influence"][s]) for s in spans] if "influence" in values else
+        [None] * len(spans),
+        "tokens": pack(index),
+        # what a dump does not say is left out, not carried as a row of NaN
+        "values": {name: pack(v) for name, v in shown.items() if np.isfinite(v).any()},
+    }  # fmt: skip
+    magnitudes = {}
+    for name in MEASURES:
+        v = np.abs(shown.get(name, np.zeros(0)))
+        magnitudes[name] = v[np.isfinite(v) & (v > 0)]
+    cut = sum(length > LONGEST for length in lengths)
+    return Part(script_json(data), step, len(rows), len(r), cut, magnitudes)
+
+
+def pack(values: np.ndarray) -> str:
+    """Numbers as base64 of three bytes each, little end first: four characters a number.
+
+    Integers are taken as they are (0 to 2^24 - 1); of a float32 the lowest byte is rounded away,
+    which leaves a relative error of 2^-16 at most.
+    """
+    import numpy as np
+
+    if values.dtype.kind == "f":
+        values = np.where(np.isnan(values), np.float32("nan"), values.astype(np.float32))
+        # in 64 bits, for the bits of a negative number reach the top of 32
+        words = (values.view(np.uint32).astype(np.uint64) + 0x80) >> 8
+    else:
+        words = values.astype(np.uint64)
+    data = words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
+    return base64.b64encode(data).decode("ascii")
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element, whatever the texts in it hold."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _scales(parts: list[Part]) -> dict[str, float]:
+    """The magnitude at which each measure is shaded fully, one for all iterations."""
+    import numpy as np
+
+    scales = {}
+    for name in MEASURES:
+        values = np.concatenate([np.zeros(0), *(part.magnitudes[name] for part in parts)])
+        if len(values):
+            scales[name] = float(f"{np.quantile(values, FULL, method='higher'):.6g}")
+    return scales
+
+
+def digits(value: float) -> float | None:
+    """Six significant digits; None for what is not finite, which JSON cannot say."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """The mean of the finite ones."""
+    import numpy as np
+
+    finite = values[np.isfinite(values)]
+    return digits(float(finite.mean(dtype=np.float64))) if len(finite) else None
+
+
+def _total(values: np.ndarray) -> float | None:
+    """The sum of the finite ones' magnitudes."""
+    import numpy as np
+
+    finite = np.abs(values[np.isfinite(values)])
+    return digits(float(finite.sum(dtype=np.float64))) if len(finite) else None

@@ -1,0 +1,940 @@
+"""The TRL host: the objective's loss and gradient inside TRL's own `_compute_loss`.
+
+Where rollouts have to be known, `_generate` is replaced on the instance and gives fixed tokens; all
+that follows (rewards, shuffle, split, forward pass, loss) is TRL's.
+"""
+
+import hashlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+import entrostat as es
+from entrostat.hosts.ranks import shared_generator
+
+pytest.importorskip("trl", reason="trl is an extra")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # transformers' own, of TRL's arguments
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
+]
+
+K, B, TEMPERATURE, MAX = 4, 16, 0.9, 7
+PROMPTS = ["12:", "9:", "25:", "7:"]
+REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.0, 0.25, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+# what makes a method act on so few tokens
+PARAMETERS = {
+    "clip_cov": {"ratio": 0.1, "low": 0.0},
+    "kl_cov": {"frac": 0.1, "coef": 1.0},
+    "rand_pos_clip": {"ratio": 0.2},
+    "quadrant": {"which": "II", "share": 0.5},
+    "repo_r": {"zeta": 0.05},
+    "repo_d": {"zeta": 5.0},
+    "gspo_repo_r": {"zeta": 0.05},
+    "entropy_bonus": {"coef": 0.3},
+    "adaptive_entropy": {"target": 50.0, "coef": 4e-3},
+    "kl_ref": {"coef": 0.1},
+}
+ON_POLICY = ("reinforce", "opefo")
+PARTS = {
+    "grpo": ["grpo", "ppo"],
+    "opefo": ["reinforce", "opefo"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    monkeypatch.setenv("CI", "1")  # TRL sends no telemetry then
+    from transformers import logging
+
+    logging.disable_progress_bar()
+
+
+def tiny() -> str:
+    from entrostat.hosts.lab.policy import tiny_directory
+
+    return str(tiny_directory())
+
+
+def model_of(noise: float = 0.0, seed: int = 0):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny(), dtype=torch.float32)
+    disturb(model, noise, seed)
+    return model
+
+
+@torch.no_grad()
+def disturb(model, size: float, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    for x in model.parameters():
+        x += size * torch.randn(x.shape, generator=g)
+
+
+def reward_by_tokens(prompts, completion_ids, **_) -> list[float]:
+    """No two rollouts of a group alike, all dyadic: sums are exact in any order."""
+    seen: dict[str, int] = {}
+    out = []
+    for prompt, ids in zip(prompts, completion_ids, strict=True):
+        k = seen[prompt] = seen.get(prompt, 0) + 1
+        out.append(((sum(ids) * 5 + k) % 8 + k / 8) / 8)
+    return out
+
+
+def make(cls, folder, *, model=None, reward=reward_by_tokens, prompts=PROMPTS, callbacks=None,
+         objective=..., dump=None, peft=None, **settings):  # fmt: skip
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig
+
+    defaults = {
+        "output_dir": str(folder), "seed": 0, "use_cpu": True, "bf16": False,
+        "gradient_checkpointing": False, "num_generations": K, "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 4, "num_iterations": 2, "max_completion_length": MAX,
+        "temperature": TEMPERATURE, "learning_rate": 3e-4, "lr_scheduler_type": "constant",
+        "report_to": "none", "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no",
+        "shuffle_dataset": False, "dataloader_pin_memory": False,
+    }  # fmt: skip
+    more = {} if objective is ... else {"objective": objective}
+    if peft is not None:
+        more["peft_config"] = peft
+    if dump is not None:
+        more["dump_rollouts"] = str(dump)
+    return cls(
+        model=model_of() if model is None else model, reward_funcs=reward,
+        args=GRPOConfig(**defaults | settings), callbacks=callbacks,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        processing_class=AutoTokenizer.from_pretrained(tiny()), **more,
+    )  # fmt: skip
+
+
+def entropy_trainer(*args, **kwargs):
+    from entrostat.hosts.trl import EntropyGRPOTrainer
+
+    return make(EntropyGRPOTrainer, *args, **kwargs)
+
+
+# ---------------------------------------------------------------------------- parity with the lab
+
+
+def fixed_rollouts() -> tuple[list[list[int]], list[list[int]]]:
+    """Ragged completions, all different, and where a tool wrote (0)."""
+    g = torch.Generator().manual_seed(4)
+    lengths = [1, 7, 3, 5, 2, 6, 7, 4, 3, 7, 1, 5, 6, 2, 4, 7]
+    ids = [torch.randint(3, 13, (n,), generator=g).tolist() for n in lengths]
+    tools = [[int((i + t) % 5 != 4 or n == 1) for t in range(n)] for i, n in enumerate(lengths)]
+    return ids, tools
+
+
+def feed(trainer, rewards=REWARDS) -> list[dict]:
+    """The fixed rollouts through TRL's own scoring, shuffle and split: its micro-batches."""
+    ids, tools = fixed_rollouts()
+    tokenizer = trainer.processing_class
+    rows = [prompt for prompt in PROMPTS for _ in range(K)]
+    encoded = [tokenizer(prompt)["input_ids"] for prompt in rows]
+    trainer._generate = lambda prompts: (
+        encoded, ids, tools, tokenizer.batch_decode(ids), None, {}, None, None,
+    )  # fmt: skip
+    trainer.reward_funcs = [lambda **_: rewards]
+    trainer.state.max_steps = 100
+    trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
+    trainer.model.train()
+    trainer._prepare_inputs([{"prompt": prompt} for prompt in rows])
+    return trainer._buffered_inputs
+
+
+def logits_of(model, inputs: dict) -> Tensor:
+    """[B, T, V] by the model's own forward pass."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+    attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+    T = inputs["completion_ids"].shape[1]
+    return model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, -T - 1 : -1]
+
+
+class ByHand:
+    """The lab's order of events on TRL's rows, over the whole optimizer step at once."""
+
+    def __init__(self, objective, old_model, rows: dict, rewards: Tensor, reference=None):
+        mask = (rows["completion_mask"] * rows["tool_mask"]).bool()
+        self.rows, targets = rows, rows["completion_ids"]
+        with torch.no_grad():
+            old = es.token_stats_from_logits(logits_of(old_model, rows), targets, TEMPERATURE)
+            ref = None
+            if reference is not None:
+                logits = logits_of(reference, rows)
+                ref = es.token_stats_from_logits(logits, targets, TEMPERATURE).logp
+        batch = es.TokenBatch(
+            old.logp, old.logp, mask, rewards=rewards, group=rows["group"], entropy=old.entropy,
+            old_entropy=old.entropy, ref_logp=ref,
+        )  # fmt: skip
+        N = mask.sum()
+        objective.observe(
+            entropy=(old.entropy * mask).sum() / N, nll=-(old.logp * mask).sum() / N, progress=0.0
+        )
+        graded = objective.outcome_advantages(batch)
+        live = [g for g in rows["group"].unique() if rewards[rows["group"] == g].std() > 0]
+        if "unlikeliness" in objective.names:  # shaped rewards differ
+            live = list(rows["group"].unique())
+        self.kept = torch.isin(rows["group"], torch.stack(live)).nonzero()[:, 0]
+        self.batch, self.objective = objective.prepare(graded[self.kept]), objective
+
+    def loss(self, model, generator, fresh: bool):
+        logits, targets = logits_of(model, self.rows), self.rows["completion_ids"]
+        stats = es.token_stats_from_logits(logits, targets, TEMPERATURE)
+        batch = self.batch.replace(logp=stats.logp[self.kept], entropy=stats.entropy[self.kept])
+        if fresh:
+            batch = batch.replace(old_logp=batch.logp.detach())
+        return self.objective.loss(batch, None, generator)
+
+
+def together(pieces: list[dict]) -> dict:
+    """The step's micro-batches as one batch."""
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask")
+    rows = {name: torch.cat([piece[name] for piece in pieces]) for name in names}
+    rows["tool_mask"] = torch.where(rows["completion_mask"] > 0, rows["tool_mask"], 0)
+    return rows
+
+
+def parity(folder, spec, *, parameters=None, aggregation="token_mean", fresh=False, rewards=REWARDS,
+           **settings):  # fmt: skip
+    """Relative differences of loss and gradient: TRL's sum of micro-batches against the lab's."""
+    build = lambda: es.make_objective(  # noqa: E731
+        spec, aggregation=aggregation, max_length=MAX, **(parameters or {})
+    )
+    policy = model_of(0.05, seed=1)
+    iterations = 1 if fresh else 2
+    trainer = entropy_trainer(
+        folder, model=policy, objective=build(), num_iterations=iterations, **settings
+    )
+    pieces = feed(trainer, rewards)
+    before = model_of(0.05, seed=1)
+    if not fresh:  # the policy has moved since
+        disturb(policy, 0.02, seed=2)
+        trainer.state.global_step = 1
+    loss = torch.zeros(())
+    for i, piece in enumerate(pieces):
+        trainer._step = (0 if fresh else len(pieces)) + i
+        part = trainer._compute_loss(policy, piece)
+        part.backward()
+        loss = loss + part.detach()
+    theirs = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    policy.zero_grad()
+
+    rows = together(pieces)
+    ids, _ = fixed_rollouts()
+    where = [
+        ids.index(row[m.bool()].tolist())
+        for row, m in zip(rows["completion_ids"], rows["completion_mask"], strict=True)
+    ]
+    assert sorted(where) == list(range(B))
+    rows["group"] = torch.tensor(where) // K
+    plain = model_of(0.05, seed=1)
+    plain.load_state_dict(policy.state_dict())
+    plain.train()
+    hand = ByHand(
+        build(), before, rows, torch.tensor(rewards)[where],
+        model_of() if "ref_logp" in build().needs else None,
+    )  # fmt: skip
+    step = trainer.state.global_step
+    out = hand.loss(plain, shared_generator(trainer.args.seed, "select", step), fresh)
+    out.loss.backward()
+    ours = torch.cat([p.grad.flatten() for p in plain.parameters()])
+    assert ours.norm() > 1e-4
+    exact = out.loss.detach()
+    return SimpleNamespace(
+        loss=float((loss - exact).abs() / exact.abs()),
+        gradient=float((theirs - ours).norm() / ours.norm()),
+        trainer=trainer, out=out,
+    )  # fmt: skip
+
+
+def hosted() -> list[str]:
+    return [name for name, info in es.methods().items() if "trl" in info.hosts]
+
+
+def test_every_method_runs_in_trl():
+    assert set(hosted()) == set(es.methods())  # none is refused as such
+
+
+@pytest.mark.parametrize("name", hosted())
+def test_loss_and_gradient_are_the_labs(tmp_path, name):
+    found = parity(tmp_path, name, parameters=PARAMETERS.get(name), fresh=name in ON_POLICY)
+    assert found.loss < 1e-5
+    assert found.gradient < 1e-5
+
+
+@pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "seq_mean_token_sum_norm"])
+@pytest.mark.parametrize("name", ["grpo", "gspo_repo_r", "clip_cov", "kl_ref", "entropy_bonus"])
+def test_aggregations_are_the_labs(tmp_path, name, aggregation):
+    found = parity(tmp_path, name, parameters=PARAMETERS.get(name), aggregation=aggregation)
+    assert found.trainer.loss_type == {"seq_mean_token_mean": "grpo"}.get(aggregation, "dr_grpo")
+    assert found.loss < 1e-5
+    assert found.gradient < 1e-5
+
+
+@pytest.mark.parametrize("steps", [4, 8])
+def test_a_step_of_part_of_the_generation_batch(tmp_path, steps):
+    """Each optimizer step divides by its own tokens, not by an equal share of the batch's."""
+    trainer = entropy_trainer(
+        tmp_path, objective=["grpo", "ppo", {"name": "forking_tokens", "top": 0.3}],
+        gradient_accumulation_steps=2, steps_per_generation=steps, num_iterations=1,
+        per_device_train_batch_size=B // steps,
+    )  # fmt: skip
+    pieces = feed(trainer)
+    size = 2 * B // steps
+    for first in range(0, steps, 2):
+        trainer._step, trainer.state.global_step = first, first // 2
+        for i in range(2):
+            trainer._step = first + i
+            trainer._compute_loss(trainer.model, pieces[first + i])
+        logged = trainer._metrics["train"]["terms/weight"][-1]
+        mask = torch.cat([p["completion_mask"] * p["tool_mask"] for p in pieces[first : first + 2]])
+        kept = torch.cat([p["entrostat_kept"] for p in pieces[first : first + 2]])
+        N = int((mask.bool() & kept[:, None]).sum())
+        assert len(mask) == size
+        assert logged == pytest.approx(max(1, int(0.3 * N + 1e-9)) / N, rel=1e-6)
+
+
+def test_ppos_dual_clip_is_trls_delta(tmp_path):
+    found = parity(tmp_path, {"name": "ppo", "low": 0.01, "high": 0.02, "dual": 1.03})
+    assert found.trainer.args.delta == 1.03
+    assert found.out.metrics["clip/dual"] > 0
+    assert found.loss < 1e-5
+    assert found.gradient < 1e-5
+
+
+def test_penalties_and_weights_at_once(tmp_path):
+    spec = [
+        "rloo", "gspo", {"name": "steer", "lambda_min": 0.3}, {"name": "kl_ref", "coef": 0.2},
+        {"name": "entropy_bonus", "coef": 0.1}, {"name": "rand_pos_clip", "ratio": 0.2},
+        {"name": "kl_cov", "frac": 0.2, "penalty": "k3"}, "entropy_adv",
+    ]  # fmt: skip
+    found = parity(tmp_path, spec, aggregation="seq_mean_token_mean")
+    assert found.loss < 1e-5
+    assert found.gradient < 1e-5
+
+
+def test_no_signal_at_all_gives_a_zero_gradient(tmp_path):
+    trainer = entropy_trainer(tmp_path, objective="entropy_bonus")
+    pieces = feed(trainer, [1.0] * B)
+    for i, piece in enumerate(pieces):
+        trainer._step = i
+        trainer._compute_loss(trainer.model, piece).backward()
+    assert all(float(p.grad.norm()) == 0 for p in trainer.model.parameters())
+    assert trainer._metrics["train"]["rollout/zero_advantage_groups"] == [4.0]
+
+
+def test_a_rollout_without_a_reward_has_no_part(tmp_path):
+    """A group of which one is left cannot be compared; the others are compared without it."""
+    rewards = [None, 1.0, 0.0, 0.5, 1.0, None, None, None, *REWARDS[8:]]
+    trainer = entropy_trainer(tmp_path, objective="loop")
+    pieces = feed(trainer, rewards)
+    got = torch.cat([p["entrostat_advantage"] for p in pieces]).abs().amax(1)
+    group = torch.cat([p["entrostat_group"] for p in pieces])
+    reward = torch.cat([p["entrostat_reward"] for p in pieces])
+    # rloo of 1, 0, .5 alone: K/(K-1) (R - mean) = 1.5 (R - .5)
+    first = {float(r): float(a) for r, a in zip(reward, got, strict=True) if not r.isnan()}
+    assert first[0.5] in (0.0, pytest.approx(0.0, abs=1e-6))
+    mine = group == 0
+    assert sorted(got[mine].tolist()) == pytest.approx([0.0, 0.0, 0.75, 0.75])
+    assert got[group == 1].sum() == 0
+
+
+# ---------------------------------------------------------------------------- the identity
+
+
+def weights(trainer) -> list[Tensor]:
+    return [x.detach().clone() for x in trainer.model.parameters()]
+
+
+def logged(trainer, key: str) -> list[float]:
+    return [row[key] for row in trainer.state.log_history if key in row]
+
+
+@pytest.fixture(scope="module")
+def trls_own(tmp_path_factory):
+    """TRL's own GRPO, 12 optimizer steps, two a generation batch; its weights and losses."""
+    from trl import GRPOTrainer
+
+    os.environ["CI"] = "1"
+    trainer = make(GRPOTrainer, tmp_path_factory.mktemp("own"), **IDENTITY)
+    start = weights(trainer)
+    trainer.train()
+    return start, weights(trainer), logged(trainer, "loss"), logged(trainer, "grad_norm")
+
+
+IDENTITY = {
+    "scale_rewards": "none", "max_steps": 12, "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2, "max_completion_length": 6, "num_generations": K,
+    "prompts": PROMPTS * 3,
+}  # fmt: skip
+
+
+# with an objective everything goes through the seam: plan, advantages [B, T], denominators
+@pytest.mark.parametrize("objective", [None, ["dr_grpo", "ppo"]])
+def test_the_identity_is_trls_grpo_bit_for_bit(tmp_path, trls_own, objective):
+    start, end, losses, norms = trls_own
+    assert len(losses) == 12
+    assert sum(loss != 0 for loss in losses) > 8
+    trainer = entropy_trainer(tmp_path, objective=objective, **IDENTITY)
+    for mine, theirs in zip(weights(trainer), start, strict=True):
+        assert torch.equal(mine, theirs)
+    trainer.train()
+    assert logged(trainer, "loss") == losses
+    assert logged(trainer, "grad_norm") == norms
+    assert any(not torch.equal(a, b) for a, b in zip(start, end, strict=True))
+    for mine, theirs in zip(weights(trainer), end, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+# ---------------------------------------------------------------------------- runs
+
+
+def by_prompt(prompts, turn) -> tuple[list[list[int]], list[list[int]]]:
+    """Completions that depend on the prompt, its repetition and the turn alone."""
+    seen: dict[str, int] = {}
+    out = []
+    for prompt in prompts:
+        k = seen[prompt] = seen.get(prompt, 0) + 1
+        word = hashlib.blake2b(f"{prompt}/{k}/{turn}".encode(), digest_size=8).digest()
+        g = torch.Generator().manual_seed(int.from_bytes(word, "little") >> 1)
+        n = int(torch.randint(1, MAX + 1, (), generator=g))
+        out.append(torch.randint(3, 13, (n,), generator=g).tolist())
+    return out
+
+
+def scripted(trainer) -> None:
+    """Rollouts that no random stream decides: by the prompt and the optimizer step."""
+    tokenizer = trainer.processing_class
+
+    def generate(prompts):
+        ids = by_prompt(prompts, trainer.state.global_step)
+        encoded = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+        return encoded, ids, None, tokenizer.batch_decode(ids), None, {}, None, None
+
+    trainer._generate = generate
+
+
+def reward_some(prompts, completion_ids, **_) -> list[float]:
+    """A prompt in four is paid alike: no signal."""
+    return [
+        1.0 if prompt == PROMPTS[1] else float(sum(ids) % 5) / 4
+        for prompt, ids in zip(prompts, completion_ids, strict=True)
+    ]
+
+
+RUN = {
+    "max_steps": 4, "optim": "sgd", "learning_rate": 2e-3, "max_grad_norm": 0.0,
+    "gradient_accumulation_steps": 2, "prompts": PROMPTS * 4, "reward": reward_some,
+}  # fmt: skip
+TWO = {
+    "repo_r": {"zeta": 0.05}, "kl_cov": {"frac": 0.1}, "gspo_repo_r": {"zeta": 0.05},
+    "entropy_bonus": {"coef": 0.3},
+}  # fmt: skip
+
+
+def scripted_run(folder, name: str, **settings) -> dict:
+    objective = es.make_objective(name, **TWO[name])
+    trainer = entropy_trainer(folder, objective=objective, **RUN | settings)
+    scripted(trainer)
+    start = torch.cat([x.flatten() for x in weights(trainer)])
+    trainer.train()
+    moved = torch.cat([x.flatten() for x in weights(trainer)]) - start
+    keys = ("entropy/exact", "reward/mean", "loss/policy", "rollout/tokens")
+    return {"moved": moved, "log": {key: logged(trainer, key) for key in keys}}
+
+
+def rank_main(rank: int, folder: Path) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    # before accelerate does: no port of this machine is needed for the rendezvous
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
+    )
+    found = {}
+    for name in TWO:
+        one = scripted_run(folder / "out", name, per_device_train_batch_size=4)
+        torch.save(one["moved"], folder / f"{name}.{rank}.pt")
+        found[name] = one["log"]
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory) -> tuple[Path, list[dict]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, "rank", str(rank), str(folder)],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            env={
+                **os.environ, "OMP_NUM_THREADS": "1", "CI": "1", "ACCELERATE_USE_CPU": "true",
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555",
+            },
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        errors = [process.communicate(timeout=280)[1] for process in processes]
+        assert not any(process.returncode for process in processes), "\n".join(errors)[-4000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", [*TWO])
+def test_two_processes_are_one_with_twice_the_batch(tmp_path, two_ranks, name):
+    folder, found = two_ranks
+    one = scripted_run(tmp_path, name, per_device_train_batch_size=8)
+    exact = one["moved"]
+    assert exact.norm() > 1e-3
+    for rank in range(2):
+        moved = torch.load(folder / f"{name}.{rank}.pt", weights_only=True)
+        assert (moved - exact).norm() < 1e-4 * exact.norm()
+    for key, values in one["log"].items():  # the main process logs, over all ranks
+        assert found[0][name][key] == pytest.approx(values, rel=1e-3, abs=1e-5), key
+
+
+# ---------------------------------------------------------------------------- checkpoints
+
+
+class StopError(Exception):
+    pass
+
+
+def resumable(folder, *, stop: int | None = None, **settings):
+    from transformers import TrainerCallback
+
+    class Kill(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == stop:
+                raise StopError
+
+    objective = es.make_objective("repo_r", target=0.05, zeta=1e-3)
+    trainer = entropy_trainer(
+        folder, objective=objective, callbacks=[Kill()], save_strategy="steps", save_steps=4,
+        max_steps=8, gradient_accumulation_steps=2, prompts=PROMPTS * 4, dump=folder / "dump",
+        **settings,
+    )  # fmt: skip
+    scripted(trainer)
+    return trainer
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_kill_and_resume_continue_the_controller(tmp_path, restore):
+    whole = resumable(tmp_path / "whole")
+    whole.train()
+    zeta = logged(whole, "control/zeta")
+    assert len(set(zeta)) == len(zeta) == 4  # two updates a generation batch; it moves at each
+
+    with pytest.raises(StopError):
+        resumable(tmp_path / "killed", stop=5).train()
+    checkpoint = tmp_path / "killed" / "checkpoint-4"
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    saved = state["stateful_callbacks"]["EntropyControl"]["attributes"]["saved"]
+    assert saved["states"][1]["value"] == zeta[1]
+
+    again = resumable(tmp_path / "killed", restore_callback_states_from_checkpoint=restore)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert logged(again, "control/zeta") == zeta
+    for mine, theirs in zip(weights(again), weights(whole), strict=True):
+        assert_close(mine, theirs, rtol=0, atol=1e-6)
+    # and its run directory has each iteration once
+    lines = (tmp_path / "killed" / "dump" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+    last = json.loads((again.args.output_dir and checkpoint.parent / "checkpoint-8"
+                       / "trainer_state.json").read_text())  # fmt: skip
+    saved = last["stateful_callbacks"]["EntropyControl"]["attributes"]["saved"]
+    assert saved["states"][1]["value"] == zeta[3]
+
+
+def test_another_objectives_state_is_refused(tmp_path):
+    with pytest.raises(StopError):
+        resumable(tmp_path, stop=5).train()
+    other = entropy_trainer(tmp_path, objective="repo_d", max_steps=8)
+    with pytest.raises(ValueError, match="the state belongs to"):
+        other._begin(_state(tmp_path / "checkpoint-4"))
+    plain = _state(tmp_path / "checkpoint-4")
+    del plain.stateful_callbacks["EntropyControl"]
+    with pytest.warns(UserWarning, match="no controllers' state; they start anew"):
+        other._begin(plain)
+
+
+def _state(checkpoint: Path):
+    from transformers import TrainerState
+
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
+# ---------------------------------------------------------------------------- what is written
+
+
+def test_figures_and_rollouts(tmp_path):
+    dump = tmp_path / "dump"
+    trainer = entropy_trainer(
+        tmp_path / "out", objective=es.make_objective("repo_r", zeta=0.05), dump=dump,
+        max_steps=4, gradient_accumulation_steps=2, per_device_train_batch_size=8,
+        prompts=PROMPTS * 2, reward=reward_some,
+    )  # fmt: skip
+    scripted(trainer)
+    trainer.train()
+    first = trainer.state.log_history[0]
+    for key in (
+        "entropy/exact", "entropy/nll", "reward/mean", "reward/std_in_group",
+        "reward/best_in_group", "rollout/length_mean", "rollout/tokens",
+        "rollout/zero_advantage_groups", "control/zeta", "control/target", "loss/policy",
+        "loss/total", "terms/weight", "clip/high", "clip/low", "ratio/mean", "kl/old_new",
+        "numerics/logp_rounding",
+    ):  # fmt: skip
+        assert key in first, key
+    assert {"entropy", "reward", "clip_ratio/low_mean"} <= set(first)  # TRL's own
+    assert first["rollout/zero_advantage_groups"] == 1
+    assert first["numerics/logp_rounding"] == 0
+    lines = [json.loads(line) for line in (dump / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [1, 2]
+    assert lines[0]["entropy/exact"] == first["entropy/exact"]
+
+    rows = by_prompt([p for p in PROMPTS for _ in range(K)], 0)
+    r = es.load_rollouts(dump, 1)
+    assert len(r) == B
+    assert r.iteration == 1
+    assert r.tokens.tolist() == [t for row in rows for t in row]
+    assert r.prompts == [p for p in PROMPTS for _ in range(K)]
+    assert r.group.tolist() == [g for g in range(4) for _ in range(K)]
+    expected = reward_some([p for p in PROMPTS for _ in range(K)], rows)
+    assert r.rewards.tolist() == pytest.approx(expected)
+    assert r.trained.tolist() == [g != 1 for g in range(4) for _ in range(K)]
+    assert not r.finished.any()  # no scripted rollout ends
+    assert r.sampler_logp.isnan().all()  # TRL's generate does not say
+    # the policy's own statistics at the start, by its plain forward pass
+    model, tokenizer = model_of(), trainer.processing_class
+    for i in (0, 5, 11):
+        prompt = tokenizer(r.prompts[i])["input_ids"]
+        ids = torch.tensor([prompt + rows[i]])
+        logits = model(input_ids=ids).logits[:, len(prompt) - 1 : -1]
+        stats = es.token_stats_from_logits(logits, ids[:, len(prompt) :], TEMPERATURE)
+        assert_close(r.logp[r.rows(i)], stats.logp[0].detach(), rtol=1e-4, atol=1e-5)
+        assert_close(r.entropy[r.rows(i)], stats.entropy[0].detach(), rtol=1e-4, atol=1e-5)
+    assert r.advantage[r.rows(5)].abs().sum() == 0
+    mean = float(r.entropy.double().mean())
+    assert first["entropy/exact"] == pytest.approx(mean, rel=1e-5)
+    assert first["entropy/nll"] == pytest.approx(-float(r.logp.double().mean()), rel=1e-5)
+
+    from entrostat.logs.run import read_run
+
+    run = read_run(dump)
+    assert list(run.dumps) == [1, 2]
+    assert run.series("control/zeta")[0] == [1, 2]
+
+
+def test_watching_only_writes_the_same_and_edits_nothing(tmp_path):
+    trainer = entropy_trainer(
+        tmp_path / "out", objective=None, dump=tmp_path / "dump", max_steps=1,
+        gradient_accumulation_steps=2, per_device_train_batch_size=8, num_iterations=1,
+        reward=reward_some,
+    )  # fmt: skip
+    scripted(trainer)
+    trainer.train()
+    assert {"entropy/exact", "reward/mean"} <= set(trainer.state.log_history[0])
+    r = es.load_rollouts(tmp_path / "dump")
+    assert r.trained.tolist() == [g != 1 for g in range(4) for _ in range(K)]
+    expected = es.advantages("dr_grpo", r.rewards, r.group)
+    std = torch.stack([g.std() for g in r.rewards.view(-1, K)]).repeat_interleave(K)
+    got = torch.stack([r.advantage[r.rows(i)][0] for i in range(B)])
+    assert_close(got, expected / (std + 1e-4), rtol=1e-5, atol=1e-6)
+
+
+def test_lora_with_a_reference_that_is_the_model_without_adapters(tmp_path):
+    """The old policy's figures are those of the adapted model, whatever pass TRL makes last."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    objective = es.make_objective(["grpo", "ppo", "repo_r", {"name": "kl_ref", "coef": 0.1}])
+    trainer = entropy_trainer(
+        tmp_path, objective=objective, peft=config, max_steps=2, gradient_accumulation_steps=4
+    )
+    scripted(trainer)
+    trainer.train()
+    gap = logged(trainer, "kl/ref")
+    assert gap[0] > 1e-4  # adapters that start at random are not the base model
+    assert logged(trainer, "kl/old_new")[0] == pytest.approx(0, abs=1e-6)
+    assert logged(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4)
+    frozen = [n for n, p in trainer.model.named_parameters() if not p.requires_grad]
+    assert frozen
+
+
+def test_the_schedules_of_pos_adv_end_with_the_training(tmp_path):
+    objective = es.make_objective("pos_adv", schedule="stage")
+    trainer = entropy_trainer(
+        tmp_path, objective=objective, max_steps=10, gradient_accumulation_steps=2,
+        prompts=PROMPTS * 4,
+    )  # fmt: skip
+    scripted(trainer)
+    trainer.train()
+    # five iterations, progress 0, 1/4, ... 1: 0 in the first half, then linearly to 1
+    assert logged(trainer, "control/pos_weight") == pytest.approx([0, 0, 0, 0.5, 1])
+
+
+def test_eval_is_trls_own(tmp_path):
+    trainer = entropy_trainer(tmp_path, objective="repo_r")
+    feed(trainer)
+    trainer.model.eval()
+    before = trainer.objective.state_dict()
+    output = trainer._generate_and_score_completions(
+        [{"prompt": prompt} for prompt in PROMPTS for _ in range(K)]
+    )
+    assert not any(key.startswith("entrostat") for key in output)
+    with torch.no_grad():
+        trainer._compute_loss(trainer.model, output)
+    assert trainer.objective.state_dict() == before
+
+
+# ---------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss_type": "grpo"}, r"loss_type='grpo' contradicts .*'dapo'.*aggregation"),
+        ({"loss_type": "cispo"}, "loss_type='cispo'"),
+        ({"epsilon": 0.3}, r"epsilon=0.3 contradicts the objective ppo.*0.2.*`low`"),
+        ({"epsilon_high": 0.3}, "epsilon_high=0.3"),
+        ({"delta": 2.0}, "delta=2.0"),
+        ({"scale_rewards": "none"}, "scale_rewards='none'.*advantage="),
+        ({"beta": 0.04}, "beta=0.04.*kl_ref"),
+        ({"importance_sampling_level": "sequence"}, "importance_sampling_level.*gspo"),
+        ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2.*forking_tokens"),
+        ({"entropy_coef": 0.01}, "entropy_coef=0.01.*entropy_bonus"),
+        ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*adaptive_entropy"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5"),
+        ({"steps_per_generation": 2}, "no multiple of gradient_accumulation_steps = 8"),
+    ],
+)
+def test_an_argument_that_contradicts_is_refused(tmp_path, settings, words):
+    more = {"gradient_accumulation_steps": 8} if "steps_per_generation" in settings else {}
+    with pytest.raises(ValueError, match=words):
+        entropy_trainer(tmp_path, objective="grpo", **settings, **more)
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("reinforce", "`reinforce`: strictly on-policy, so one update a generation batch, not 2"),
+        ({"name": "ppo", "high": 0.5, "dual": 1.2}, "dual=1.2 is below the upper clip bound 1.5"),
+        ("repo", "unknown method"),
+    ],
+)
+def test_an_objective_that_trl_cannot_run_is_refused(tmp_path, objective, words):
+    with pytest.raises(ValueError, match=words):
+        entropy_trainer(tmp_path, objective=objective)
+
+
+def test_a_negative_weight_is_refused(tmp_path):
+    objective = es.make_objective("w_reinforce", lam=0.5)
+    trainer = entropy_trainer(tmp_path, objective=objective)
+    pieces = feed(trainer)
+    object.__setattr__(objective.methods[-1], "lam", -0.5)
+    with pytest.raises(ValueError, match="a negative weight"):
+        trainer._compute_loss(trainer.model, pieces[0])
+
+
+def test_continuous_batching_in_bf16_is_refused(tmp_path):
+    settings = {"use_transformers_continuous_batching": True, "bf16": True}
+    with pytest.raises(ValueError, match="casts the policy's own weights to bf16"):
+        entropy_trainer(tmp_path, objective=None, **settings)
+
+
+def test_agreeing_arguments_are_taken_and_the_users_object_is_left_alone(tmp_path):
+    from trl import GRPOConfig
+
+    from entrostat.hosts.trl import settings
+
+    args = GRPOConfig(
+        str(tmp_path), use_cpu=True, bf16=False, report_to="none", epsilon=0.2, epsilon_high=0.28,
+        loss_type="dapo", importance_sampling_level="token",
+    )  # fmt: skip
+    settled = settings.settle(args, es.make_objective("clip_higher"))
+    assert settled is not args
+    assert (settled.epsilon, settled.epsilon_high) == (0.2, 0.28)
+    wide = settings.settle(GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none"),
+                           es.make_objective("clip_free"))  # fmt: skip
+    assert (wide.epsilon, wide.epsilon_high) == (float("inf"), float("inf"))
+    assert args.use_bias_correction_kl is True
+    assert settled.use_bias_correction_kl is False
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("clip_higher", "`ppo` .its clip never acts."),
+        ("adapo", "`adapo` .its clip never acts."),
+        ("kl_cov", "`kl_cov` .its penalty is flat."),
+    ],
+)
+def test_what_cannot_act_is_warned_of(tmp_path, objective, words):
+    with pytest.warns(UserWarning, match=f"every ratio is exactly 1 and {words} does nothing"):
+        entropy_trainer(tmp_path, objective=objective, num_iterations=1)
+
+
+@pytest.mark.parametrize("objective", ["repo_r", "opefo", "clip_free", "steer"])
+def test_what_can_act_is_not(tmp_path, objective):
+    entropy_trainer(tmp_path, objective=objective, num_iterations=1)
+
+
+def test_arguments_of_the_trainer(tmp_path):
+    from entrostat.hosts import trl as host
+
+    with pytest.raises(ValueError, match="dump_every must be at least 1, got 0"):
+        host.EntropyGRPOTrainer(
+            model_of(), reward_some, SimpleNamespace(use_transformers_continuous_batching=False),
+            dump_rollouts=str(tmp_path), dump_every=0,
+        )  # fmt: skip
+    with pytest.raises(TypeError, match="everything after `args` by name"):
+        host.EntropyGRPOTrainer(None, None, None, None)
+    with pytest.raises(AttributeError, match="no attribute 'Trainer'"):
+        host.Trainer  # noqa: B018
+
+
+# ---------------------------------------------------------------------------- canaries
+
+
+def _source(name: str) -> str:
+    from trl import GRPOTrainer
+
+    return inspect.getsource(inspect.unwrap(getattr(GRPOTrainer, name)))
+
+
+def _names(function) -> list[str]:
+    return list(inspect.signature(inspect.unwrap(function)).parameters)
+
+
+CANARIES = {
+    "_compute_loss": (
+        ["self", "model", "inputs"],
+        {
+            "self._get_per_token_logps_and_entropies(": "the loss no longer asks this method for "
+            "log-probs: per-token advantages do not reach it",
+            'advantages = inputs["advantages"]': "advantages are not read from the inputs",
+            "if advantages.dim() == 1:": "advantages [B, T] are no longer allowed for",
+            'completion_mask * inputs["tool_mask"]': "dropped groups are no longer masked",
+            'inputs.get("old_per_token_logps")': "the old log-probs have another name",
+            'inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes': "the "
+            "denominator of the token mean has changed",
+            "self.current_gradient_accumulation_steps / self.args.steps_per_generation": "its "
+            "share of an accumulation window has changed",
+            "torch.clamp(coef_1, 1 - self.epsilon_low, 1 + self.epsilon_high)": "the clip",
+            "torch.clamp(coef_1, max=self.args.delta)": "the dual clip",
+            "if self.beta != 0.0:": "the reference KL cannot be left to the objective",
+            'self.importance_sampling_level == "token"': "the level of the ratio",
+            "(per_token_loss.size(0) * self.max_completion_length)": "dr_grpo's denominator",
+            "mask.sum(-1).clamp(min=1.0)).mean()": "grpo's denominator",
+            "self.aux_loss_enabled": "the auxiliary loss",
+            'inputs["importance_sampling_ratio"]': "the correction of the sampler's log-probs",
+        },
+    ),
+    "_get_per_token_logps_and_entropies": (
+        ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size",
+         "compute_entropy", "compute_aux_loss", "pixel_values", "image_grid_thw", "num_images",
+         "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes", "token_type_ids",
+         "mm_token_type_ids", "image_position_ids"],
+        {"outputs.log_probs": "the fused head's output", "return logps, entropies, aux_loss": "it"},
+    ),
+    "_calculate_rewards": (
+        ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+        {"gather(rewards_per_func)": "the rewards are no longer those of all processes"},
+    ),
+    "_generate_and_score_completions": (
+        ["self", "inputs"],
+        {
+            "self._calculate_rewards(": "the raw rewards cannot be kept",
+            'output["old_per_token_logps"] = old_per_token_logps': "the old log-probs' name",
+            'output["ref_per_token_logps"] = ref_per_token_logps': "the reference's name",
+            'output["sampling_per_token_logps"] = sampling_per_token_logps': "the sampler's name",
+            "torch.isnan(rewards_per_func).all(dim=1)": "what an unscorable rollout is",
+            "rewards.view(-1, num_generations)": "groups are no longer consecutive rows",
+        },
+    ),
+    "_prepare_inputs": (
+        ["self", "generation_batch"],
+        {
+            "self._buffered_inputs[self._step % self.args.steps_per_generation]": "the "
+            "micro-batches of an optimizer step cannot be found",
+            "shuffle_sequence_dict(generation_batch)": "our tensors may not be shuffled along",
+            "split_tensor_dict(generation_batch, self.args.steps_per_generation)": "nor split",
+        },
+    ),
+    "training_step": (None, {"self._step += 1": "the count of micro-batches"}),
+    "log": (None, {"self._metrics[mode].items()": "our figures are not in its log"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_canary(name):
+    from trl import GRPOTrainer
+
+    parameters, lines = CANARIES[name]
+    assert hasattr(GRPOTrainer, name), f"TRL has no GRPOTrainer.{name} any more: the seam is gone"
+    if parameters is not None:
+        function = getattr(GRPOTrainer, name)
+        assert _names(function) == parameters, f"TRL's {name} takes other arguments"
+    source = " ".join(_source(name).split())
+    for line, broken in lines.items():
+        assert " ".join(line.split()) in source, f"TRL's {name} lacks {line!r}: {broken}"
+
+
+def test_canary_of_what_the_trainer_holds(tmp_path):
+    trainer = entropy_trainer(tmp_path, objective="grpo")
+    for name in (
+        "_step", "_buffered_inputs", "_metrics", "_tokenizer", "eos_token_ids", "reward_weights",
+        "num_generations", "num_iterations", "epsilon_low", "epsilon_high", "beta", "loss_type",
+        "importance_sampling_level", "aux_loss_enabled", "max_completion_length",
+    ):  # fmt: skip
+        assert hasattr(trainer, name), f"TRL's trainer has no {name}: see hosts/trl/trainer.py"
+    assert trainer.loss_is_scaled_for_ga is True, "the Trainer would divide the loss once more"
+    from trl.models.utils import disable_gradient_checkpointing
+    from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
+
+    assert _names(disable_gradient_checkpointing) == ["model", "gradient_checkpointing_kwargs"]
+    torch.manual_seed(0)
+    rows = {"a": torch.arange(6), "entrostat_x": torch.arange(12).view(6, 2), "n": torch.tensor(3)}
+    parts = split_tensor_dict(shuffle_sequence_dict(rows), 3)
+    assert [len(part["entrostat_x"]) for part in parts] == [2, 2, 2]
+    assert torch.equal(
+        torch.cat([p["entrostat_x"] for p in parts])[:, 0] // 2, torch.cat([p["a"] for p in parts])
+    )
+
+
+def test_canary_of_the_version():
+    from importlib import metadata
+
+    constraints = (Path(__file__).parents[1] / "constraints.txt").read_text()
+    assert f"trl=={metadata.version('trl')}\n" in constraints
+    assert metadata.version("trl") == "1.16.0", "run all of this file, then docs/hosts/trl.md"
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["rank"]:
+    rank_main(int(sys.argv[2]), Path(sys.argv[3]))
+if __name__ == "__main__" and sys.argv[1:2] == ["table"]:
+    import tempfile
+
+    for each in hosted():
+        with tempfile.TemporaryDirectory() as place:
+            f = parity(Path(place), each, parameters=PARAMETERS.get(each), fresh=each in ON_POLICY)
+            print(f"| `{each}` | {f.loss:.1e} | {f.gradient:.1e} |", flush=True)

@@ -1,0 +1,156 @@
+"""`verl_config` in veRL's own configuration system, and what is refused before a run starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from configuration import compose
+from omegaconf import OmegaConf
+from training_verl import overrides
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+from entrostat.hosts.verl import shell_command, verl_config
+from entrostat.hosts.verl.config import _hydra
+from entrostat.hosts.verl.settings import PolicyLoss, check_run
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.verl.toml"))
+ACTOR = "actor_rollout_ref.actor"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
+def test_every_recipe_is_a_configuration_of_verl(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # its check of LoRA asks vLLM's module, which needs vLLM
+    stub = ModuleType("utils")
+    stub.get_vllm_max_lora_rank = lambda rank: rank  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "verl.workers.rollout.vllm_rollout.utils", stub)
+    monkeypatch.setitem(
+        sys.modules, "verl.workers.rollout.vllm_rollout", ModuleType("vllm_rollout")
+    )
+    config = compose(verl_config(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        validate_config(config, need_reference_policy(config), need_critic(config))
+    settings, objective = check_run(config)
+    recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert settings.method == recipe["objective"]["method"]
+    assert objective.advantage == recipe["objective"]["advantage"]
+    assert objective.aggregation == recipe["objective"]["aggregation"]
+    for key, value in recipe["overrides"].items():
+        found = OmegaConf.select(config, key)
+        found = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+        assert found == value, key
+    # what the engine reads, not only what the recipe says
+    if recipe["overrides"].get(f"{ACTOR}.fsdp_config.dtype") == "float16":
+        engine = omega_conf_to_dataclass(config.actor_rollout_ref.actor).engine
+        assert engine.mixed_precision["param_dtype"] == "fp16"
+
+
+def test_fp16_recipes_are_among_them() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in RECIPES]
+    if not any("float16" in text for text in texts):
+        pytest.skip("no recipe trains in fp16")
+
+
+def test_the_shell_reads_what_was_written() -> None:
+    lines = verl_config(RECIPES[0], ["trainer.nnodes=2", "+ray_kwargs.ray_init.address=auto"])
+    text = shell_command(lines, python="printf '%s\\0' python")
+    said = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout
+    words = said.split("\0")[:-1]
+    assert words[:3] == ["python", "-m", "verl.trainer.main_ppo"]
+    assert words[3:] == lines
+    assert lines.count("trainer.nnodes=2") == 1
+    assert not any(line.startswith("trainer.nnodes=") and line[-1] != "2" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["plain", "Qwen/Qwen2.5-7B", "with space", "it's", 'say "hi"', "a,b", "a:b", "x=y", "null",
+     "True", "12", "1e-3", "", "back\\slash", "end\\", "it\\'s", "{oc}", "inf", "5b", "/data/x",
+     [1, "a b", None], {"name": "clip_cov", "ratio": 2e-4, "on": True}, [["x"], {"y": [0.5]}],
+     1e-6, -3,
+     True, None],
+    ids=repr,
+)  # fmt: skip
+def test_values_survive_hydra(value: Any) -> None:
+    config = compose([f"+probe={_hydra(value)}"])
+    found = config.probe
+    assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == value
+
+
+def test_settings_build_the_objective(tmp_path: Path) -> None:
+    config = compose(overrides("[dapo,{name:repo_r,zeta:0.002}]", tmp_path))
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    assert isinstance(actor.policy_loss, PolicyLoss)
+    objective = actor.policy_loss.objective()
+    assert objective.names == ("ppo", "repo_r")
+    assert objective.methods[1].zeta == 0.002
+    assert actor.policy_loss.clip_cov_ratio == 2e-4  # veRL's own fields are still there
+
+
+REFUSED = [
+    ("opefo", [], "strictly on-policy"),
+    ("grpo", [f"{ACTOR}.strategy=megatron"], "Megatron"),
+    ("grpo", ["trainer.use_v1=false"], "trainer.use_v1=True"),
+    ("steer", [f"{ACTOR}.calculate_entropy=false"], "calculate_entropy=True"),
+    ("kl_ref", [], "use_kl_loss=True"),
+    ("grpo", [f"{ACTOR}.use_kl_loss=true"], "add the method kl_ref"),
+    ("grpo", [f"{ACTOR}.entropy_coeff=0.01"], "entropy_bonus"),
+    ("grpo", ["algorithm.use_kl_in_reward=true"], "kl_ref"),
+    ("grpo", ["algorithm.adv_estimator=gae"], "critic"),
+    ("grpo", ["algorithm.rollout_correction.bypass_mode=true"], "bypass_mode"),
+    ("grpo", ["algorithm.rollout_correction.rollout_is=token"], "rollout_is"),
+    ("grpo", ["actor_rollout_ref.rollout.n=1"], "rollout.n is 1"),
+    ("grpo", [f"+{ACTOR}.policy_loss.aggregation=seq_mean_token_sum_norm"], "max_length"),
+    ("grpo", [f"{ACTOR}.policy_loss._target_=verl.workers.config.PolicyLossConfig"], "_target_"),
+]
+
+
+@pytest.mark.parametrize(("method", "more", "says"), REFUSED, ids=lambda x: str(x)[:60])
+def test_refused_at_the_start(method: str, more: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_run(compose(overrides(method, tmp_path, *more)))
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [("[nonsense]", "unknown method"), ("{name:steer,lambda_min:7}", "lambda_min"),
+     ("[ppo,gspo]", "two surrogates"), ("null", "policy_loss.method is not set")],
+)  # fmt: skip
+def test_a_bad_objective_ends_verls_own_validation(method: str, says: str, tmp_path: Path) -> None:
+    config = compose(overrides(method, tmp_path))
+    with pytest.raises(Exception, match=says):
+        validate_config(config, use_reference_policy=False, use_critic=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[objective]\nmethod='grpo'\n", r"no table \[overrides\]"),
+        ("[objective]\nmethod='grpo'\n[overrides]\n[args]\n", "table 'args'"),
+        ("[objective]\nmethd='grpo'\n[overrides]\n", "did you mean 'method'"),
+        ("[objective]\nmethod='grp'\n[overrides]\n", "unknown method"),
+        ("[objective]\n[overrides]\n", "has no method"),
+        ("[objective]\nmethod='opefo'\n[overrides]\n", "strictly on-policy"),
+        (f"[objective]\nmethod='grpo'\n[overrides]\n'{ACTOR}.policy_loss.loss_mode'='x'\n",
+         "belongs to the objective"),
+        ("[objective", "Expected"),
+    ],
+)  # fmt: skip
+def test_bad_recipes(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.verl.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"(?i){says}"):
+        verl_config(path)
+    with pytest.raises(ValueError, match="cannot read it"):
+        verl_config(tmp_path / "missing.toml")

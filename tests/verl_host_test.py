@@ -1,0 +1,177 @@
+"""What veRL's seam gave for each method (tests/golden/make_verl_host.py) against `Objective`.
+
+The golden values went through the driver, a nested batch, a plan and micro-batches in the
+environment that has veRL; here the whole batch is one call. float64: equal to 1e-6 (advantages
+travel in float32 there). Also what of the host needs no veRL.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import entrostat as es
+from entrostat.hosts.ranks import shared_generator
+from entrostat.hosts.verl import shell_command, verl_config
+from entrostat.hosts.verl.driver import prepare
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "verl_host.json").read_text(encoding="utf-8"))
+INPUTS = GOLDEN["inputs"]
+CASES = {case["name"]: case for case in GOLDEN["cases"]}
+
+
+def tensor(name: str) -> torch.Tensor:
+    return torch.tensor(INPUTS[name], dtype=torch.float64)
+
+
+def mask() -> torch.Tensor:
+    return torch.tensor(INPUTS["mask"], dtype=torch.bool)
+
+
+def test_every_method_is_there() -> None:
+    ours = {
+        name for name, info in es.methods().items() if "verl" in info.hosts and not _foreign(name)
+    }
+    assert set(CASES) == ours
+
+
+def _foreign(name: str) -> bool:
+    from entrostat.method import METHODS
+
+    # other tests may have registered methods of their own
+    return name in METHODS and not METHODS[name].__module__.startswith("entrostat.")
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_method(name: str) -> None:
+    golden = CASES[name]
+    objective = es.make_objective(name)
+    seen = GOLDEN["seen"]
+    for _ in range(2):
+        objective.observe(nll=seen["entropy"], **seen)
+    old, H0 = tensor("old_logp"), tensor("old_entropy")
+    m = mask()
+    objective.observe(
+        entropy=float(H0[m].mean()), nll=-float(old[m].mean()), progress=seen["progress"]
+    )
+    fresh = golden["fresh"]
+    assert fresh == objective.strictly_on_policy
+    logp = (old if fresh else tensor("logp")).clone().requires_grad_()
+    entropy = (H0 if fresh else tensor("entropy")).clone().requires_grad_()
+    batch = es.TokenBatch(
+        old, old, m, rewards=tensor("rewards"), group=torch.tensor(INPUTS["group"]),
+        entropy=H0, old_entropy=H0, ref_logp=tensor("ref_logp"),
+    )  # fmt: skip
+    batch = objective.prepare(batch).replace(logp=logp, entropy=entropy)
+    out = objective.loss(batch, generator=shared_generator(0, "select", GOLDEN["step"], 1))
+    out.loss.backward()
+    assert float(out.loss.detach()) == pytest.approx(golden["loss"], rel=1e-6, abs=1e-6)
+    assert logp.grad is not None
+    _close(logp.grad, golden["gradients"]["logp"])
+    if "entropy" in golden["gradients"]:
+        assert entropy.grad is not None
+        _close(entropy.grad, golden["gradients"]["entropy"])
+    else:
+        assert entropy.grad is None or entropy.grad.abs().sum() == 0
+
+
+def _close(mine: torch.Tensor, golden: Any) -> None:
+    wanted = torch.tensor(golden, dtype=torch.float64)
+    assert wanted.abs().max() > 1e-6
+    assert (mine - wanted).abs().max() <= 1e-6 * wanted.abs().max()
+
+
+def rollouts(rewards: list[float], group: list[int]) -> es.TokenBatch:
+    n = len(rewards)
+    logp = torch.full((n, 2), -0.5)
+    entropy = torch.full((n, 2), 0.25)
+    ones = torch.ones(n, 2, dtype=torch.bool)
+    return es.TokenBatch(
+        logp, logp, ones, rewards=torch.tensor(rewards), group=torch.tensor(group),
+        entropy=entropy, old_entropy=entropy,
+    )  # fmt: skip
+
+
+def test_groups_without_signal_and_padding_rows_are_left_out() -> None:
+    batch = rollouts([1.0, 0.0, 1.0, 1.0, 0.0], [4, 4, 9, 9, 1])
+    real = torch.tensor([True, True, True, True, False])
+    done = prepare(es.make_objective("loop"), batch, real, 0.0)
+    # rloo by hand: R - the mean of the others
+    assert torch.equal(done.advantages[:, 0], torch.tensor([1.0, -1.0, 0.0, 0.0, 0.0]))
+    assert done.mask.any(-1).tolist() == [True, True, False, False, False]
+    assert done.metrics["rollout/groups"] == 2
+    assert done.metrics["rollout/zero_advantage_groups"] == 1
+    assert done.metrics["entropy/exact"] == 0.25
+    assert done.metrics["entropy/nll"] == 0.5
+    assert done.metrics["reward/mean"] == 0.75
+
+
+def test_a_batch_without_any_signal_trains_nothing() -> None:
+    done = prepare(
+        es.make_objective("gtpo"), rollouts([1.0] * 4, [0, 0, 1, 1]), torch.ones(4).bool(), 0.0
+    )
+    assert not done.mask.any()
+    assert done.advantages.abs().sum() == 0
+
+
+def test_controllers_see_the_whole_batch_once() -> None:
+    objective = es.make_objective("repo_r", target=1.0)
+    prepare(objective, rollouts([1.0, 0.0], [0, 0]), torch.ones(2).bool(), 0.0)
+    assert objective.metrics()["control/zeta"] == 2e-3  # doubled: .25 is below 1
+
+
+def test_a_reward_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no finite number"):
+        prepare(
+            es.make_objective("grpo"), rollouts([1.0, float("nan")], [0, 0]),
+            torch.ones(2).bool(), 0.0,
+        )  # fmt: skip
+
+
+RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.verl.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
+def test_recipes_become_overrides(path: Path) -> None:
+    lines = verl_config(path)
+    keys = [line.partition("=")[0] for line in lines]
+    assert len(keys) == len(set(keys))
+    loss = "actor_rollout_ref.actor.policy_loss"
+    for line in (
+        "trainer.v1.trainer_mode=entrostat",
+        f"{loss}._target_=entrostat.hosts.verl.settings.PolicyLoss",
+        f"{loss}.loss_mode=entrostat",
+    ):
+        assert line in lines
+    assert "python3 -m verl.trainer.main_ppo" in shell_command(lines)
+
+
+def test_steer_asks_for_the_entropy_and_grpo_does_not() -> None:
+    papers = ROOT / "recipes" / "papers"
+    steer = verl_config(papers / "steer_table3_steer_math7b.verl.toml")
+    assert "actor_rollout_ref.actor.calculate_entropy=true" in steer
+    grpo = verl_config(papers / "steer_table3_grpo_math7b.verl.toml")
+    assert "actor_rollout_ref.actor.calculate_entropy=false" in grpo
+
+
+def test_later_overrides_win() -> None:
+    lines = verl_config(RECIPES[0], ["trainer.nnodes=7"])
+    assert [line for line in lines if line.startswith("trainer.nnodes")] == ["trainer.nnodes=7"]
+    with pytest.raises(ValueError, match="is no key=value"):
+        verl_config(RECIPES[0], ["trainer.nnodes"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="veRL is here")
+def test_without_verl_the_check_says_so() -> None:
+    code = "from entrostat.hosts.verl import check; check()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "RuntimeError: entrostat.hosts.verl: veRL cannot be imported" in done.stderr
+    assert "docs/hosts/verl.md" in done.stderr
