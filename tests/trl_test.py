@@ -570,11 +570,11 @@ def test_another_objectives_state_is_refused(tmp_path):
         resumable(tmp_path, stop=5).train()
     other = entropy_trainer(tmp_path, objective="repo_d", max_steps=8)
     with pytest.raises(ValueError, match="the state belongs to"):
-        other._begin(_state(tmp_path / "checkpoint-4"))
+        other.begin(_state(tmp_path / "checkpoint-4"))
     plain = _state(tmp_path / "checkpoint-4")
     del plain.stateful_callbacks["EntropyControl"]
     with pytest.warns(UserWarning, match="no controllers' state; they start anew"):
-        other._begin(plain)
+        other.begin(plain)
 
 
 def _state(checkpoint: Path):

@@ -48,6 +48,12 @@ class Groups:
         return self.size[self.index]
 
 
+def with_signal(advantages: Tensor, group: Tensor) -> Tensor:
+    """[B] bool: the rollouts of groups that teach something, an advantage [B] other than 0."""
+    size = advantages.abs()
+    return Groups(group, size.dtype).sum(size) > 0
+
+
 def _grpo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
     centred = _dr_grpo(rewards, groups, lengths)
     std = (groups.sum(centred**2) / (groups.own_size - 1)).sqrt()

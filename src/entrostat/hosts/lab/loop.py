@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...advantage import advantages
+from ...advantage import advantages, with_signal
 from ...batch import TokenBatch, masked_mean
 from ...config import TrainConfig
 from ...errors import RunStopped
@@ -151,7 +151,8 @@ def train(
 
             # groups whose advantages are all 0 teach nothing
             graded = objective.outcome_advantages(batch)
-            kept = _with_signal(graded)
+            assert graded.advantages is not None
+            kept = with_signal(graded.advantages, group).nonzero()[:, 0]
             metrics["rollout/zero_advantage_groups"] = len(examples) - len(group[kept].unique())
             train_batch = graded[kept]
             if len(kept):
@@ -391,12 +392,3 @@ def _describe(batch: TokenBatch, sequences: Sequences, rollouts: int) -> dict[st
         "mismatch/kl": masked_mean(delta.expm1() - delta, batch.mask),
     }
     return {key: float(value) for key, value in values.items()}
-
-
-def _with_signal(batch: TokenBatch) -> Tensor:
-    """Row numbers [n] of the groups that have an advantage other than 0."""
-    assert batch.advantages is not None
-    assert batch.group is not None
-    signal = torch.zeros(int(batch.group.max()) + 1, device=batch.mask.device)
-    signal.index_add_(0, batch.group, batch.advantages.abs().to(signal.dtype))
-    return (signal[batch.group] > 0).nonzero()[:, 0]

@@ -28,20 +28,20 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers import TrainerCallback
-from transformers.trainer_callback import ExportableState
 from trl import GRPOConfig, GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from ...advantage import NEED_PAIRS, Groups
-from ...batch import Terms, TokenBatch, masked_mean
+from ...advantage import Groups
+from ...batch import Terms, TokenBatch
 from ...loss import MAX_LOG_RATIO, loss_metrics, surrogate
 from ...method import MethodSpec
 from ...objective import Objective
 from ..ranks import gather_batch, shared_generator, sum_over_ranks
 from ..rounding import logp_rounding, watch_outputs
 from . import settings
+from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
+from .iteration import describe, prepared
 
 # what we add to TRL's batch: it survives its shuffle and its split
 OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
@@ -52,33 +52,6 @@ _IMAGES = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes",
     "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
 )  # fmt: skip
-
-
-class EntropyControl(TrainerCallback, ExportableState):
-    """The controllers' state, in every checkpoint's `trainer_state.json`."""
-
-    def __init__(self) -> None:
-        self.objective: Objective | None = None
-        self.saved: dict[str, Any] | None = None
-
-    def state(self) -> dict[str, Any]:
-        """What `ExportableState` writes: plain data."""
-        saved = self.saved if self.objective is None else self.objective.state_dict()
-        return {"args": {}, "attributes": {"saved": saved}}
-
-
-class _Begin(TrainerCallback):
-    """Hands a checkpoint's state to the objective, whether or not transformers restores callbacks.
-
-    It does so only with restore_callback_states_from_checkpoint, and then with a new object.
-    """
-
-    def __init__(self, trainer: EntropyGRPOTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After the checkpoint's trainer state was read, before the first step."""
-        self.trainer._begin(state)
 
 
 @dataclass
@@ -167,11 +140,11 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._control = EntropyControl()
         self._control.objective = self.objective
         self.add_callback(self._control)
-        self.add_callback(_Begin(self))
+        self.add_callback(Begin(self))
 
     # ------------------------------------------------------------------ checkpoints
 
-    def _begin(self, state: Any) -> None:
+    def begin(self, state: Any) -> None:
         """Take up the controllers of the checkpoint that `state` was read from, if any."""
         name = EntropyControl.__name__
         found = state.stateful_callbacks.get(name)
@@ -255,7 +228,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 ref_logp=output.get("ref_per_token_logps"),
             )
         )  # fmt: skip
-        figures = _describe(whole, self.num_generations)
+        figures = describe(whole, self.num_generations)
         if self.objective is None:
             advantages = gather_batch(
                 TokenBatch(output[OLD_LOGP], output[OLD_LOGP], mask, output["advantages"])
@@ -265,7 +238,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         else:
             self._observe(figures)
             figures |= self.objective.metrics()
-            kept, full = _prepared(self.objective, whole)
+            kept, full = prepared(self.objective, whole)
         assert whole.group is not None
         idle = Groups(whole.group, torch.float32).sum(kept.float()) == 0
         figures["rollout/zero_advantage_groups"] = float(idle.sum()) / self.num_generations
@@ -611,51 +584,6 @@ def _bound(bound: Tensor, sign: int) -> Any:
         return math.inf
     first = float(bound.flatten()[0])
     return sign * (first - 1) if bool((bound == first).all()) else sign * (bound - 1)
-
-
-def _prepared(objective: Objective, whole: TokenBatch) -> tuple[Tensor, Tensor]:
-    """Which rollouts [B] bool are trained on, and their advantages [B, T] after all edits."""
-    assert whole.rewards is not None
-    assert whole.group is not None
-    kept = ~whole.rewards.isnan()  # as TRL: no reward, no part in its group's baseline
-    if objective.advantage in NEED_PAIRS:
-        kept = kept & (Groups(whole.group, torch.float32).sum(kept.float()) >= 2)
-    full = torch.zeros_like(whole.old_logp)
-    if not bool(kept.any()):
-        return kept, full
-    rows = kept.nonzero()[:, 0]
-    graded = objective.outcome_advantages(whole[rows])
-    assert graded.advantages is not None
-    assert graded.group is not None
-    size = graded.advantages.abs()
-    signal = Groups(graded.group, size.dtype).sum(size) > 0
-    kept = torch.zeros_like(kept).index_fill(0, rows[signal], True)
-    if bool(signal.any()):
-        prepared = objective.prepare(graded[signal]).advantages
-        assert prepared is not None
-        full[rows[signal]] = prepared.to(full.dtype)
-    return kept, full
-
-
-def _describe(batch: TokenBatch, rollouts: int) -> dict[str, float]:
-    """What the rollout batch of all ranks looks like, before any update; the lab's names."""
-    assert batch.rewards is not None
-    assert batch.old_entropy is not None
-    known = batch.rewards[~batch.rewards.isnan()]
-    groups = [g[~g.isnan()] for g in batch.rewards.view(-1, rollouts)]
-    spread = [float(g.std(correction=0)) for g in groups if len(g)]
-    best = [float(g.max()) for g in groups if len(g)]
-    lengths = batch.lengths.float()
-    return {
-        "entropy/exact": float(masked_mean(batch.old_entropy, batch.mask)),
-        "entropy/nll": -float(masked_mean(batch.old_logp, batch.mask)),
-        "reward/mean": float(known.mean()) if len(known) else math.nan,
-        "reward/std_in_group": sum(spread) / len(spread) if spread else math.nan,
-        "reward/best_in_group": sum(best) / len(best) if best else math.nan,
-        "rollout/length_mean": float(lengths.mean()),
-        "rollout/length_max": float(lengths.max()),
-        "rollout/tokens": float(lengths.sum()),
-    }
 
 
 __all__ = ["EntropyControl", "EntropyGRPOTrainer"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...advantage import with_signal
 from ...batch import TokenBatch, masked_mean
 from ...objective import Objective
 
@@ -62,8 +63,13 @@ def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: flo
     nll = -float(masked_mean(mine.old_logp.float(), mine.mask))
     objective.observe(entropy=entropy, nll=nll, progress=progress)
     graded = objective.outcome_advantages(mine)
-    kept, groups, dropped = _with_signal(graded)
+    assert graded.advantages is not None
+    assert graded.group is not None
     assert graded.rewards is not None
+    signal = with_signal(graded.advantages, graded.group)
+    kept = signal.nonzero()[:, 0]
+    groups = len(graded.group.unique())
+    dropped = groups - len(graded.group[signal].unique())
     if len(kept):
         trained = objective.prepare(graded[kept])
         assert trained.advantages is not None
@@ -80,13 +86,3 @@ def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: flo
         **objective.metrics(),
     }
     return Prepared(advantages, mask, rewards, metrics)
-
-
-def _with_signal(batch: TokenBatch) -> tuple[Tensor, int, int]:
-    """Rows [n] of the groups that have an advantage other than 0; all groups, those without."""
-    assert batch.advantages is not None
-    assert batch.group is not None
-    names, index = batch.group.unique(return_inverse=True)
-    size = torch.zeros(len(names), device=batch.mask.device)
-    size.index_add_(0, index, batch.advantages.abs().float())
-    return (size[index] > 0).nonzero()[:, 0], len(names), int((size == 0).sum())
