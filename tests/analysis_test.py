@@ -181,3 +181,28 @@ def test_bf16_training_is_analysed_in_float32(tmp_path: Path) -> None:
 def test_no_number_without_a_word_in_json() -> None:
     line = {"a": float("nan"), "b": [float("inf"), 1.0], "c": {"d": -float("inf")}, "e": "x"}
     assert analysis.finite(line) == {"a": None, "b": [None, 1.0], "c": {"d": None}, "e": "x"}
+
+
+def test_calibration_and_diversity_are_those_of_the_texts(analysed: Path) -> None:
+    """The policy writes a character a token, so that n-grams of tokens are those of characters."""
+    rollouts = load_rollouts(analysed, 2)
+    found = lines(analysed)[1]
+    mean = torch.tensor([float(rollouts.logp[rollouts.rows(i)].mean()) for i in range(48)])
+    right = rollouts.rewards >= 1
+    assert found["calibration"]["right"] == pytest.approx(float(mean[right].mean()), rel=1e-5)
+    assert found["calibration"]["wrong"] == pytest.approx(float(mean[~right].mean()), rel=1e-5)
+    better = (mean[right][:, None] > mean[~right]).double().mean()
+    assert found["calibration"]["auc"] == pytest.approx(float(better), abs=1e-6)
+    shares = []
+    for g in range(8):
+        # an end is a token too
+        own = [
+            rollouts.completions[i] + "$" * bool(rollouts.finished[i])
+            for i in range(48)
+            if rollouts.group[i] == g
+        ]
+        for n in range(1, 5):
+            grams = [text[i : i + n] for text in own for i in range(len(text) - n + 1)]
+            shares.append(len(set(grams)) / len(grams))
+    assert found["diversity"]["ngram"] == pytest.approx(sum(shares) / len(shares))
+    assert 0 < found["diversity"]["self_bleu"] < 1

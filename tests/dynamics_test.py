@@ -26,6 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import entrostat as es
 from entrostat.dynamics import (
+    Piece,
     adamw_preconditioner,
     agreement,
     clipped_sides,
@@ -37,6 +38,7 @@ from entrostat.dynamics import (
     forward_mode,
     functional,
     influence,
+    influence_in_pieces,
     parts,
     quadrants,
 )
@@ -1680,3 +1682,27 @@ def test_tables_and_influence_check_shapes():
         quadrants(torch.ones(2), x, mask)
     with pytest.raises(ValueError, match=r"mask must be \[B, T\]"):
         influence(lambda t: t, lambda t: t, torch.ones(3), torch.ones(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_pieces_give_the_influence_of_the_whole(cut):
+    """A linear map of the parameters with shared weights; the mask is ragged."""
+    g = torch.Generator().manual_seed(3)
+    X, Y = (torch.randn(5, 3, 4, generator=g, dtype=torch.float64) for _ in range(2))
+    theta, A = torch.randn(4, generator=g, dtype=torch.float64), torch.randn(5, generator=g)
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 1, 1], [1, 1, 0], [0, 0, 0]])
+    P = torch.rand(4, generator=g, dtype=torch.float64)
+    pieces = [
+        Piece(lambda t, x=x: (x @ t).tanh(), lambda t, y=y: (y @ t).square(), a, m)
+        for x, y, a, m in zip(
+            X.split(cut), Y.split(cut), A.split(cut), mask.split(cut), strict=True
+        )
+    ]
+    found = torch.cat(influence_in_pieces(pieces, theta, P))
+    N = 8  # tokens at mask 1
+    on = mask.bool()
+    gradient = P * (2 * (Y @ theta)[..., None] * Y)[on].sum(0) / N
+    slope = (1 - (X @ theta).tanh().square())[..., None] * X @ gradient
+    assert_close(found, torch.where(on, A[:, None].double() * slope / N, 0), **EXACT)
+    with pytest.raises(ValueError, match="pieces is empty"):
+        influence_in_pieces([], theta)

@@ -1,6 +1,6 @@
 """How an update moves entropy: estimates of each token's change, and the exact derivatives."""
 
-from .derivatives import entropy_gradient, first_order, influence
+from .derivatives import Piece, entropy_gradient, first_order, influence, influence_in_pieces
 from .estimators import ESTIMATORS, estimate
 from .model import adamw_preconditioner, forward_mode, functional
 from .tables import (
@@ -21,6 +21,7 @@ __all__ = [
     "Agreement",
     "Flow",
     "Part",
+    "Piece",
     "adamw_preconditioner",
     "agreement",
     "clipped_sides",
@@ -33,6 +34,7 @@ __all__ = [
     "forward_mode",
     "functional",
     "influence",
+    "influence_in_pieces",
     "parts",
     "quadrants",
 ]

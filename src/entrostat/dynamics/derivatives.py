@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
@@ -108,27 +109,79 @@ def influence(
     Raises:
         ValueError: a shape does not fit.
     """
-    mask = mask.bool()
-    if mask.ndim != 2:
-        raise ValueError(f"influence: mask must be [B, T], got shape {list(mask.shape)}")
-    if advantages.shape not in (mask.shape, mask.shape[:1]):
-        raise ValueError(
-            f"influence: advantages must be {list(mask.shape[:1])} or {list(mask.shape)}, got "
-            f"{list(advantages.shape)}"
-        )
+    piece = Piece(logp_fn, entropy_fn, advantages, mask)
+    return influence_in_pieces([piece], params, preconditioner)[0]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of a batch's sequences: b of them, their functions of the parameters.
+
+    Attributes:
+        logp_fn: parameters -> [b, T].
+        entropy_fn: parameters -> [b, T], nats.
+        advantages: [b] or [b, T].
+        mask: [b, T].
+    """
+
+    logp_fn: Callable[..., Tensor]
+    entropy_fn: Callable[..., Tensor]
+    advantages: Tensor
+    mask: Tensor
+
+
+def influence_in_pieces(
+    pieces: Sequence[Piece], params: Params, preconditioner: Params | None = None
+) -> list[Tensor]:
+    """`influence` of a batch that is computed some sequences at a time.
+
+    N and the mean entropy H are those of the whole batch, however it is cut: first grad H adds up
+    over the pieces, then each has its forward-mode pass.
+
+    Args:
+        pieces: all of the batch, in micro-batches; T may differ.
+        params: as in `influence`.
+        preconditioner: as in `influence`.
+
+    Returns:
+        One [b, T] a piece.
+
+    Raises:
+        ValueError: a shape does not fit, or there are no pieces.
+    """
+    if not pieces:
+        raise ValueError("influence_in_pieces: pieces is empty; name at least one")
     if preconditioner is not None:
         _check_alike("influence", "preconditioner", params, preconditioner)
-    gradient = entropy_gradient(entropy_fn, params, mask)
+    for piece in pieces:
+        shape = list(piece.mask.shape)
+        if piece.mask.ndim != 2:
+            raise ValueError(f"influence: mask must be [B, T], got shape {shape}")
+        if list(piece.advantages.shape) not in (shape, shape[:1]):
+            raise ValueError(
+                f"influence: advantages must be {shape[:1]} or {shape}, got "
+                f"{list(piece.advantages.shape)}"
+            )
+    N = max(1, sum(int(piece.mask.bool().sum()) for piece in pieces))
+    gradient = _each(torch.zeros_like, params)
+    for piece in pieces:
+        share = int(piece.mask.bool().sum()) / N
+        own = entropy_gradient(piece.entropy_fn, params, piece.mask)
+        gradient = _each(lambda total, g, share=share: total + share * g, gradient, own)
     if preconditioner is not None:
         gradient = _each(torch.mul, gradient, preconditioner)
-    _, tangent = directional(logp_fn, params, gradient)
-    if tangent.shape != mask.shape:
-        raise ValueError(
-            f"influence: logp_fn must return {list(mask.shape)}, got {list(tangent.shape)}"
-        )
-    A = at_least_float32(advantages.detach())
-    A = A if A.ndim == 2 else A[:, None]
-    return torch.where(mask, A * tangent / mask.sum().clamp(min=1), 0)
+    out = []
+    for piece in pieces:
+        _, tangent = directional(piece.logp_fn, params, gradient)
+        if tangent.shape != piece.mask.shape:
+            raise ValueError(
+                f"influence: logp_fn must return {list(piece.mask.shape)}, got "
+                f"{list(tangent.shape)}"
+            )
+        A = at_least_float32(piece.advantages.detach())
+        A = A if A.ndim == 2 else A[:, None]
+        out.append(torch.where(piece.mask.bool(), A * tangent / N, 0))
+    return out
 
 
 def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Tensor) -> Params:

@@ -43,6 +43,7 @@ from ...method.cov import covariance
 from ...objective import Objective
 from .dump import token_pieces
 from .policy import Policy
+from .responses import of_responses
 from .rollout import Sequences
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -189,7 +190,7 @@ class Analysis:
             "tokens": self._by_token(truth),
             "difficulty": _difficulty(before, cov, kept),
             "cloud": self._cloud(before.advantages, used),
-        }
+        } | of_responses(before, self.sequences.completions)
 
     def _positions(
         self, table: Callable[[dict[str, Tensor]], dict[str, dict[str, Any]]]

@@ -57,6 +57,31 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             low=0,
         )
     )
+    panels.append(
+        Panel(
+            "Calibration",
+            "Mean log-prob a token of right responses (reward of 1 or more) and of wrong ones: a "
+            "calibrated policy finds right ones likelier.",
+            "nats a token",
+            (
+                *curves_of(lines, ("calibration", "right"), "right", GREEN),
+                *curves_of(lines, ("calibration", "wrong"), "wrong", RED),
+            ),
+        )
+    )
+    panels.append(
+        Panel(
+            "Diversity of responses",
+            "Among one prompt's responses, means over prompts: the share of distinct n-grams "
+            "(1 to 4), and Self-BLEU, which is 1 where all are alike.",
+            "share",
+            (
+                *curves_of(lines, ("diversity", "ngram"), "distinct n-grams", BLUE),
+                *curves_of(lines, ("diversity", "self_bleu"), "Self-BLEU", ORANGE),
+            ),
+            low=0, high=1,
+        )
+    )  # fmt: skip
     panels += _evaluations(run)
     return tuple(panel for panel in panels if not panel.empty)
 
