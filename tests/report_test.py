@@ -670,3 +670,14 @@ def test_a_study_s_name_is_shorter_than_its_chain(tmp_path):
         (tmp_path / name / "metrics.jsonl").write_text('{"iteration": 1, "entropy/exact": 1.0}\n')
     rows = comparison_rows([tmp_path / "repo_r", tmp_path / "x"])
     assert [row.label for row in rows] == ["repo_r", "grpo"]
+
+
+def test_the_end_of_a_run_is_the_mean_of_a_fifteenth(tmp_path):
+    lines = [
+        {"iteration": i, "entropy/exact": float(i), "reward/mean": i / 100} for i in range(1, 46)
+    ]
+    (row,) = comparison_rows([make_run(tmp_path / "a", lines=lines)])
+    assert row.entropy_before == 1
+    assert row.entropy_after == 44  # of 43, 44, 45
+    assert row.reward_last == pytest.approx(0.44)
+    assert row.entropy_kept == pytest.approx(4400)

@@ -21,7 +21,7 @@ from .dynamics import Dynamics, dynamics_of
 from .figures import draw
 from .law import law_of
 from .panels import comparison_panels, run_panels
-from .runs import entropy_key, pretty_environment, rows_of
+from .runs import entropy_key, last_ones, pretty_environment, rows_of
 from .seeds import entries_of
 from .spread import spread_of
 from .tokens import token_view
@@ -61,6 +61,7 @@ def write_report(run: Run, output: Path) -> Path:
         Path(output),
         run=run,
         row=rows_of([run])[0],
+        ends=last_ones(len(run.metrics)),
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         images=[draw(panel) for panel in run_panels(run)],

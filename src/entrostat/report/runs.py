@@ -22,7 +22,7 @@ class Row:
         planned: iterations asked for.
         entropy_before: entropy of the first iteration's rollouts, nats a token: exact where that
             is logged, else what `entropy_key` finds.
-        entropy_after: that of the last iteration's (before its updates).
+        entropy_after: that of the last iterations' (before their updates), a fifteenth of the run.
         entropy_kept: after / before, percent.
         target: the entropy that a controller holds, nats a token.
         split: the evaluation split that the next seven fields are of, the first one logged.
@@ -35,7 +35,7 @@ class Row:
         distinct_after: the same at the last evaluation.
         evaluated: iteration of the last evaluation.
         reward_first: mean reward of the first iteration.
-        reward_last: mean reward of the last iteration.
+        reward_last: mean reward of the last iterations, a fifteenth of the run.
         seconds: time of the logged iterations, without evaluations.
     """
 
@@ -147,7 +147,16 @@ def _row(run: Run, label: str) -> Row:
 
 
 def _ends(values: Sequence[float]) -> tuple[float | None, float | None]:
-    return (values[0], values[-1]) if values else (None, None)
+    """The first value, and the mean of the last: one batch's figure is noisy."""
+    if not values:
+        return None, None
+    end = values[-last_ones(len(values)) :]
+    return values[0], sum(end) / len(end)
+
+
+def last_ones(n: int) -> int:
+    """How many of n iterations are a run's end: a fifteenth, 10 of 150, at least one."""
+    return max(1, n // 15)
 
 
 def pretty_environment(text: str) -> str:
