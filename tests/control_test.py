@@ -273,3 +273,13 @@ def test_a_delta_that_does_not_move_is_an_error(delta):
 def test_an_unknown_direction_is_an_error():
     with pytest.raises(ValueError, match="rises must be 'below' or 'above', got 'sideways'"):
         Additive(0.5, 0.0, 1.0, 0.1, rises="sideways")
+
+
+def test_a_limit_that_holds_the_target_is_no_trouble() -> None:
+    def rows(entropy: float) -> list[dict[str, float]]:
+        return [
+            {"control/zeta": 0.1, "control/target": 0.7, "entropy/exact": entropy} for _ in range(4)
+        ]
+
+    assert saturation(rows(0.67), [REPO]) == []  # 4% off
+    assert len(saturation(rows(0.66), [REPO])) == 1  # 6% off

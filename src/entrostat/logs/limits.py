@@ -12,6 +12,8 @@ from typing import Any
 from ..control import at_limit
 from .run import number
 
+NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
+
 # method -> its coefficient in `control/...`, and the parameter that is the end of its range on the
 # side that keeps entropy up; None where that end is 0. The other end is the method at rest.
 _ACTUATORS: dict[str, tuple[str, str | None]] = {
@@ -44,7 +46,7 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         key = own if any(own in row for row in metrics) else f"control/{coefficient}"
         values = _series(metrics, key)
         count = None if limit is None else at_limit(values, limit)
-        if count is None:
+        if count is None or _holds(metrics):
             continue
         text = f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations"
         text += f": it cannot hold the target{_how_far(metrics)}."
@@ -55,14 +57,24 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
     return sentences
 
 
-def _how_far(metrics: Sequence[Mapping[str, Any]]) -> str:
+def _ends_at(metrics: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
     """Mean entropy and target of the second half, where they are logged."""
     half = metrics[len(metrics) // 2 :]
     entropy, target = _series(half, "entropy/exact"), _series(half, "control/target")
-    if not entropy or not target:
+    return (sum(entropy) / len(entropy), target[-1]) if entropy and target else None
+
+
+def _holds(metrics: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the target is held all the same."""
+    found = _ends_at(metrics)
+    return found is not None and abs(found[0] - found[1]) <= NEAR * abs(found[1])
+
+
+def _how_far(metrics: Sequence[Mapping[str, Any]]) -> str:
+    found = _ends_at(metrics)
+    if found is None:
         return ""
-    mean = sum(entropy) / len(entropy)
-    return f" (entropy {mean:.3g}, target {target[-1]:.3g} in the second half)"
+    return f" (entropy {found[0]:.3g}, target {found[1]:.3g} in the second half)"
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[float]:
