@@ -216,7 +216,7 @@ def test_order_1_is_the_derivative(seed):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_order_3_is_simpsons_rule_on_both_halves_of_the_step(seed):
     net = Network(seed)
-    d = alike(net.params, seed + 10, 0.3)
+    d = alike(net.params, seed + 10, 0.02)  # small, so that halves are fine enough
     slopes = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         leaves = leaves_of(plus(net.params, d, share))
@@ -1706,3 +1706,26 @@ def test_pieces_give_the_influence_of_the_whole(cut):
     assert_close(found, torch.where(on, A[:, None].double() * slope / N, 0), **EXACT)
     with pytest.raises(ValueError, match="pieces is empty"):
         influence_in_pieces([], theta)
+
+
+def test_a_long_step_is_divided_until_two_estimates_agree():
+    """sin(a x) over a step of 1: a = 1 takes five places, a = 12 more, a of 1000 is given up."""
+    passes = []
+
+    def change(a, places):
+        passes.clear()
+
+        def entropy(x):
+            passes.append(None)
+            return torch.sin(a * x)
+
+        x = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
+        found = first_order(entropy, x, torch.ones_like(x), order=3)[1]
+        assert len(passes) == places
+        return found, torch.sin(a * (x + 1)) - torch.sin(a * x)
+
+    near(*change(1, 5), 1e-4)
+    found, real = change(12, 17)
+    assert (found - real).norm() < 0.02 * real.norm()
+    wild = 2000 * torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).double()
+    change(wild, 33)
