@@ -62,6 +62,7 @@ def write_report(run: Run, output: Path) -> Path:
         run=run,
         row=rows_of([run])[0],
         ends=last_ones(len(run.metrics)),
+        heading=_heading(run),
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         images=[draw(panel) for panel in run_panels(run)],
@@ -140,11 +141,21 @@ def _evaluation(line: dict[str, Any]) -> dict[str, Any]:
     return {"iteration": line["iteration"], "split": str(line.get("split", _MISSING)), **figures}
 
 
+def _heading(run: Run) -> str:
+    """What was trained on what; another trainer's log does not always say on what."""
+    name = run.methods or run.name
+    return f"{name} on {run.task}" if _says_task(run) else name
+
+
+def _says_task(run: Run) -> bool:
+    return run.source == "entrostat" or "task" in run.config
+
+
 def _facts(run: Run) -> list[tuple[str, str]]:
     """The headline's pairs of word and value."""
     of = f" of {run.planned}" if run.planned is not None else ""
     facts = [] if run.source == "entrostat" else [("trainer", run.source)]
-    facts += [("task", run.task)]
+    facts += [("task", run.task)] if _says_task(run) else []
     facts += [(key, str(run.config[key])) for key in ("model", "seed") if key in run.config]
     return [*facts, ("iterations", f"{run.done}{of}"), ("directory", run.name)]
 

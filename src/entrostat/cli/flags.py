@@ -1,0 +1,70 @@
+"""From words of the command line to values."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .._names import refuse_options
+
+
+def asked_for_help(args: list[str], text: str) -> int | None:
+    """The exit code after printing a verb's help, if that is all to do: asked for, or no words."""
+    if args and "-h" not in args and "--help" not in args:
+        return None
+    print(text.rstrip("\n"))
+    return 0 if args else 2
+
+
+def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: str) -> Any:
+    """Flags over a default, by tyro; what it does not know is one line with the nearest name."""
+    import tyro
+
+    # booleans as in TOML, which is how the rest of the command line and the files write them
+    args = [re.sub(r"(^|=)(true|false)$", lambda m: m[1] + m[2].title(), word) for word in args]
+    value, rest = tyro.cli(
+        cls, default=default, args=args, prog=prog, description=text, return_unknown_args=True,
+        config=(tyro.conf.FlagConversionOff,),
+    )  # fmt: skip
+    refuse_options(rest, prog, _flag_names(cls))
+    if rest:
+        raise ValueError(f"unexpected {rest[0]!r}; options look like --seed 1")
+    return value
+
+
+def _flag_names(cls: Any, prefix: str = "") -> list[str]:
+    import dataclasses
+    import typing
+
+    names = []
+    for name, hint in typing.get_type_hints(cls).items():
+        nested = dataclasses.is_dataclass(hint)
+        names += _flag_names(hint, f"{prefix}{name}.") if nested else [prefix + name]
+    return names
+
+
+def take(args: list[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of `--name VALUE` or `--name=VALUE`, and the other arguments."""
+    rest, value = [], None
+    words = iter(args)
+    for word in words:
+        if word == f"--{name}":
+            value = next(words, None)
+            if value is None:
+                raise ValueError(f"--{name} needs a value")
+        elif word.startswith(f"--{name}="):
+            value = word.split("=", 1)[1]
+        else:
+            rest.append(word)
+    return value, rest
+
+
+def spread(args: list[str], name: str) -> list[str]:
+    """`--name KEY=VALUE[,KEY=VALUE]` as the flags `--name.KEY VALUE`."""
+    value, args = take(args, name)
+    for word in value.split(",") if value else ():
+        key, is_pair, setting = word.partition("=")
+        if not is_pair:
+            raise ValueError(f"--{name} takes KEY=VALUE, as --{name} every=10; got {word!r}")
+        args = [*args, f"--{name}.{key.strip()}", setting.strip()]
+    return args

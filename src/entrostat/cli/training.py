@@ -1,0 +1,179 @@
+"""`entrostat train` and `entrostat pretrain`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from .flags import dataclass_flags, spread, take
+from .terminal import quiet_libraries, show_warning, tell
+
+_TRAIN = """\
+Train a policy by reinforcement learning and watch its entropy.
+
+  --method NAME[,NAME...]       what to train with (`entrostat methods`); MODULE:NAME for your own
+  --method.KEY VALUE            a parameter; --method.NAME.KEY where several methods have it
+  --task NAME                   target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS
+  --task.KEY VALUE              a parameter of the task
+  --analyze every=N             what updates do to entropy, token by token, every N iterations
+  --config FILE.toml            start from a file; flags override it
+  --resume RUN                  go on with a run that was stopped; --iterations may be raised
+
+Examples:
+  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \\
+      --method.zeta_max 0.5 --seed 1
+  entrostat train --method gspo,repo_r --method.gspo.high 5e-4
+  entrostat train --task gym:chain_sum --task.max_terms 3 --model path/to/model
+  entrostat train --method steer --analyze every=10
+  entrostat train --config recipes/grpo.toml --optim.lr 1e-4 --output runs/mine
+  entrostat train --resume runs/mine
+"""
+
+
+def train_verb(args: list[str]) -> int:
+    """Train a policy, or go on with a run."""
+    from ..config import (
+        TrainConfig,
+        apply_open_flags,
+        check_model,
+        from_dict,
+        load,
+        take_open_flags,
+    )
+
+    file, args = take(args, "config")
+    run, args = take(args, "resume")
+    args = spread(args, "analyze")
+    if file is not None and run is not None:
+        raise ValueError("--config and --resume exclude each other: a run keeps its own config")
+    args, flags = take_open_flags(args)
+    if run is not None:
+        path = Path(run) / "config.toml"
+        if not path.is_file():
+            raise ValueError(f"--resume {run!r}: no run there (no config.toml)")
+        changed = {word.split("=")[0] for word in args if word.startswith("--")}
+        changed |= {f"--{path[0]}" for path, _ in flags}
+        if not changed <= {"--iterations", "--threads", "--help"}:
+            raise ValueError(
+                f"--resume goes on exactly as it began, so it cannot change "
+                f"{', '.join(sorted(changed - {'--iterations', '--threads'}))}; only --iterations "
+                "and --threads may be given"
+            )
+        data = {**load(path), "output": run}
+    else:
+        given = load(file) if file is not None else {}
+        if "runs" in given:
+            raise ValueError(
+                f"config {file!r} is a study of several runs; use: entrostat study {file}"
+            )
+        data = apply_open_flags(given, flags)
+    config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
+    config.validate()
+
+    quiet_libraries()
+    from ..study.runner import STARTED_BY_A_STUDY
+
+    if os.environ.get(STARTED_BY_A_STUDY):
+        _end_with_parent()
+
+    # what can be wrong without torch, which takes seconds to load, is found before
+    from ..hosts.lab.run_directory import RunDirectory, check_output, default_output
+    from ..tasks import make_task
+
+    config.output = config.output or default_output(config)
+    check_output(Path(config.output), config.iterations, run is not None)
+    if run is not None and RunDirectory(Path(run)).complete(config.iterations):
+        print(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
+        return _finish(Path(run))
+    check_model(config.model)
+    chosen: dict[str, Any] = {"seed": config.seed} | config.task
+    task = make_task(**chosen)
+
+    if sys.stdout.isatty():
+        print("loading ...", end="\r", flush=True)
+    import torch
+
+    from ..errors import RunStopped
+    from ..objective import make_objective
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `train` builds it again and says them
+        make_objective(config.method, advantage=config.advantage, updates=config.updates)
+    from ..hosts.lab import train
+    from ..hosts.lab.progress import for_stream
+
+    progress = for_stream()
+    try:
+        path = train(config, task=task, progress=progress, resume=run is not None)
+        return _finish(path)
+    except RunStopped as error:
+        progress.close()
+        return tell(str(error), code=1)
+    except torch.OutOfMemoryError:
+        progress.close()
+        return tell(
+            f"out of GPU memory. Lower optim.micro_batch (now {config.optim.micro_batch}) or "
+            f"sampling.batch (now {config.sampling.batch}), or use --gradient-checkpointing True",
+            code=1,
+        )
+    except KeyboardInterrupt:
+        progress.close()
+        print(
+            f"\ninterrupted; go on with: entrostat train --resume {config.output}", file=sys.stderr
+        )
+        return 130
+    finally:
+        progress.close()
+
+
+def _finish(path: Path) -> int:
+    """What is said of a run that is over, and its report."""
+    from ..logs.run import read_run, saturated
+    from ..report import write_run_report
+
+    for sentence in saturated(path, read_run(path).metrics):
+        show_warning(sentence)
+    print(f"report: {write_run_report(path)}")
+    return 0
+
+
+def pretrain_verb(args: list[str]) -> int:
+    """Make the tiny policy."""
+    quiet_libraries()
+    from ..hosts.lab.pretrain import PretrainConfig, pretrain
+
+    text = (
+        "Make the tiny policy: about 4 minutes on one core.\n\n"
+        "Example:\n  entrostat pretrain --output runs/tiny"
+    )
+    config = dataclass_flags(PretrainConfig, PretrainConfig(), args, "entrostat pretrain", text)
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns) as progress:
+        bar = progress.add_task("", total=config.steps)
+        path = pretrain(
+            config,
+            lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}"),
+        )
+    print(f"done: {path}")
+    return 0
+
+
+def _end_with_parent() -> None:
+    """On Linux, have the kernel end this process when the study that started it is killed."""
+    import ctypes
+    import signal
+
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
