@@ -11,19 +11,19 @@ export TOKENIZERS_PARALLELISM = false
 .PHONY: help install demo test test-slow test-verl lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env pretrain clean
 
 help:
-	@echo "make demo       train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
-	@echo "make test       the test suite, offline (make test-slow: also what takes minutes)"
-	@echo "make test-verl  the veRL host in veRL's own environment (made first: see verl-env)"
-	@echo "make lint       ruff and pyrefly;  make format  to apply ruff's formatting"
-	@echo "make bench      time the lab against TRL (installs the extra 'trl')"
-	@echo "make bench-cost what each method costs beside GRPO"
-	@echo "make bench-stats  token statistics beside TRL's, veRL's and full logits"
+	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
+	@echo "make test            the test suite, offline (make test-slow: also what takes minutes)"
+	@echo "make test-verl       the veRL host in veRL's own environment (made first: see verl-env)"
+	@echo "make lint            ruff and pyrefly;  make format  to apply ruff's formatting"
+	@echo "make bench           time the lab against TRL (installs the extra 'trl')"
+	@echo "make bench-cost      what each method costs beside GRPO"
+	@echo "make bench-stats     token statistics beside TRL's, veRL's and full logits"
 	@echo "make bench-dynamics  every paper's estimator beside the truth; the cost of influences"
-	@echo "make bench-hosts  the demo job in the lab and in TRL, entropy curves side by side"
-	@echo "make parity     losses and advantages against the installed TRL and veRL"
-	@echo "make verl-env   the separate environment that veRL needs, in $(VERL)"
-	@echo "make pretrain   make the tiny policy again, into runs/tiny"
-	@echo "make clean      remove the virtual environment and caches (runs/ stays)"
+	@echo "make bench-hosts     the demo job in the lab and in TRL, entropy curves side by side"
+	@echo "make parity          losses and advantages against the installed TRL and veRL"
+	@echo "make verl-env        the separate environment that veRL needs, in $(VERL)"
+	@echo "make pretrain        make the tiny policy again, into runs/tiny"
+	@echo "make clean           remove the virtual environment and caches (runs/ stays)"
 
 install: $(VENV)/.package
 demo: $(VENV)/.package

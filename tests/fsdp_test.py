@@ -5,8 +5,6 @@ Each rank is a process of its own that runs this file; it hands its numbers back
 
 import functools
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import entrostat as es
+from processes import run_ranks
 
 V, D, N = 13, 4, 5  # V is odd: two ranks hold unequal shards
 WORLDS = (1, 2)
@@ -142,24 +141,7 @@ def rank_main(rank: int, world: int, folder: Path) -> None:
 def ranks(request, tmp_path_factory) -> list[dict]:
     """What each rank found, by implementation and case."""
     world, folder = request.param, tmp_path_factory.mktemp("fsdp")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(world), str(folder)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(world)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+    return run_ranks(world, folder, lambda rank: [__file__, str(rank), str(world), str(folder)])
 
 
 def statistics(model: Model, ids: Tensor, targets: Tensor) -> list[Tensor]:

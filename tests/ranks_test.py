@@ -4,8 +4,6 @@ Each rank is a process of its own that runs this file; it hands its numbers back
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from torch.testing import assert_close
 
 import entrostat as es
 from entrostat.hosts.ranks import gather_batch, number_groups, shared_generator, sum_over_ranks
+from processes import run_ranks
 
 LENGTHS = ([3, 1, 2], [5, 4, 0, 2, 1])  # tokens of the rollouts of rank 0 and of rank 1
 GROUPS = ([0, 0, 1], [1, 2, 2, 2, 0])  # groups 0 and 1 lie on both ranks
@@ -109,23 +108,7 @@ def rank_main(rank: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(folder)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
-        assert not any(process.returncode for process in processes), "\n".join(errors)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return run_ranks(2, folder, lambda rank: [__file__, str(rank), str(folder)])
 
 
 def test_the_whole_is_the_rows_of_all_ranks_in_order(ranks):

@@ -5,8 +5,6 @@ Each rank is a process of its own that runs this file; it hands its numbers back
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from entrostat.hosts.rounding import Rounding, logp_rounding, use_float32_outputs, watch_outputs
+from processes import run_ranks
 
 V, D, N = 31, 8, 64
 
@@ -86,23 +85,7 @@ def rank_main(rank: int, world: int, folder: Path) -> None:
 @pytest.fixture(scope="module", params=(1, 2), ids=lambda world: f"{world} ranks")
 def ranks(request, tmp_path_factory) -> list[dict]:
     world, folder = request.param, tmp_path_factory.mktemp("rounding")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(world), str(folder)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(world)
-    ]
-    try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
-        assert not any(process.returncode for process in processes), "\n".join(errors)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+    return run_ranks(world, folder, lambda rank: [__file__, str(rank), str(world), str(folder)])
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])

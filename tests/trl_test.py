@@ -8,7 +8,6 @@ import hashlib
 import inspect
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from torch.testing import assert_close
 
 import entrostat as es
 from entrostat.hosts.ranks import shared_generator
+from processes import run_ranks
 
 pytest.importorskip("trl", reason="trl is an extra")
 
@@ -477,26 +477,16 @@ def rank_main(rank: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory) -> tuple[Path, list[dict]]:
     folder = tmp_path_factory.mktemp("ranks")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, "rank", str(rank), str(folder)],
-            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-            env={
-                **os.environ, "OMP_NUM_THREADS": "1", "CI": "1", "ACCELERATE_USE_CPU": "true",
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-                "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555",
-            },
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        errors = [process.communicate(timeout=280)[1] for process in processes]
-        assert not any(process.returncode for process in processes), "\n".join(errors)[-4000:]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    found = run_ranks(
+        2, folder, lambda rank: ["-W", "ignore", __file__, "rank", str(rank), str(folder)],
+        env=lambda rank: {
+            "CI": "1", "ACCELERATE_USE_CPU": "true", "RANK": str(rank), "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29555",
+        },
+        timeout=280,
+    )  # fmt: skip
+    return folder, found
 
 
 @pytest.mark.parametrize("name", [*TWO])
