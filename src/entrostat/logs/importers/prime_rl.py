@@ -30,12 +30,10 @@ from .source import (
     Given,
     Means,
     Rollout,
-    UnreadableError,
     column,
     finish,
     finite,
-    lines,
-    parse,
+    json_lines,
     read_dump,
     short,
     step_of,
@@ -116,14 +114,7 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
 
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
-    for count, text, _ in lines(path, given):
-        if not text.strip():
-            continue
-        try:
-            record = parse(text)
-        except UnreadableError as error:
-            given.problem(path, count, str(error))
-            continue
+    for count, record in json_lines(path, given):
         if isinstance(record, dict) and is_record(record):
             yield count, record
         else:

@@ -30,6 +30,7 @@ from .source import (
     UnreadableError,
     clean,
     finish,
+    json_lines,
     lines,
     number,
     parse,
@@ -198,13 +199,6 @@ def _rollout(record: Mapping[str, Any]) -> tuple[int, Rollout] | None:
 
 
 def _rollouts(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
-    for count, text, _ in lines(path, given):
-        if text.lstrip()[:2] != '{"':
-            continue
-        try:
-            record = parse(text)
-        except UnreadableError as error:
-            given.problem(path, count, str(error))
-            continue
+    for _, record in json_lines(path, given, lambda text: text.lstrip()[:2] == '{"'):
         if isinstance(record, dict) and _is_rollout(record) and (found := _rollout(record)):
             yield found

@@ -7,7 +7,7 @@ What cannot be read becomes a `Problem`; nothing is unpickled or evaluated.
 from .problems import Given
 from .sequences import Means, Rollout, column, read_dump, token_ids
 from .steps import Log, finish
-from .text import ANSI, UnreadableError, document, lines, objects, parse, records
+from .text import ANSI, UnreadableError, document, json_lines, lines, objects, parse, records
 from .values import clean, finite, number, short, step_of
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "document",
     "finish",
     "finite",
+    "json_lines",
     "lines",
     "number",
     "objects",

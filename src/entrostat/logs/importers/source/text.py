@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,27 @@ def document(path: Path, given: Given) -> str:
     return "\n".join(text for _, text, _ in lines(path, given))
 
 
+def json_lines(
+    path: Path, given: Given, wanted: Callable[[str], bool] = lambda text: bool(text.strip())
+) -> Iterator[tuple[int, Any]]:
+    """JSON values of a file of one a line; lines that are no JSON become problems.
+
+    Args:
+        path: the file.
+        given: what was asked for, and where problems go.
+        wanted: the lines that are read; the others are passed over.
+
+    Yields:
+        the line from 1, the value.
+    """
+    for count, text, _ in lines(path, given):
+        if wanted(text):
+            try:
+                yield count, parse(text.strip())
+            except UnreadableError as error:
+                given.problem(path, count, str(error))
+
+
 def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
     """Objects of a file of one JSON object a line, or of a document that holds a list of them.
 
@@ -90,14 +111,7 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
     except UnreadableError:
         a_line = first[:1] == "{" and len(first) > 1
     if a_line or first[:1] not in ("[", "{"):
-        for count, text, _ in lines(path, given):
-            if not (text := text.strip()):
-                continue
-            try:
-                value = parse(text)
-            except UnreadableError as error:
-                given.problem(path, count, str(error))
-                continue
+        for count, value in json_lines(path, given):
             if isinstance(value, dict):
                 yield count, value
             else:
