@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import tomllib
 import types
 import typing
@@ -20,10 +19,9 @@ from typing import Any, Literal
 import tyro
 
 from ._names import unknown
-
-TINY = "tiny"
-NOWHERE = "no such directory, and not a name on the hub (OWNER/NAME)"
-_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+from .models import NOWHERE as NOWHERE
+from .models import TINY as TINY
+from .models import check_model as check_model
 
 
 @dataclass
@@ -42,6 +40,8 @@ class Sampling:
     """Nucleus sampling; 1 keeps the whole distribution."""
     batch: int = 256
     """Sequences generated at once."""
+    stop: tuple[str, ...] | None = None
+    """Texts that end a rollout, as eos does; None asks the task, none at all turns its own off."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Prompt:
     """How a task's prompt becomes the policy's input."""
 
     chat: bool | None = None
-    """Use the tokenizer's chat template; None uses it where there is one."""
+    """Use the tokenizer's chat template; None asks the task, else uses it where there is one."""
     system: str = ""
     """System message for the chat template."""
 
@@ -120,8 +120,11 @@ class Analyze:
 class Save:
     """What is written."""
 
-    checkpoint_every: int = 1
-    """Iterations between checkpoints; a killed run loses what came after the last one."""
+    checkpoint_every: int = 0
+    """Iterations between checkpoints; a killed run loses what came after the last one. 0: every
+    iteration where a checkpoint takes less than 64 MB, else by `checkpoint_minutes`."""
+    checkpoint_minutes: float = 10.0
+    """Minutes between checkpoints where `checkpoint_every` is 0 and they are large."""
     checkpoints: int = 2
     """Checkpoints kept."""
     rollouts_every: int = 1
@@ -139,7 +142,7 @@ class TrainConfig:
     task: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=lambda: {"name": "target_sum"})
     """The task's name and parameters: target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS."""
     model: str = TINY
-    """A directory, a Hugging Face name, or "tiny", the policy shipped with entrostat."""
+    """A directory, a Hugging Face name, or a name of `entrostat model`: "tiny" ships with it."""
     iterations: int = 150
     """Rollout batches to train on."""
     seed: int = 0
@@ -148,12 +151,14 @@ class TrainConfig:
     """Run directory; empty for runs/METHOD-TASK-sSEED."""
     device: str = "auto"
     """"cpu", "cuda" or "auto"."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of the model; weights stay float32, fp16 scales the loss."""
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
+    """Arithmetic of the model; weights stay float32, fp16 scales the loss. "auto" takes bf16 where
+    the processor multiplies it faster (measured), else fp32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, for memory."""
     threads: int = 0
-    """CPU threads; 0 takes one below ten million parameters (faster there), else all."""
+    """CPU threads; 0 takes one below ten million parameters, else what a short pass of the model
+    is fastest with."""
     sampling: Sampling = field(default_factory=Sampling)
     prompt: Prompt = field(default_factory=Prompt)
     optim: Optim = field(default_factory=Optim)
@@ -175,12 +180,12 @@ class TrainConfig:
             ("optim.micro_batch", 1), ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
             ("analyze.every", 0),
-            ("save.checkpoint_every", 1), ("save.checkpoints", 1), ("save.rollouts_every", 0),
+            ("save.checkpoint_every", 0), ("save.checkpoints", 1), ("save.rollouts_every", 0),
         ):  # fmt: skip
             value = self._get(key)
             if value is not None and value < low:
                 raise ValueError(f"{key} must be at least {low}, got {value}")
-        for key in ("sampling.temperature", "optim.lr", "optim.clip"):
+        for key in ("sampling.temperature", "optim.lr", "optim.clip", "save.checkpoint_minutes"):
             value = self._get(key)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{key} must be above 0, got {value}")
@@ -190,6 +195,8 @@ class TrainConfig:
             raise ValueError(f"seed must be below 2^32, got {self.seed}")
         if not 0 < self.sampling.top_p <= 1:
             raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
+        if self.sampling.stop is not None and "" in self.sampling.stop:
+            raise ValueError("sampling.stop holds an empty text, which would end every rollout")
         if not self.method:
             raise ValueError("method is empty; name at least one")
         for entry in self.method:
@@ -208,6 +215,13 @@ class TrainConfig:
             value = getattr(value, part)
         return value
 
+    def forget_choices(self, asked: TrainConfig) -> None:
+        """Leave open again what a run chose and wrote down, where `asked` leaves it open."""
+        for key, left_open in _OPEN.items():
+            if asked._get(key) == left_open:
+                *tables, name = key.split(".")
+                setattr(self._get(".".join(tables)) if tables else self, name, left_open)
+
     @property
     def updates(self) -> int:
         """Optimizer steps a rollout batch."""
@@ -225,32 +239,15 @@ class TrainConfig:
         return tomli_w.dumps(_plain(data))
 
 
+# settings that a run resolves itself, with the value that asks it to
+_OPEN: dict[str, Any] = {"optim.lr": None, "precision": "auto", "threads": 0, "prompt.chat": None}
+
+
 def _plain(value: Any) -> Any:
     """TOML has no null: what is None is left out and comes back as its default, None."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def check_model(model: str) -> None:
-    """Refuse, before anything is loaded, what cannot be a model.
-
-    Raises:
-        ValueError: neither "tiny", nor a directory of a model, nor spelled like a name on the hub.
-    """
-    if model == TINY:
-        return
-    path = Path(model)
-    if not path.exists() and "/" not in model:
-        siblings = [p.name for p in Path().iterdir() if (p / "config.json").exists()]
-        raise ValueError(
-            unknown("model", model, [TINY, *siblings])
-            + " A model is a directory, a Hugging Face name (OWNER/NAME) or 'tiny'."
-        )
-    if not path.exists() and not _HUB_NAME.fullmatch(model):
-        raise ValueError(f"model {model!r}: {NOWHERE}")
-    if path.is_dir() and not (path / "config.json").exists():
-        raise ValueError(f"model {model!r}: the directory has no config.json")
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -330,6 +327,10 @@ def _coerce(key: str, value: Any, hint: Any) -> Any:
         if value is None and type(None) in options:
             return None
         return _coerce(key, value, next(o for o in options if o is not type(None)))
+    if origin is tuple and options[-1] is Ellipsis:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{key} takes a list, got {value!r}")
+        return tuple(_coerce(key, v, options[0]) for v in value)
     if origin is tuple:
         if not isinstance(value, list | tuple) or len(value) != len(options):
             raise ValueError(f"{key} takes {len(options)} values, got {value!r}")

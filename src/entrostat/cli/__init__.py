@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from .._names import unknown
 from .._version import __version__
 from .catalogue import methods_verb
+from .models import model_verb
 from .runs import analyze_verb, law_verb, report_verb, study_verb, verl_config_verb
 from .terminal import show_warning, tell
 from .training import pretrain_verb, train_verb
@@ -21,6 +22,7 @@ entrostat: an entropy thermostat for reinforcement learning with verifiable rewa
   entrostat train        train a policy, its entropy watched token by token and held
   entrostat study        run several trainings side by side and compare them
   entrostat methods      list the methods; `entrostat methods NAME` explains one
+  entrostat model        list the models that go by a name, or fetch one into the cache
   entrostat report       write report.html for a run, or one page that compares several
   entrostat analyze      the same page for a run of TRL, veRL, prime-rl, slime, or any CSV
   entrostat law          fit R = -a exp(H) + b: what entropy was traded for, and where it ends
@@ -45,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train_verb,
         "study": study_verb,
         "methods": methods_verb,
+        "model": model_verb,
         "report": report_verb,
         "analyze": analyze_verb,
         "law": law_verb,

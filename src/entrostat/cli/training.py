@@ -16,7 +16,7 @@ Train a policy by reinforcement learning and watch its entropy.
 
   --method NAME[,NAME...]       what to train with (`entrostat methods`); MODULE:NAME for your own
   --method.KEY VALUE            a parameter; --method.NAME.KEY where several methods have it
-  --task NAME                   target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS
+  --task NAME                   target_sum, words, arithmetic, gym:NAME, FILE.jsonl, MODULE:CLASS
   --task.KEY VALUE              a parameter of the task
   --analyze every=N             what updates do to entropy, token by token, every N iterations
   --config FILE.toml            start from a file; flags override it

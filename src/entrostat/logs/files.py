@@ -48,3 +48,12 @@ def replacing(path: Path) -> Iterator[Path]:
             with suppress(OSError):
                 part.unlink()
             raise
+
+
+def in_bytes(count: float) -> str:
+    """A size as people read it: 540 MB, 1.6 GB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            value = count / size
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.2g} {unit}"
+    return f"{count:.0f} bytes"

@@ -55,6 +55,7 @@ class Run:
         source: the trainer that wrote it.
         entropy_is: a sentence that says which entropy was logged, or that it cannot be known.
         problems: what could not be read.
+        answers: one object an evaluation, split and prompt: the right answers, with their counts.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class Run:
     source: str = "entrostat"
     entropy_is: str = "exact: the mean over tokens of the full next-token entropy"
     problems: tuple[Problem, ...] = ()
+    answers: Lines = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -154,6 +156,7 @@ def read_run(path: Path) -> Run:
     run = Run(
         path, config, config_text, environment, metrics, evaluation, (),
         analysis=_lines(path / "analysis.jsonl", notes), dumps=_dumps(path),
+        answers=_lines(path / "answers.jsonl", notes),
     )  # fmt: skip
     return replace(run, notes=(*_progress_notes(run), *saturated(path, metrics), *notes))
 

@@ -11,7 +11,8 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,14 +188,11 @@ def describe(panel: Panel) -> str:
 
 def draw(panel: Panel) -> Image:
     """Draw a panel that is not empty."""
-    from matplotlib import style
     from matplotlib.figure import Figure
 
-    # after_reset: a reader's own matplotlib settings must not change the page
-    with warnings.catch_warnings(), style.context(_STYLE, after_reset=True):
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script the font lacks
+    with styled():
         entries = _legend_entries(panel)
-        texts = [_short(label) for label, _ in entries]
+        texts = [short(label) for label, _ in entries]
         columns = max(1, min(len(texts), 60 // (6 + max(map(len, texts), default=1))))
         lines = math.ceil(len(texts) / columns)
         figure = Figure(figsize=(4.7, 2.75 + 0.2 * max(1, lines)), layout="constrained")
@@ -210,11 +208,27 @@ def draw(panel: Panel) -> Image:
             )  # fmt: skip
             for text, words in zip(box.get_texts(), texts, strict=True):
                 text.set_text(words)
-        svg = io.BytesIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(svg, format="svg", metadata=nothing)
-    src = "data:image/svg+xml;base64," + base64.b64encode(_rounded(svg.getvalue())).decode("ascii")
+        src = address(figure)
     return Image(panel.title, panel.caption, describe(panel), src)
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The pages' style, whatever a reader's own matplotlib settings are."""
+    from matplotlib import style
+
+    # after_reset: a reader's own matplotlib settings must not change the page
+    with warnings.catch_warnings(), style.context(_STYLE, after_reset=True):
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script the font lacks
+        yield
+
+
+def address(figure: Any) -> str:
+    """A figure as an SVG image in a `data:` address, to be called within `styled`."""
+    svg = io.BytesIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(svg, format="svg", metadata=nothing)
+    return "data:image/svg+xml;base64," + base64.b64encode(_rounded(svg.getvalue())).decode("ascii")
 
 
 def _rounded(svg: bytes) -> bytes:
@@ -265,20 +279,20 @@ def _legend_entries(panel: Panel) -> list[tuple[str, Any]]:
     return [(label, handle) for label, handle in entries if label]
 
 
-def _short(label: str) -> str:
+def short(label: str, most: int = 48) -> str:
     """One line of printable characters: SVG is XML, which has no place for control characters."""
     label = "".join(c if c.isprintable() else "?" for c in " ".join(label.split()))
-    return label if len(label) <= 48 else label[:47] + "…"
+    return label if len(label) <= most else label[: most - 1] + "…"
 
 
 def _set_axes(axes: Any, panel: Panel) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     values = panel.values
-    axes.set_xlabel(_short(panel.across))
-    axes.set_ylabel(_short(panel.unit))
+    axes.set_xlabel(short(panel.across))
+    axes.set_ylabel(short(panel.unit))
     if panel.bars:
-        names = [_short(name) for name in panel.bars[0].names]
+        names = [short(name) for name in panel.bars[0].names]
         step = math.ceil(len(names) / 12)
         axes.set_xticks(range(0, len(names), step), names[::step])
         axes.grid(False, axis="x")

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from .._version import __version__
 from ..logs.run import Run, number, read_run
+from .answers import answers_of, answers_of_all
 from .dynamics import Dynamics, dynamics_of
 from .figures import draw
 from .law import law_of
@@ -56,6 +57,7 @@ def write_report(run: Run, output: Path) -> Path:
         ValueError: the file cannot be written.
     """
     tokens, dynamics, law = token_view(run), dynamics_of(run), law_of(run)
+    answers = answers_of(run)
     return _write(
         "run.html.jinja",
         Path(output),
@@ -73,13 +75,16 @@ def write_report(run: Run, output: Path) -> Path:
         dynamics_images={s.anchor: [draw(p) for p in s.panels] for s in dynamics.sections},
         law=law,
         law_image=draw(law.panel) if law.panel else None,
-        contents=_contents(run, dynamics, bool(tokens.data)),
+        answers=answers,
+        contents=_contents(run, dynamics, bool(tokens.data), answers is not None),
     )
 
 
-def _contents(run: Run, dynamics: Dynamics, tokens: bool) -> list[tuple[str, str]]:
+def _contents(run: Run, dynamics: Dynamics, tokens: bool, answers: bool) -> list[tuple[str, str]]:
     """Anchor and name of the page's sections."""
-    found = [("overview", "Overview"), ("curves", "Curves")]
+    found = [("overview", "Overview")]
+    found += answers * [("answers", "What the policy says")]
+    found += [("curves", "Curves")]
     found += [(f"dynamics-{s.anchor}", s.heading) for s in dynamics.sections]
     found += [("law", "The law")]
     found += bool(run.evaluation) * [("evaluation", "Evaluation")]
@@ -128,6 +133,7 @@ def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") 
         k=str(ks.pop()) if len(ks) == 1 else "k",
         splits=sorted({row.split for row in rows if row.split is not None}),
         images=[draw(panel) for panel in panels],
+        answers=answers_of_all(read, entries),
         settings=_common(read),
         entropy_words="as each run has it (see the notes)" if other else "exact",
     )

@@ -12,6 +12,7 @@ Shapes: N tokens, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -90,6 +91,27 @@ class _Tiles:
             torch.addmm(into, left, right, out_dtype=torch.float32, out=into)
         else:
             into.addmm_(left, right)
+
+
+@contextmanager
+def matrix_units(hidden: Tensor) -> Iterator[None]:
+    """On a processor with AMX, bf16 hidden states multiply as on tensor cores, while open.
+
+    Operands of float32 products are rounded to bf16, sums stay float32: two to four times as fast.
+    """
+    units = torch.backends.mkldnn.matmul
+    before = units.fp32_precision
+    if not hidden.is_cuda and hidden.dtype == torch.bfloat16 and has_amx():
+        units.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        units.fp32_precision = before
+
+
+def has_amx() -> bool:
+    """Whether the processor has matrix units for bf16, and torch may use them."""
+    return torch.backends.mkldnn.is_available() and torch.cpu._is_amx_tile_supported()
 
 
 def _spans(total: int, size: int) -> Iterator[slice]:
@@ -180,7 +202,8 @@ class TiledStats(torch.autograd.Function):
         """Statistics [N] each, float32 or better."""
         hidden, weight, bias, targets, head, moments, tile, triton = args
         with torch.autocast(hidden.device.type, enabled=False):
-            found = sums(hidden, weight, bias, targets, head, moments, tile, triton)
+            with matrix_units(hidden):
+                found = sums(hidden, weight, bias, targets, head, moments, tile, triton)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden, weight, bias, targets, *found)
         ctx.head, ctx.tile, ctx.triton = head, tile, triton
@@ -194,8 +217,9 @@ class TiledStats(torch.autograd.Function):
         hidden, weight, bias, targets, *found = ctx.saved_tensors
         incoming = (*grad_outputs, None, None)[:4]
         with torch.autocast(hidden.device.type, enabled=False):
-            out = gradients(
-                hidden, weight, bias, targets, ctx.head, Sums(*found), incoming,
-                ctx.needs_input_grad[:3], ctx.tile, ctx.triton,
-            )  # fmt: skip
+            with matrix_units(hidden):
+                out = gradients(
+                    hidden, weight, bias, targets, ctx.head, Sums(*found), incoming,
+                    ctx.needs_input_grad[:3], ctx.tile, ctx.triton,
+                )  # fmt: skip
         return *out, None, None, None, None, None

@@ -121,8 +121,7 @@ def _check_same(path: Path, config: TrainConfig) -> None:
         return
     there = from_dict(load(path / "config.toml"))
     there.output = config.output
-    if config.optim.lr is None:
-        there.optim.lr = None  # the run wrote down what it chose itself
+    there.forget_choices(config)
     if there != config:
         raise ValueError(
             f"{path} holds a run with other settings than the study now has; remove it or choose "

@@ -3,6 +3,7 @@
 A task is any object with the members of `Task`; no base class. `make_task` finds one by name:
 
 - `target_sum`: the built-in task of the tiny policy,
+- `words`, `arithmetic`: few-shot tasks of small language models,
 - `gym:NAME`: a reasoning-gym data set with its own scorer,
 - `FILE.jsonl`: prompt/answer pairs and a grader's name,
 - `MODULE:CLASS`: your own class, imported from where Python finds it.
@@ -19,14 +20,15 @@ from .._plugins import find
 from ..errors import in_one_line
 from .base import Example, Task
 
-BUILT_IN = ("target_sum",)
+BUILT_IN = ("target_sum", "words", "arithmetic")
 
 
 def make_task(name: str, seed: int = 0, **params: Any) -> Task:
     """A task by name.
 
     Args:
-        name: "target_sum", "gym:NAME", a path to a JSONL file, or "MODULE:CLASS".
+        name: "target_sum", "words", "arithmetic", "gym:NAME", a path to a JSONL file, or
+            "MODULE:CLASS".
         seed: of the prompts.
         **params: the task's own parameters.
 
@@ -45,6 +47,14 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
         from .target_sum import TargetSum
 
         return _construct(TargetSum, name, {"seed": seed, **params})
+    if name == "words":
+        from .words import Words
+
+        return _construct(Words, name, {"seed": seed, **params})
+    if name == "arithmetic":
+        from .arithmetic import Arithmetic
+
+        return _construct(Arithmetic, name, {"seed": seed, **params})
     if ":" in name:
         cls = _import(name)
         if _takes(cls, "seed"):

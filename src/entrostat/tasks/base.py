@@ -13,7 +13,8 @@ class Example:
     Attributes:
         prompt: text given to the policy (the user's turn where the tokenizer has a chat template).
         answer: whatever `Task.score` compares with.
-        data: anything else a scorer or a report wants.
+        data: anything else a scorer or a report wants. Figures know the prompt by `data["label"]`,
+            a short text; without it by the end of the prompt.
     """
 
     prompt: str
@@ -25,8 +26,14 @@ class Example:
 class Task(Protocol):
     """Prompts plus a verifier. Any object with these members will do.
 
-    A task may also have `score_batch(completions, examples) -> list[float]`, which is then called
-    once for all rollouts of an iteration in place of `score` (a reward model, say).
+    A task may also have:
+
+    - `score_batch(completions, examples) -> list[float]`, called once for all rollouts of an
+      iteration in place of `score` (a reward model, say);
+    - `stop: tuple[str, ...]`, texts that end a completion, unless the run says otherwise
+      (`sampling.stop`); `score` gets what comes before the first of them;
+    - `canonical(completion) -> str`, the form in which right answers are counted as the same
+      (lower case, say).
 
     Attributes:
         name: for logs and reports.

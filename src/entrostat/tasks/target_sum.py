@@ -52,7 +52,7 @@ class TargetSum:
         rng = random.Random(f"target_sum/{seed}/{_STREAM[split]}/{index}")
         k = rng.randint(7, 8) if split == "ood" else rng.randint(self.k_min, self.k_max)
         target = rng.randint(2 * k, 8 * k)
-        return Example(f"{target}/{k}:", answer=(target, k))
+        return Example(f"{target}/{k}:", answer=(target, k), data={"label": f"{target}/{k}"})
 
     def score(self, completion: str, example: Example) -> float:
         """1 for a right answer, else 0."""

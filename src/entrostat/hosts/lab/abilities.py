@@ -78,13 +78,13 @@ def can_share(policy: Policy, name: str) -> bool:
 def can_pack(policy: Policy) -> bool:
     """Whether packed sequences give what padded ones do: asked of the model itself.
 
-    Recurrent layers and sliding windows count places, not positions, and would mix neighbours.
+    Recurrent layers would mix neighbours. Sliding windows count places, not positions, so they see
+    a sequence whole only where it is not longer than the window (`window`).
     """
     settings = policy.model.config.get_text_config()
     kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
-    if settings._attn_implementation != "sdpa" or kinds != {"full_attention"}:
-        return False
-    if getattr(settings, "sliding_window", None) and getattr(settings, "use_sliding_window", True):
+    known = {"full_attention", "sliding_attention"}
+    if settings._attn_implementation != "sdpa" or not kinds <= known:
         return False
     few = probe(policy)
     try:
@@ -94,3 +94,13 @@ def can_pack(policy: Policy) -> bool:
     return packed.shape == padded.shape and torch.allclose(
         packed.log_softmax(-1), padded.log_softmax(-1), atol=1e-3
     )
+
+
+def window(policy: Policy) -> int | None:
+    """Tokens that the model's sliding windows hold; None where it has none."""
+    settings = policy.model.config.get_text_config()
+    kinds = getattr(settings, "layer_types", None)
+    size = getattr(settings, "sliding_window", None)
+    if size is None or not getattr(settings, "use_sliding_window", True):
+        return None
+    return None if kinds is not None and "sliding_attention" not in kinds else size

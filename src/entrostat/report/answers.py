@@ -1,0 +1,192 @@
+"""What the policy says: its right answers to held-out prompts, before training and after.
+
+Read from a run's answers.jsonl; a line that is not as it should be is left out. Answers are a
+model's: escaped in the page, never mathematics in a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from ..logs.run import Run
+from .answer_bars import Bar, draw_bars
+from .figures import BLUE, Image
+from .seeds import Entry
+
+BEFORE = "#52606D"  # no run's colour
+RUNS = 4  # beside the policy before training
+SHOWN, LISTED = 10, 64  # prompts in a figure, and in the table
+_HUGE = 1_000_000  # nobody draws as many samples
+
+Key = tuple[int, str]  # a prompt: its place in the split, its label
+Bars = Mapping[Key, Bar]  # the answers of one policy, by prompt
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one policy said: `title` tells which, `color` is that of its bars."""
+
+    title: str
+    color: str
+    bars: Bars
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A section of a page.
+
+    Attributes:
+        samples: answers a prompt.
+        example: a prompt's label and its last line.
+        images: a figure a column.
+        titles: the columns' titles.
+        table: the label of each prompt listed, and a bar a column.
+        notes: sentences on what is not shown.
+    """
+
+    samples: int
+    example: Bar
+    images: tuple[Image, ...]
+    titles: tuple[str, ...]
+    table: tuple[tuple[str, tuple[Bar, ...]], ...]
+    notes: tuple[str, ...]
+
+
+def answers_of(run: Run) -> Answers | None:
+    """The section of one run; None where it logged no answers, or no right one."""
+    found = evaluations(run)
+    last = max(found, default=0)
+    columns = [Column("Before training", BEFORE, found[0])] if 0 in found else []
+    if last > 0:
+        columns.append(Column(_after(last), BLUE, found[last]))
+    return _section(columns, ())
+
+
+def answers_of_all(runs: Sequence[Run], entries: Sequence[Entry]) -> Answers | None:
+    """The section of a comparison: before training once, then a run of each of the first entries.
+
+    None where no run logged answers, or none a right one.
+    """
+    before: list[tuple[str, Bars]] = []
+    columns: list[Column] = []
+    notes: dict[str, None] = {}
+    keys: set[Key] = set()
+    for entry in entries:
+        run = runs[entry.members[0]]
+        found = evaluations(run)
+        last = max(found, default=0)
+        if last == 0:
+            continue
+        if len(columns) == RUNS:
+            notes[f"The first {RUNS} settings are shown."] = None
+            break
+        if keys and keys.isdisjoint(found[last]):
+            notes["Runs that were evaluated on other prompts are not shown."] = None
+            continue
+        keys = keys & found[last].keys() if keys else set(found[last])
+        label = entry.label
+        if entry.is_band:
+            notes["Of several seeds one is shown."] = None
+            label = f"{label}, seed {run.config.get('seed')}"
+        columns.append(Column(f"{label}: {_after(last).lower()}", entry.color, found[last]))
+        if 0 in found:
+            before.append((label, found[0]))
+    if before:
+        # other models, or other seeds, say something else before training
+        same = all(bars == before[0][1] for _, bars in before)
+        whose = "" if same else f" ({before[0][0]})"
+        columns.insert(0, Column(f"Before training{whose}", BEFORE, before[0][1]))
+    return _section(columns, tuple(notes))
+
+
+def evaluations(run: Run) -> Mapping[int, Bars]:
+    """What was answered at each evaluation of the split that the log begins with."""
+    found: dict[int, dict[Key, Bar]] = {}
+    split = None
+    for line in run.answers:
+        bar, place = bar_of(line), line.get("prompt")
+        split = line.get("split") if split is None else split
+        if bar is not None and type(place) is int and line.get("split") == split:
+            found.setdefault(line["iteration"], {})[place, bar.label] = bar
+    return found
+
+
+def bar_of(line: Mapping[str, Any]) -> Bar | None:
+    """A line of answers.jsonl; None where it is not one."""
+    k, wrong, more, right, label, question = (
+        line.get(key) for key in ("k", "wrong", "more", "right", "label", "question")
+    )
+    if not (_count(k, 1) and _count(wrong) and _count(more) and isinstance(right, dict)):
+        return None
+    if not isinstance(label, str) or not all(_count(n, 1) for n in right.values()):
+        return None
+    others = k - wrong - sum(right.values())
+    if others < more or (others > 0 and not more):
+        return None
+    named = sorted(right.items(), key=lambda pair: -pair[1])
+    question = question if isinstance(question, str) else ""
+    return Bar(label, question, k, tuple(named), more, others, wrong)
+
+
+def evenly(n: int, most: int) -> list[int]:
+    """At most `most` of the places 0 to n - 1, the first and the last among them, evenly spaced.
+
+    Example:
+        >>> evenly(9, 3)
+        [0, 4, 8]
+    """
+    if n <= most:
+        return list(range(n))
+    return [round(i * (n - 1) / (most - 1)) for i in range(most)]
+
+
+def _section(columns: Sequence[Column], notes: tuple[str, ...]) -> Answers | None:
+    if not columns:
+        return None
+    shared = sorted(set(columns[0].bars).intersection(*(column.bars for column in columns[1:])))
+    if not any(column.bars[key].right for column in columns for key in shared):
+        return None  # nothing to see but wrong answers
+    shown = [shared[i] for i in evenly(len(shared), SHOWN)]
+    listed = [shared[i] for i in evenly(len(shared), LISTED)]
+    if len(shown) < len(shared):
+        notes = (f"The figures show {len(shown)} of the {len(shared)} prompts.", *notes)
+    return Answers(
+        columns[0].bars[shown[0]].k,
+        columns[-1].bars[shown[0]],
+        tuple(_image(column, shown, shared) for column in columns),
+        tuple(column.title for column in columns),
+        tuple((key[1], tuple(column.bars[key] for column in columns)) for key in listed),
+        notes,
+    )
+
+
+def _image(column: Column, shown: Sequence[Key], shared: Sequence[Key]) -> Image:
+    every = [column.bars[key] for key in shared]
+    right = 1 - sum(bar.wrong for bar in every) / sum(bar.k for bar in every)
+    distinct = sum(bar.distinct for bar in every) / len(every)
+    caption = (
+        f"{100 * right:.0f} % of the answers are right; a prompt gets {distinct:.1f} different "
+        f"right ones (mean of {len(every)} prompts)."
+    )
+    bars = [column.bars[key] for key in shown]
+    return Image(column.title, caption, describe(column.title, bars), draw_bars(bars, column.color))
+
+
+def describe(title: str, bars: Sequence[Bar]) -> str:
+    """A figure in words, for its alt text."""
+    parts = [
+        f"{bar.label}: {bar.distinct} different right of {bar.k}"
+        + (f", most often {bar.right[0][0]} ({bar.right[0][1]})" if bar.right else "")
+        for bar in bars
+    ]
+    return f"Right answers. {title}: {'; '.join(parts)}. The table below has all of them."
+
+
+def _after(iterations: int) -> str:
+    return f"After {iterations} iteration{'s' if iterations != 1 else ''}"
+
+
+def _count(value: Any, low: int = 0) -> TypeGuard[int]:
+    return type(value) is int and low <= value <= _HUGE
