@@ -126,7 +126,7 @@ class Save:
     checkpoint_minutes: float = 10.0
     """Minutes between checkpoints where `checkpoint_every` is 0 and they are large."""
     checkpoints: int = 2
-    """Checkpoints kept."""
+    """Checkpoints kept; 0 keeps one until the final model is written."""
     rollouts_every: int = 1
     """Iterations between rollout dumps; 0 for none."""
 
@@ -180,7 +180,7 @@ class TrainConfig:
             ("optim.micro_batch", 1), ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
             ("analyze.every", 0),
-            ("save.checkpoint_every", 0), ("save.checkpoints", 1), ("save.rollouts_every", 0),
+            ("save.checkpoint_every", 0), ("save.checkpoints", 0), ("save.rollouts_every", 0),
         ):  # fmt: skip
             value = self._get(key)
             if value is not None and value < low:

@@ -152,6 +152,7 @@ def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]
                     del working[name]
                     if process.returncode:
                         failed[name] = _log(paths[name])
+            show.facts(set(working))
             show.update(set(working))
             time.sleep(0.3)
     finally:
@@ -210,7 +211,20 @@ class _Bars:
             for name, config in study.runs.items()
         }
         self.said = time.monotonic()
+        self.told: list[str] = []
         self.progress.start()
+
+    def facts(self, working: set[str]) -> None:
+        """What the first run to start has found out: precision, memory, disk."""
+        for name in () if self.told else working:
+            try:
+                text = (self.paths[name] / "environment.json").read_text(encoding="utf-8")
+                self.told = [str(line) for line in json.loads(text).get("said", [])]
+            except (OSError, ValueError, AttributeError):
+                continue
+            for line in self.told:
+                self.console.print(f"{name}: {line}", markup=False, highlight=False)
+            return
 
     def update(self, working: set[str]) -> None:
         """Read each run's last line of metrics."""

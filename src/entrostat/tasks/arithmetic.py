@@ -46,6 +46,7 @@ class Arithmetic:
     name = "arithmetic"
     splits: tuple[str, ...] = ("train", "test")
     stop: tuple[str, ...] = ("\n",)
+    chat = False
 
     def __init__(self, seed: int = 0, digits: int = 1, operation: str = "both") -> None:
         if type(digits) is not int or digits not in SHOWN:

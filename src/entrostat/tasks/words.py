@@ -38,6 +38,7 @@ class Words:
     name = "words"
     splits: tuple[str, ...] = ("train", "test")
     stop: tuple[str, ...] = ("\n",)
+    chat = False
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

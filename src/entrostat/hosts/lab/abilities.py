@@ -17,6 +17,8 @@ from .rollout import Sequences, sample
 if TYPE_CHECKING:
     from .policy import Policy
 
+SMALL = 10_000_000  # parameters: below, other costs than products and attention decide
+
 
 @torch.no_grad()
 def known_head(policy: Policy) -> LanguageHead | None:
@@ -94,6 +96,22 @@ def can_pack(policy: Policy) -> bool:
     return packed.shape == padded.shape and torch.allclose(
         packed.log_softmax(-1), padded.log_softmax(-1), atol=1e-3
     )
+
+
+@torch.no_grad()
+def attends_rows(policy: Policy) -> bool:
+    """Whether packed rows may attend by plain products: on a CPU, in a model where that pays."""
+    size = sum(p.numel() for p in policy.model.parameters())
+    if not policy.packs or policy.device.type != "cpu" or size < SMALL:
+        return False
+    few = probe(policy)
+    fused = policy.packed(few)
+    policy.rows = True
+    try:
+        plain = policy.packed(few)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return False
+    return torch.allclose(fused.log_softmax(-1), plain.log_softmax(-1), atol=1e-3)
 
 
 def window(policy: Policy) -> int | None:

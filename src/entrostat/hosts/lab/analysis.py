@@ -284,7 +284,8 @@ def begin(
         generator: for a plan's random selections; none of the training's streams.
     """
     began = time.perf_counter()
-    policy = replace(policy, autocast=nullcontext, half=None)
+    # plain float32, by operations that forward mode knows
+    policy = replace(policy, autocast=nullcontext, half=None, rows=False)
     temperature = config.sampling.temperature
     pieces = list(_pieces(sequences, config))
     with torch.no_grad():

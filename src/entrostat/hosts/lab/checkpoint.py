@@ -62,10 +62,8 @@ class Schedule:
         when = f"every {self.seconds / 60:g} minutes"
         if self.every:
             when = "every iteration" if self.every == 1 else f"every {self.every} iterations"
-        return (
-            f"checkpoints of {in_bytes(self.size)}: {when} and at the end, the newest "
-            f"{self.keep} kept"
-        )
+        kept = f"the newest {self.keep} kept" if self.keep else "none kept after it"
+        return f"checkpoints of {in_bytes(self.size)}: {when} and at the end, {kept}"
 
     def due(self, iteration: int) -> bool:
         """Whether one is, now that an iteration is over."""
@@ -87,7 +85,7 @@ def write(
     state: dict[str, Any],
     keep: int,
 ) -> None:
-    """Write a checkpoint, then remove all but the newest `keep`."""
+    """Write a checkpoint, then remove all but the newest `keep` (or one)."""
     tensors = {}
     for name, parameter in trained.items():
         tensors[f"weight/{name}"] = parameter.detach().contiguous()
@@ -96,8 +94,14 @@ def write(
     header = {"iteration": checkpoint_iteration, "updates": updates, "state": state}
     with replacing(directory / f"{checkpoint_iteration:06d}.safetensors") as part:
         save_file(tensors, part, metadata={"entrostat": json.dumps(header)})
-    for old in _files(directory)[:-keep]:
+    for old in _files(directory)[: -max(1, keep)]:
         old.unlink()
+
+
+def remove(directory: Path) -> None:
+    """Remove all checkpoints of a run that is over."""
+    for path in _files(directory):
+        path.unlink()
 
 
 def _files(directory: Path) -> list[Path]:

@@ -86,7 +86,13 @@ def train(
     objective.check_host("lab", FIELDS, config.updates)
     _check_groups(objective, config.sampling.rollouts)
     _check_task(task)
-    choose_precision(config, progress)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        progress.fact(text)
+
+    choose_precision(config, say)
     torch.manual_seed(config.seed)  # adapters start at random
     policy = load_policy(config)
     reference = policy.reference() if "ref_logp" in objective.needs else None
@@ -95,9 +101,9 @@ def train(
     config.optim.lr = learning_rate(config, small)
     # what cannot work shows here
     prompts = encode(policy, config, draw(task, config, 1), new, ValueError)
-    choose_threads(config, policy, small, progress)
+    choose_threads(config, policy, small, say)
     needs = needs_of(policy, config, max(map(len, prompts)), new, reference is not None)
-    needs.check(Path(config.output or default_output(config)), progress)
+    needs.check(Path(config.output or default_output(config)), say)
     optimizer = torch.optim.AdamW(
         trained.values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
@@ -118,13 +124,13 @@ def train(
             start, updates = saved.iteration, saved.updates
         elif resume:
             run.check_unsaved()
-        run.describe(config, policy.packs, objective.describe())
+        save = checkpoints.Schedule(config.save, needs.checkpoint, start)
+        say(save.words())
+        run.describe(config, objective.describe(), {"packed": policy.packs, "said": said})
         run.forget_after(start)
         metrics_log, evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
         answers, analysis_log = JsonLines(run.answers), JsonLines(run.analysis)
         progress.begin(config, start)
-        save = checkpoints.Schedule(config.save, needs.checkpoint, start)
-        progress.note(save.words())
 
         for iteration in range(start + 1, config.iterations + 1):
             if iteration == 1:
@@ -250,6 +256,8 @@ def train(
                 save.written(iteration)
             progress.iteration(iteration, metrics)
         run.finish(policy.save, config.iterations)
+        if not config.save.checkpoints:
+            checkpoints.remove(run.checkpoints)
     progress.end(run.path)
     return run.path
 

@@ -15,26 +15,26 @@ from ...config import TrainConfig
 from ...stats.tiled import has_amx
 from .abilities import probe
 from .policy import Policy, device_of
-from .progress import Progress
+from .progress import Say
 
 _THREADS = torch.get_num_threads()  # what the environment allows, before anything changes it
 _SIZE = 512  # of the products that are timed: a small model's
 _GAIN = 1.25  # bf16 costs accuracy, so it must be faster by this
 
 
-def choose_precision(config: TrainConfig, progress: Progress) -> None:
+def choose_precision(config: TrainConfig, say: Say) -> None:
     """Replace precision "auto" by bf16 or fp32, by measurement on a CPU."""
     if config.precision != "auto":
         return
     if device_of(config.device).type == "cuda":
         good = torch.cuda.is_bf16_supported(including_emulation=False)
         config.precision = "bf16" if good else "fp32"
-        progress.note(f"precision: {config.precision}, by what the GPU supports")
+        say(f"precision: {config.precision}, by what the GPU supports")
         return
     single, half = product_seconds(torch.float32), product_seconds(torch.bfloat16)
     config.precision = "bf16" if single > _GAIN * half else "fp32"
     amx = "has" if has_amx() else "has no"
-    progress.note(
+    say(
         f"precision: {config.precision}; the processor {amx} AMX, a product in bf16 takes "
         f"{half / single:.2f} of float32's time (measured)"
     )
@@ -46,7 +46,7 @@ def product_seconds(dtype: torch.dtype) -> float:
     return _fastest(lambda: a @ b, tries=20)
 
 
-def choose_threads(config: TrainConfig, policy: Policy, small: bool, progress: Progress) -> None:
+def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -> None:
     """Set torch's threads: as configured, else one for a small model, else the fastest number.
 
     That number is written into the configuration.
@@ -64,7 +64,7 @@ def choose_threads(config: TrainConfig, policy: Policy, small: bool, progress: P
     config.threads = min(counts, key=lambda n: seconds[n])
     torch.set_num_threads(config.threads)
     measured = ", ".join(f"{n}: {1e3 * s:.0f} ms" for n, s in seconds.items())
-    progress.note(f"threads: {config.threads}; a short pass of the model takes {measured}")
+    say(f"threads: {config.threads}; a short pass of the model takes {measured}")
 
 
 def _pass_seconds(policy: Policy, threads: int) -> float:

@@ -22,7 +22,7 @@ from ...logs.files import in_bytes
 from .abilities import probe
 from .packing import pack
 from .policy import Policy
-from .progress import Progress
+from .progress import Say
 from .rollout import Sequences
 
 _LOGITS = 3  # [b, V] float32 tensors of a sampling step: as the head gives them, exponentials, a copy
@@ -58,7 +58,7 @@ class Needs:
         """At once: a run samples and trains in turn."""
         return self.weights + self.optimizer + max(self.training + self.analysis, self.sampling)
 
-    def check(self, output: Path, progress: Progress) -> None:
+    def check(self, output: Path, say: Say) -> None:
         """Say what is needed and what there is.
 
         Raises:
@@ -67,13 +67,13 @@ class Needs:
         there = next(p for p in (output, *output.resolve().parents) if p.exists())
         free = shutil.disk_usage(there).free + _written(output)
         memory = free_memory(self.device)
-        progress.note(
+        say(
             f"memory: {in_bytes(self.memory)} at most (weights {in_bytes(self.weights)}, gradients "
             f"and AdamW {in_bytes(self.optimizer)}, a micro-batch {in_bytes(self.training)}, "
             f"sampling {in_bytes(self.sampling)})"
             + ("" if memory is None else f"; {in_bytes(memory + self.weights)} free")
         )
-        progress.note(f"disk: {in_bytes(self.disk)} at most; {in_bytes(free)} free")
+        say(f"disk: {in_bytes(self.disk)} at most; {in_bytes(free)} free")
         if self.disk > free:
             raise ValueError(
                 f"output {str(output)!r}: the run may write {self.disk} bytes, {free} are free. "
@@ -87,7 +87,7 @@ class Needs:
                 f"bytes, {memory} are free. Train adapters (--lora.rank 16) or a smaller model"
             )
         if self.memory - self.weights > memory:
-            progress.note(
+            say(
                 f"warning: memory may not suffice: {self.memory - self.weights} bytes more may be "
                 f"needed, {memory} are free. Lower optim.micro_batch or sampling.batch, or use "
                 "--gradient-checkpointing true"
@@ -126,7 +126,7 @@ def needs_of(
         sampling=half + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
         analysis=3 * trained if config.analyze.every else 0,
         checkpoint=checkpoint,
-        disk=(config.save.checkpoints + 1) * checkpoint + every + dumps * B * new * _DUMPED,
+        disk=(max(1, config.save.checkpoints) + 1) * checkpoint + every + dumps * B * new * _DUMPED,
         device=policy.device,
     )
 
@@ -145,7 +145,8 @@ def _kept(policy: Policy) -> tuple[int, int]:
 
 
 def _places(policy: Policy, sequences: Sequences) -> int:
-    return (pack(sequences) if policy.packs_all(sequences) else sequences).tokens.numel()
+    packs = policy.packs_all(sequences)
+    return (pack(sequences, policy.rows) if packs else sequences).tokens.numel()
 
 
 def _saved(policy: Policy, sequences: Sequences) -> int:

@@ -21,7 +21,11 @@ from torch import Tensor
 
 from .rollout import Sequences
 
-_ROW = 96  # places in a row, unless a sequence is longer: attention costs S^2, padding falls with S
+# places in a row, unless a sequence is longer: attention costs S^2, padding falls with S
+_ROW = 96
+_WIDE = (96, 128, 192, 256, 384, 512)
+# where attention over S places costs as much as all else, in a language model of 135M parameters
+_BALANCE = 3000
 _PROMPT, _PADDING = -1, -2  # owners of places that are no completion's
 
 
@@ -58,25 +62,31 @@ class Packed:
     source: Tensor
 
 
-def pack(sequences: Sequences) -> Packed:
-    """Pack sequences; those of one prompt (`Sequences.prompt`) share it within a row."""
+def pack(sequences: Sequences, wide: bool = False) -> Packed:
+    """Pack sequences; those of one prompt (`Sequences.prompt`) share it within a row.
+
+    `wide` looks for the row that costs least; rows of 96 places suit the smallest models.
+    """
     device = sequences.tokens.device
     tokens = sequences.tokens.cpu().numpy()
     P = sequences.prompt_width
     prompt_of = sequences.prompt.tolist()
     prompt_length = sequences.attention[:, :P].sum(-1).tolist()
     length = sequences.mask.sum(-1).tolist()
-    size = max(
-        _ROW,
-        max((p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1),
-    )
+    longest = max((p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1)
+    order = sorted(range(len(length)), key=lambda i: prompt_of[i])
+    size = max(_ROW, longest)
+    if wide:
+        parts = [(prompt_of[i], prompt_length[i], max(length[i] - 1, 0)) for i in order]
+        sizes = {max(width, longest) for width in _WIDE}
+        size = min(sorted(sizes), key=lambda s: _rows(parts, s) * s * (1 + s / _BALANCE))
 
     # next fit, in the order of the prompts; a prompt is copied into each row that needs it
     pieces: list[_Piece] = []
     start_of = [0] * len(length)  # place of the completion's first token
     last_prompt = [0] * len(length)  # place of its prompt's last token
     row, used, copies, current, prompt_end = 0, 0, 0, None, 0
-    for i in sorted(range(len(length)), key=lambda i: prompt_of[i]):
+    for i in order:
         new = current != prompt_of[i]
         if used + (prompt_length[i] if new else 0) + max(length[i] - 1, 0) > size:
             row, used, new = row + 1, 0, True
@@ -108,11 +118,11 @@ def pack(sequences: Sequences) -> Packed:
     ]
 
     owners, groups = (torch.from_numpy(x).view(rows, size).to(device) for x in (owner, group))
-    order = torch.arange(size, device=device)
+    place = torch.arange(size, device=device)
     attention = (
         (groups[:, :, None] == groups[:, None, :])
         & ((owners[:, :, None] == owners[:, None, :]) | (owners == _PROMPT)[:, None, :])
-        & (order[:, None] >= order)
+        & (place[:, None] >= place)
     )
     return Packed(
         torch.from_numpy(ids).view(rows, size).to(device),
@@ -120,6 +130,18 @@ def pack(sequences: Sequences) -> Packed:
         attention[:, None],
         torch.from_numpy(np.concatenate(source) if source else np.zeros(0, np.int64)).to(device),
     )
+
+
+def _rows(parts: list[tuple[int, int, int]], size: int) -> int:
+    """Rows of `size` places that (prompt, its length, places of the completion) in turn need."""
+    rows, used, current = 1, 0, None
+    for prompt, prompt_length, places in parts:
+        new = current != prompt
+        if used + (prompt_length if new else 0) + places > size:
+            rows, used, new = rows + 1, 0, True
+        current = prompt
+        used += places + (prompt_length if new else 0)
+    return rows
 
 
 @contextmanager

@@ -22,13 +22,13 @@ from ...config import NOWHERE, TrainConfig, check_model
 from ...models import find
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
-from .abilities import can_pack, can_share, known_head, window
+from .abilities import SMALL, attends_rows, can_pack, can_share, known_head, window
+from .attention import row_attention
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
 from .rollout import Sequences, positions
 from .stops import cut
 
-SMALL = 10_000_000
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -45,6 +45,7 @@ class Policy:
         autocast: context for every forward pass.
         context: tokens that a sequence may have, or None where the model does not say.
         packs: whether training passes pack sequences (`packing`).
+        rows: whether packed rows attend by plain products (`attention`).
         window: sequences that are longer are not packed: the model attends in windows so long.
         shares: whether sampling computes a prompt once for its rollouts.
         head: how logits follow from hidden states, where statistics are taken without logits.
@@ -59,6 +60,7 @@ class Policy:
     autocast: Callable[[], AbstractContextManager]
     context: int | None
     packs: bool = False
+    rows: bool = False
     window: int | None = None
     shares: bool = False
     head: LanguageHead | None = None
@@ -136,7 +138,7 @@ class Policy:
     def hidden(self, sequences: Sequences) -> Tensor:
         """[n, D]: what the head would see of the places that predict completion tokens."""
         if self.packs_all(sequences):
-            packed = pack(sequences)
+            packed = pack(sequences, wide=self.rows)
             with caught(self.model, packed.source) as found:
                 self._run_packed(packed)
             (hidden,) = found
@@ -156,7 +158,7 @@ class Policy:
 
     def packed(self, sequences: Sequences) -> Tensor:
         """[n, V] logits."""
-        packed = pack(sequences)
+        packed = pack(sequences, wide=self.rows)
         with only_at(self.model, packed.source):
             return self._run_packed(packed).logits
 
@@ -166,7 +168,7 @@ class Policy:
         return self._run_padded(sequences).logits[:, -T - 1 : -1][sequences.mask]
 
     def _run_packed(self, packed: Packed) -> Any:
-        with self.autocast():
+        with self.autocast(), row_attention(self.model) if self.rows else nullcontext():
             return self.model(
                 input_ids=packed.tokens,
                 attention_mask=packed.attention,
@@ -273,6 +275,7 @@ def load_policy(config: TrainConfig) -> Policy:
     # weights are float32: without autocast the two ways to compute differ by rounding alone
     policy.autocast = nullcontext
     policy.packs, policy.window = can_pack(policy), window(policy)
+    policy.rows = attends_rows(policy)
     policy.shares = can_share(policy, config.model)
     policy.head = known_head(policy)
     policy.autocast = autocast

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ...config import TrainConfig
 from ...logs.lines import JsonLines
+
+
+Say = Callable[[str], None]
 
 
 class Progress:
@@ -22,6 +26,9 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Something that takes a while begins."""
+
+    def fact(self, text: str) -> None:
+        """What the run found out about itself before it starts: memory it needs, say."""
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
         """An iteration's updates are made; its evaluation and checkpoint follow."""
@@ -89,6 +96,10 @@ class Lines(Progress):
         self._say(f"{names} on {config.task['name']} -> {config.output}{after}")
 
     def note(self, text: str) -> None:
+        """As a line."""
+        self._say(text)
+
+    def fact(self, text: str) -> None:
         """As a line."""
         self._say(text)
 

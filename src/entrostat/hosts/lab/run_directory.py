@@ -51,18 +51,20 @@ class RunDirectory:
             raise ValueError(f"{path}: another process is training in this directory") from None
         return cls(path, lock)
 
-    def describe(self, config: TrainConfig, packed: bool, objective: dict[str, Any]) -> None:
+    def describe(
+        self, config: TrainConfig, objective: dict[str, Any], found: dict[str, Any]
+    ) -> None:
         """Write down the settings, what they came to, and the machine.
 
-        `packed`: whether training passes are packed; `objective`: estimator, surrogate, methods and
-        all their parameters.
+        `objective`: estimator, surrogate, methods and all their parameters; `found`: what the run
+        found out about model and machine.
         """
         with replacing(self.path / "objective.json") as part:
             part.write_text(json.dumps(objective, indent=1), encoding="utf-8")
         with replacing(self.path / "config.toml") as part:
             part.write_text(config.to_toml(), encoding="utf-8")
         with replacing(self.path / "environment.json") as part:
-            about = environment() | {"packed": packed}
+            about = environment() | found
             part.write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def __enter__(self) -> RunDirectory:
