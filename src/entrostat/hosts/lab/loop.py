@@ -32,11 +32,12 @@ from ...objective import Objective, make_objective
 from ...tasks import Task, make_task
 from . import analysis as dynamics
 from . import checkpoint as checkpoints
+from .abilities import SMALL
 from .dump import rollouts_of
 from .evaluation import evaluate
 from .machine import choose_precision, choose_threads
 from .needs import needs_of
-from .policy import SMALL, Policy, learning_rate, load_policy
+from .policy import Policy, learning_rate, load_policy
 from .progress import Progress
 from .prompts import draw, encode, new_tokens, settings, stop_strings
 from .rollout import Sequences, sample
@@ -101,6 +102,9 @@ def train(
     config.optim.lr = learning_rate(config, small)
     # what cannot work shows here
     prompts = encode(policy, config, draw(task, config, 1), new, ValueError)
+    if policy.origin is not None:
+        say(f"model: {policy.origin['name']}; its weights were quantised to "
+            f"{policy.origin['quantisation']}: a little worse than the original")  # fmt: skip
     choose_threads(config, policy, small, say)
     needs = needs_of(policy, config, max(map(len, prompts)), new, reference is not None)
     needs.check(Path(config.output or default_output(config)), say)
@@ -126,7 +130,8 @@ def train(
             run.check_unsaved()
         save = checkpoints.Schedule(config.save, needs.checkpoint, start)
         say(save.words())
-        run.describe(config, objective.describe(), {"packed": policy.packs, "said": said})
+        found = {"packed": policy.packs, "model": policy.origin, "said": said}
+        run.describe(config, objective.describe(), found)
         run.forget_after(start)
         metrics_log, evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
         answers, analysis_log = JsonLines(run.answers), JsonLines(run.analysis)

@@ -1,7 +1,7 @@
 """What this machine is fastest with: half precision or not, and how many threads.
 
-Both are measured once, when a run starts, and written into its configuration: a resumed run computes
-as it did before.
+Both are measured once, when a run starts, and written into its configuration: a resumed run
+computes as it did before.
 """
 
 from __future__ import annotations

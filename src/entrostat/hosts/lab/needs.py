@@ -1,7 +1,7 @@
 """Memory and disk that a run will need, said before it starts.
 
-What a token costs is asked of the model itself: a short pass is traced for what autograd keeps, another
-for what the cache holds. Both grow linearly with the places, so a few suffice.
+What a token costs is asked of the model itself: a short pass is traced for what autograd keeps,
+another for what the cache holds. Both grow linearly with the places, so a few suffice.
 
 Shapes: B rollouts, P prompt tokens at most, T completion tokens at most.
 """
@@ -25,7 +25,7 @@ from .policy import Policy
 from .progress import Say
 from .rollout import Sequences
 
-_LOGITS = 3  # [b, V] float32 tensors of a sampling step: as the head gives them, exponentials, a copy
+_LOGITS = 3  # [b, V] float32 tensors of a sampling step: the head's, exponentials, a copy
 _DUMPED = 40  # bytes of a token in a rollout dump
 
 
@@ -94,9 +94,7 @@ class Needs:
             )
 
 
-def needs_of(
-    policy: Policy, config: TrainConfig, prompt: int, new: int, reference: bool
-) -> Needs:
+def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, reference: bool) -> Needs:
     """What a run will need.
 
     Args:

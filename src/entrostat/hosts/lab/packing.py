@@ -73,7 +73,9 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
     prompt_of = sequences.prompt.tolist()
     prompt_length = sequences.attention[:, :P].sum(-1).tolist()
     length = sequences.mask.sum(-1).tolist()
-    longest = max((p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1)
+    longest = max(
+        (p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1
+    )
     order = sorted(range(len(length)), key=lambda i: prompt_of[i])
     size = max(_ROW, longest)
     if wide:

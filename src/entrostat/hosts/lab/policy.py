@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ...config import NOWHERE, TrainConfig, check_model
-from ...models import find
+from ...models import find, provenance, write_provenance
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
-from .abilities import SMALL, attends_rows, can_pack, can_share, known_head, window
+from .abilities import attends_rows, can_pack, can_share, known_head, window
 from .attention import row_attention
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
@@ -50,6 +50,7 @@ class Policy:
         shares: whether sampling computes a prompt once for its rollouts.
         head: how logits follow from hidden states, where statistics are taken without logits.
         half: the dtype of autocast, or None.
+        origin: what is known of where the weights came from (`models.provenance`), or None.
     """
 
     model: Any
@@ -65,6 +66,7 @@ class Policy:
     shares: bool = False
     head: LanguageHead | None = None
     half: torch.dtype | None = None
+    origin: dict[str, Any] | None = None
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are trained, by name."""
@@ -211,6 +213,8 @@ class Policy:
             model = copy.deepcopy(model).merge_and_unload()
         model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
+        if self.origin is not None:
+            write_provenance(directory, self.origin)
 
 
 def load_policy(config: TrainConfig) -> Policy:
@@ -270,8 +274,9 @@ def load_policy(config: TrainConfig) -> Policy:
         autocast = partial(torch.autocast, device.type, dtype=_DTYPES[config.precision])
     context = getattr(model.config, "max_position_embeddings", None)
     policy = Policy(
-        model, tokenizer, device, eos, eos[0] if pad is None else pad, autocast, context
-    )
+        model, tokenizer, device, eos, eos[0] if pad is None else pad, autocast, context,
+        origin=provenance(name),
+    )  # fmt: skip
     # weights are float32: without autocast the two ways to compute differ by rounding alone
     policy.autocast = nullcontext
     policy.packs, policy.window = can_pack(policy), window(policy)

@@ -11,7 +11,6 @@ from typing import Any
 from ...config import TrainConfig
 from ...logs.lines import JsonLines
 
-
 Say = Callable[[str], None]
 
 

@@ -99,7 +99,9 @@ def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def settings(policy: Policy, config: TrainConfig, new: int, stop: tuple[str, ...]) -> dict[str, Any]:
+def settings(
+    policy: Policy, config: TrainConfig, new: int, stop: tuple[str, ...]
+) -> dict[str, Any]:
     """The arguments of `sample` that a run never changes."""
     return {
         "max_new_tokens": new,
