@@ -8,10 +8,11 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test test-slow test-verl lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
+	@echo "make demo-llm        the same with a real language model, which it fetches (93 MB, 15 minutes)"
 	@echo "make test            the test suite, offline (make test-slow: also what takes minutes)"
 	@echo "make test-verl       the veRL host in veRL's own environment (made first: see verl-env)"
 	@echo "make lint            ruff and pyrefly;  make format  to apply ruff's formatting"
@@ -28,6 +29,9 @@ help:
 install: $(VENV)/.package
 demo: $(VENV)/.package
 	$(BIN)/entrostat study recipes/demo.toml --output runs/demo
+demo-llm: $(VENV)/.models
+	$(BIN)/entrostat model smollm2
+	$(BIN)/entrostat study recipes/demo_llm.toml --output runs/demo_llm
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 test-slow: $(VENV)/.dev
@@ -70,6 +74,10 @@ $(VENV)/.package: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("entrostat needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.models: $(VENV)/.package
+	$(PIP) install -q -c constraints.txt -e '.[models]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.package

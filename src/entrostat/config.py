@@ -140,7 +140,8 @@ class TrainConfig:
     advantage: str | None = None
     """Advantage estimator; None takes that of the method's recipe."""
     task: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=lambda: {"name": "target_sum"})
-    """The task's name and parameters: target_sum, gym:NAME, FILE.jsonl or MODULE:CLASS."""
+    """The task's name and parameters: target_sum, words, arithmetic, gym:NAME, FILE.jsonl or
+    MODULE:CLASS."""
     model: str = TINY
     """A directory, a Hugging Face name, or a name of `entrostat model`: "tiny" ships with it."""
     iterations: int = 150

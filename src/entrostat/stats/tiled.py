@@ -99,7 +99,7 @@ def matrix_units(hidden: Tensor) -> Iterator[None]:
 
     Operands of float32 products are rounded to bf16, sums stay float32: two to four times as fast.
     """
-    units = torch.backends.mkldnn.matmul
+    units: Any = torch.backends.mkldnn.matmul  # pyrefly: ignore[missing-attribute]
     before = units.fp32_precision
     if not hidden.is_cuda and hidden.dtype == torch.bfloat16 and has_amx():
         units.fp32_precision = "bf16"

@@ -32,7 +32,7 @@ class Arithmetic:
     different prompts; of one digit there are no more than 50.
 
     How hard: SmolLM2-135M is right on .43 of the sums and .48 of the products of one digit, on .14
-    of the sums of two. The prompt is plain text: with a chat model set `prompt.chat` to false.
+    of the sums of two. The prompt is plain text, also for a chat model.
 
     Args:
         seed: of the training prompts.

@@ -32,6 +32,8 @@ class Task(Protocol):
       iteration in place of `score` (a reward model, say);
     - `stop: tuple[str, ...]`, texts that end a completion, unless the run says otherwise
       (`sampling.stop`); `score` gets what comes before the first of them;
+    - `chat: bool`, whether prompts go through the tokenizer's chat template, unless the run says
+      otherwise (`prompt.chat`); without it they do where there is one;
     - `canonical(completion) -> str`, the form in which right answers are counted as the same
       (lower case, say).
 

@@ -28,7 +28,7 @@ class Words:
     of 3 to 10 letters without proper names, rare ones too, in their base form (`house`, not
     `houses`). Of the 26 letters 22 are asked: not the four shown, see `SHOWN`.
 
-    The prompt is plain text: with a chat model set `prompt.chat` to false.
+    The prompt is plain text, also for a chat model.
 
     Args:
         seed: of the order of the training letters. They come in shuffled rounds of all 22, so that

@@ -341,6 +341,7 @@ def begin(
             shares.append(-(of_logp[rows] * dlp + of_entropy[rows] * dH))
     influence = torch.cat(shares)
     line = {
+        "pieces": len(pieces),
         "influence/sum": float(influence.double().sum()),
         "influence/predicted": predicted,
     }

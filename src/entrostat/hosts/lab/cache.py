@@ -19,6 +19,11 @@ _STEP = 64  # least places added
 class RoomyLayer(DynamicLayer):
     """A dynamic layer whose `keys` and `values` [b, H, S, D] are views of larger buffers."""
 
+    keys: Any
+    values: Any
+    _keys: Tensor
+    _values: Tensor
+
     def widen(self, repeats: int, room: int) -> None:
         """Each sequence `repeats` times side by side, in buffers of S + `room` places."""
         self._keys, self.keys = _into(self.keys, repeats, room)

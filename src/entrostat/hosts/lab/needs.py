@@ -31,12 +31,15 @@ _DUMPED = 40  # bytes of a token in a rollout dump
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes at most, where every rollout takes all its tokens.
+    """Bytes, where every rollout takes all its tokens.
 
     Attributes:
+        program: what the process holds beside the weights once the model has been tried: Python,
+            torch, and memory that its allocator keeps.
         weights: the model's, and its frozen reference's.
         optimizer: gradients and AdamW's moments of what is trained.
-        training: what a micro-batch keeps for its backward pass.
+        training: what a micro-batch keeps for its backward pass, and gradients of head and
+            embedding on their way.
         sampling: keys, values and logits of the sequences sampled at once.
         analysis: copies that `--analyze` makes; 0 without.
         checkpoint: one checkpoint's file.
@@ -44,6 +47,7 @@ class Needs:
         device: where the memory is.
     """
 
+    program: int
     weights: int
     optimizer: int
     training: int
@@ -56,7 +60,8 @@ class Needs:
     @property
     def memory(self) -> int:
         """At once: a run samples and trains in turn."""
-        return self.weights + self.optimizer + max(self.training + self.analysis, self.sampling)
+        together = self.program + self.weights + self.optimizer
+        return together + max(self.training + self.analysis, self.sampling)
 
     def check(self, output: Path, say: Say) -> None:
         """Say what is needed and what there is.
@@ -66,12 +71,12 @@ class Needs:
         """
         there = next(p for p in (output, *output.resolve().parents) if p.exists())
         free = shutil.disk_usage(there).free + _written(output)
-        memory = free_memory(self.device)
+        memory, here = free_memory(self.device), self.program + self.weights
         say(
-            f"memory: {in_bytes(self.memory)} at most (weights {in_bytes(self.weights)}, gradients "
-            f"and AdamW {in_bytes(self.optimizer)}, a micro-batch {in_bytes(self.training)}, "
-            f"sampling {in_bytes(self.sampling)})"
-            + ("" if memory is None else f"; {in_bytes(memory + self.weights)} free")
+            f"memory: about {in_bytes(self.memory)} (the program {in_bytes(self.program)}, "
+            f"weights {in_bytes(self.weights)}, gradients and AdamW {in_bytes(self.optimizer)}, a "
+            f"micro-batch {in_bytes(self.training)}, sampling {in_bytes(self.sampling)})"
+            + ("" if memory is None else f"; {in_bytes(memory + here)} free")
         )
         say(f"disk: {in_bytes(self.disk)} at most; {in_bytes(free)} free")
         if self.disk > free:
@@ -86,9 +91,9 @@ class Needs:
                 f"not enough memory: gradients and AdamW's moments alone take {self.optimizer} "
                 f"bytes, {memory} are free. Train adapters (--lora.rank 16) or a smaller model"
             )
-        if self.memory - self.weights > memory:
+        if self.memory - here > memory:
             say(
-                f"warning: memory may not suffice: {self.memory - self.weights} bytes more may be "
+                f"warning: memory may not suffice: {self.memory - here} bytes more may be "
                 f"needed, {memory} are free. Lower optim.micro_batch or sampling.batch, or use "
                 "--gradient-checkpointing true"
             )
@@ -113,11 +118,14 @@ def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, referen
     rows = min(config.optim.micro_batch, math.ceil(B / config.optim.minibatches))
     groups = math.ceil(rows / K) if policy.packs else rows
     fixed, place = _kept(policy)
+    head = policy.model.get_output_embeddings().weight
+    fixed += 2 * head.numel() * head.element_size()
     at_once = min(B, max(1, config.sampling.batch // K) * K)
     V = policy.model.config.get_text_config().vocab_size
     checkpoint = 3 * trained
     dumps = config.iterations // config.save.rollouts_every if config.save.rollouts_every else 0
     return Needs(
+        program=max(0, _resident() - every) if policy.device.type == "cpu" else 0,
         weights=every * (2 if copied else 1),
         optimizer=3 * trained,
         training=fixed + place * (rows * new + groups * prompt),
@@ -193,6 +201,15 @@ def free_memory(device: torch.device) -> int | None:
     except (OSError, ValueError, IndexError):
         pass
     return min(found) if found else None
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(1024 * int(w.split()[1]) for w in lines if w.startswith("VmRSS:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
 
 
 def _written(output: Path) -> int:

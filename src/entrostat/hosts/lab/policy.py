@@ -289,6 +289,11 @@ def load_policy(config: TrainConfig) -> Policy:
 
 
 def device_of(name: str) -> torch.device:
+    """The device that a configuration names.
+
+    Raises:
+        ValueError: a GPU that is not there.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():

@@ -39,6 +39,7 @@ class Dynamics:
         tokens: lines of the tokens' table.
         token_lines: analysed iterations that it sums.
         token_limit: tokens that the longest of their lists names.
+        pieces: into how many pieces a batch was cut to be analysed, at most.
         zero: where the tokens' bars have their zero, percent of their width.
     """
 
@@ -48,6 +49,7 @@ class Dynamics:
     tokens: tuple[TokenRow, ...]
     token_lines: int
     token_limit: int
+    pieces: int
     zero: float
 
 
@@ -78,5 +80,6 @@ def dynamics_of(run: Run) -> Dynamics:
         by_text,
         len(listed),
         max(listed, default=0),
+        max((n for line in lines if type(n := line.get("pieces")) is int), default=1),
         100 * -low / ((high - low) or 1.0),
     )
