@@ -37,8 +37,8 @@ What is not the same, by each side's design:
 - The lab leaves out groups whose rewards are all equal, TRL trains on them with advantage 0. The
   table gives their share, the tokens in the updates, and an upper estimate of the lab's time
   without that saving: its update time multiplied by all groups / kept groups.
-- The lab computes a prompt once for its rollouts, in sampling and in training, and drops rollouts
-  that have ended; TRL computes it for each, and on a CPU its head scores the prompts' tokens too.
+- The lab computes a prompt once for its rollouts, in sampling and (packed) in training, and drops
+  rollouts that have ended; TRL computes it for each, and on a CPU its head scores prompts as well.
 - The lab runs with what it does by default: exact entropies, all metrics, a dump of every rollout
   token; a checkpoint every iteration with the tiny policy, every ten minutes with SmolLM2 (1.6 GB;
   so it counts in long iterations only). TRL keeps its metrics and writes nothing.
@@ -86,7 +86,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from jobs import JOBS, Job, Run  # pyrefly: ignore[missing-import]
+from jobs import JOBS, Job, Run
 
 TRL = "1.16.0"
 ENVIRONMENT = {
