@@ -316,9 +316,6 @@ def test_rows_in_half_precision(models: dict[str, Path]) -> None:
     assert difference.max() < 0.15
 
 
-@pytest.mark.xfail(
-    strict=True, reason="autocast leaves queries float32 (rotary), so matrix_units stays closed"
-)
 def test_rows_in_half_precision_multiply_by_matrix_units(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,12 +338,7 @@ def test_rows_in_half_precision_multiply_by_matrix_units(
     "large",
     [
         False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True, reason="recomputed by another attention: row_attention has closed"
-            ),
-        ),
+        True,
     ],
 )
 def test_gradient_checkpointing_changes_no_gradient(

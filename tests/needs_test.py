@@ -85,7 +85,6 @@ def test_bytes_as_people_read_them() -> None:
     assert in_bytes(3_000_000_000_000) == "3000 GB"
 
 
-@pytest.mark.xfail(strict=True, reason="in_bytes: .2g turns to powers of ten from 99.5 on")
 def test_bytes_just_below_a_hundred() -> None:
     assert in_bytes(99_600_000) == "100 MB"
 
@@ -143,7 +142,6 @@ def test_the_cache_and_the_logits_of_sampling_by_hand(llamas: dict[int, str]) ->
     assert needs_of(policy, some, 10, 20, False).sampling == 8 * (30 * place + 3 * 5000 * 4)
 
 
-@pytest.mark.xfail(strict=True, reason="needs_of: evaluations sample more at once, unseen")
 def test_evaluations_sample_as_well(llamas: dict[int, str]) -> None:
     """24 rollouts to train on, but 128 samples to evaluate by."""
     policy = load_policy(config(model=llamas[5000]))
@@ -211,10 +209,6 @@ def kept_by_autograd(policy: Policy, sequences: Sequences) -> int:
     return sum(size for place, size in kept.items() if place not in weights)
 
 
-PROMPT_COPIES = "needs_of: a prompt is taken to be in one row, but a full row copies it"
-STRADDLES = "_kept: 8 repeats take the plain form (2^21 logits), 32 the tiled one"
-
-
 @pytest.mark.parametrize(
     ("V", "packs", "rows", "prompt", "new", "K", "micro"),
     [
@@ -223,18 +217,9 @@ STRADDLES = "_kept: 8 repeats take the plain form (2^21 logits), 32 the tiled on
         (15, True, True, 10, 20, 4, 16),
         (15, False, False, 40, 60, 8, 32),
         (5000, False, False, 10, 20, 4, 16),
-        pytest.param(
-            15, True, False, 60, 60, 8, 32,
-            marks=pytest.mark.xfail(strict=True, reason=PROMPT_COPIES),
-        ),
-        pytest.param(
-            15, True, True, 60, 60, 8, 32,
-            marks=pytest.mark.xfail(strict=True, reason="attention keeps S a place, not 96"),
-        ),
-        pytest.param(
-            5000, True, False, 10, 20, 4, 64,
-            marks=pytest.mark.xfail(strict=True, reason=STRADDLES),
-        ),
+        (15, True, False, 60, 60, 8, 32),
+        (15, True, True, 60, 60, 8, 32),
+        (5000, True, False, 10, 20, 4, 64),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -583,9 +568,6 @@ def test_a_resume_keeps_what_was_measured(
     assert asked == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="train(config, resume=True) measures again and rewrites config.toml"
-)
 def test_a_resume_by_the_same_configuration_keeps_what_was_measured(
     large: dict[int, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -816,9 +798,6 @@ def test_none_are_kept_where_none_are_wanted(
     assert rows(run) == rows(whole)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="check_unsaved: of a finished run the last line knows no checkpoint"
-)
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_a_finished_run_without_checkpoints_is_not_started_again(
     dear: pytest.MonkeyPatch, tmp_path: Path, iterations: int

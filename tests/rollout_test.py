@@ -9,9 +9,9 @@ import torch
 
 import entrostat as es
 from entrostat.config import TrainConfig
+from entrostat.hosts.lab.choice import _nucleus
 from entrostat.hosts.lab.head import find_head
 from entrostat.hosts.lab.policy import Policy, load_policy
-from entrostat.hosts.lab.choice import _nucleus
 from entrostat.hosts.lab.rollout import sample
 
 PROMPTS = ["23/4:", "6/3:", "40/6:", "17/5:", "9/3:"]

@@ -223,6 +223,13 @@ class TrainConfig:
                 *tables, name = key.split(".")
                 setattr(self._get(".".join(tables)) if tables else self, name, left_open)
 
+    def keep_choices(self, made: TrainConfig) -> None:
+        """Take what a run chose and wrote down, where this leaves it open."""
+        for key, left_open in _OPEN.items():
+            if self._get(key) == left_open:
+                *tables, name = key.split(".")
+                setattr(self._get(".".join(tables)) if tables else self, name, made._get(key))
+
     @property
     def updates(self) -> int:
         """Optimizer steps a rollout batch."""

@@ -55,5 +55,5 @@ def in_bytes(count: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             value = count / size
-            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.2g} {unit}"
+            return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"
     return f"{count:.0f} bytes"

@@ -69,6 +69,7 @@ def _attend(
     R, H, S, D = query.shape
     J = key.shape[1]
     scaling = D**-0.5 if scaling is None else scaling
+    query, key = query.to(value.dtype), key.to(value.dtype)  # as fused attention does
     grouped = query.reshape(R, J, H // J * S, D)
     out = _Rows.apply(grouped, key, value, attention_mask, scaling)
     return out.view(R, H, S, D).transpose(1, 2).contiguous(), None

@@ -30,7 +30,7 @@ def choose(
             return logp.new_zeros(len(logp), dtype=torch.int64), logp[:, 0] * torch.nan
         token = torch.multinomial(_nucleus(logp.exp(), top_p), 1, generator=generator)
         return token[:, 0], logp.gather(1, token)[:, 0]
-    z = logits.float() if temperature == 1 else logits.float().div_(temperature)
+    z = logits.float() if temperature == 1 else logits.float() / temperature
     largest = z.amax(-1, keepdim=True)
     e = (z - largest).exp_()  # not normalised: the largest is 1
     u = torch.rand(len(e), generator=generator, device=e.device, dtype=torch.float64)
@@ -59,7 +59,7 @@ def _look_up(e: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     # rounding of the two sums may point past the block's last entry that can be drawn at all
     last = torch.searchsorted(inside, inside[:, -1:].contiguous()).clamp(max=_BLOCK - 1)
     place = torch.minimum(place, last)
-    return (block * _BLOCK + place)[:, 0], total
+    return (block * _BLOCK + place)[:, 0].clamp(max=V - 1), total
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:

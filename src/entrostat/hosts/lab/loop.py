@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...advantage import advantages, with_signal
 from ...batch import TokenBatch, masked_mean
-from ...config import TrainConfig
+from ...config import TrainConfig, from_dict, load
 from ...errors import RunStopped
 from ...logs.lines import JsonLines
 from ...logs.rollouts import save_rollouts
@@ -70,6 +70,9 @@ def train(
     """
     config = copy.deepcopy(config).validate()
     progress = progress or Progress()
+    written = Path(config.output or default_output(config)) / "config.toml"
+    if resume and written.exists():
+        config.keep_choices(from_dict(load(written)))
     if task is None:
         chosen: dict[str, Any] = {"seed": config.seed} | config.task
         task = make_task(**chosen)

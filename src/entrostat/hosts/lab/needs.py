@@ -19,13 +19,12 @@ from torch import Tensor
 
 from ...config import TrainConfig
 from ...logs.files import in_bytes
-from .abilities import probe
-from .packing import pack
 from .policy import Policy
 from .progress import Say
 from .rollout import Sequences
 
 _LOGITS = 3  # [b, V] float32 tensors of a sampling step: the head's, exponentials, a copy
+_TRIED = 2048  # completion tokens of a group that is tried: a second or two of a small model
 _DUMPED = 40  # bytes of a token in a rollout dump
 
 
@@ -116,11 +115,12 @@ def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, referen
     K = config.sampling.rollouts
     B = config.sampling.prompts * K
     rows = min(config.optim.micro_batch, math.ceil(B / config.optim.minibatches))
-    groups = math.ceil(rows / K) if policy.packs else rows
-    fixed, place = _kept(policy)
+    fixed = _kept(policy, rows, K, prompt, new)
     head = policy.model.get_output_embeddings().weight
     fixed += 2 * head.numel() * head.element_size()
-    at_once = min(B, max(1, config.sampling.batch // K) * K)
+    # training samples, and evaluation
+    kinds = [(B, K), (config.eval.prompts * config.eval.samples, config.eval.samples)]
+    at_once = max(min(n, max(1, config.sampling.batch // k) * k) for n, k in kinds)
     V = policy.model.config.get_text_config().vocab_size
     checkpoint = 3 * trained
     dumps = config.iterations // config.save.rollouts_every if config.save.rollouts_every else 0
@@ -128,7 +128,7 @@ def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, referen
         program=max(0, _resident() - every) if policy.device.type == "cpu" else 0,
         weights=every * (2 if copied else 1),
         optimizer=3 * trained,
-        training=fixed + place * (rows * new + groups * prompt),
+        training=fixed,
         sampling=half + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
         analysis=3 * trained if config.analyze.every else 0,
         checkpoint=checkpoint,
@@ -137,22 +137,32 @@ def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, referen
     )
 
 
-def _kept(policy: Policy) -> tuple[int, int]:
-    """Bytes that autograd keeps: whatever the batch, and a place more."""
-    few = probe(policy)
-    found = []
-    for times in (8, 32):
-        rows = torch.arange(len(few.tokens), device=policy.device).repeat_interleave(times)
-        part = few[rows]
-        found.append((_places(policy, part), _saved(policy, part)))
-    (n, small), (m, large) = found
-    place = max(0, large - small) // max(1, m - n)
-    return max(0, small - n * place), place
+def _kept(policy: Policy, rows: int, K: int, prompt: int, new: int) -> int:
+    """Bytes that autograd keeps of a micro-batch: measured on one and on two of its groups."""
+    groups = math.ceil(rows / K)
+    tried = min(new, max(16, _TRIED // min(rows, K)))  # long completions: in proportion
+    small = _saved(policy, _full(policy, min(rows, K), K, prompt, tried))
+    if groups > 1:
+        large = _saved(policy, _full(policy, 2 * K, K, prompt, tried))
+        small += (groups - 1) * max(0, large - small)
+    return small * (prompt + new) // (prompt + tried)
 
 
-def _places(policy: Policy, sequences: Sequences) -> int:
-    packs = policy.packs_all(sequences)
-    return (pack(sequences, policy.rows) if packs else sequences).tokens.numel()
+def _full(policy: Policy, rows: int, K: int, prompt: int, new: int) -> Sequences:
+    """Sequences that take all their tokens."""
+    V = policy.model.config.get_text_config().vocab_size
+    device = policy.device
+    tokens = torch.arange(rows * (prompt + new), device=device).view(rows, -1) % V
+    mask = torch.ones((rows, new), dtype=torch.bool, device=device)
+    return Sequences(
+        tokens,
+        torch.ones_like(tokens),
+        prompt,
+        mask,
+        torch.zeros((rows, new), device=device),
+        mask[:, 0],
+        torch.arange(rows, device=device) // K,
+    )
 
 
 def _saved(policy: Policy, sequences: Sequences) -> int:

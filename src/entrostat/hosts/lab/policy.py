@@ -280,7 +280,7 @@ def load_policy(config: TrainConfig) -> Policy:
     # weights are float32: without autocast the two ways to compute differ by rounding alone
     policy.autocast = nullcontext
     policy.packs, policy.window = can_pack(policy), window(policy)
-    policy.rows = attends_rows(policy)
+    policy.rows = attends_rows(policy) and not config.gradient_checkpointing
     policy.shares = can_share(policy, config.model)
     policy.head = known_head(policy)
     policy.autocast = autocast

@@ -94,7 +94,7 @@ def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
     if config.sampling.stop is not None:
         return config.sampling.stop
     found = getattr(task, "stop", ())
-    if isinstance(found, str) or not all(isinstance(s, str) and s for s in found):
+    if not isinstance(found, tuple | list) or not all(isinstance(s, str) and s for s in found):
         raise ValueError(f"task {task.name!r}: stop must be strings in a tuple, got {found!r}")
     return tuple(found)
 

@@ -123,7 +123,8 @@ class RunDirectory:
             RunStopped: it had; starting again would delete what it logged.
         """
         rows = JsonLines(self.metrics).read()
-        if rows and rows[-1].get("time/checkpoint", len(rows) - 1) > 0:
+        written = rows and rows[-1].get("time/checkpoint", len(rows) - 1) > 0
+        if written or (rows and self.finished() is not None):
             raise RunStopped(
                 f"{self.path} has {len(rows)} iterations but no checkpoint to go on from; "
                 "start a new run in another directory"
