@@ -39,8 +39,11 @@ def download(wheel: Wheel, directory: Path, received: Callable[[int], None]) -> 
 def run_pip(words: list[str], directory: Path, tick: Callable[[], None]) -> tuple[int, str]:
     """Run pip as a process: its exit code and what it said. `tick` is called while it runs."""
     places = {name: str(directory) for name in ("TMPDIR", "TEMP", "TMP")}
+    # a pip.py that happens to lie in the working directory is not pip: neither by -P's default
+    # path nor by an empty or relative entry of PYTHONPATH
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    places["PYTHONPATH"] = os.pathsep.join(path for path in paths if os.path.isabs(path))
     with open(directory / "pip.txt", "w+b") as said:
-        # -P: a pip.py that happens to lie in the working directory is not pip
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "pip", *words],
             stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,

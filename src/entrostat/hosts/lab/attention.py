@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from ...stats.tiled import matrix_units
 
@@ -75,12 +75,18 @@ def _attend(
     return out.view(R, H, S, D).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, _attend)
+@cache
+def _register() -> None:
+    # what this imports brings torch's compiler, which takes longer than torch itself
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, _attend)
 
 
 @contextmanager
 def row_attention(model: Any) -> Iterator[None]:
     """While open, a model's layers attend by `_attend`, given a bool mask [R, 1, S, S]."""
+    _register()
     config = model.config.get_text_config()
     before = config._attn_implementation
     config._attn_implementation = NAME
