@@ -220,15 +220,17 @@ class TrainConfig:
         """Leave open again what a run chose and wrote down, where `asked` leaves it open."""
         for key, left_open in _OPEN.items():
             if asked._get(key) == left_open:
-                *tables, name = key.split(".")
-                setattr(self._get(".".join(tables)) if tables else self, name, left_open)
+                self._set(key, left_open)
 
     def keep_choices(self, made: TrainConfig) -> None:
         """Take what a run chose and wrote down, where this leaves it open."""
         for key, left_open in _OPEN.items():
             if self._get(key) == left_open:
-                *tables, name = key.split(".")
-                setattr(self._get(".".join(tables)) if tables else self, name, made._get(key))
+                self._set(key, made._get(key))
+
+    def _set(self, dotted: str, value: Any) -> None:
+        *tables, name = dotted.split(".")
+        setattr(self._get(".".join(tables)) if tables else self, name, value)
 
     @property
     def updates(self) -> int:
