@@ -369,6 +369,37 @@ def test_branch_leaves_other_kinds_of_layers_to_themselves() -> None:
     assert torch.equal(cache.layers[2].values, values[[0, 0, 0, 1, 1, 1]])
 
 
+@pytest.mark.parametrize("kind", ["Llama", "Gemma3"])
+def test_a_cache_in_half_precision_changes_no_number_under_autocast(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention casts keys and values to bf16 anyway; the cache does it once."""
+    model, dtypes = language_model(kind), set()
+    update = RoomyLayer.update
+
+    def seen(self: RoomyLayer, *args: Any, **kwargs: Any) -> Any:
+        out = update(self, *args, **kwargs)
+        dtypes.add(out[0].dtype)
+        return out
+
+    monkeypatch.setattr(RoomyLayer, "update", seen)
+
+    def run() -> Sequences:
+        dtypes.clear()
+        return sample(
+            model, [[5, 6, 7], [11]], rollouts=4, max_new_tokens=40, eos=[1], pad=0,
+            generator=generator(0), autocast=lambda: torch.autocast("cpu", torch.bfloat16),
+        )  # fmt: skip
+
+    half = run()
+    assert dtypes == {torch.bfloat16}
+    monkeypatch.setattr("entrostat.hosts.lab.cache._autocast_dtype", lambda device: None)
+    full = run()
+    assert dtypes == {torch.float32}
+    assert torch.equal(half.tokens, full.tokens)
+    assert torch.equal(half.sampler_logp, full.sampler_logp)
+
+
 def language_model(kind: str) -> torch.nn.Module:
     """A small random Llama, or a Gemma 3 whose layers alternate between a window and all."""
     import transformers
@@ -399,9 +430,9 @@ def test_shared_prompts_give_what_a_pass_each_gives(
     growths = []
     widen = RoomyLayer.widen
 
-    def counted(self: RoomyLayer, repeats: int, room: int) -> None:
+    def counted(self: RoomyLayer, repeats: int, room: int, *dtype: torch.dtype | None) -> None:
         growths.append((self.keys.shape[0], self.keys.shape[2]))
-        widen(self, repeats, room)
+        widen(self, repeats, room, *dtype)
 
     monkeypatch.setattr(RoomyLayer, "widen", counted)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
@@ -24,10 +25,13 @@ class RoomyLayer(DynamicLayer):
     _keys: Tensor
     _values: Tensor
 
-    def widen(self, repeats: int, room: int) -> None:
-        """Each sequence `repeats` times side by side, in buffers of S + `room` places."""
-        self._keys, self.keys = _into(self.keys, repeats, room)
-        self._values, self.values = _into(self.values, repeats, room)
+    def widen(self, repeats: int, room: int, dtype: torch.dtype | None = None) -> None:
+        """Each sequence `repeats` times side by side, in buffers of S + `room` places.
+
+        `dtype` is that of the buffers; None keeps it.
+        """
+        self._keys, self.keys = _into(self.keys, repeats, room, dtype)
+        self._values, self.values = _into(self.values, repeats, room, dtype)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -51,22 +55,29 @@ class RoomyLayer(DynamicLayer):
 def branch(cache: Any, repeats: int, room: int) -> None:
     """Repeat each sequence of a cache `repeats` times side by side, with room for new places.
 
-    Layers of other kinds (a sliding window, say) are repeated as they are.
+    Under autocast they are kept in its dtype: attention would cast all of them at every step, to
+    the same numbers. Layers of other kinds (a sliding window, say) are repeated as they are.
     """
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.is_initialized:
             roomy = RoomyLayer()
             roomy.__dict__.update(layer.__dict__)
-            roomy.widen(repeats, min(room, _STEP))
+            roomy.widen(repeats, min(room, _STEP), _autocast_dtype(layer.keys.device.type))
             cache.layers[i] = roomy
         else:
             layer.batch_repeat_interleave(repeats)
 
 
-def _into(x: Tensor, repeats: int, room: int) -> tuple[Tensor, Tensor]:
+def _autocast_dtype(device: str) -> torch.dtype | None:
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def _into(
+    x: Tensor, repeats: int, room: int, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
     """A buffer that begins with x's rows, each repeated, and the view of what is filled."""
     b, H, S, D = x.shape
-    buffer = x.new_empty(b, repeats, H, S + room, D)
+    buffer = x.new_empty(b, repeats, H, S + room, D, dtype=dtype or x.dtype)
     buffer[:, :, :, :S] = x[:, None]
     buffer = buffer.view(b * repeats, H, S + room, D)
     return buffer, buffer[:, :, :S]
