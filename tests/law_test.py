@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from entrostat import law
-from entrostat.law.doubts import runs_test
+from entrostat.law.doubts import p_words, runs_test, trend
+from entrostat.logs.run import Run
 
 
 def curve(n: int, tau: float = 5.0, start: float = 0.9, end: float = 0.1) -> np.ndarray:
@@ -240,6 +243,34 @@ def test_doubts_about_the_ceiling() -> None:
     assert "above 1" not in words_of(h, 14.5 - 4 * np.exp(h))
 
 
+@pytest.mark.parametrize(
+    "values", [[1, 2, 3, 4], [0.3, -1, 2, 0.5, 4], [1, 1, 2, 3, 3, 0], [3, 1, 2, 7, 5, 6, 4]]
+)
+def test_the_trend_of_few_values_has_the_exact_p(values: list[float]) -> None:
+    """Against all n! orders, Spearman's correlation being Pearson's of the mean ranks."""
+    place = np.arange(len(values))
+    ranks = stats.rankdata(values)
+    every = [np.corrcoef(order, place)[0, 1] for order in itertools.permutations(ranks)]
+    seen = np.corrcoef(ranks, place)[0, 1]
+    expected = np.mean(np.abs(every) >= abs(seen) - 1e-9)
+    assert trend(np.array(values, dtype=float)) == pytest.approx((seen, expected))
+
+
+def test_no_p_is_zero() -> None:
+    assert trend(np.arange(4.0))[1] == pytest.approx(2 / 24)  # the t approximation says 0
+    assert trend(np.arange(30.0))[1] == pytest.approx(2 / math.factorial(30))
+    assert trend(-np.arange(300.0)) == pytest.approx((-1, 0))
+    assert trend(-np.arange(300.0))[1] > 0
+    rng = np.random.default_rng(10)
+    some = rng.normal(size=40) + 0.02 * np.arange(40)
+    assert trend(some) == pytest.approx(tuple(stats.spearmanr(some, np.arange(40))))
+    assert (p_words(0.0834), p_words(1e-300)) == ("p = 0.08", "p < 1e-06")
+    # a score that rises in each of four steps at one entropy or less, in the order of the residuals
+    four = law.fit([1.0, 0.9, 1.0, 0.9], [0.1, 0.2, 0.3, 0.4])
+    assert trend(four.residuals)[0] > 0.7
+    assert not any("trend" in doubt for doubt in four.doubts)
+
+
 def test_the_runs_test_by_hand() -> None:
     # 10 above and 10 below the median, in two runs: expected 2 * 10 * 10 / 20 + 1 = 11,
     # variance 200 * (200 - 20) / (400 * 19) = 4.736842, z = (2 - 11) / 2.176429 = -4.135214
@@ -281,9 +312,19 @@ def test_early_prediction_by_hand() -> None:
 def test_an_exact_law_is_predicted_exactly() -> None:
     h = curve(236)
     found = law.predict_early(h, 1 - 0.3 * np.exp(h))
-    assert (found.steps, found.rest) == (35, 201)  # .15 of 236 are 35.4
+    assert (found.steps, found.rest) == (36, 200)  # the figures of COV App. B.3
     assert found.rmse == pytest.approx(0, abs=1e-12)
     assert found.ceiling == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "steps"),
+    [(236, 0.15, 36), (240, 0.15, 36), (100, 0.15, 15), (100, 0.07, 7), (14, 0.15, 3), (9, 0.5, 5)],
+)
+def test_the_first_share_is_the_fewest_steps_that_are_no_less(
+    n: int, share: float, steps: int
+) -> None:
+    assert law.early_steps(n, share) == steps
 
 
 def test_early_doubts() -> None:
@@ -302,7 +343,11 @@ def test_early_doubts() -> None:
     [
         ({"share": 0}, "share must be between 0 and 1, got 0; the paper's is 0.15"),
         ({"share": 15}, "share must be between 0 and 1, got 15"),
-        ({"share": 0.1}, r"share=0.1 of 20 steps are 2, and a fit needs 3; raise share or log"),
+        (
+            {"share": 0.1},
+            r"share=0.1 of 20 steps are 2, and a fit needs 3; .* log 21 steps",
+        ),
+        ({"share": 0.99}, r"share=0.99 of 20 steps are all of them; lower share"),
         ({"share": 0.5, "end": 11}, "end must be a whole number from 1 to the 10 steps"),
     ],
 )
@@ -310,6 +355,130 @@ def test_bad_early_predictions_are_refused(arguments: dict, words: str) -> None:
     h = curve(20)
     with pytest.raises(ValueError, match=f"predict_early: {words}"):
         law.predict_early(h, 1 - h, **arguments)
+
+
+def test_the_least_number_of_steps_that_an_error_names_is_the_least() -> None:
+    h = curve(21)
+    assert law.predict_early(h, 1 - h, 0.1).steps == 3
+    with pytest.raises(law.LawError) as caught:
+        law.predict_early(curve(3), 1 - curve(3))
+    assert caught.value.why == (
+        "the first 15% of 3 steps is 1, and a fit needs 3; it takes a run of 14 steps or more"
+    )
+    assert law.EVALUATIONS_FEW == 14
+    for n, works in ((13, False), (14, True)):
+        assert (law.early_steps(n) >= 3) == works
+
+
+# --- which entropy, which score
+
+
+def logged(metrics: list[dict], evaluation: list[dict] = ()) -> Run:  # type: ignore[assignment]
+    return Run(Path("one"), {}, "", "", metrics, list(evaluation), ())
+
+
+def rollouts(n: int) -> list[dict]:
+    """Entropy 2 + .01 i, reward .001 i in iteration i."""
+    return [
+        {"iteration": i, "entropy/exact": 2 + 0.01 * i, "reward/mean": 0.001 * i}
+        for i in range(1, n + 1)
+    ]
+
+
+def evaluated(at: range, k: int = 4) -> list[dict]:
+    return [
+        {"iteration": e, "split": split, "k": k, "avg@k": shift + e, "entropy": 1 + e / 100}
+        for e in at
+        for split, shift in (("test", 0.5), ("ood", 0.25))
+    ]
+
+
+def test_the_default_is_the_papers() -> None:
+    found = law.pairs_of(logged(rollouts(70), evaluated(range(0, 71, 5))))
+    # the policy after 5 iterations samples the rollouts of iteration 6; none follow the last
+    assert found.score == tuple(0.5 + e for e in range(0, 70, 5))
+    assert found.entropy == pytest.approx([2 + 0.01 * (e + 1) for e in range(0, 70, 5)])
+    assert (found.score_key, found.entropy_key) == ("test/avg@k", "entropy/exact")
+    assert found.score_is == "validation score, avg@4 of test"
+    assert found.entropy_is == "entropy of the training rollouts, exact"
+    assert found.point == "evaluation"
+    assert found.notes == ("Left out: 1 evaluation whose policy has no such entropy.",)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "few"),
+    [
+        ([], "no evaluation"),
+        (evaluated(range(0, 71, 70)), "1 evaluation"),
+        (evaluated(range(0, 65, 5)), "13 evaluations"),
+    ],
+)
+def test_too_few_evaluations_fall_back_to_the_training_reward_and_say_so(
+    evaluation: list[dict], few: str
+) -> None:
+    run = logged(rollouts(70), evaluation)
+    found = law.pairs_of(run)
+    assert found.score == tuple(0.001 * i for i in range(1, 71))
+    assert (found.score_key, found.point) == ("reward/mean", "iteration")
+    assert found.notes[0].startswith(
+        f"R is the training reward, not COV's validation score: the run has {few} with an entropy"
+    )
+    if evaluation:  # what is asked for is taken, however few
+        asked = law.pairs_of(run, score="validation")
+        assert asked.score_key == "test/avg@k"
+        assert not any("training reward" in note for note in asked.notes)
+    else:
+        with pytest.raises(law.LawError, match="run 'one': logs no evaluation"):
+            law.pairs_of(run, score="validation")
+    # as many evaluations as iterations: nothing is won by the training reward
+    short = law.pairs_of(logged(rollouts(6), evaluated(range(6))))
+    assert (short.score_key, len(short.score), short.notes) == ("test/avg@k", 6, ())
+
+
+@pytest.mark.parametrize(
+    ("entropy", "score", "h", "r"),
+    [
+        ("evaluation", None, [1 + e / 100 for e in range(0, 71, 5)],
+         [0.5 + e for e in range(0, 71, 5)]),
+        ("evaluation", "ood/avg@k", [1 + e / 100 for e in range(0, 71, 5)],
+         [0.25 + e for e in range(0, 71, 5)]),
+        ("evaluation", "training", [1 + e / 100 for e in range(0, 70, 5)],
+         [0.001 * (e + 1) for e in range(0, 70, 5)]),
+        ("rollouts", "training", [2 + 0.01 * i for i in range(1, 71)],
+         [0.001 * i for i in range(1, 71)]),
+        ("reward/mean", "entropy/exact", [0.001 * i for i in range(1, 71)],
+         [2 + 0.01 * i for i in range(1, 71)]),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for_is_taken_of_the_same_policies(
+    entropy: str, score: str | None, h: list[float], r: list[float]
+) -> None:
+    found = law.pairs_of(logged(rollouts(70), evaluated(range(0, 71, 5))), entropy, score)
+    assert (list(found.entropy), list(found.score)) == (pytest.approx(h), pytest.approx(r))
+
+
+def test_a_run_without_rollout_entropy_takes_the_evaluations_and_says_so() -> None:
+    metrics = [{"iteration": i, "reward/mean": 0.1} for i in range(1, 71)]
+    found = law.pairs_of(logged(metrics, evaluated(range(0, 71, 5))))
+    assert found.entropy_is == "entropy of the evaluation's samples of test"
+    assert found.notes[0].startswith("H is the entropy of the evaluation's samples, not COV's")
+    with pytest.raises(law.LawError, match=r"logs no entropy of its rollouts; .*entropy/exact"):
+        law.pairs_of(logged(metrics, evaluated(range(0, 71, 5))), entropy="rollouts")
+    with pytest.raises(ValueError, match=r"--entropy: unknown entropy 'rollout'. .*'rollouts'"):
+        law.pairs_of(logged(metrics), entropy="rollout")
+
+
+@pytest.mark.parametrize("key", ["eval_reward", "val-core/gsm8k/reward/mean@1"])
+def test_another_trainers_validation_is_of_the_policy_after_its_step(key: str) -> None:
+    # a line every fifth step: the next rollouts logged are the nearest of that policy
+    metrics = [
+        {"iteration": s, "entropy/exact": 2 - 0.01 * s, "reward/mean": 0.1, key: 0.01 * s}
+        for s in range(0, 80, 5)
+    ]
+    found = law.pairs_of(logged(metrics))
+    assert (found.score_key, found.point) == (key, "evaluation")
+    assert found.score == pytest.approx([0.01 * s for s in range(0, 75, 5)])
+    assert found.entropy == pytest.approx([2 - 0.01 * (s + 5) for s in range(0, 75, 5)])
 
 
 def of(a: float, b: float) -> law.EntropyLaw:

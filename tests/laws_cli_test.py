@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from entrostat.cli import main
 from entrostat.study.laws import run_law
 
 
@@ -51,10 +52,14 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run = make_run(tmp_path / "one")
     assert run_law([run], output=str(tmp_path / "new" / "law.json")) == 0
     text = capsys.readouterr().out
-    assert "entropy: exact; 60 steps" in text
-    assert "first 15%" in text
+    assert "R: training reward, reward/mean\n" in text
+    assert "R is the training reward, not COV's validation score: the run has no eval" in text
+    assert "H: entropy of the training rollouts, exact\n" in text
+    assert "steps: 60 iterations, the first 9 predict\n" in text
+    assert "fitted to the first 15%" in text
     data = out_of(tmp_path / "new" / "law.json")
     assert (data["score"], data["share"], data["sizes"]) == ("reward/mean", 0.15, None)
+    assert data["entropy"] == "entropy/exact"
     (found,) = data["runs"]
     assert found["a"]["value"] == pytest.approx(0.4)
     assert found["b"]["value"] == pytest.approx(1.1)
@@ -62,7 +67,7 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert found["ceiling"]["interval"] == pytest.approx([0.7, 0.7])
     assert found["r2"] == pytest.approx(1.0)
     assert found["early"]["steps"] == 9
-    assert found["early"]["end_steps"] == 6
+    assert found["early"]["end_steps"] == 4  # a fifteenth
     assert found["early"]["ceiling"] == pytest.approx(0.7)
     assert found["early"]["rmse"] == pytest.approx(0, abs=1e-12)
     for doubt in found["doubts"]:
@@ -81,6 +86,13 @@ def test_the_table_fits_80_columns(
     for i in range(3):
         assert f"grpo-{i} " in table
     assert "0.70..0.70" in table
+    rows = table[table.index("R = -a exp(H)") :].split("\n")
+    assert max(map(len, rows)) <= 80
+    # in-sample and predicted error beside each other, each named
+    place = next(i for i, row in enumerate(rows) if "in-sample" in row)
+    assert rows[place - 1].count("RMSE") == 2
+    names = rows[place].split()
+    assert names[names.index("in-sample") + 1] == "predicted"
 
 
 def test_entropy_is_taken_in_order_and_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -90,9 +102,13 @@ def test_entropy_is_taken_in_order_and_named(tmp_path: Path, capsys: pytest.Capt
     third = make_run(tmp_path / "logged", key="entropy/logged")
     assert run_law([first, second, third], output=str(tmp_path / "o.json")) == 0
     text = capsys.readouterr().out
-    assert "entropy: exact; 60 steps: exact" in text
-    assert "entropy: sampled (mean of -log p); 60 steps: nll" in text
-    assert "entropy: as logged; 60 steps: logged" in text
+    assert "exact: H: entropy of the training rollouts, exact\n" in text
+    assert "nll: H: entropy of the training rollouts, sampled, mean of -log p\n" in text
+    assert "logged: H: entropy of the training rollouts, as logged\n" in text
+    assert "steps: 60 iterations, the first 9 predict" in text.split("\n")  # all have that
+    assert "different scores or entropies" in text
+    assert out_of(tmp_path / "o.json")["entropy"] is None
+    assert out_of(tmp_path / "o.json")["score"] == "reward/mean"
     for found in out_of(tmp_path / "o.json")["runs"]:
         assert found["a"]["value"] == pytest.approx(0.4)
 
@@ -128,15 +144,44 @@ def evaluations(a: float, b: float, own_entropy: bool) -> list[dict]:
 @pytest.mark.parametrize("own", [True, False])
 def test_evaluations_as_score(own: bool, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run = make_run(tmp_path / "one", a=9, b=9, evaluations=evaluations(0.3, 1.0, own))
-    for score, b in (("avg@k", 1.0), ("test/avg@k", 1.0), ("ood/avg@k", 0.5)):
-        run_law([run], score=score, share=0.5, output=str(tmp_path / "o.json"))
+    entropy = "evaluation" if own else "rollouts"
+    for score, b in (("avg@k", 1.0), ("validation", 1.0), ("ood/avg@k", 0.5)):
+        run_law([run], score, 0.5, str(tmp_path / "o.json"), entropy)
         (found,) = out_of(tmp_path / "o.json")["runs"]
         assert found["steps"] == 6
         assert found["a"]["value"] == pytest.approx(0.3)
         assert found["b"]["value"] == pytest.approx(b)
         assert found["early"]["steps"] == 3
-    where = "of the evaluation" if own else "exact, of the next rollouts"
-    assert f"entropy: {where}; 6 steps" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    where = "the evaluation's samples of ood" if own else "the training rollouts, exact"
+    assert f"H: entropy of {where}\n" in text
+    assert "R: validation score, avg@k of ood\n" in text
+    assert "steps: 6 evaluations, the first 3 predict\n" in text
+
+
+def test_the_entropy_of_held_out_prompts_is_another_law(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """R = .8 - .2 exp(H), H of the rollouts; the evaluation's prompts keep their entropy."""
+    curve = entropies(60)
+    rows = [
+        {"iteration": e, "split": "test", "k": 8, "avg@k": 0.8 - 0.2 * math.exp(curve[e]),
+         "entropy": 0.6 + 0.1 * curve[e]}
+        for e in range(0, 60, 4)
+    ]  # fmt: skip
+    run = make_run(tmp_path / "one", a=9, b=9, evaluations=rows)
+    found = {}
+    for words in ([], ["--entropy", "evaluation"], ["--score", "training"]):
+        assert main(["law", run, *words, "--output", str(tmp_path / "o.json")]) == 0
+        (found[" ".join(words)],) = out_of(tmp_path / "o.json")["runs"]
+    own, other, training = found.values()
+    assert (own["a"]["value"], own["ceiling"]["value"]) == pytest.approx((0.2, 0.6))
+    assert (own["score"], own["entropy"], own["steps"]) == ("test/avg@k", "entropy/exact", 15)
+    assert own["notes"] == []
+    assert other["a"]["value"] > 1
+    assert other["entropy"] == "test/entropy"
+    assert (training["a"]["value"], training["score"]) == (pytest.approx(9), "reward/mean")
+    assert "R: validation score, avg@8 of test\n" in capsys.readouterr().out
 
 
 def test_a_misspelt_figure_of_the_evaluations_is_guessed(tmp_path: Path) -> None:
@@ -148,7 +193,10 @@ def test_a_misspelt_figure_of_the_evaluations_is_guessed(tmp_path: Path) -> None
 def test_too_few_steps_for_an_early_prediction(tmp_path: Path, capsys) -> None:
     run = make_run(tmp_path / "one", n=10)
     assert run_law([run], output=str(tmp_path / "o.json")) == 0
-    assert "No early prediction: share=0.15 of 10 steps are 2" in capsys.readouterr().out
+    assert (
+        "No early prediction: the first 15% of 10 steps are 2, and a fit needs 3; it takes a run "
+        "of 14 steps or more.\n"
+    ) in capsys.readouterr().out
     assert out_of(tmp_path / "o.json")["runs"][0]["early"] is None
 
 
@@ -205,7 +253,10 @@ def test_a_run_that_cannot_be_fitted_is_named_and_the_others_shown(
 ) -> None:
     good, short = make_run(tmp_path / "good"), make_run(tmp_path / "short", n=2)
     assert run_law([good, short], output=str(tmp_path / "o.json")) == 1
-    assert "short: not fitted: entropy has 2 steps" in capsys.readouterr().out
+    assert (
+        "short: not fitted: there are 2 steps, and two coefficients need 3"
+        in capsys.readouterr().out
+    )
     assert list(out_of(tmp_path / "o.json")["not_fitted"]) == ["short"]
     with pytest.raises(ValueError, match="run 'grpo': entropy has 2 steps"):
         run_law([short])
@@ -225,6 +276,7 @@ def test_a_score_that_never_moves_is_written_as_null(tmp_path: Path) -> None:
         ({"paths": []}, "law needs the directory of a run"),
         ({"share": 15.0}, "--share must be between 0 and 1, got 15.0; the paper's is 0.15"),
         ({"score": "reward/men"}, "run 'one', --score: unknown score 'reward/men'. Did you mean"),
+        ({"entropy": "entropy/exac"}, "--entropy: unknown entropy 'entropy/exac'. Did you mean"),
         ({"paths": ["nowhere"]}, "'nowhere' is neither a file nor a directory"),
     ],
 )
@@ -236,7 +288,7 @@ def test_bad_arguments(arguments: dict, words: str, tmp_path: Path) -> None:
 
 def test_a_run_without_entropy_or_reward(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one", key="other/key")
-    with pytest.raises(ValueError, match="run 'one' logs no entropy; the law needs one of entropy"):
+    with pytest.raises(ValueError, match=r"logs no entropy of its rollouts; .* one of entropy"):
         run_law([run])
     path = tmp_path / "two"
     path.mkdir()

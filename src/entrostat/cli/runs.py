@@ -121,29 +121,35 @@ def analyze_verb(args: list[str]) -> int:
 def law_verb(args: list[str]) -> int:
     """Fit the entropy law to runs."""
     text = (
-        "usage: entrostat law RUN [RUN...] [--score NAME] [--share X] [--output FILE.json]\n\n"
+        "usage: entrostat law RUN [RUN...] [--score NAME] [--entropy NAME] [--share X]\n"
+        "                         [--output FILE.json]\n\n"
         "Fit R = -a exp(H) + b to a run's entropy and score: coefficients and ceiling (the score\n"
         "at entropy 0) with 95% intervals, how well the first part of the run predicts the rest,\n"
         "and what speaks against the fit. With several sizes of model, coefficients by size.\n\n"
-        "  --score      a metric, or a figure of the evaluations as avg@k; default reward/mean\n"
-        "  --share      the part that predicts the rest; default 0.15\n\n"
+        "  --score      validation (avg@k of the first split), training (the mean reward), a\n"
+        "               metric, or a figure of the evaluations: avg@k, test/pass@k. Default:\n"
+        "               validation, or training where there are too few evaluations\n"
+        "  --entropy    rollouts (what is trained on), evaluation (the evaluation's samples), or\n"
+        "               a metric as entropy/nll. Default: rollouts\n"
+        "  --share      the first part, which predicts the rest, in whole steps; default 0.15\n\n"
         "Examples:\n"
         "  entrostat law runs/demo/grpo\n"
-        "  entrostat law runs/three_seeds/* --output laws.json\n"
+        "  entrostat law runs/law/* --score test/pass@k --entropy evaluation --output laws.json\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
     score, args = take(args, "score")
+    entropy, args = take(args, "entropy")
     share, args = take(args, "share")
     output, args = take(args, "output")
-    refuse_options(args, "entrostat law", ("score", "share", "output", "help"))
+    refuse_options(args, "entrostat law", ("score", "entropy", "share", "output", "help"))
     try:
         part = 0.15 if share is None else float(share)
     except ValueError:
         raise ValueError(f"--share must be a number between 0 and 1, got {share!r}") from None
     from ..study.laws import run_law
 
-    return run_law(args, score, part, output)
+    return run_law(args, score, part, output, entropy)
 
 
 def verl_config_verb(args: list[str]) -> int:

@@ -7,26 +7,36 @@ The law is empirical. `doubts` says in words where a run does not follow it. Two
 merely drift give a high R^2 too, so that R^2 alone is no proof.
 
 n steps are n pairs (H, R) in the order of training, not necessarily of consecutive iterations.
+`pairs_of` takes them out of a run: by default COV's, R the validation score and H the entropy of
+the training rollouts.
 """
 
 from .bootstrap import LawInterval
 from .doubts import ENTROPY_MOVED, P_LOW, R2_LOW, SIZES_FEW, STEPS_FEW
-from .early import EarlyPrediction, predict_early
+from .early import SHARE, EarlyPrediction, early_steps, predict_early
 from .fitting import EntropyLaw, fit
+from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
 from .size import LogLinear, SizeLaw, coefficients_by_size
+from .steps import LawError
 
 __all__ = [
     "ENTROPY_MOVED",
+    "EVALUATIONS_FEW",
     "P_LOW",
     "R2_LOW",
+    "SHARE",
     "SIZES_FEW",
     "STEPS_FEW",
     "EarlyPrediction",
     "EntropyLaw",
+    "LawError",
     "LawInterval",
     "LogLinear",
+    "Pairs",
     "SizeLaw",
     "coefficients_by_size",
+    "early_steps",
     "fit",
+    "pairs_of",
     "predict_early",
 ]

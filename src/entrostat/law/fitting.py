@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from .bootstrap import LawInterval, block_length, bootstrap
 from .doubts import ceiling_doubts, data_doubts, fit_doubts
-from .steps import Array, checked_steps, is_whole, moves, rms
+from .steps import Array, LawError, checked_steps, is_whole, moves, rms
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,9 @@ class EntropyLaw:
         a: score a unit of exp(H); above 0 where entropy is traded for score.
         b: score.
         ceiling: b - a, the score at H = 0.
-        rmse: root of the mean squared residual over the n steps, in units of the score.
+        rmse: in-sample: root of the mean squared residual over the n steps that were fitted, in
+            units of the score. The error of a prediction is `EarlyPrediction.rmse`, another
+            quantity, and the one that COV reports.
         r2: 1 - squared residuals / squared deviations of the score from its mean; NaN where the
             score never moved.
         entropy: [n] float64, nats a token, what was fitted.
@@ -107,9 +109,9 @@ class EntropyLaw:
 
         Fewer than 20 steps; entropy that moved by less than 0.1 nats, or rose; a at most 0, or its
         95% interval holding 0; R^2 below 0.7; a trend in the residuals (Spearman's correlation with
-        the step, p < 0.01); residuals of one sign in a row (Wald-Wolfowitz runs test, one-sided,
-        p < 0.01); a ceiling that lies further from the data than the data is wide, or above 1
-        where all scores are between 0 and 1.
+        the step, p < 0.01, exact up to 8 steps); residuals of one sign in a row (Wald-Wolfowitz
+        runs test, one-sided, p < 0.01); a ceiling that lies further from the data than the data is
+        wide, or above 1 where all scores are between 0 and 1.
         """
         return (*data_doubts(self), *fit_doubts(self), *ceiling_doubts(self))
 
@@ -125,9 +127,9 @@ def fit(entropy: ArrayLike, score: ArrayLike) -> EntropyLaw:
         The law; `interval()` gives what it is uncertain by, `doubts` where it does not hold.
 
     Raises:
-        ValueError: not two lists of equal length with 3 steps or more, a value that is not finite,
-            an entropy that cannot be nats a token (below 0 or above 20), an entropy that never
-            moves.
+        LawError: a ValueError; not two lists of equal length with 3 steps or more, a value that
+            is not finite, an entropy that cannot be nats a token (below 0 or above 20), an entropy
+            that never moves.
 
     Example:
         >>> from math import log
@@ -144,10 +146,8 @@ def fit_steps(where: str, h: Array, r: Array) -> EntropyLaw:
     x = np.exp(h)
     dx, dr = x - x.mean(), r - r.mean()
     if not moves(x):
-        raise ValueError(
-            f"{where}: entropy is {h[0]:g} at all {len(h)} steps, so that a and b cannot be told "
-            "apart; give steps between which entropy moves"
-        )
+        why = f"entropy is {h[0]:g} at all {len(h)} steps, so that a and b cannot be told apart"
+        raise LawError(where, f"{why}; give steps between which entropy moves", why)
     a = -float(dx @ dr / (dx @ dx))
     b = float(r.mean() + a * x.mean())
     residual = dr + a * dx

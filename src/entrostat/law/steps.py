@@ -9,45 +9,71 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+STEPS_LEAST = 3  # two coefficients, and something left over
 _ENTROPY_MOST = 20.0  # nats; e^20 words, more than any vocabulary has
 
 
+class LawError(ValueError):
+    """Steps that no law can be fitted to.
+
+    Attributes:
+        message: what is wrong and what to do, without the function's name.
+        why: the reason for a reader of results, who has no arguments to set: a clause.
+    """
+
+    def __init__(self, where: str, message: str, why: str = "") -> None:
+        super().__init__(f"{where}: {message}")
+        self.message, self.why = message, why or message
+
+
 def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Array, Array]:
-    """Both lists, checked and copied."""
+    """Both lists, checked and copied; `where` is what an error begins with.
+
+    Raises:
+        LawError: as `fit`, but for an entropy that never moves.
+    """
     out = []
     for name, values in (("entropy", entropy), ("score", score)):
         array = np.array(values, dtype=np.float64)
         if array.ndim != 1:
-            raise ValueError(
-                f"{where}: {name} must be one list of numbers, got the shape {array.shape}; give "
-                "one number a step"
+            raise LawError(
+                where,
+                f"{name} must be one list of numbers, got the shape {array.shape}; give one number "
+                "a step",
             )
         if not np.isfinite(array).all():
             place = int(np.flatnonzero(~np.isfinite(array))[0])
-            raise ValueError(
-                f"{where}: {name}[{place}] is {array[place]}; leave such steps out of both lists"
+            raise LawError(
+                where, f"{name}[{place}] is {array[place]}; leave such steps out of both lists"
             )
         out.append(array)
     h, r = out
     if len(h) != len(r):
-        raise ValueError(
-            f"{where}: entropy has {len(h)} steps and score {len(r)}; give both of the same steps"
+        raise LawError(
+            where, f"entropy has {len(h)} steps and score {len(r)}; give both of the same steps"
         )
-    if len(h) < 3:
-        raise ValueError(
-            f"{where}: entropy has {len(h)} steps; two coefficients need 3 or more to be fitted"
+    if len(h) < STEPS_LEAST:
+        need = f"two coefficients need {STEPS_LEAST} or more to be fitted"
+        raise LawError(
+            where, f"entropy has {len(h)} steps; {need}", f"there {_are(len(h))}, and {need}"
         )
     # exact entropies may round to a little below 0
     for bad, what in ((h < -1e-6, "below 0"), (h > _ENTROPY_MOST, f"above {_ENTROPY_MOST:g}")):
         if bad.any():
             place = int(np.flatnonzero(bad)[0])
-            raise ValueError(
-                f"{where}: entropy[{place}] is {h[place]:g}, {what}; give nats a token, not a sum "
-                "over tokens and not a log-prob"
+            raise LawError(
+                where,
+                f"entropy[{place}] is {h[place]:g}, {what}; give nats a token, not a sum over "
+                "tokens and not a log-prob",
+                f"an entropy of {h[place]:g} is {what}, which no entropy per token in nats can be",
             )
     for array in (h, r):
         array.flags.writeable = False
     return h, r
+
+
+def _are(count: int) -> str:
+    return {0: "is no step", 1: "is 1 step"}.get(count, f"are {count} steps")
 
 
 def moves(values: Array) -> bool:

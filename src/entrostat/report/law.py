@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..logs.run import Run
 from .figures import BLACK, BLUE, ORANGE, RED, Curve, Panel, Points
-from .runs import drawable, entropy_key
+from .runs import HUGE, last_ones
 
 if TYPE_CHECKING:
-    from ..law import EarlyPrediction, EntropyLaw
+    from ..law import EarlyPrediction, EntropyLaw, Pairs
 
-SHARE = 0.15  # of the steps, for the early prediction
 LEVEL = 0.95
 POINTS = 400
 
@@ -33,100 +32,111 @@ class LawSection:
     """What the page says of the law.
 
     Attributes:
-        steps: iterations fitted.
-        entropy: which entropy.
+        steps: what was fitted, "30 evaluations".
+        entropy: which entropy, in words.
+        score: which score, in words.
+        notes: why another than COV's, what is left out.
         panel: the figure; None where no fit is possible.
         tiles: the fit's figures.
         doubts: of the fit.
         why: why there is no fit; empty where there is one.
         early: figures of the early prediction.
-        early_steps: iterations that it was fitted to.
+        early_steps: what it was fitted to, "5 evaluations".
         early_doubts: of the early prediction.
         early_why: why there is none; empty where there is one.
     """
 
-    steps: int
-    entropy: str
+    steps: str = ""
+    entropy: str = ""
+    score: str = ""
+    notes: tuple[str, ...] = ()
     panel: Panel | None = None
     tiles: tuple[Tile, ...] = ()
     doubts: tuple[str, ...] = ()
     why: str = ""
     early: tuple[Tile, ...] = ()
-    early_steps: int = 0
+    early_steps: str = ""
     early_doubts: tuple[str, ...] = ()
     early_why: str = ""
 
 
 def law_of(run: Run) -> LawSection:
-    """Fit the law to an iteration's entropy and mean reward."""
-    from ..law import fit, predict_early
+    """Fit the law to the entropy and score that `entrostat law` takes by default."""
+    from ..law import SHARE, LawError, early_steps, fit, pairs_of, predict_early
 
-    key = entropy_key(run)
-    kind = {"entropy/exact": "exact", "entropy/nll": "estimated (NLL)"}.get(key or "", "as logged")
-    if key is None:
-        return LawSection(0, kind, why="No entropy is logged.")
-    entropy, score = (dict(zip(*drawable(run, name), strict=True)) for name in (key, "reward/mean"))
-    if not score:
-        return LawSection(0, kind, why="No mean reward is logged.")
-    both = [i for i in entropy if i in score]
-    h, r = [entropy[i] for i in both], [score[i] for i in both]
     try:
-        law = fit(h, r)
-        interval = law.interval(LEVEL).ceiling
-        doubts = law.doubts
-    except ValueError as error:
-        return LawSection(len(both), kind, why=f"No fit: {error}.")
+        pairs = _drawable(pairs_of(run))
+    except LawError as error:
+        return LawSection(why=f"No fit: {error.why}.")
+    n = len(pairs.score)
+    said = LawSection(_counted(n, pairs.point), pairs.entropy_is, pairs.score_is, pairs.notes)
+    try:
+        law = fit(pairs.entropy, pairs.score)
+    except LawError as error:
+        return replace(said, why=f"No fit: {error.why}.")
+    interval = law.interval(LEVEL).ceiling
     early: EarlyPrediction | None = None
     why = ""
     try:
-        early = predict_early(h, r, SHARE, end=max(1, len(h) // 10))
-    except ValueError as error:
-        why = f"No early prediction: {error}."
-    x = [math.exp(v) for v in h]
-    return LawSection(
-        len(both),
-        kind,
-        _panel(x, r, law, interval, early),
-        _tiles(law, interval),
-        doubts,
-        "",
-        _early_tiles(early) if early else (),
-        early.steps if early else 0,
-        tuple(d for d in early.doubts if d not in doubts) if early else (),
-        why,
+        end = min(last_ones(n), max(1, n - early_steps(n)))
+        early = predict_early(pairs.entropy, pairs.score, SHARE, end)
+    except LawError as error:
+        why = f"No early prediction: {error.why}."
+    return replace(
+        said,
+        panel=_panel(pairs, law, interval, early),
+        tiles=_tiles(law, interval, early, pairs.point),
+        doubts=law.doubts,
+        early=_early_tiles(early, pairs.point) if early else (),
+        early_steps=_counted(early.steps, pairs.point) if early else "",
+        early_doubts=tuple(d for d in early.doubts if d not in law.doubts) if early else (),
+        early_why=why,
     )
 
 
+def _drawable(pairs: Pairs) -> Pairs:
+    """Without what no axis could show."""
+    both = zip(pairs.entropy, pairs.score, strict=True)
+    kept = [(h, r) for h, r in both if abs(h) < HUGE and abs(r) < HUGE]
+    return replace(pairs, entropy=tuple(h for h, _ in kept), score=tuple(r for _, r in kept))
+
+
+def _counted(count: int, point: str) -> str:
+    return f"{count} {point}" + "s" * (count != 1)
+
+
 def _panel(
-    x: Sequence[float],
-    r: Sequence[float],
-    law: EntropyLaw,
-    interval: tuple[float, float],
-    early: EarlyPrediction | None,
+    pairs: Pairs, law: EntropyLaw, interval: tuple[float, float], early: EarlyPrediction | None
 ) -> Panel:
+    x, r = [math.exp(h) for h in pairs.entropy], pairs.score
     span = (max(r) - min(r)) or 1.0
-    low, high = min(r) - 1.25 * span, max(r) + 1.25 * span  # a wild line must not set the axis
+    # the axis holds the data, the ceiling and its interval; lines end with it
+    held = [*r, *(v for v in (law.ceiling, *interval) if abs(v) < HUGE)]
+    low, high = min(min(held), min(r) - 1.25 * span), max(max(held), max(r) + 1.25 * span)
     first = early.steps if early else 0
-    curves = [_line("fit", law, x, low, high, BLACK, "-", 1.9)]
+    curves = [_line("fit, in-sample", law, x, low, high, BLACK, "-", 1.9)]
     if early:
-        curves.append(_line(f"fit of the first {first}", early.law, x, low, high, RED, "--", 1.4))
+        name = f"fit of the first {first}, predicting"
+        curves.append(_line(name, early.law, x, low, high, RED, "--", 1.4))
     ends = [min(max(v, low), high) for v in interval]
     if ends[0] < ends[1]:
         curves.append(Curve(f"ceiling, {LEVEL:.0%} interval", [1, 1], ends, BLACK, "-", 4.5))
     clouds = []
+    points = f"{pairs.point}s"
     for label, start, end, color in (
-        (f"first {first} iterations" if first else "", 0, first, ORANGE),
-        ("later ones" if first else "iterations", first, len(x), BLUE),
+        (f"first {first} {points}" if first else "", 0, first, ORANGE),
+        ("later ones" if first else points, first, len(x), BLUE),
     ):
         step = max(1, math.ceil((end - start) / POINTS))
         if end > start:
             clouds.append(Points(label, x[start:end:step], r[start:end:step], color))
     return Panel(
         "Score against exp(entropy)",
-        "One point an iteration; the law is a straight line here, and its end at exp(H) = 1 "
-        "(no entropy left) the ceiling, with its interval as a bar. Training goes from right to "
-        "left.",
-        "mean reward",
+        f"One point an {pairs.point}; the law is a straight line here, and its end at exp(H) = 1 "
+        "(no entropy left) the ceiling, with its interval as a bar. The solid line is fitted to "
+        "all points (in-sample), the broken one to the first and predicts the later ones. Training "
+        "goes from right to left.",
+        "mean reward" if pairs.score_key == "reward/mean" else pairs.score_key,
         tuple(curve for curve in curves if curve is not None),
         points=tuple(clouds),
         across="exp(entropy)",
@@ -149,23 +159,31 @@ def _line(
     return Curve(label, ends, [law.b - law.a * v for v in ends], color, dash, width)
 
 
-def _tiles(law: EntropyLaw, interval: tuple[float, float]) -> tuple[Tile, ...]:
+def _tiles(
+    law: EntropyLaw, interval: tuple[float, float], early: EarlyPrediction | None, point: str
+) -> tuple[Tile, ...]:
+    """The fit; its in-sample error beside that of the prediction, which is another quantity."""
+    rest = ("—", "none") if early is None else (
+        f"{early.rmse:.2g}", f"of the later {early.rest}, from the first {early.steps}"
+    )  # fmt: skip
     r2 = "—" if math.isnan(law.r2) else f"{law.r2:.2f}"
     return (
         Tile("Ceiling b - a", f"{law.ceiling:.3g}", f"{LEVEL:.0%}: {_to(*interval)}"),
         Tile("a", f"{law.a:.3g}", "score a unit of exp(H)"),
         Tile("b", f"{law.b:.3g}", "score"),
-        Tile("RMSE", f"{law.rmse:.2g}", "of the score"),
         Tile("R²", r2, "share of the score's variance"),
+        Tile("RMSE, in-sample", f"{law.rmse:.2g}", f"of all {_counted(len(law.score), point)}"),
+        Tile("RMSE, predicted", *rest),
     )
 
 
-def _early_tiles(early: EarlyPrediction) -> tuple[Tile, ...]:
-    last = f"last {early.end} iterations" if early.end > 1 else "last iteration"
+def _early_tiles(early: EarlyPrediction, point: str) -> tuple[Tile, ...]:
+    first = _counted(early.steps, point)
+    last = f"last {early.end} {point}s" if early.end > 1 else f"last {point}"
     return (
-        Tile("Ceiling, predicted early", f"{early.ceiling:.3g}", f"from {early.steps} iterations"),
+        Tile("Ceiling, predicted early", f"{early.ceiling:.3g}", f"from {first}"),
         Tile("Error at the end", f"{early.end_error:+.3g}", f"predicted - seen, {last}"),
-        Tile("RMSE of the rest", f"{early.rmse:.2g}", f"of {early.rest} iterations"),
+        Tile("RMSE, predicted", f"{early.rmse:.2g}", f"of the later {early.rest}"),
         Tile("RMSE without the law", f"{early.rmse_stay:.2g}", "saying that the score stays"),
         Tile("Entropy seen", f"{early.reached:.0%}", "of the range of exp(H)"),
     )

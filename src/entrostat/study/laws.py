@@ -1,8 +1,8 @@
 """The entropy law over finished runs: `entrostat law RUN...`.
 
-Score and entropy are of the same policy. A metric of iteration i is of the rollouts of i, as is the
-entropy beside it. An evaluation after iteration e brings its own entropy, on its own prompts; where
-it does not, that of the rollouts of iteration e + 1, which that same policy samples.
+`law.pairs_of` takes entropy and score out of a run. Two errors are printed beside each other, which
+are different quantities: in-sample, of the fit at the steps that it was fitted to, and of the
+prediction of later steps by a fit to the first.
 """
 
 from __future__ import annotations
@@ -15,28 +15,24 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from .._names import unknown
 from ..law import (
+    SHARE,
     EarlyPrediction,
     EntropyLaw,
+    LawError,
     LawInterval,
+    Pairs,
     SizeLaw,
     coefficients_by_size,
+    early_steps,
     fit,
+    pairs_of,
     predict_early,
 )
 from ..logs.importers import read
-from ..logs.run import Run, number
-from ..report.runs import labels
+from ..logs.run import Run
+from ..report.runs import labels, last_ones
 
-SCORE = "reward/mean"
-# one step of a score that is a batch's mean is noise; COV evaluates on whole test sets
-END_SHARE = 0.1
-_ENTROPIES = {
-    "entropy/exact": "exact",
-    "entropy/nll": "sampled (mean of -log p)",
-    "entropy/logged": "as logged",
-}
 _NOMINAL = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 _EMBEDDING = re.compile(r"(^|\.)(embed_\w+|wte|wpe|lm_head|word_embeddings\w*|embed_out)\.")
 
@@ -48,7 +44,7 @@ class RunLaw:
     Attributes:
         name: of the run, different from the others'.
         run: what was read.
-        entropy: which entropy, in words.
+        pairs: which entropy, which score.
         law: the fit.
         interval: its 95% intervals.
         early: the prediction from the first steps; None where there are too few.
@@ -59,7 +55,7 @@ class RunLaw:
 
     name: str
     run: Run
-    entropy: str
+    pairs: Pairs
     law: EntropyLaw
     interval: LawInterval
     early: EarlyPrediction | None
@@ -69,112 +65,69 @@ class RunLaw:
 
 
 def run_law(
-    paths: list[str], score: str | None = None, share: float = 0.15, output: str | None = None
+    paths: list[str],
+    score: str | None = None,
+    share: float = SHARE,
+    output: str | None = None,
+    entropy: str | None = None,
 ) -> int:
     """Fit R = -a exp(H) + b to each run, print a table and what speaks against it.
 
     Args:
         paths: run directories, or what another trainer left (`logs.importers`).
-        score: R: a metric of metrics.jsonl, or a figure of the evaluations such as "avg@k", of
-            their first split, or "SPLIT/avg@k". None takes "reward/mean".
+        score: R, as `law.pairs_of` takes it; None is COV's, the validation score, or the training
+            reward where a run has too few evaluations.
         share: share of the steps that the early prediction is fitted to.
         output: file that gets the same as JSON.
+        entropy: H, as `law.pairs_of` takes it; None is COV's, of the training rollouts.
 
     Returns:
         0, or 1 where a run among several could not be fitted.
 
     Raises:
-        ValueError: no run, no such score, a bad share, or nothing could be fitted.
+        ValueError: no run, no such score or entropy, a bad share, or nothing could be fitted.
     """
     if not paths:
         raise ValueError("law needs the directory of a run, or of several")
     if not 0 < share < 1:
         raise ValueError(f"--share must be between 0 and 1, got {share!r}; the paper's is 0.15")
-    key = SCORE if score is None else score
     runs = [read(path) for path in paths]
     found: list[RunLaw] = []
-    failed: dict[str, str] = {}
+    failed: dict[str, LawError] = {}
     for run, name in zip(runs, labels(runs), strict=True):
-        steps = _steps_of(run, key)
         try:
-            found.append(_law_of(run, name, *steps, share=share))
-        except ValueError as error:
-            failed[name] = str(error).removeprefix("law.fit: ")
+            found.append(_law_of(run, name, pairs_of(run, entropy, score), share))
+        except LawError as error:
+            failed[name] = error
     if not found:
-        raise ValueError("; ".join(f"run {name!r}: {why}" for name, why in failed.items()))
+        texts = (f"run {name!r}: {error.message}" for name, error in failed.items())
+        raise ValueError("; ".join(texts))
+    why = {name: error.why for name, error in failed.items()}
     sizes = _size_law(found)
-    _print(found, failed, sizes, key, share)
+    _print(found, why, sizes, share)
     if output is not None:
         file = Path(output)
         file.parent.mkdir(parents=True, exist_ok=True)
-        data = _json(found, failed, sizes, key, share)
+        data = _json(found, why, sizes, share)
         file.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         print(f"written: {file}")
     return 1 if failed else 0
 
 
-def _steps_of(run: Run, key: str) -> tuple[str, list[float], list[float]]:
-    """Which entropy, its values, and the score's of the same policies."""
-    entropy_key = next((k for k in _ENTROPIES if run.series(k)[0]), None)
-    logged = dict(zip(*run.series(entropy_key), strict=True)) if entropy_key else {}
-    where = _ENTROPIES.get(entropy_key or "", "")
-    scores = dict(zip(*run.series(key), strict=True))
-    rows = [] if scores else _evaluations(run, key)
-    own = [number(row.get("entropy")) for row, _ in rows]
-    known = [h for h in own if h is not None]
-    if rows and len(known) == len(rows):
-        return "of the evaluation", known, [value for _, value in rows]
-    if not logged:
-        raise ValueError(
-            f"run {run.name!r} logs no entropy; the law needs one of {', '.join(_ENTROPIES)}"
-        )
-    if rows:
-        # the policy after iteration e is the one that iteration e + 1 samples from
-        scores = {row["iteration"] + 1: value for row, value in rows}
-        where += ", of the next rollouts"
-    both = sorted(scores.keys() & logged.keys())
-    return where, [logged[i] for i in both], [scores[i] for i in both]
-
-
-def _evaluations(run: Run, key: str) -> list[tuple[dict[str, Any], float]]:
-    """Rows of one split's evaluations that have the figure, with it, in order."""
-    splits = list(dict.fromkeys(str(row.get("split")) for row in run.evaluation))
-    split, _, figure = key.rpartition("/")
-    if not split and splits:
-        split = splits[0]
-    rows = [row for row in run.evaluation if str(row.get("split")) == split]
-    pairs = [(row, number(row.get(figure))) for row in rows]
-    kept = [(row, value) for row, value in pairs if value is not None]
-    if kept:
-        return kept
-    figures = {k for row in run.evaluation for k in row if k.endswith("@k")}
-    names = {f"{s}/{f}" for s in splits for f in figures} | figures
-    metrics = {
-        k for row in run.metrics for k, v in row.items() if "/" in k and number(v) is not None
-    }
-    if key == SCORE:
-        raise ValueError(
-            f"run {run.name!r} logs no {SCORE}; name another score with --score: "
-            f"{', '.join(sorted(metrics | names))}"
-        )
-    raise ValueError(f"run {run.name!r}, --score: {unknown('score', key, metrics | names)}")
-
-
-def _law_of(
-    run: Run, name: str, which: str, entropy: list[float], score: list[float], share: float
-) -> RunLaw:
-    law = fit(entropy, score)
-    early, doubts = None, list(law.doubts)
+def _law_of(run: Run, name: str, pairs: Pairs, share: float) -> RunLaw:
+    law = fit(pairs.entropy, pairs.score)
+    n, early, doubts = len(pairs.score), None, list(law.doubts)
+    # one step of a score that is a batch's mean is noise; COV evaluates on whole test sets
+    end = min(last_ones(n), max(1, n - early_steps(n, share)))
     try:
-        end = max(1, int(END_SHARE * len(entropy)))
-        early = predict_early(entropy, score, share, end)
-    except ValueError as error:
-        doubts.append(f"No early prediction: {str(error).removeprefix('predict_early: ')}.")
+        early = predict_early(law.entropy, law.score, share, end)
+    except LawError as error:
+        doubts.append(f"No early prediction: {error.why}.")
     else:
         # what the early law doubts of itself is of few steps by design
         doubts += [d for d in early.doubts if not d.startswith("Of the first")]
     size, counted = _size_of(run)
-    return RunLaw(name, run, which, law, law.interval(), early, tuple(doubts), size, counted)
+    return RunLaw(name, run, pairs, law, law.interval(), early, tuple(doubts), size, counted)
 
 
 def _size_of(run: Run) -> tuple[float | None, bool]:
@@ -227,16 +180,22 @@ def _size_law(found: Sequence[RunLaw]) -> tuple[list[RunLaw], SizeLaw, tuple[str
     if len(known) < len(found):
         out = [run.name for run in found if run.size is None]
         doubts.append(f"Left out, their model's size is unknown: {', '.join(out)}.")
+    if not _alike(known):
+        doubts.append("The runs are fitted to different scores or entropies, which moves a and b.")
     if len({run.run.task for run in known}) > 1:
         doubts.append("The runs have different tasks, which move a and b as well.")
     return known, law, tuple(doubts)
+
+
+def _alike(found: Sequence[RunLaw]) -> bool:
+    """Whether all runs are fitted to one entropy and one score."""
+    return len({(one.pairs.entropy_key, one.pairs.score_key) for one in found}) < 2
 
 
 def _print(
     found: Sequence[RunLaw],
     failed: dict[str, str],
     sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None,
-    key: str,
     share: float,
 ) -> None:
     from rich import box
@@ -245,13 +204,15 @@ def _print(
     from rich.table import Table
 
     console = Console()
+    of_all, of_one = _shared([_basis(one) for one in found])
+    for text in of_all:
+        print(text)
     table = Table(
-        title=f"R = -a exp(H) + b   R: {escape(key)}, H: nats a token\n"
-        "below each coefficient its 95% interval",
+        title="R = -a exp(H) + b\nbelow each coefficient its 95% interval",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     table.add_column("run", overflow="fold")
-    for column in ("a", "b", "ceiling", "RMSE", "R²", f"first {share:.0%}", "at end"):
+    for column in ("a", "b", "ceiling", "R²", "RMSE\nin-sample", "RMSE\npredicted", "at end"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in found:
         law, early = one.law, one.early
@@ -261,22 +222,28 @@ def _print(
             _coefficient(law.a, span.a),
             _coefficient(law.b, span.b),
             _coefficient(law.ceiling, span.ceiling),
-            f"{law.rmse:.3f}",
             f"{law.r2:.2f}" if isfinite(law.r2) else "-",
+            f"{law.rmse:.3f}",
             "-" if early is None else f"{early.rmse:.3f}\n[dim]({early.rmse_stay:.3f})[/]",
             "-" if early is None else f"{early.end_error:+.3f}",
         )
     console.print(table)
     print(
-        "ceiling: b - a, the score at H = 0\n"
-        f"first {share:.0%}: RMSE on the later steps of a law fitted to those (in brackets: of\n"
-        "saying that the score stays); at end: predicted minus seen, mean of the last tenth\n"
-        "intervals: bootstrap of blocks of consecutive steps, seed 0"
+        "ceiling: b - a, the score at H = 0; intervals: bootstrap of blocks of consecutive\n"
+        "steps, seed 0\n"
+        "in-sample: error of the fit at the steps that it was fitted to (COV prints none)\n"
+        f"predicted: error at the later steps of a law fitted to the first {100 * share:g}% (in\n"
+        "brackets: of saying that the score stays); COV's .9% and 1.2% are of this kind\n"
+        "at end: predicted minus seen, mean of the last fifteenth"
     )
-    data = {one.name: f"entropy: {one.entropy}; {len(one.law.entropy)} steps" for one in found}
-    for text in dict.fromkeys(data.values()):
-        names = [name for name, other in data.items() if other == text]
-        print(text if len(names) == len(found) else f"{text}: {', '.join(names)}")
+    for one, own in zip(found, of_one, strict=True):
+        for text in own:
+            print(f"{one.name}: {text}")
+    if not _alike(found):
+        print(
+            "The runs are fitted to different scores or entropies; their coefficients cannot be "
+            "compared."
+        )
     for one in found:
         for doubt in one.doubts:
             print(f"{one.name}: {doubt}")
@@ -286,6 +253,20 @@ def _print(
         _print_sizes(console, *sizes)
     for name, why in failed.items():
         print(f"{name}: not fitted: {why}")
+
+
+def _basis(one: RunLaw) -> list[str]:
+    """What the law is fitted to, and why to that."""
+    pairs, n = one.pairs, len(one.law.entropy)
+    point = pairs.point + "s" * (n != 1)
+    steps = f"{n} {point}" + ("" if one.early is None else f", the first {one.early.steps} predict")
+    return [f"R: {pairs.score_is}", f"H: {pairs.entropy_is}", f"steps: {steps}", *pairs.notes]
+
+
+def _shared(texts: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Lines that all have, and what else each has."""
+    common = [line for line in texts[0] if all(line in other for other in texts)]
+    return common, [[line for line in own if line not in common] for own in texts]
 
 
 def _print_sizes(
@@ -324,12 +305,16 @@ def _json(
     found: Sequence[RunLaw],
     failed: dict[str, str],
     sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None,
-    key: str,
     share: float,
 ) -> dict[str, Any]:
+    scores, entropies = (
+        {one.pairs.score_key for one in found}, {one.pairs.entropy_key for one in found}
+    )  # fmt: skip
     return {
         "law": "R = -a exp(H) + b",
-        "score": key,
+        # of all runs, null where they differ
+        "score": scores.pop() if len(scores) == 1 else None,
+        "entropy": entropies.pop() if len(entropies) == 1 else None,
         "share": share,
         "runs": [_run_json(one) for one in found],
         "not_fitted": failed,
@@ -338,12 +323,16 @@ def _json(
 
 
 def _run_json(one: RunLaw) -> dict[str, Any]:
-    law, span, early = one.law, one.interval, one.early
+    law, span, early, pairs = one.law, one.interval, one.early, one.pairs
     return {
         "run": one.name,
         "path": str(one.run.path),
         "methods": one.run.methods,
-        "entropy": one.entropy,
+        "score": pairs.score_key,
+        "score_is": pairs.score_is,
+        "entropy": pairs.entropy_key,
+        "entropy_is": pairs.entropy_is,
+        "notes": list(pairs.notes),
         "steps": len(law.entropy),
         "a": {"value": law.a, "interval": list(span.a)},
         "b": {"value": law.b, "interval": list(span.b)},

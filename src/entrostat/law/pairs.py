@@ -1,0 +1,263 @@
+"""Which entropy and which score of a run the law is fitted to, both of the same policies.
+
+COV's R is the validation score and its H the entropy of the training rollouts (2.4); these are the
+defaults. Other entropies and scores give other laws: prompts that are not trained on keep another
+entropy, and the training reward is of the prompts just trained on.
+
+What is logged of the rollouts of iteration i is of the policy after i - 1 iterations, an evaluation
+after iteration e is of the policy after e: pairs are joined by policy, so that an evaluation goes
+with the rollouts of iteration e + 1 and the one after the last iteration with none. COV does not
+say which it takes; veRL, which trained its models, logs at a step the entropy before the step's
+updates and the validation after them.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING
+
+from .._names import unknown
+from ..logs.run import number
+from .steps import LawError
+
+if TYPE_CHECKING:
+    from ..logs.run import Run
+
+TRAINING = "reward/mean"
+FIGURE = "avg@k"
+EVALUATIONS_FEW = 14  # of fewer, the first 15% are fewer than the 3 steps that a fit needs
+ROLLOUTS = {
+    "entropy/exact": "exact",
+    "entropy/nll": "sampled, mean of -log p",
+    "entropy/logged": "as logged",
+}
+# other trainers' figures of evaluations, which they log beside those of the rollouts
+_EVALUATED = re.compile(r"eval[_/]|val-(core|aux)/")
+_FOREIGN_SCORE = re.compile(r"eval_reward$|val-core/")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """n pairs (H, R) of the same policies, in the order of training.
+
+    Attributes:
+        entropy: [n] H, nats a token.
+        score: [n] R.
+        entropy_key: metric, or SPLIT/entropy of the evaluations.
+        score_key: metric, or SPLIT/FIGURE of the evaluations.
+        entropy_is: H in words.
+        score_is: R in words.
+        point: what a pair is of: "iteration" or "evaluation".
+        notes: sentences: why another entropy or score than COV's, what is left out.
+    """
+
+    entropy: tuple[float, ...]
+    score: tuple[float, ...]
+    entropy_key: str
+    score_key: str
+    entropy_is: str
+    score_is: str
+    point: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A figure by policy: the number of iterations that made it -> value."""
+
+    key: str
+    words: str
+    values: dict[int, float]
+    evaluated: bool
+
+
+def pairs_of(run: Run, entropy: str | None = None, score: str | None = None) -> Pairs:
+    """Take entropy and score out of a run.
+
+    Args:
+        run: the run.
+        entropy: "rollouts" (exact, else sampled, else as logged), "evaluation" (of the evaluation's
+            samples), or a metric's name. None takes "rollouts", and "evaluation" where there are
+            none.
+        score: "validation" (avg@k of the first split evaluated; of other trainers eval_reward or
+            val-core/...), "training" (reward/mean), a metric's name, or a figure of the
+            evaluations such as "pass@k", of the first split, or "SPLIT/pass@k". None takes
+            "validation", and "training" where fewer than 14 evaluations pair with an entropy and
+            there are more iterations than that; a note says so.
+
+    Raises:
+        LawError: the run logs no such entropy or score.
+        ValueError: a name that is unknown; it names the nearest.
+    """
+    if score is not None:
+        return _join(run, entropy, _score(run, score))
+    validation, training = (
+        None if figure is None else _join(run, entropy, figure)
+        for figure in (_validation(run), _training(run))
+    )  # fmt: skip
+    most = 0 if training is None else len(training.score)
+    if validation is not None and len(validation.score) >= min(EVALUATIONS_FEW, most):
+        return validation
+    if training is None:
+        raise _no_score(run)
+    count = 0 if validation is None else len(validation.score)
+    few = {0: "no evaluation", 1: "1 evaluation"}.get(count, f"{count} evaluations")
+    note = (
+        f"R is the training reward, not COV's validation score: the run has {few} with an entropy "
+        f"of the same policy, and a fit that also predicts from its first 15% takes "
+        f"{EVALUATIONS_FEW} or more; eval.every says how often a run evaluates."
+    )
+    return replace(training, notes=(note, *training.notes))
+
+
+def _join(run: Run, entropy: str | None, score: _Figure) -> Pairs:
+    """The pairs of a score and the entropy asked for."""
+    split = score.key.rpartition("/")[0] if score.evaluated else None
+    h, notes = _entropy(run, entropy, split)
+    policies, taken = sorted(h.values), []
+    for policy, following in pairwise([*sorted(score.values), inf]):
+        place = bisect_left(policies, policy)
+        # a log may have a line every few steps only: then the next rollouts before the next score
+        near = following if score.evaluated and not h.evaluated else policy + 1
+        if place < len(policies) and policies[place] < near:
+            taken.append((policies[place], policy))
+    if lost := len(score.values) - len(taken):
+        what = ("evaluation" if score.evaluated else "iteration") + "s" * (lost > 1)
+        notes += (f"Left out: {lost} {what} whose policy has no such entropy.",)
+    return Pairs(
+        tuple(h.values[i] for i, _ in taken), tuple(score.values[j] for _, j in taken),
+        h.key, score.key, h.words, score.words,
+        "evaluation" if score.evaluated or h.evaluated else "iteration", notes,
+    )  # fmt: skip
+
+
+def _entropy(run: Run, name: str | None, split: str | None) -> tuple[_Figure, tuple[str, ...]]:
+    """The entropy asked for, of the split that the score is of, and why it is another."""
+    if name in (None, "rollouts"):
+        for key, kind in ROLLOUTS.items():
+            figure = _metric(run, key, f"entropy of the training rollouts, {kind}")
+            if figure is not None:
+                return figure, ()
+        if name is None and (own := _evaluation_entropy(run, split)) is not None:
+            return own, (
+                "H is the entropy of the evaluation's samples, not COV's of the training rollouts: "
+                "the run logs none of these.",
+            )
+        raise LawError(
+            f"run {run.name!r}",
+            f"logs no entropy of its rollouts; the law needs one of {', '.join(ROLLOUTS)}",
+            "no entropy is logged",
+        )
+    if name == "evaluation":
+        own = _evaluation_entropy(run, split)
+        if own is None:
+            raise LawError(
+                f"run {run.name!r}",
+                "no evaluation logs its entropy; --entropy rollouts takes that of the rollouts",
+                "no evaluation logs its entropy",
+            )
+        return own, ()
+    figure = _metric(run, name)
+    if figure is None:
+        names = {"rollouts", "evaluation"} | {key for key in _metrics(run) if "entropy" in key}
+        raise ValueError(f"run {run.name!r}, --entropy: {unknown('entropy', name, names)}")
+    return figure, ()
+
+
+def _score(run: Run, name: str) -> _Figure:
+    """The score asked for by name."""
+    if name == "validation":
+        figure = _validation(run)
+        if figure is None:
+            raise LawError(
+                f"run {run.name!r}",
+                "logs no evaluation (eval.every says how often a run evaluates); --score training "
+                "takes the training reward",
+                "no evaluation is logged",
+            )
+        return figure
+    if name in ("training", TRAINING):
+        figure = _training(run)
+        if figure is None:
+            raise _no_score(run)
+        return figure
+    figure = _metric(run, name) or _evaluation(run, name)
+    if figure is None:
+        raise ValueError(f"run {run.name!r}, --score: {unknown('score', name, _scores(run))}")
+    return figure
+
+
+def _no_score(run: Run) -> LawError:
+    names = ", ".join(sorted(_scores(run) - {"validation", "training"}))
+    return LawError(
+        f"run {run.name!r}",
+        f"logs no {TRAINING}; name another score with --score: {names}",
+        "no score is logged, neither evaluations nor a mean reward",
+    )
+
+
+def _validation(run: Run) -> _Figure | None:
+    """avg@k of the first split; else what another trainer's log calls its evaluation."""
+    own = _evaluation(run, FIGURE)
+    foreign = [key for key in _metrics(run) if _FOREIGN_SCORE.match(key)]
+    return own or (_metric(run, foreign[0], f"validation score, {foreign[0]}") if foreign else None)
+
+
+def _training(run: Run) -> _Figure | None:
+    """The mean reward of the rollouts."""
+    return _metric(run, TRAINING, f"training reward, {TRAINING}")
+
+
+def _metric(run: Run, key: str, words: str = "") -> _Figure | None:
+    """A metric by policy; None where it is not logged."""
+    evaluated = _EVALUATED.match(key) is not None
+    made = 0 if evaluated else -1
+    values = {i + made: value for i, value in zip(*run.series(key), strict=True)}
+    return _Figure(key, words or key, values, evaluated) if values else None
+
+
+def _evaluation(run: Run, name: str) -> _Figure | None:
+    """A figure of the evaluations, FIGURE of the first split or SPLIT/FIGURE, by policy."""
+    splits = _splits(run)
+    split, _, figure = name.rpartition("/")
+    split = split or next(iter(splits), "")
+    rows = [row for row in run.evaluation if str(row.get("split")) == split]
+    found = [(row, number(row.get(figure))) for row in rows]
+    values = {row["iteration"]: value for row, value in found if value is not None}
+    if not values:
+        return None
+    k = next((number(row.get("k")) for row, value in found if value is not None), None)
+    shown = figure if k is None else figure.replace("@k", f"@{k:g}")
+    return _Figure(f"{split}/{figure}", f"validation score, {shown} of {split}", values, True)
+
+
+def _evaluation_entropy(run: Run, split: str | None) -> _Figure | None:
+    """The entropy of the evaluation's own samples: of a split, else of the first."""
+    known = split if split in _splits(run) else next(iter(_splits(run)), "")
+    figure = _evaluation(run, f"{known}/entropy") or _metric(run, "eval_entropy")
+    if figure is None:
+        return None
+    of = f" of {known}" if known else f", {figure.key}"
+    return replace(figure, words=f"entropy of the evaluation's samples{of}")
+
+
+def _splits(run: Run) -> list[str]:
+    return list(dict.fromkeys(str(row.get("split")) for row in run.evaluation))
+
+
+def _metrics(run: Run) -> list[str]:
+    """Names of the metrics that have a number, in order of appearance."""
+    rows = run.metrics
+    return list(dict.fromkeys(k for row in rows for k, v in row.items() if number(v) is not None))
+
+
+def _scores(run: Run) -> set[str]:
+    """All that --score takes."""
+    figures = {key for row in run.evaluation for key in row if key.endswith("@k")}
+    of_splits = {f"{split}/{figure}" for split in _splits(run) for figure in figures}
+    metrics = {key for key in _metrics(run) if "/" in key or key.startswith("eval_")}
+    return {"validation", "training"} | metrics | figures | of_splits
