@@ -1,4 +1,7 @@
-"""The recipes of the papers: each builds, fits its host's settings, and its three files agree."""
+"""The recipes of the papers: each builds, fits its host's settings, and its three files agree.
+
+So does each row of README.md, which is one of the files and a few flags.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,25 @@ import importlib.util
 import itertools
 import json
 import re
-import tomllib
+import shlex
 import warnings
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import entrostat as es
-from entrostat.config import TrainConfig, from_dict, load
+from entrostat.cli.flags import dataclass_flags
+from entrostat.config import TrainConfig, apply_open_flags, from_dict, load, take_open_flags
 from entrostat.dynamics.estimators import ESTIMATORS
 from entrostat.hosts.lab.loop import FIELDS
 from entrostat.method import METHODS as METHOD_CLASSES
+from entrostat.models import tiny_directory
 from entrostat.tasks import make_task
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +55,21 @@ BATCHES = {
 # The learning rates: REPO App. D.2, COV (authors' script), OPEFO Sec. 6.1, STEER App. D.2.
 RATES = {"repo": 5e-5, "cov": 1e-6, "opefo": 2.83e-6, "steer": 1e-6, "par": 1e-6}
 OFF_POLICY = "opefo_table1_grpo_math7b"  # OPEFO Sec. 6.1: 8 updates, 1e-6
+# What veRL validates on: REPO Sec. 4 (both), PAR App. B (2025), STEER App. D.2 (the checkpoint is
+# chosen on 2024); COV and OPEFO have 2024 among seven and six sets. Samples: REPO Tab. 3, COV Tab.
+# 2, OPEFO Sec. 6.1, STEER Tab. 3, PAR App. B. Temperature, top-p: COV App. F.2, OPEFO Sec. 6.1,
+# STEER App. D.2, PAR App. B; REPO does not say, so those of training.
+VALIDATION = {
+    "repo": (["aime_2024.parquet", "aime_2025.parquet"], 64, 1.0, 1.0),
+    "cov": ("aime_2024.parquet", 32, 0.6, 1.0),
+    "opefo": ("aime_2024.parquet", 32, 1.0, 0.7),
+    "steer": ("aime_2024.parquet", 32, 1.0, 0.7),
+    "par": ("aime_2025.parquet", 64, 1.0, 1.0),
+}
+# The learning rate after the warm-up: REPO App. D.2, COV (authors' script), OPEFO Sec. 6.1, PAR
+# App. B; STEER App. D.2 names a rate alone.
+SCHEDULES = {"repo": "constant", "cov": "constant", "opefo": "constant", "steer": "constant",
+             "par": "cosine"}  # fmt: skip
 
 # The recipes' keys of veRL 0.9.1's ppo_trainer configuration; all were found in
 # verl/trainer/config/_generated_ppo_trainer.yaml of that version.
@@ -94,6 +119,8 @@ VERL_KEYS = frozenset(
     """.split()
 )
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+MODEL = "actor_rollout_ref.model."
+OTHERS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")  # what TRL and veRL supply
 
 
 def experiment(path: Path) -> str:
@@ -110,12 +137,11 @@ def lab_config(path: Path) -> TrainConfig:
 
 def build(settings: dict[str, Any], updates: int) -> es.Objective:
     """The objective of an [objective] table, with nothing in it that make_objective lacks."""
-    assert settings.keys() == {"method", "advantage", "aggregation"}
+    assert settings.keys() <= {"method", "advantage", "aggregation"}
     return es.make_objective(**settings, updates=updates)
 
 
-def trl_facts(path: Path) -> dict[str, Any]:
-    data = load(path)
+def trl_facts(data: dict[str, Any]) -> dict[str, Any]:
     args = data["args"]
     update = args["per_device_train_batch_size"] * args["gradient_accumulation_steps"]
     minibatches, rest = divmod(args["generation_batch_size"], update)
@@ -150,18 +176,16 @@ def trl_facts(path: Path) -> dict[str, Any]:
     }
 
 
-def verl_facts(path: Path) -> dict[str, Any]:
-    data = load(path)
+def verl_facts(data: dict[str, Any]) -> dict[str, Any]:
     o = data["overrides"]
     minibatches, rest = divmod(o["data.train_batch_size"], o[ACTOR + "ppo_mini_batch_size"])
     assert rest == 0
     updates = minibatches * o[ACTOR + "ppo_epochs"]
-    model = "actor_rollout_ref.model."
     halves = [o.get(key) for key in (ACTOR + "fsdp_config.dtype", ROLLOUT + "dtype")]
     assert halves in ([None, None], ["float16", "float16"])  # trainer and sampler alike
     return {
         "objective": repr(build(data["objective"], updates)),
-        "model": o[model + "path"],
+        "model": o[MODEL + "path"],
         "data": Path(o["data.train_files"]).stem,
         "prompts": o["data.train_batch_size"],
         "rollouts": o[ROLLOUT + "n"],
@@ -180,15 +204,14 @@ def verl_facts(path: Path) -> dict[str, Any]:
         "clip": o[ACTOR + "optim.clip_grad"],
         "fp16": halves[0] is not None,
         "lora": (
-            o.get(model + "lora_rank", 0),
-            o.get(model + "lora_alpha", 32),
-            o.get(model + "target_modules", "all-linear"),
+            o.get(MODEL + "lora_rank", 0),
+            o.get(MODEL + "lora_alpha", 32),
+            o.get(MODEL + "target_modules", "all-linear"),
         ),
     }
 
 
-def lab_facts(path: Path) -> dict[str, Any]:
-    c = lab_config(path)
+def lab_facts(c: TrainConfig) -> dict[str, Any]:
     objective = build(
         {"method": c.method, "advantage": c.advantage, "aggregation": c.optim.aggregation},
         c.updates,
@@ -207,6 +230,7 @@ def lab_facts(path: Path) -> dict[str, Any]:
         "temperature": c.sampling.temperature,
         "top_p": c.sampling.top_p,
         "lr": c.optim.lr,
+        "schedule": c.optim.schedule,
         "warmup": c.optim.warmup,
         "betas": c.optim.betas,
         "weight_decay": c.optim.weight_decay,
@@ -216,17 +240,23 @@ def lab_facts(path: Path) -> dict[str, Any]:
     }
 
 
-FACTS = {"lab": (LAB, lab_facts), "trl": (TRL, trl_facts), "verl": (VERL, verl_facts)}
-
-
 def of_all_hosts(name: str) -> dict[str, dict[str, Any]]:
     """What the files of an experiment say, by host."""
     return {
-        host: read(path)
-        for host, (paths, read) in FACTS.items()
-        for path in paths
-        if experiment(path) == name
+        "lab": lab_facts(lab_config(PAPERS / f"{name}.toml")),
+        "trl": trl_facts(load(PAPERS / f"{name}.trl.toml")),
+        "verl": verl_facts(load(PAPERS / f"{name}.verl.toml")),
     }
+
+
+def disagree(paper: str, said: dict[str, dict[str, Any]]) -> None:
+    """Fail where two hosts say different things of what they both say, but for `DIFFERS`."""
+    for host, facts in said.items():
+        for key in DIFFERS.get((paper, host), {}):
+            facts.pop(key)
+    for first, second in itertools.combinations(said, 2):
+        both = said[first].keys() & said[second].keys()
+        assert {k: said[first][k] for k in both} == {k: said[second][k] for k in both}
 
 
 EXPERIMENTS = sorted({experiment(path) for path in (*LAB, *TRL, *VERL)})
@@ -273,7 +303,7 @@ def test_trl_recipes_build(path: Path) -> None:
     assert data.keys() == {"objective", "model", "data", "args"}
     assert data["model"].keys() <= {"name", "lora"}
     assert data["data"].keys() == {"file", "grader"}
-    trl_facts(path)
+    trl_facts(data)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is an extra")
@@ -290,20 +320,23 @@ def test_trl_takes_the_arguments(tmp_path: Path) -> None:
             built = GRPOConfig(**{**args, **here, "output_dir": str(tmp_path)})
             # its own arithmetic: steps_per_generation forward passes, accumulated into updates
             minibatches = built.steps_per_generation / built.gradient_accumulation_steps
-            assert minibatches == trl_facts(path)["minibatches"], path.name
+            assert minibatches == trl_facts(load(path))["minibatches"], path.name
 
 
 @pytest.mark.parametrize("path", VERL, ids=lambda p: p.name)
 def test_verl_recipes_build(path: Path) -> None:
     data = load(path)
     assert data.keys() == {"objective", "overrides"}
-    facts = verl_facts(path)
+    splits_evenly(data)
     for key, value in data["overrides"].items():
         assert key in VERL_KEYS, key
         items = value if isinstance(value, list) else [value]
         assert all(isinstance(item, bool | int | float | str) for item in items), key
-    # its workers split every minibatch evenly over the devices
-    o = data["overrides"]
+
+
+def splits_evenly(data: dict[str, Any]) -> None:
+    """Fail where veRL's workers could not split every minibatch evenly over the devices."""
+    o, facts = data["overrides"], verl_facts(data)
     devices = o["trainer.nnodes"] * o["trainer.n_gpus_per_node"]
     trajectories = facts["prompts"] * facts["rollouts"]
     assert trajectories % devices == 0
@@ -318,15 +351,11 @@ def test_verl_keys_are_all_used() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_files_of_one_experiment_agree(name: str) -> None:
     said = of_all_hosts(name)
-    assert len(said) >= 2
     paper = name.split("_")[0]
-    for host, facts in said.items():
-        for key, own in DIFFERS.get((paper, host), {}).items():
-            assert facts[key] == own, (host, key)
-            del facts[key]
-    for first, second in itertools.combinations(said, 2):
-        both = said[first].keys() & said[second].keys()
-        assert {k: said[first][k] for k in both} == {k: said[second][k] for k in both}
+    for (whose, host), own in DIFFERS.items():
+        if whose == paper:
+            assert {key: said[host][key] for key in own} == own
+    disagree(paper, said)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -344,10 +373,15 @@ def test_batches_are_those_of_the_papers(name: str) -> None:
         assert facts["new_tokens"] == own.get("new_tokens", tokens)
         assert facts["temperature"] == temperature
         assert facts["lr"] == lr
+        assert facts["schedule"] == SCHEDULES[paper]
+    o = load(PAPERS / f"{name}.verl.toml")["overrides"]
+    keys = [f"{ROLLOUT}val_kwargs.{key}" for key in ("n", "temperature", "top_p")]
+    assert (o["data.val_files"], *(o[key] for key in keys)) == VALIDATION[paper]
 
 
 # The methods' own numbers, by hand: REPO Sec. 3 and App. B, COV App. F.2 and Algorithm 1,
-# OPEFO Sec. 5, STEER App. E.3 and the authors' script, PAR Sec. 7.3; clips of the baselines.
+# OPEFO Sec. 5, STEER App. E.3 and the authors' script, PAR Sec. 7.3 (its step and start: public
+# notes); clips of the baselines.
 METHODS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "repo_table3_dapo_8b": ("rloo", {"ppo": {"low": 0.2, "high": 0.28}}),
     "repo_table3_repo_r_8b": (
@@ -366,7 +400,16 @@ METHODS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     ),
     "repo_table4_adapo_8b_aime": (
         "rloo",
-        {"adapo": {"low": 0.2, "high": 0.28, "high_min": 0.2, "high_max": 0.3, "factor": 1.01}},
+        {
+            "adapo": {
+                "ratio": "token",
+                "low": 0.2,
+                "high": 0.28,
+                "high_min": 0.2,
+                "high_max": 0.3,
+                "factor": 1.01,
+            }
+        },
     ),
     "cov_table2_grpo_7b": ("grpo", {"ppo": {"low": 0.2, "high": 0.2, "dual": None}}),
     "cov_table2_clip_cov_7b": (
@@ -393,7 +436,7 @@ METHODS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "grpo",
         {
             "ppo": {"low": 0.2, "high": 0.2},
-            "pos_adv": {"schedule": "entropy", "target": 0.2, "delta": 0.01, "weight": 1.0},
+            "pos_adv": {"schedule": "entropy", "target": 0.2, "delta": 0.05, "weight": 0.0},
         },
     ),
 }
@@ -402,25 +445,303 @@ METHODS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_methods_are_those_of_the_papers(name: str) -> None:
     advantage, chain = METHODS[name]
+    facts = of_all_hosts(name)
     config = lab_config(PAPERS / f"{name}.toml")
-    objective = es.make_objective(config.method, advantage=config.advantage)
+    objective = es.make_objective(
+        config.method, advantage=config.advantage, aggregation=config.optim.aggregation
+    )
+    assert {f["objective"] for f in facts.values()} == {repr(objective)}
     assert objective.advantage == advantage
+    assert objective.aggregation == AGGREGATIONS[name.split("_")[0]]
+    check_chain(objective, chain)
+
+
+# REPO Sec. 2 (1/|tau| of J_PPO, J_GSPO a mean over sequences); COV Alg. 1, OPEFO Fig. 3, STEER Eq.
+# 4 and App. D.2, PAR Eq. 7: one mean over tokens.
+AGGREGATIONS = {"repo": "seq_mean_token_mean", "cov": "token_mean", "opefo": "token_mean",
+                "steer": "token_mean", "par": "token_mean"}  # fmt: skip
+
+
+def check_chain(objective: es.Objective, chain: dict[str, dict[str, Any]]) -> None:
+    """Fail unless the objective is of these methods, with these numbers."""
     assert objective.names == tuple(chain)
     for method, wanted in zip(objective.methods, chain.values(), strict=True):
-        assert {key: getattr(method, key) for key in wanted} == wanted
+        found = {key: getattr(method, key) for key in wanted}
+        assert found == {key: pytest.approx(value) for key, value in wanted.items()}
 
 
-ROWS = re.findall(r"`(method = [^`]*)`", (PAPERS / "README.md").read_text(encoding="utf-8"))
+# ---------------------------------------------------------------------------- the rows of README.md
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_other_rows_of_the_tables_build(row: str) -> None:
-    spec = tomllib.loads(row)["method"]
-    objective = es.make_objective(spec)
-    # all but the strictly on-policy ones are for the several updates of the file they stand on
-    on_policy = '"reinforce"' in row or '"opefo"' in row
-    assert objective.strictly_on_policy == on_policy
-    objective.check_host("lab", FIELDS, updates=1 if on_policy else 4)
+def choices(text: str) -> list[str]:
+    """The texts that braces stand for: of "a {b,c} d" those are "a b d" and "a c d"."""
+    braces = re.search(r"\{([^{}]*)\}", text)
+    if braces is None:
+        return [text]
+    rests = (text[: braces.start()] + word + text[braces.end() :] for word in braces[1].split(","))
+    return [choice for rest in rests for choice in choices(rest)]
+
+
+README = (PAPERS / "README.md").read_text(encoding="utf-8")
+_TABLES = README.split("## Every row\n")[1].split("\n## The same row")[0]
+_ROW = re.compile(r"\| ([^|]*)\| `(\w+)` \| (?:`([^`]*)` )?\|")
+_LINES = [line for line in _TABLES.split("\n") if re.match(r"\| (?!row |---)", line)]
+ROWS = [
+    (file, flags)
+    for _, file, text in (_ROW.fullmatch(line).groups() for line in _LINES)  # type: ignore[union-attr]
+    for flags in choices(text or "")
+]
+
+
+@cache
+def lab_row(file: str, flags: str) -> TrainConfig:
+    """The configuration that `entrostat train --config FILE FLAGS` makes."""
+    words, open_flags = take_open_flags(shlex.split(flags))
+    config = from_dict(apply_open_flags(load(PAPERS / f"{file}.toml"), open_flags))
+    return dataclass_flags(TrainConfig, config, words, "entrostat train", "").validate()
+
+
+def trl_row(file: str, flags: str, config: TrainConfig) -> dict[str, Any]:
+    """The row in TRL's file, as README.md says: what the lab's flags set, under TRL's names."""
+    data = load(PAPERS / f"{file}.trl.toml")
+    data["objective"] = other_objective(data["objective"], flags, config)
+    args = data["args"]
+    data["model"]["name"] = config.model
+    data["data"]["file"] = config.task["name"]
+    if "--sampling.max_new_tokens" in flags:
+        args["max_completion_length"] = config.sampling.max_new_tokens
+    args["learning_rate"] = config.optim.lr
+    args["num_iterations"] = config.optim.epochs
+    update, rest = divmod(args["generation_batch_size"], config.optim.minibatches)
+    assert rest == 0
+    steps, rest = divmod(update, args["per_device_train_batch_size"])
+    assert rest == 0
+    args["gradient_accumulation_steps"] = steps
+    args["max_steps"] = config.iterations * config.updates
+    if config.precision == "fp16":
+        args.pop("bf16", None)
+        args["fp16"] = True
+    return data
+
+
+def verl_row(file: str, flags: str, config: TrainConfig) -> dict[str, Any]:
+    """The row in veRL's file, as README.md says."""
+    data = load(PAPERS / f"{file}.verl.toml")
+    data["objective"] = other_objective(data["objective"], flags, config)
+    o = data["overrides"]
+    o[MODEL + "path"] = config.model
+    o["data.train_files"] = f"{Path(config.task['name']).stem}.parquet"
+    if "--sampling.max_new_tokens" in flags:
+        o["data.max_response_length"] = config.sampling.max_new_tokens
+    o[ACTOR + "optim.lr"] = config.optim.lr
+    o[ACTOR + "ppo_epochs"] = config.optim.epochs
+    mini, rest = divmod(o["data.train_batch_size"], config.optim.minibatches)
+    assert rest == 0
+    o[ACTOR + "ppo_mini_batch_size"] = mini
+    if config.precision == "fp16":
+        o[ACTOR + "fsdp_config.dtype"] = o[ROLLOUT + "dtype"] = "float16"
+    return data
+
+
+def other_objective(given: dict[str, Any], flags: str, config: TrainConfig) -> dict[str, Any]:
+    """[objective] with what the row names; the rest is the method's own."""
+    if "--method" not in flags and "--advantage" not in flags:
+        return given
+    own = {} if config.advantage is None else {"advantage": config.advantage}
+    if config.optim.aggregation is not None:
+        own["aggregation"] = config.optim.aggregation
+    return {"method": config.method, **own}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=" ".join)
+def test_every_row_builds_in_all_hosts(row: tuple[str, str]) -> None:
+    file, flags = row
+    paper = file.split("_")[0]
+    config = lab_row(file, flags)
+    said = {"lab": lab_facts(config)}
+    objective = es.make_objective(config.method, advantage=config.advantage, updates=config.updates)
+    objective.check_host("lab", FIELDS, config.updates)
+    assert objective.aggregation == AGGREGATIONS[paper]
+    named = re.search(r"--advantage (\w+)", flags)
+    exception = named[1] if named else ADVANTAGES.get((paper, objective_name(flags)))
+    assert objective.advantage == (exception or {"repo": "rloo"}.get(paper, "grpo"))
+    if "--method prime" not in flags:  # the lab alone trains its second model
+        for host in ("trl", "verl"):
+            objective.check_host(host, OTHERS, config.updates)
+        verl = verl_row(file, flags, config)
+        splits_evenly(verl)
+        said |= {"trl": trl_facts(trl_row(file, flags, config)), "verl": verl_facts(verl)}
+        if "--sampling.max_new_tokens" in flags:  # then the lab's is no longer its own
+            own = config.sampling.max_new_tokens
+            assert {facts["new_tokens"] for facts in said.values()} == {own}
+        disagree(paper, said)
+
+
+# Where a row's advantage is not its paper's: REPO's GRPO; COV's RLOO and PRIME (leave-one-out).
+ADVANTAGES = {("repo", "grpo"): "grpo", ("cov", "loop_token"): "rloo", ("cov", "prime"): "rloo"}
+
+
+def objective_name(flags: str) -> str:
+    found = re.search(r"--method (\S+)", flags)
+    return found[1] if found else ""
+
+
+# Rows whose objective or updates the papers spell out, by hand: REPO Sec. 4, App. B and D.2,
+# footnote 3 (REPO-D's controller), COV App. F.2, OPEFO Sec. 6.1 and Tab. 2, STEER App. D.2 and E.3,
+# PAR Sec. 6.1 and App. D.1, E.2; ADAPO's range over GSPO is ours.
+PPO = {"low": 0.2, "high": 0.28}
+GSPO = {"low": 3e-4, "high": 4e-4}
+SPELLED: list[tuple[str, str, int, dict[str, dict[str, Any]]]] = [
+    ("repo_table3_dapo_8b", "--method rloo ", 1, {"reinforce": {}}),
+    ("repo_table3_dapo_8b", "--method grpo", 6, {"ppo": {"low": 0.2, "high": 0.2}}),
+    ("repo_table3_dapo_8b", "--method loop", 6, {"ppo": {"low": 0.2, "high": 0.2}}),
+    ("repo_table3_dapo_8b", "--method gspo", 6, {"gspo": GSPO}),
+    ("repo_table3_dapo_8b", "--method gspo_repo_d", 6,
+     {"gspo": GSPO, "repo_d": {"zeta": 1e-3, "zeta_min": 1e-3, "zeta_max": 10.0}}),
+    ("repo_table3_dapo_8b", "--method h_bonus", 6,
+     {"ppo": PPO, "entropy_bonus": {"coef": 1e-3, "coef_min": 1e-3, "coef_max": 10.0}}),
+    ("repo_table4_adapo_8b_aime", "--method loop_tight", 6, {"ppo": {"low": 0.1, "high": 0.1}}),
+    ("repo_table4_adapo_8b_aime", "--method gspo_adapo", 6,
+     {"adapo": {**GSPO, "high_min": 4e-4 / 1.4, "high_max": 6e-4 / 1.4, "factor": 1.01}}),
+    ("repo_table4_adapo_8b_aime", "--method repo_r ", 6,
+     {"ppo": PPO, "repo_r": {"zeta": 1e-3, "zeta_min": 1e-5, "zeta_max": 0.1}}),
+    ("repo_table4_adapo_8b_aime", "--method rloo,reinforce,repo_r ", 1,
+     {"reinforce": {}, "repo_r": {"zeta_max": 0.1}}),
+    ("cov_table2_kl_cov_7b", "--model Qwen/Qwen2.5-32B ", 8,
+     {"ppo": {"low": None, "high": None}, "kl_cov": {"frac": 2e-4, "coef": 1.0}}),
+    ("cov_table2_grpo_7b", "--method reinforce ", 1, {"reinforce": {}}),
+    ("opefo_table1_grpo_math7b", "--method grpo_token,entropy_bonus ", 8,
+     {"ppo": {"low": 0.2, "high": 0.2}, "entropy_bonus": {"coef": 0.01}}),
+    ("opefo_table1_opefo_math7b", "--method.mode static ", 1,
+     {"reinforce": {}, "opefo": {"lam": 1e-3}}),
+    ("steer_table3_grpo_math7b", "--method extreme,steer", 16,
+     {"ppo": {"low": 0.99, "high": 5.0}, "steer": {"lambda_min": 0.7}}),
+    ("steer_table3_steer_math7b", "--method.mapping linear ", 16,
+     {"ppo": PPO, "steer": {"lambda_min": 0.7, "lambda_max": 1.2}}),
+    ("steer_table3_grpo_math7b", "--method.low 0.8", 16, {"ppo": {"low": 0.8, "high": 0.2}}),
+    ("par_table2_grpo_math7b", "--method clip_lower", 4, {"ppo": {"low": 0.28, "high": 0.2}}),
+    ("par_table2_grpo_math7b", "--method clip_tighter", 4, {"ppo": {"low": 0.12, "high": 0.2}}),
+    ("par_table2_grpo_math7b", "--method rand_pos_clip ", 4,
+     {"ppo": {"low": 0.2, "high": 0.2}, "rand_pos_clip": {"ratio": 2e-4}}),
+]  # fmt: skip
+SPELLED += [
+    ("par_table2_grpo_math7b", f"--optim.minibatches {N}", N, {"ppo": {"low": 0.2, "high": 0.2}})
+    for N in (1, 2, 8, 16)
+]
+
+
+@pytest.mark.parametrize("spelled", SPELLED, ids=lambda s: f"{s[0]} {s[1].strip()}")
+def test_rows_that_the_papers_spell_out(spelled: tuple[str, str, int, dict[str, Any]]) -> None:
+    file, start, updates, chain = spelled
+    rows = [row for row in ROWS if row[0] == file and f"{row[1]} ".startswith(f"{start.strip()} ")]
+    assert rows
+    for row in rows:
+        config = lab_row(*row)
+        assert config.updates == updates
+        check_chain(es.make_objective(config.method, advantage=config.advantage), chain)
+
+
+def test_every_row_of_the_tables_is_there() -> None:
+    """Models and training sets of the papers' tables, by hand."""
+    configs = [lab_row(*row) for row in ROWS]
+    models = {config.model for config in configs}
+    assert {
+        "Qwen/Qwen3-8B", "Qwen/Qwen3-32B",  # REPO Tab. 3
+        "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B",  # COV Tab. 2
+        "Qwen/Qwen2.5-32B", "Qwen/Qwen3-8B-Base",
+        "Qwen/Qwen2.5-Math-7B", "Qwen/Qwen3-4B-Base",  # OPEFO Tab. 1
+        "Qwen/Qwen2.5-Math-1.5B", "Qwen/Qwen2.5-14B",  # STEER Tab. 11
+        "meta-llama/Llama-3.1-8B-Instruct",  # PAR Tab. 5
+    } <= models  # fmt: skip
+    fits = {config.model for config in configs if config.optim.lr == 5e-7}
+    assert len(fits) == 11  # COV App. B.1
+    tab3 = {c.task["name"] for c in configs if c.updates == 1 and "17k_" in c.task["name"]}
+    assert tab3 == {
+        f"dapo_math_17k_{kind}_{size}.jsonl"
+        for kind in ("kmeans", "random")
+        for size in (10001, 5031, 2538, 1246, 616)
+    }
+    qwen3 = [c for c in configs if c.model == "Qwen/Qwen3-4B-Base"]
+    assert {c.sampling.max_new_tokens for c in qwen3} == {8000}  # OPEFO Sec. 6.1
+    assert len(qwen3) == 7  # OPEFO Tab. 1
+
+
+def test_the_flags_of_the_rows_have_their_names_in_the_other_hosts() -> None:
+    table = README.split("## The same row in TRL and veRL\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", table, re.M)[2:]
+    named = set(re.findall(r"--([\w.]+)", " ".join(lab for lab, _, _ in rows)))
+    used = {flag for _, flags in ROWS for flag in re.findall(r"--([\w.]+)", flags)}
+    tops = {f.split(".")[0] if f.startswith(("method.", "numerics.")) else f for f in used}
+    assert tops <= named
+    trl = set().union(*(load(path)["args"] for path in TRL))
+    for word in re.findall(r"`(\w+)`", " ".join(cell for _, cell, _ in rows)):
+        assert word in trl, word
+    for word in re.findall(r"`([\w.]+\.\w+)`", " ".join(cell for _, _, cell in rows)):
+        assert word in VERL_KEYS, word
+
+
+# ------------------------------------------------------------------- PAR Table 3's training subsets
+
+
+@pytest.fixture(scope="module")
+def subsets() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("par_subsets", PAPERS / "par_subsets.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_prompts_of_the_largest_cluster_come_first(subsets: ModuleType) -> None:
+    # three clusters, far apart, of 2, 5 and 3 points, mixed
+    centre = {"a": 0.0, "b": 100.0, "c": 200.0}
+    names = "bcbabcbacb"
+    points = np.array([[centre[name], i / 100] for i, name in enumerate(names)], np.float32)
+    for seed in range(5):  # K-means may start with two centres in one cluster, but not always
+        order = subsets.by_cluster(points, 3, seed)
+        assert sorted(order) == list(range(10))
+        if "".join(names[i] for i in order) == "bbbbbcccaa":
+            assert list(order) == [0, 2, 4, 6, 9, 1, 5, 8, 3, 7]
+            break
+    else:
+        pytest.fail("no start out of five found the clusters")
+    with pytest.raises(ValueError, match="--clusters must be from 1 to the number of prompts, 10"):
+        subsets.by_cluster(points, 11, 0)
+
+
+def test_a_prompt_is_the_mean_of_its_final_states(subsets: ModuleType) -> None:
+    prompts = ["23/4:", "9/3:", "15/5:"]
+    found = subsets.embed(str(tiny_directory()), prompts, batch=2)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_directory())
+    model = AutoModelForCausalLM.from_pretrained(tiny_directory(), dtype=torch.float32)
+    for prompt, vector in zip(prompts, found, strict=True):  # one by one, so without padding
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            states = model(ids, output_hidden_states=True).hidden_states[-1]
+        np.testing.assert_allclose(vector, states[0].mean(0).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_subsets_are_lines_of_the_file(
+    subsets: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert subsets.SIZES == (10_001, 5_031, 2_538, 1_246, 616)  # PAR App. D.3
+    file = tmp_path / "sums.jsonl"
+    lines = [json.dumps({"prompt": f"{10 + i}/{3 + i % 4}:", "answer": str(i)}) for i in range(12)]
+    file.write_text("\n".join(lines) + "\n")
+    settings = [str(file), "--model", str(tiny_directory()), "--clusters", "2", "--sizes"]
+    subsets.main([*settings, "7", "3"])
+    written = [Path(line) for line in capsys.readouterr().out.split()]
+    kinds = itertools.product(("kmeans", "random"), (7, 3))
+    assert [path.name for path in written] == [f"sums_{kind}_{n}.jsonl" for kind, n in kinds]
+    for path, size in zip(written, (7, 3, 7, 3), strict=True):
+        places = [lines.index(line) for line in path.read_text().splitlines()]
+        assert len(places) == size
+        assert places == sorted(set(places))
+        make_task(str(path), grader="number", test=0.0)
+    with pytest.raises(SystemExit):
+        subsets.main([*settings, "13"])
+    assert "13 of 12 prompts" in capsys.readouterr().err
 
 
 def test_the_index_names_what_there_is() -> None:
