@@ -44,7 +44,7 @@ def half_trained(seed: int, output: Path, iterations: int) -> Path:
     run = output / f"half-s{seed}"
     if not (run / "final").exists():
         es.train(from_dict({
-            "method": "grpo", "iterations": iterations, "seed": seed, "output": str(run),
+            "method": "grpo_token", "iterations": iterations, "seed": seed, "output": str(run),
             "eval": {"prompts": 0}, "save": {"rollouts_every": 0, "checkpoint_every": 1000},
         }))  # fmt: skip
     return run / "final"
@@ -54,7 +54,7 @@ def analysed(model: str, rate: float, seed: int, run: Path) -> list[dict[str, An
     """Analyses of the first and the tenth single-update iteration."""
     if not (run / "final").exists():
         es.train(from_dict({
-            "model": model, "method": "grpo", "iterations": WARM, "seed": 100 + seed,
+            "model": model, "method": "grpo_token", "iterations": WARM, "seed": 100 + seed,
             "output": str(run), "analyze": {"every": WARM}, "eval": {"prompts": 0},
             "optim": {"lr": rate, "epochs": 1, "minibatches": 1, "micro_batch": 256},
             "save": {"rollouts_every": 0, "checkpoint_every": 1000},

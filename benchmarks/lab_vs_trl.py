@@ -119,7 +119,7 @@ def run_lab(run: Run, directory: Path) -> dict[str, Any]:
 
     precision: Any = run.precision
     settings = config.TrainConfig(
-        method=["grpo"], task={"name": job.task}, model=job.model, iterations=run.iterations,
+        method=["grpo_token"], task={"name": job.task}, model=job.model, iterations=run.iterations,
         seed=run.seed, output=str(directory / "run"), device="cpu", precision=precision,
         threads=run.threads,
         sampling=config.Sampling(

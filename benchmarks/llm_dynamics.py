@@ -51,7 +51,7 @@ def run(job: str, seed: int, directory: Path) -> None:
     settings = SETTINGS[job]
     es.train(
         from_dict(settings | {
-            "model": "smollm2", "method": "grpo", "iterations": WARM, "seed": seed,
+            "model": "smollm2", "method": "grpo_token", "iterations": WARM, "seed": seed,
             "output": str(directory), "analyze": {"every": WARM}, "eval": {"prompts": 0},
             "optim": settings["optim"] | {"epochs": 1, "minibatches": 1},
             "save": {"rollouts_every": 0, "checkpoints": 0},

@@ -36,9 +36,9 @@ def test_positive_only_loses_entropy_faster_than_grpo_and_negative_only_slower(
         method: [
             mean(entropies(tmp_path / f"{method}{seed}", method, seed, 35)[25:]) for seed in SEEDS
         ]
-        for method in ("pos_only", "grpo", "neg_only")
+        for method in ("pos_only", "grpo_token", "neg_only")
     }
-    assert mean(late["pos_only"]) < mean(late["grpo"]) < mean(late["neg_only"])
+    assert mean(late["pos_only"]) < mean(late["grpo_token"]) < mean(late["neg_only"])
     # by seed: the three methods begin with the same policy and the same rollouts
     for positive, plain, negative in zip(*late.values(), strict=True):
         assert positive < plain < negative

@@ -11,10 +11,11 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from entrostat.advantage import ESTIMATORS
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 ADVANTAGES = ("grpo", "rloo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "opo")
-SURROGATES = ("reinforce", "ppo", "gspo", "adapo")
+SURROGATES = ("reinforce", "ppo", "gspo", "adapo", "dcpo")
 # intervention -> (advantage, surrogate, low, high) that it sits on alone, and the fields it needs
 INTERVENTIONS = {
     "repo_r": (("rloo", "ppo", 0.2, 0.28), {"old_entropy"}),
@@ -24,6 +25,7 @@ INTERVENTIONS = {
     "kl_ref": (("grpo", "ppo", 0.2, 0.2), {"ref_logp"}),
     "clip_cov": (("grpo", "ppo", 1.0, 1.0), set()),
     "kl_cov": (("grpo", "ppo", math.inf, math.inf), set()),
+    "prime": (("rloo", "ppo", 0.2, 0.2), {"process_rewards", "group"}),
     "opefo": (("grpo", "reinforce", math.inf, math.inf), {"entropy"}),
     "steer": (("grpo", "ppo", 0.2, 0.28), {"entropy"}),
     "pos_adv": (("grpo", "ppo", 0.2, 0.2), set()),
@@ -43,11 +45,14 @@ INTERVENTIONS = {
 ALONE = {
     "reinforce": ("grpo", "reinforce", math.inf, math.inf),
     "ppo": ("grpo", "ppo", 0.2, 0.2),
-    "gspo": ("grpo", "gspo", 3e-4, 4e-4),
+    "gspo": ("rloo", "gspo", 3e-4, 4e-4),
     "adapo": ("rloo", "adapo", 0.2, 0.28),
 } | {name: base for name, (base, _) in INTERVENTIONS.items()}
 RECIPES = {
+    "rloo": ("rloo", "reinforce", math.inf, math.inf),
     "grpo": ("grpo", "ppo", 0.2, 0.2),
+    "grpo_token": ("grpo", "ppo", 0.2, 0.2),
+    "dr_grpo": ("dr_grpo", "ppo", 0.2, 0.2),
     "loop": ("rloo", "ppo", 0.2, 0.2),
     "loop_tight": ("rloo", "ppo", 0.1, 0.1),
     "dapo": ("rloo", "ppo", 0.2, 0.28),
@@ -59,6 +64,14 @@ RECIPES = {
     "extreme": ("grpo", "ppo", 0.99, 5.0),
     "gspo_repo_r": ("rloo", "gspo", 3e-4, 4e-4),
     "gspo_repo_d": ("rloo", "gspo", 3e-4, 4e-4),
+    "h_bonus": ("rloo", "ppo", 0.2, 0.28),
+    "loop_token": ("rloo", "ppo", 0.2, 0.2),
+    "gspo_adapo": ("rloo", "adapo", 3e-4, 4e-4),
+}
+MORE = {  # what a recipe has beside its surrogate: names, fields
+    "gspo_repo_r": (("repo_r",), {"old_entropy"}),
+    "gspo_repo_d": (("repo_d",), {"old_entropy"}),
+    "h_bonus": (("entropy_bonus",), {"entropy"}),
 }
 
 
@@ -79,6 +92,7 @@ def fields() -> dict[str, torch.Tensor]:
         "entropy": H + 0.1,
         "old_entropy": H0 + 0.1,
         "ref_logp": -0.1 - ref,
+        "process_rewards": ref - H,
     }
 
 
@@ -104,11 +118,9 @@ def test_each_says_what_it_is(name):
     info = es.methods()[name]
     assert info.summary
     assert info.paper
-    assert info.hosts == ("lab", "trl", "verl")
+    assert info.hosts == (("lab",) if name == "prime" else ("lab", "trl", "verl"))
     expected = INTERVENTIONS.get(name, (None, set()))[1]
-    if name in ("gspo_repo_r", "gspo_repo_d"):
-        expected = {"old_entropy"}
-    assert set(info.needs) == expected
+    assert set(info.needs) == MORE.get(name, ((), expected))[1]
 
 
 @pytest.mark.parametrize(("name", "base"), [*ALONE.items(), *RECIPES.items()])
@@ -116,11 +128,12 @@ def test_what_it_sits_on_alone(name, base):
     advantage, surrogate, low, high = base
     objective = es.make_objective(name)
     assert objective.advantage == advantage
-    rest = {"gspo_repo_r": ("repo_r",), "gspo_repo_d": ("repo_d",)}.get(name, (name,))
-    alone = name in SURROGATES or (name in RECIPES and len(rest) == 1 and rest == (name,))
-    assert objective.names == ((surrogate,) if alone else (surrogate, *rest))
+    rest = (name,) if name in INTERVENTIONS else MORE.get(name, ((), set()))[0]
+    assert objective.names == (surrogate, *rest)
     terms = run(objective, fields()).terms
-    assert terms.ratio == {"reinforce": "none", "gspo": "sequence"}.get(surrogate, "token")
+    assert terms.ratio == (
+        "sequence" if "gspo" in name else {"reinforce": "none"}.get(surrogate, "token")
+    )
     assert (terms.ratio_min == 1 - low).all()
     assert (terms.ratio_max == 1 + high).all()
     if name in INTERVENTIONS:
@@ -183,7 +196,7 @@ def test_any_advantage_surrogate_and_intervention(advantage, surrogate, interven
     assert any(g.any() for g in gradients)
 
 
-EDITS = ("repo_r", "repo_d", "entropy_adv", "gtpo", "edge_grpo", "ppl_adv", "position_adv")
+EDITS = ("prime", "repo_r", "repo_d", "entropy_adv", "gtpo", "edge_grpo", "ppl_adv", "position_adv")
 
 
 @pytest.mark.parametrize(("first", "second"), [*product(INTERVENTIONS, repeat=2)])
@@ -204,7 +217,7 @@ def test_any_two_interventions_go_together_or_are_refused(first, second):
         assert torch.isfinite(run(objective, fields()).loss)
 
 
-PRESETS = [name for name, base in RECIPES.items() if base[1] == "ppo" and name != "grpo"]
+PRESETS = [name for name, base in RECIPES.items() if base[1] == "ppo" and name not in ESTIMATORS]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -287,7 +300,7 @@ def test_both_culprits_are_named():
         es.make_objective("opefo", updates=4)
 
 
-@pytest.mark.parametrize("name", sorted({*ALONE, *RECIPES} - {"reinforce", "opefo"}))
+@pytest.mark.parametrize("name", sorted({*ALONE, *RECIPES} - {"reinforce", "rloo", "opefo"}))
 def test_the_others_take_several(name):
     objective = es.make_objective(name, updates=4)
     assert not objective.strictly_on_policy

@@ -14,6 +14,7 @@ from entrostat.config import (
     merge,
     take_open_flags,
 )
+from entrostat.hosts.lab.loop import FIELDS
 from entrostat.study.runner import read_study
 
 
@@ -135,7 +136,7 @@ def test_recipes_build(path: Path) -> None:
     configs = list(read_study(path).runs.values()) if "runs" in data else [from_dict(data)]
     for config in configs:
         objective = make_objective(config.method, advantage=config.advantage)
-        objective.check_host("lab", ("old_entropy", "entropy"), config.updates)
+        objective.check_host("lab", FIELDS, config.updates)
         make_task(**config.task)
 
 

@@ -21,16 +21,24 @@ SPECS = {name: name for name in es.methods()} | {
     "ppo, one-sided": {"name": "ppo", "low": None},
     "repo_r, batch centre": {"name": "repo_r", "center": "batch"},
     "repo_r, bidirectional": {"name": "repo_r", "bidirectional": True, "target": 0.2},
+    "repo_r, immediate": {
+        "name": "repo_r", "bidirectional": True, "target": 0.2, "flip": "immediate",
+    },
     "repo_d, token": {"name": "repo_d", "scope": "token", "zeta": 1.0},
     "repo_d, batch centre": {"name": "repo_d", "center": "batch", "controller": "none"},
-    "clip_cov, wide": {"name": "clip_cov", "low": 0.2, "ratio": 0.12},  # 2 of 18 tokens
-    "kl_cov, k3": {"name": "kl_cov", "penalty": "k3", "frac": 0.2},
-    "kl_cov, many": {"name": "kl_cov", "frac": 0.2},
+    # of 18 tokens their shares would be none: at least one
+    "clip_cov": {"name": "clip_cov", "at_least": 1},
+    "kl_cov": {"name": "kl_cov", "at_least": 1},
+    "clip_cov, wide": {"name": "clip_cov", "low": 0.2, "ratio": 0.12, "at_least": 1},  # 2 of 18
+    "kl_cov, k3": {"name": "kl_cov", "penalty": "k3", "frac": 0.2, "at_least": 1},  # 3 of 18
+    "kl_cov, many": {"name": "kl_cov", "frac": 0.2, "at_least": 1},
     "opefo, static": {"name": "opefo", "mode": "static", "lam": 0.3},
     "opefo, plus_only": {"name": "opefo", "mode": "plus_only"},
     "opefo, minus_only": {"name": "opefo", "mode": "minus_only"},
     "steer, linear": {"name": "steer", "mapping": "linear"},
     "steer, binary": {"name": "steer", "mapping": "binary"},
+    "steer, linear and signed": {"name": "steer", "mapping": "linear", "signed": True},
+    "steer, binary and signed": {"name": "steer", "mapping": "binary", "signed": True},
     "pos_adv, moved": {"name": "pos_adv", "weight": 0.5, "target": 0.35},
     "pos_adv, stage": {"name": "pos_adv", "schedule": "stage"},
     "pos_adv, epoch": {"name": "pos_adv", "schedule": "epoch"},
@@ -42,6 +50,7 @@ SPECS = {name: name for name in es.methods()} | {
     "adaptive_entropy, open": {"name": "adaptive_entropy", "target": 0.45},
     "adaptive_entropy, closed": {"name": "adaptive_entropy", "coef": 1e-3},  # not in ADDED
     "adaptive_entropy, nll": {"name": "adaptive_entropy", "target": 0.95, "signal": "nll"},
+    "prime, as printed": {"name": "prime", "norm": "none", "whiten": False, "gamma": 0.9},
     "kl_ref, k1": {"name": "kl_ref", "form": "k1"},
     "kl_ref, k2": {"name": "kl_ref", "form": "k2", "coef": 0.5},
     # several interventions at once
@@ -74,6 +83,7 @@ RANDOM = {
 ADDED = {
     "entropy_bonus": (1e-3, 0, "k3"),
     "entropy_bonus, doubling": (8e-3, 0, "k3"),  # below .6 three times: doubled three times
+    "h_bonus": (4e-3, 0, "k3"),  # the first is its target, then below twice
     "adaptive_entropy, open": (2e-4, 0, "k3"),  # above .45 once (kept at 0), below twice
     "adaptive_entropy, nll": (1e-4, 0, "k3"),  # 1.1, 1.0, .9: below .95 once
     "kl_ref": (0, 1e-3, "k3"),
@@ -89,6 +99,8 @@ ONE_TOKEN = {
     ("gtpo", -1): "the same",
     ("chain, shapes", 1): "its gtpo",
     ("chain, shapes", -1): "its gtpo",
+    ("prime", 1): "whitened, and it is itself the mean",
+    ("prime", -1): "the same",
     # here lp + H > 0: A > 0 lowers entropy, so lam = 1 and the weight is 1 - lam = 0; A < 0 raises
     # it, so lam = -1 and the weight is 1 + lam = 0
     ("opefo", 1): "nothing balances its flow",
@@ -112,7 +124,8 @@ MASK = torch.tensor(
         [0, 0, 1, 1, 1],
     ]
 )
-PER_TOKEN = ("logp", "old_logp", "entropy", "old_entropy", "ref_logp", "sum_p2", "sum_p2_logp")
+PER_TOKEN = ("logp", "old_logp", "entropy", "old_entropy", "ref_logp", "sum_p2", "sum_p2_logp",
+             "process_rewards")  # fmt: skip
 
 every_method = pytest.mark.parametrize("name", sorted(SPECS))
 every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
@@ -136,6 +149,7 @@ def make_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> dict[str, 
         "ref_logp": old + 0.2 * rand(),
         "sum_p2": rand(),
         "sum_p2_logp": -rand(),
+        "process_rewards": rand() - 0.4,
         "rewards": torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0, 0.5], dtype=torch.float64),
     }
     data = {key: value.to(dtype) for key, value in data.items()}
@@ -424,7 +438,7 @@ def test_terms_carry_no_gradient(name):
 @every_method
 def test_the_state_survives_json(name):
     one = make(name)
-    two = es.make_objective(SPECS[name])
+    two = es.make_objective(SPECS[name], aggregation=one.aggregation)
     two.load_state_dict(json.loads(json.dumps(one.state_dict())))
     for entropy in (0.7, 0.1, 0.5):
         assert two.metrics() == one.metrics()
@@ -632,9 +646,9 @@ def test_prepare_reads_nothing_of_the_current_policy(name):
 
 
 # those that clip a ratio and weight nothing, so that at ratio 1 only A lp is left
-UNWEIGHTED = """ppo gspo adapo grpo loop loop_tight dapo clip_higher clip_lower clip_tighter
+UNWEIGHTED = """ppo gspo adapo dcpo grpo loop loop_tight dapo clip_higher clip_lower clip_tighter
     clip_free clip_wide extreme repo_r repo_d gspo_repo_r gspo_repo_d kl_cov unlikeliness
-    entropy_adv gtpo edge_grpo ppl_adv position_adv""".split()
+    entropy_adv gtpo edge_grpo ppl_adv position_adv prime loop_token""".split()
 
 
 @every_aggregation

@@ -79,8 +79,44 @@ def test_bidirectional_by_hand():
     assert values(controller, [e for e, _ in steps]) == [v for _, v in steps]
 
 
-def test_without_bidirectional_the_sign_never_flips():
-    assert values(Multiplicative(1.0, 0.5, 2.0, target=1.0), [3.0] * 3) == [0.5, 0.5, 0.5]
+def test_the_immediate_flip_by_hand():
+    controller = Multiplicative(1.0, 0.5, 2.0, target=1.0, bidirectional=True, flip="immediate")
+    above, below = 3.0, 0.2
+    steps = [
+        (above, -0.5),  # + while above is wrong: halve, and the sign flips at once
+        (above, -1.0),  # - while above is right: double
+        (1.0, -1.0),  # on target: no move
+        (above, -2.0),
+        (above, -2.0),  # kept at high
+        (below, 1.0),
+        (below, 2.0),
+        (above, -1.0),
+        (below, 0.5),
+        (above, -0.5),  # .25 would leave the range: kept at low
+    ]
+    assert values(controller, [e for e, _ in steps]) == [v for _, v in steps]
+
+
+@pytest.mark.parametrize(("flip", "iterations"), [("gradual", 28), ("immediate", 2)])
+def test_how_long_repos_range_takes_from_end_to_end(flip, iterations):
+    # gradual: 2^13 < 1e4 < 2^14, so 14 halvings from .1 to the flip at 1e-5, and 14 doublings back
+    controller = Multiplicative(0.1, 1e-5, 0.1, target=1.0, bidirectional=True, flip=flip)
+    got = values(controller, [2.0] * 30)
+    assert got.index(-0.1) + 1 == iterations
+
+
+@PROPERTY
+@given(st.lists(st.floats(0, 3).filter(lambda H: H != 1), min_size=1, max_size=30))
+def test_immediate_has_the_sign_of_the_error_after_every_step(entropies):
+    controller = Multiplicative(0.01, 1e-3, 0.3, target=1.0, bidirectional=True, flip="immediate")
+    for entropy, value in zip(entropies, values(controller, entropies), strict=True):
+        assert (value > 0) == (entropy < 1)
+
+
+@pytest.mark.parametrize("flip", ["gradual", "immediate"])
+def test_without_bidirectional_the_sign_never_flips(flip):
+    controller = Multiplicative(1.0, 0.5, 2.0, target=1.0, flip=flip)
+    assert values(controller, [3.0] * 3) == [0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(("start", "entropy", "expected"), [(0.1, 0.2, 0.5), (-0.1, 3.0, -0.5)])
@@ -105,9 +141,10 @@ def test_a_negative_start_without_bidirectional_ends_in_the_range_or_is_refused(
     st.booleans(),
     st.sampled_from([1.01, 2.0, 10.0]),
     st.sampled_from([None, 0.0, 1.0]),
+    st.sampled_from(["gradual", "immediate"]),
 )
-def test_the_magnitude_never_leaves_the_range(entropies, bidirectional, factor, target):
-    controller = Multiplicative(0.01, 1e-3, 0.3, target, factor, bidirectional)
+def test_the_magnitude_never_leaves_the_range(entropies, bidirectional, factor, target, flip):
+    controller = Multiplicative(0.01, 1e-3, 0.3, target, factor, bidirectional, flip)
     for value in values(controller, entropies):
         assert 1e-3 <= abs(value) <= 0.3
         assert bidirectional or value > 0
@@ -257,6 +294,11 @@ def test_bad_ranges_are_errors(arguments, words):
 def test_a_factor_that_does_not_grow_is_an_error(factor):
     with pytest.raises(ValueError, match="factor must be above 1"):
         Multiplicative(0.5, 0.1, 1.0, factor=factor)
+
+
+def test_an_unknown_flip_is_an_error():
+    with pytest.raises(ValueError, match="flip must be 'gradual' or 'immediate', got 'now'"):
+        Multiplicative(0.5, 0.1, 1.0, bidirectional=True, flip="now")
 
 
 def test_bidirectional_without_a_least_magnitude_is_an_error():

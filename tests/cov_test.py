@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.method.selection import largest, pick, share_of
+from entrostat.method.selection import largest, pick, rounded_share, share_of
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
@@ -91,8 +91,8 @@ def test_clip_cov_leaves_out_what_ppo_has_clipped():
     ("ratio", "count"), [(2e-4, 1), (0.2, 1), (0.39, 1), (0.4, 2), (0.59, 2), (0.6, 3), (0.9, 3)]
 )
 def test_clip_cov_counts_over_all_tokens(ratio, count):
-    # floor(ratio * 5), at least 1, at most the three candidates
-    terms = es.make_objective("clip_cov", ratio=ratio).plan(cov_batch(), seed(1))
+    # the authors' floor(ratio * 5), at least 1, at most the three candidates
+    terms = es.make_objective("clip_cov", ratio=ratio, at_least=1).plan(cov_batch(), seed(1))
     assert terms.frozen.sum() == count
     assert not (terms.frozen & ~torch.tensor([[OFF, ON, OFF], [OFF, ON, ON]])).any()
 
@@ -106,8 +106,31 @@ def test_clip_cov_removes_the_gradient_and_keeps_the_value():
     assert_close(slopes(batch, out), f64([[-4, 0, 0], [1, 0, 0]]), **EXACT)
 
 
+@pytest.mark.parametrize(
+    ("name", "share", "figure", "without"),
+    [
+        ("clip_cov", "ratio", "terms/frozen", "clip_wide"),
+        ("kl_cov", "frac", "terms/penalised", "clip_free"),
+    ],
+)
+def test_the_realised_share_is_unbiased_and_always_logged(name, share, figure, without):
+    # .3 * 5 = 1.5: one or two of the five, each at half of 400 seeds; four standard deviations of
+    # the mean are 4 * .5/5/sqrt(400) = .02
+    objective, given = es.make_objective(name, **{share: 0.3}), cov_batch(D)
+    seen = [objective.loss(given, generator=seed(n)).metrics[figure].item() for n in range(400)]
+    assert set(seen) == {0.2, 0.4}
+    assert abs(sum(seen) / 400 - 0.3) < 0.02
+    # 2e-4 * 5 = .001: none, which is a share as well; the authors' code takes one of five
+    out = es.make_objective(name, **{share: 2e-4}).loss(given, generator=seed(0))
+    assert out.metrics[figure].item() == 0
+    plain = es.make_objective(without).loss(given)
+    assert_close(slopes(given, out), slopes(given, plain), **EXACT)
+    out = es.make_objective(name, at_least=1, **{share: 2e-4}).loss(given, generator=seed(0))
+    assert out.metrics[figure].item() == 0.2
+
+
 def test_clip_cov_chooses_by_the_generator_given():
-    objective = es.make_objective("clip_cov")
+    objective = es.make_objective("clip_cov", at_least=1)
     before = torch.random.get_rng_state()
     chosen = [objective.plan(cov_batch(), seed(n)).frozen for n in range(20)]
     again = [objective.plan(cov_batch(), seed(n)).frozen for n in range(20)]
@@ -128,7 +151,7 @@ def chi_square(seen: Counter, cells: int) -> float:
 
 def test_clip_cov_chooses_uniformly():
     # one of three candidates, 1500 seeds: chi-square of 2 degrees; 13.8 has probability .001
-    objective = es.make_objective("clip_cov")
+    objective = es.make_objective("clip_cov", at_least=1)
     batch = cov_batch()
     places = [objective.plan(batch, seed(n)).frozen.flatten().nonzero() for n in range(1500)]
     seen = Counter(int(place) for place in places)
@@ -159,7 +182,7 @@ def test_clip_cov_of_equal_advantages_freezes_nothing():
 def test_kl_cov_takes_the_largest(frac, places):
     # the old policy is another one: it has no say
     batch = cov_batch(((-3.0, -0.5, 9.0), (2.0, -1.0, 4.0)))
-    terms = es.make_objective("kl_cov", frac=frac, coef=0.5).plan(batch)
+    terms = es.make_objective("kl_cov", frac=frac, coef=0.5, at_least=1).plan(batch)
     expected = torch.zeros(2, 3).double()
     for place in places:
         expected[place] = 0.5
@@ -176,12 +199,8 @@ DOWN, UP = math.exp(-0.5), math.exp(0.25)
     [
         # |d| with slope sign(d)
         ("abs", (0.5, 0.25), (-1.0, 1.0)),
-        # exp(-d) + d - 1 with slope 1 - exp(-d)
-        (
-            "k3",
-            (math.exp(0.5) - 1.5, math.exp(-0.25) - 0.75),
-            (1 - math.exp(0.5), 1 - math.exp(-0.25)),
-        ),
+        # exp(d) - d - 1 with slope exp(d) - 1
+        ("k3", (DOWN - 0.5, UP - 1.25), (DOWN - 1, UP - 1)),
     ],
 )
 def test_kl_cov_penalty_by_hand(penalty, values, gradients):
@@ -198,9 +217,24 @@ def test_kl_cov_penalty_by_hand(penalty, values, gradients):
     assert_close(out.loss, paid.sum() / 5, **EXACT)
 
 
-def test_kl_cov_by_default_is_the_papers():
+def test_k3_over_all_tokens_is_the_kl_of_eq_12_over_the_vocabulary():
+    # one state, 4 actions, each as often as the old policy samples it: the mean is exact
+    old, z = f64([[0.9, 0.05, 0.03, 0.02]]), f64([[0.0, 0.1, -0.2, 0.3]]).requires_grad_()
+    new = z.softmax(-1).detach()
+    batch = es.TokenBatch(z.log_softmax(-1), old.log(), torch.ones(1, 4), f64([0.0]))
+    terms = es.make_objective("clip_free").plan(batch)
+    terms = terms.replace(abs_kl=torch.ones_like(old), abs_kl_form="k3", scale=old)
+    loss = es.make_objective("clip_free").loss(batch, terms).loss
+    kl = (old * (old / new).log()).sum()
+    assert_close(loss, kl, **EXACT)
+    assert abs(loss - (new * (new / old).log()).sum()) > 0.1  # not the other direction
+    # d KL(old || softmax(z)) / dz = new - old
+    assert_close(torch.autograd.grad(loss, z)[0], new - old, **EXACT)
+
+
+def test_kl_cov_is_the_authors():
     batch = cov_batch(D)
-    out = es.make_objective("kl_cov").loss(batch)  # coef 1, abs, one token
+    out = es.make_objective("kl_cov", at_least=1).loss(batch)  # coef 1, abs, one token
     assert_close(out.per_token[0, 0], f64(-4 * DOWN + 0.5), **EXACT)
     assert_close(out.per_token[1, 2], f64(UP), **EXACT)
 
@@ -339,6 +373,33 @@ def test_share_of_is_the_floor_of_the_decimal_product():
             assert share_of(thousandths / 1000, count) == exact, (thousandths, count)
 
 
+def test_a_share_is_rounded_at_random():
+    # 4000 seeds; four standard deviations of the mean are 4 sqrt(q (1 - q)/4000)
+    before = torch.random.get_rng_state()
+    for fraction, count, whole, rest in ((0.3, 9, 2, 0.7), (2e-4, 600, 0, 0.12)):
+        seen = [rounded_share(fraction, count, 0, seed(n)) for n in range(4000)]
+        assert set(seen) == {whole, whole + 1}
+        assert abs(sum(seen) / 4000 - whole - rest) < 4 * math.sqrt(rest * (1 - rest) / 4000)
+        again = [rounded_share(fraction, count, 0, seed(n)) for n in range(100)]
+        assert again == seen[:100]  # equal generators, on every rank say, give equal numbers
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(5)  # without a generator the global one decides
+    one = [rounded_share(0.5, 1, 0, None) for _ in range(20)]
+    torch.manual_seed(5)
+    assert [rounded_share(0.5, 1, 0, None) for _ in range(20)] == one
+    assert set(one) == {0, 1}
+
+
+def test_a_whole_share_is_that_without_a_draw():
+    generator = seed(1)
+    before = generator.get_state()
+    for fraction, count, expected in ((0.29, 100, 29), (0.07, 300, 21), (0.5, 4, 2), (0.1, 0, 0)):
+        assert rounded_share(fraction, count, 0, generator) == expected
+    for at_least, expected in ((1, 2), (2, 2), (3, 3)):
+        assert rounded_share(0.29, 9, at_least, generator) == expected  # floor(2.61)
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_pick_by_hand():
     candidates = torch.tensor([[ON, OFF, ON], [OFF, ON, ON]])
     for count in (0, 1, 2, 3):
@@ -391,8 +452,8 @@ def test_what_they_sit_on(name, low, high):
 @pytest.mark.parametrize(
     ("name", "defaults"),
     [
-        ("clip_cov", {"ratio": 2e-4, "low": 1.0, "high": 5.0}),
-        ("kl_cov", {"frac": 2e-3, "coef": 1.0, "penalty": "abs"}),
+        ("clip_cov", {"ratio": 2e-4, "low": 1.0, "high": 5.0, "at_least": 0}),
+        ("kl_cov", {"frac": 2e-3, "coef": 1.0, "penalty": "abs", "at_least": 0}),
     ],
 )
 def test_defaults(name, defaults):
@@ -407,6 +468,8 @@ def test_defaults(name, defaults):
         ("clip_cov", {"ratio": NAN}, "clip_cov: ratio .*got nan"),
         ("clip_cov", {"low": 5.1}, r"clip_cov: needs low <= high, got \[5.1, 5.0\]"),
         ("clip_cov", {"high": NAN}, "clip_cov: needs low <= high"),
+        ("clip_cov", {"at_least": -1}, "clip_cov: at_least must be at least 0, got -1"),
+        ("kl_cov", {"at_least": 0.5}, "kl_cov: at_least must be a whole number, got 0.5"),
         ("kl_cov", {"frac": 0.0}, "kl_cov: frac must be above 0 and at most 1, got 0"),
         ("kl_cov", {"frac": 2.0}, "kl_cov: frac .*got 2"),
         ("kl_cov", {"coef": -1.0}, "kl_cov: coef must be at least 0, got -1"),

@@ -28,33 +28,39 @@ def bounds(objective: es.Objective) -> tuple[float, float]:
     return terms.ratio_min.item(), terms.ratio_max.item()
 
 
+SEQUENCES, TOKENS = "seq_mean_token_mean", "token_mean"
+
 # ---------------------------------------------------------------------------- names and recipes
 
 
 @pytest.mark.parametrize(
-    ("name", "estimator", "low", "high"),
+    ("name", "estimator", "low", "high", "aggregation"),
     [
         # methods.md section 2 (clip presets) and the recipes below section 3
-        ("grpo", "grpo", 0.2, 0.2),
-        ("clip_higher", "grpo", 0.2, 0.28),
-        ("clip_lower", "grpo", 0.28, 0.2),
-        ("clip_tighter", "grpo", 0.12, 0.2),
-        ("clip_free", "grpo", math.inf, math.inf),
-        ("extreme", "grpo", 0.99, 5.0),
-        ("loop", "rloo", 0.2, 0.2),
-        ("loop_tight", "rloo", 0.1, 0.1),
-        ("dapo", "rloo", 0.2, 0.28),
-        ("gspo_repo_r", "rloo", 3e-4, 4e-4),
-        ("gspo", "grpo", 3e-4, 4e-4),
-        ("ppo", "grpo", 0.2, 0.2),
-        ("reinforce", "grpo", math.inf, math.inf),
-        ("repo_r", "rloo", 0.2, 0.28),
+        ("rloo", "rloo", math.inf, math.inf, SEQUENCES),
+        ("grpo", "grpo", 0.2, 0.2, SEQUENCES),
+        ("grpo_token", "grpo", 0.2, 0.2, TOKENS),
+        ("dr_grpo", "dr_grpo", 0.2, 0.2, "seq_mean_token_sum_norm"),
+        ("clip_higher", "grpo", 0.2, 0.28, TOKENS),
+        ("clip_lower", "grpo", 0.28, 0.2, TOKENS),
+        ("clip_tighter", "grpo", 0.12, 0.2, TOKENS),
+        ("clip_free", "grpo", math.inf, math.inf, TOKENS),
+        ("extreme", "grpo", 0.99, 5.0, TOKENS),
+        ("loop", "rloo", 0.2, 0.2, SEQUENCES),
+        ("loop_tight", "rloo", 0.1, 0.1, SEQUENCES),
+        ("dapo", "rloo", 0.2, 0.28, SEQUENCES),
+        ("gspo_repo_r", "rloo", 3e-4, 4e-4, SEQUENCES),
+        ("gspo_adapo", "rloo", 3e-4, 4e-4, SEQUENCES),
+        ("gspo", "rloo", 3e-4, 4e-4, SEQUENCES),
+        ("ppo", "grpo", 0.2, 0.2, TOKENS),
+        ("reinforce", "grpo", math.inf, math.inf, TOKENS),
+        ("repo_r", "rloo", 0.2, 0.28, SEQUENCES),
     ],
 )
-def test_recipes_are_those_of_the_papers(name, estimator, low, high):
+def test_recipes_are_those_of_the_papers(name, estimator, low, high, aggregation):
     objective = es.make_objective(name)
     assert objective.advantage == estimator
-    assert objective.aggregation == "token_mean"
+    assert objective.aggregation == aggregation
     assert bounds(objective) == pytest.approx((1 - low, 1 + high), rel=1e-12)
 
 
@@ -72,7 +78,7 @@ def test_recipes_are_those_of_the_papers(name, estimator, low, high):
         (["loop", "rloo"], ("ppo",), "rloo"),  # the same estimator twice is no conflict
         ("opo", ("ppo",), "opo"),
         (["reinforce_pp_baseline", "reinforce"], ("reinforce",), "reinforce_pp_baseline"),
-        (("gspo",), ("gspo",), "grpo"),
+        (("gspo",), ("gspo",), "rloo"),
         ({"name": "repo_r", "zeta": 0.01}, ("ppo", "repo_r"), "rloo"),
     ],
 )
@@ -139,7 +145,7 @@ def test_an_objective_says_what_it_is():
         (lambda: es.make_objective([]), "list of methods is empty"),
         (lambda: es.make_objective([3]), "a name or a table with a 'name', got 3"),
         (lambda: es.make_objective({"low": 0.1}), "a name or a table with a 'name'"),
-        (lambda: es.make_objective("rloo", low=0.1), "rloo: .* takes no parameters"),
+        (lambda: es.make_objective("opo", low=0.1), "opo: .* takes no parameters"),
         (lambda: es.make_objective("ppo", max_length=0), "max_length must be at least 1, got 0"),
         (lambda: es.make_objective("ppo", low=-0.1), "ppo: low must be >= 0.*got -0.1"),
         (lambda: es.make_objective("ppo", high=math.nan), "ppo: high must be >= 0.*got nan"),
@@ -242,6 +248,7 @@ def test_method_info_by_hand():
         "zeta_max": 1e-1,
         "target": None,
         "bidirectional": False,
+        "flip": "gradual",
         "center": "state",
         "controller": "doubling",
     }

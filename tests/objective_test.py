@@ -587,8 +587,8 @@ def test_the_state_of_other_methods_is_an_error():
         (lambda: es.make_objective("repo_r", advantage="grpo"), "advantage = 'rloo', here .*grpo"),
         (lambda: es.make_objective(["loop", "repo_r"]), "ppo's high = 0.28, here it is 0.2"),
         (
-            lambda: es.make_objective("repo_r", aggregation="seq_mean_token_mean"),
-            "aggregation = 'token_mean', here it is 'seq_mean_token_mean'",
+            lambda: es.make_objective("repo_r", aggregation="token_mean"),
+            "aggregation = 'seq_mean_token_mean', here it is 'token_mean'",
         ),
     ],
 )
@@ -604,11 +604,11 @@ def test_describe_says_all_that_decides():
     told = es.make_objective(["dapo", {"name": "kl_cov", "frac": 0.5}], max_length=9).describe()
     assert told == {
         "advantage": "rloo",
-        "aggregation": "token_mean",
+        "aggregation": "seq_mean_token_mean",
         "max_length": 9,
         "methods": [
             {"name": "ppo", "low": 0.2, "high": 0.28, "dual": None},
-            {"name": "kl_cov", "frac": 0.5, "coef": 1.0, "penalty": "abs"},
+            {"name": "kl_cov", "frac": 0.5, "coef": 1.0, "penalty": "abs", "at_least": 0},
         ],
     }
 

@@ -157,6 +157,7 @@ def beside_clip_cov(case: dict) -> Ours:
                 "ratio": s["clip_cov_ratio"],
                 "low": s["clip_cov_lb"],
                 "high": s["clip_cov_ub"],
+                "at_least": 1,
             },
         ],
     )
@@ -210,7 +211,9 @@ def test_clip_cov_chooses_as_many_as_verl_from_the_same_tokens():
 
 def beside_kl_cov(case: dict) -> Ours:
     s = case["settings"]
-    spec = {"name": "kl_cov", "frac": s["kl_cov_ratio"], "coef": s["ppo_kl_coef"]}
+    spec = {
+        "name": "kl_cov", "frac": s["kl_cov_ratio"], "coef": s["ppo_kl_coef"], "at_least": 1,
+    }  # fmt: skip
     return beside_verl(case, ["clip_free", spec])
 
 

@@ -338,7 +338,7 @@ def test_methods_explains_it(mine: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["methods", "my_method:fading"]) == 0
     shown = capsys.readouterr().out
     for words in ("fading (intervention; a note of mine)", "Every advantage times `factor`",
-                  "needs: entropy", "factor = 0.5", "grpo + ppo"):  # fmt: skip
+                  "needs: entropy", "factor = 0.5", "grpo | Ppo(low=0.2"):  # fmt: skip
         assert words in shown
     assert main(["methods"]) == 0
     assert "fading" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from entrostat.method.repo import centred_logp
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
@@ -124,6 +125,47 @@ def test_repo_d_with_a_fixed_zeta():
 # ---------------------------------------------------------------------------- both
 
 
+def test_the_centre_is_the_papers_over_the_vocabulary():
+    # REPO's L(s, a) = log pi(a|s) - E_a[log pi(a|s)], summed over 6 actions at each of 5 states
+    logits = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    pi = logits.softmax(-1)
+    mean = sum(pi[..., a] * pi[..., a].log() for a in range(6))
+    action = torch.tensor([[0, 5, 2, 2, 4]])
+    old = pi.gather(-1, action[..., None])[..., 0].log()
+    given = es.TokenBatch(old, old, torch.ones(1, 5), f64([1.0]), old_entropy=-mean)
+    assert_close(centred_logp(given, "state"), old - mean, **EXACT)
+
+
+def test_repo_r_flips_at_once_or_gradually():
+    more = {"bidirectional": True, "zeta": 0.25, "zeta_min": 0.125, "zeta_max": 0.5, "target": 1.0}
+    runs = {
+        # above five times, below twice
+        "immediate": [-0.125, -0.25, -0.5, -0.5, -0.5, 0.25, 0.5],
+        "gradual": [0.125, -0.125, -0.25, -0.5, -0.5, -0.25, -0.125],
+    }
+    for flip, expected in runs.items():
+        objective = es.make_objective("repo_r", flip=flip, **more)
+        for entropy, zeta in zip([2.0] * 5 + [0.5] * 2, expected, strict=True):
+            objective.observe(entropy=entropy)
+            assert objective.metrics()["control/zeta"] == zeta
+    assert repr(es.make_objective("repo_r", **more)) == repr(objective)  # gradual by default
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "repo_r: flip='immediate' has no effect with bidirectional=False"),
+        (
+            {"bidirectional": True, "controller": "none"},
+            "repo_r: flip='immediate' has no effect with controller='none'",
+        ),
+    ],
+)
+def test_a_flip_that_cannot_be_is_said(more, words):
+    with pytest.warns(UserWarning, match=words):
+        es.make_objective("repo_r", flip="immediate", **more)
+
+
 def test_repo_r_reads_the_old_policy_alone():
     # A - .1 A L where A > 0: 2 - .2 * (.5, -1); junk in the current policy changes nothing
     A = es.make_objective("repo_r", zeta=0.1).prepare(batch()).advantages
@@ -235,6 +277,7 @@ def test_what_they_sit_on(name, names):
                 "high_max": 0.3,
                 "factor": 1.01,
                 "target": None,
+                "ratio": "token",
             },
         ),
     ],
@@ -254,6 +297,7 @@ def test_defaults(name, defaults):
         ("repo_d", {"zeta": NAN}, "repo_d: zeta's .*start must be a number"),
         ("repo_d", {"zeta": -1.0}, "repo_d: zeta's .*start must be >= 0, got -1"),
         ("repo_d", {"bidirectional": True}, "repo_d: unknown parameter 'bidirectional'"),
+        ("repo_r", {"flip": "now"}, "repo_r: flip must be 'gradual' or 'immediate', got 'now'"),
         ("adapo", {"low": -0.1}, "adapo: low must be >= 0.*got -0.1"),
         ("adapo", {"high": -0.1}, "adapo: high must be >= 0.*got -0.1"),
         ("adapo", {"high_max": 0.1}, "adapo: high's .*0 <= low <= high"),
@@ -268,4 +312,4 @@ def test_errors_name_the_parameter(name, given, words):
 
 def test_adapo_takes_no_second_surrogate():
     with pytest.raises(ValueError, match="two surrogates"):
-        es.make_objective(["adapo", "ppo"])
+        es.make_objective(["adapo", "reinforce"])

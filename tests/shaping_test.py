@@ -91,6 +91,16 @@ def test_unlikeliness_of_three_in_float64():
     assert_close(rewards, f64([1 - 0.5 / 3, 1 - 0.25 / 3, 1]), **EXACT)
 
 
+def test_unlikeliness_leaves_wrong_answers_below_0():
+    # ranks 1 to 4 of 4, beta .25: right 1 - .25 * 3/4 and 1 - .25 * 1/4; a likely wrong one -1
+    given = rollouts(
+        [[1]] * 4, [[-1], [-2], [-3], [-4]], rewards=f64([1, -1, 1, -1]),
+        group=torch.zeros(4).long(),
+    )  # fmt: skip
+    rewards = es.make_objective("unlikeliness").outcome_advantages(given).rewards
+    assert_close(rewards, f64([0.8125, -1, 0.9375, -1]), **EXACT)
+
+
 def test_unlikeliness_gives_a_signal_where_all_are_right():
     # rewards 1, 1 become .875 and 1: grpo -1/sqrt 2 and 1/sqrt 2 (std = .125/sqrt 2)
     given = rollouts([[1], [1]], [[-1], [-2]], rewards=f64([1, 1]), group=torch.tensor([0, 0]))

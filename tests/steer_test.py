@@ -90,6 +90,17 @@ MAPPED = {
         {"mapping": "binary", "quantile": 1.0},
         [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]],
     ),
+    # as App. E.3 prints them, over the paper's Omega = -Om: -.6, 0 | -1.2, 0, .3
+    # 1.2 - .5/(.3 + 1.2) (Omega + 1.2)
+    "linear, signed": (
+        {"mapping": "linear", "signed": True},
+        [[1.0, 0.8, 1.0], [1.2, 0.8, 0.7]],
+    ),
+    # the .8 quantile of -1.2, -.6, 0, 0, .3 is 0 + .2 * .3 = .06
+    "binary, signed": (
+        {"mapping": "binary", "signed": True},
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 0.7]],
+    ),
 }
 
 
@@ -134,6 +145,28 @@ def test_steer_without_clipped_tokens():
     assert_close(w, 0.7**x, **EXACT)
 
 
+@pytest.mark.parametrize(
+    ("advantage", "linear", "binary"),
+    [
+        # p = .5, r = 1, lp + H = 1 .. 5: Omega = -A c/2. A = 1: -.5, -1 | -1.5, -2, -2.5
+        (1.0, [[0.7, 0.825, 1.0], [0.95, 1.075, 1.2]], [[0.7, 1.0, 1.0], [1.0, 1.0, 1.0]]),
+        # A = -1: the same above 0, the other way round
+        (-1.0, [[1.2, 1.075, 1.0], [0.95, 0.825, 0.7]], [[1.0, 1.0, 1.0], [1.0, 1.0, 0.7]]),
+    ],
+)
+def test_signed_steer_where_all_changes_have_one_sign(advantage, linear, binary):
+    half, one = torch.full((2, 3), 0.5).double(), torch.ones(2, 3).double()
+    c = f64([[1.0, 2.0, 70.0], [3.0, 4.0, 5.0]])
+    given = batch(f64([advantage] * 2), half, one, c)
+    assert_close(weights(given, mapping="linear", signed=True), f64(linear), **EXACT)
+    assert_close(weights(given, mapping="binary", signed=True), f64(binary), **EXACT)
+
+
+def test_signed_has_no_effect_on_the_exponential():
+    with pytest.warns(UserWarning, match="steer: signed=True has no effect with mapping='exp'"):
+        es.make_objective("steer", signed=True)
+
+
 def test_steer_follows_the_surrogates_clip():
     # without a clip: 2*1.5*.8*3 = 7.2 at the second token, -.5*.25*9 = -1.125 at the fourth
     spec = ["clip_free", "steer"]
@@ -145,7 +178,9 @@ def test_steer_follows_the_surrogates_clip():
 def test_steer_of_nothing(mapping):
     # all Om are 0: nothing stands out
     for given in (batch(f64([0.0, 0.0])), batch(c=torch.zeros(2, 3).double())):
-        assert weights(given, mapping=mapping).tolist() == [[1.0] * 3, [1.0] * 3]
+        for signed in (False, mapping != "exp"):
+            w = weights(given, mapping=mapping, signed=signed)
+            assert w.tolist() == [[1.0] * 3, [1.0] * 3]
 
 
 @pytest.mark.parametrize(("mapping", "weight"), [("exp", 0.7), ("linear", 1.0), ("binary", 1.0)])
@@ -160,7 +195,8 @@ def test_steer_of_a_batch_without_tokens():
     zeros = torch.zeros(1, 2).double()
     empty = es.TokenBatch(zeros, zeros, torch.zeros(1, 2), f64([1.0]), entropy=zeros)
     for mapping in ("exp", "linear", "binary"):
-        assert es.make_objective("steer", mapping=mapping).loss(empty).loss == 0
+        for signed in (False, mapping != "exp"):
+            assert es.make_objective("steer", mapping=mapping, signed=signed).loss(empty).loss == 0
 
 
 # ---------------------------------------------------------------------------- quadrants
@@ -271,7 +307,13 @@ def test_weights_multiply():
         (
             "steer",
             (0.8, 1.28),
-            {"lambda_min": 0.7, "mapping": "exp", "lambda_max": 1.2, "quantile": 0.8},
+            {
+                "lambda_min": 0.7,
+                "mapping": "exp",
+                "lambda_max": 1.2,
+                "quantile": 0.8,
+                "signed": False,
+            },
         ),
         ("quadrant", (0.8, 1.2), {"which": "I", "action": "mask", "share": 0.1}),
     ],

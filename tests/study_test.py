@@ -9,6 +9,7 @@ import pytest
 
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
+from entrostat.study.fairness import confounded
 from entrostat.study.runner import read_study
 from entrostat.study.seeds import Interval, group_by_seed, interval
 
@@ -108,3 +109,31 @@ def test_the_report_of_a_study_s_directory_compares_its_runs(
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path / "empty")]) == 2
     assert "holds no metrics.jsonl" in capsys.readouterr().err
+
+
+def arms(*methods: object) -> dict[str, TrainConfig]:
+    return {f"run-{i}": from_dict({"method": method}) for i, method in enumerate(methods)}
+
+
+def test_runs_that_differ_in_more_than_the_method_are_named() -> None:
+    """Findings D6: grpo beside clip_cov changes the clip as well."""
+    (line,) = confounded(arms("grpo_token", "clip_cov"))
+    assert line.startswith("run-1: clip_cov sits on grpo | Ppo(low=1.0, high=1.0")
+    assert "fair baseline (clip_wide)" in line
+    # the same clip, another aggregation
+    (line,) = confounded(arms("clip_wide", ["grpo", "ppo", "repo_r"]))
+    assert "seq_mean_token_mean" in line
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        ("clip_wide", "clip_cov"),
+        ("dapo", "repo_r", "repo_d"),
+        ("grpo", "clip_higher", "gspo"),  # surrogates are what is compared
+        ("repo_r",),
+        (["grpo", "ppo", "repo_r"], ["grpo", "ppo", "repo_d"]),
+    ],
+)
+def test_fair_studies_get_no_note(methods: tuple[object, ...]) -> None:
+    assert confounded(arms(*methods)) == []

@@ -231,7 +231,7 @@ def test_one_clipped_step_may_leave_the_range_of_theorem_2(case):
     sample, A = case
     A = centred(sample.z, A)
     assume(A.abs().max() > 0.1)
-    clipped = sample.step(es.make_objective("grpo"), A)
+    clipped = sample.step(es.make_objective("grpo", aggregation="token_mean"), A)
     assert_close(clipped, policy_gradient(sample.z, A), **EXACT)
     best = clipped.argmax(-1)
     assume((clipped.topk(2).values.diff() < -1e-3).all())
@@ -281,7 +281,7 @@ def test_centred_log_probs_have_mean_zero(case):
     H = entropy(sample.z)
     ones = torch.ones_like(sample.z)
     for center, expected in (("state", 0 * H), ("batch", (sample.d * H).sum() - H)):
-        objective = es.make_objective("repo_r", zeta=0.1, center=center)
+        objective = es.make_objective("repo_r", zeta=0.1, center=center, aggregation="token_mean")
         prepared = objective.prepare(sample.batch(ones)).advantages
         assert prepared is not None
         assert_close(sample.by_state((1 - prepared) / 0.1), expected, **EXACT)
@@ -295,7 +295,7 @@ def test_centred_log_probs_have_mean_zero(case):
 def test_repo_d_damps_the_change_of_entropy(case, zeta):
     sample, A = case
     A = centred(sample.z, A)
-    objective = es.make_objective("repo_d", zeta=zeta, controller="none")
+    objective = es.make_objective("repo_d", zeta=zeta, controller="none", aggregation="token_mean")
     h = entropy_gradient(sample.z)
     before = change(sample.z, policy_gradient(sample.z, A))
     after = change(sample.z, sample.step(objective, A))
@@ -311,8 +311,11 @@ def test_repo_d_adds_the_gradient_of_the_mean_entropy(case):
     sample, A = case
     pi, L = probabilities(sample.z)
     beta = 2.0 * (sample.d * mean(sample.z, A * L * pi)).sum()  # -zeta dH with zeta = 2
-    base = es.make_objective(["rloo", "reinforce"])
-    repo = es.make_objective(["reinforce", {"name": "repo_d", "zeta": 2.0, "controller": "none"}])
+    base = es.make_objective(["rloo", "reinforce"], aggregation="token_mean")
+    repo = es.make_objective(
+        ["reinforce", {"name": "repo_d", "zeta": 2.0, "controller": "none"}],
+        aggregation="token_mean",
+    )
     added = sample.step(repo, A) - sample.step(base, A)
     h = entropy_gradient(sample.z)
     assert_close(added, beta * sample.d.unsqueeze(-1) * h, **EXACT)
@@ -332,8 +335,10 @@ def test_repo_r_raises_entropy_outside_a_band(case):
     sample, A = case
     z, zeta = sample.z, 0.1
     pi, L = probabilities(z)
-    base = es.make_objective(["rloo", "reinforce"])
-    repo = es.make_objective(["reinforce", {"name": "repo_r", "zeta": zeta}])
+    base = es.make_objective(["rloo", "reinforce"], aggregation="token_mean")
+    repo = es.make_objective(
+        ["reinforce", {"name": "repo_r", "zeta": zeta}], aggregation="token_mean"
+    )
     gain = change(z, sample.step(repo, A) - sample.step(base, A))
     up, c = A.clamp(min=0), mean(z, pi * L)
     expected = zeta * (mean(z, pi * L.square() * up) - c * mean(z, L * up))
@@ -348,8 +353,10 @@ def test_repo_r_raises_entropy_outside_a_band(case):
 def test_repo_r_lowers_entropy_inside_the_band():
     sample = Sample(torch.tensor([[10, 8, 1, 1]]))
     A = f64([[0.0, 1.0, 0.0, 0.0]])
-    base = es.make_objective(["rloo", "reinforce"])
-    repo = es.make_objective(["reinforce", {"name": "repo_r", "zeta": 0.1}])
+    base = es.make_objective(["rloo", "reinforce"], aggregation="token_mean")
+    repo = es.make_objective(
+        ["reinforce", {"name": "repo_r", "zeta": 0.1}], aggregation="token_mean"
+    )
     gain = change(sample.z, sample.step(repo, A) - sample.step(base, A))
     assert gain.item() == pytest.approx(0.1 * 0.4 * 0.0964 * (0.0386 - 0.0854), rel=0.01)
 
@@ -730,7 +737,7 @@ def test_tabular_is_exact_for_a_token(case):
 def test_tabular_adds_up_to_the_whole_step(case):
     sample, A = case
     got = es.dynamics.estimate("tabular", sample.batch(A))
-    step = sample.step(es.make_objective(["rloo", "reinforce"]), A)
+    step = sample.step(es.make_objective(["rloo", "reinforce"], aggregation="token_mean"), A)
     assert_close(step, sample.d.unsqueeze(-1) * policy_gradient(sample.z, A), **EXACT)
     claim = sample.by_state(got) * sample.d
     assert_close(claim, change(sample.z, step), **EXACT)

@@ -20,6 +20,8 @@ _PER_TOKEN = (
     "ref_logp",
     "sum_p2",
     "sum_p2_logp",
+    "process_rewards",
+    "edited",
 )
 
 
@@ -46,6 +48,9 @@ class TokenBatch:
         ref_logp: [B, T] float. log-prob under a frozen reference policy.
         sum_p2: [B, T] float. Sum over the vocabulary of pi^2.
         sum_p2_logp: [B, T] float. Sum over the vocabulary of pi^2 log pi.
+        process_rewards: [B, T] float. Reward of each token, from a model of its own (PRIME).
+        edited: [B, T] bool. Tokens whose advantage a method moved away from the estimator's;
+            `Objective.prepare` says so, and only figures read it. None: no token.
 
     Raises:
         ValueError: a shape does not fit; the message names the argument.
@@ -62,6 +67,8 @@ class TokenBatch:
     ref_logp: Tensor | None = None
     sum_p2: Tensor | None = None
     sum_p2_logp: Tensor | None = None
+    process_rewards: Tensor | None = None
+    edited: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.mask.ndim != 2:
@@ -82,7 +89,9 @@ class TokenBatch:
         if value.shape not in shapes:
             wanted = " or ".join(str(list(shape)) for shape in shapes)
             raise ValueError(f"TokenBatch: {name} must be {wanted}, got {list(value.shape)}")
-        if value.ndim == 2:
+        if name == "edited":
+            self.edited = value.to(torch.bool) & self.mask
+        elif value.ndim == 2:
             setattr(self, name, torch.where(self.mask, value, 0))
 
     def __getitem__(self, rows: slice | Tensor) -> TokenBatch:
@@ -130,7 +139,8 @@ class Terms:
         ref_kl: [B, T] float. Coefficient on the KL to the reference policy.
         ratio: "token" (PPO), "sequence" (GSPO) or "none" (REINFORCE: loss = -A lp).
         dual: PPO's dual clip c, or None.
-        abs_kl_form: "abs" for |lp - lp0|, or "k3", its smooth counterpart.
+        abs_kl_form: "abs" for |lp - lp0|, or "k3" for exp(lp - lp0) - (lp - lp0) - 1, which over
+            tokens sampled from the old policy estimates KL(pi_old || pi) without bias.
         ref_kl_form: estimator of the reference KL: "k1", "k2" or "k3".
         figures: what methods found out about the minibatch while planning, [] tensors to log.
     """
@@ -184,6 +194,16 @@ def _take(data: TokenBatch | Terms, rows: slice | Tensor) -> dict[str, Any]:
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of `values` [B, T] over mask [B, T]; 0 where no token is left. Returns a 0-d tensor."""
     return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)
+
+
+def response_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over responses of each one's mean of `values` [B, T] over mask [B, T] (OPEFO Eq. 5).
+
+    Responses without a token are left out; 0 where none is left. Returns a 0-d tensor.
+    """
+    length = mask.sum(-1)
+    each = torch.where(mask, values, 0).sum(-1) / length.clamp(min=1)
+    return each.sum() / (length > 0).sum().clamp(min=1)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -64,6 +64,10 @@ class Optim:
     """AdamW's decay rates."""
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """The learning rate after the warm-up: it stays, or falls to `lr_min` by the run's end."""
+    lr_min: float = 0.0
+    """Share of the learning rate that "cosine" and "linear" end at."""
     warmup: int = 0
     """Updates over which the learning rate rises linearly to its value."""
     clip: float = 1.0
@@ -74,10 +78,21 @@ class Optim:
     """Updates a pass. 1 epoch of 1 minibatch is strictly on-policy."""
     micro_batch: int = 128
     """Sequences in memory at once; any value gives the same gradient."""
-    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] = (
-        "token_mean"
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (
+        None
     )
-    """How tokens' losses become one number."""
+    """How tokens' losses become one number; None takes that of the method's paper."""
+
+
+@dataclass
+class Numerics:
+    """Rounding put into the ratio on purpose, to see what it does (docs/numerics.md)."""
+
+    round_logp: Literal["bf16", "fp16"] | None = None
+    """Round the policy's log-prob in the ratio as a cast of the model's outputs does; the gradient
+    passes. None keeps it exact. FSDP2 with accelerate's defaults in bf16: both of these "bf16"."""
+    round_old_logp: Literal["bf16", "fp16"] | None = None
+    """The same of the old policy's log-prob."""
 
 
 @dataclass
@@ -163,6 +178,7 @@ class TrainConfig:
     sampling: Sampling = field(default_factory=Sampling)
     prompt: Prompt = field(default_factory=Prompt)
     optim: Optim = field(default_factory=Optim)
+    numerics: Numerics = field(default_factory=Numerics)
     lora: Lora = field(default_factory=Lora)
     eval: Evaluation = field(default_factory=Evaluation)
     analyze: Analyze = field(default_factory=Analyze)
@@ -192,6 +208,8 @@ class TrainConfig:
                 raise ValueError(f"{key} must be above 0, got {value}")
         if not all(0 <= beta < 1 for beta in self.optim.betas):
             raise ValueError(f"optim.betas must be in [0, 1), got {self.optim.betas}")
+        if not 0 <= self.optim.lr_min <= 1:
+            raise ValueError(f"optim.lr_min must be in [0, 1], got {self.optim.lr_min}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be below 2^32, got {self.seed}")
         if not 0 < self.sampling.top_p <= 1:
@@ -250,7 +268,14 @@ class TrainConfig:
 
 
 # settings that a run resolves itself, with the value that asks it to
-_OPEN: dict[str, Any] = {"optim.lr": None, "precision": "auto", "threads": 0, "prompt.chat": None}
+_OPEN: dict[str, Any] = {
+    "optim.lr": None,
+    "precision": "auto",
+    "threads": 0,
+    "prompt.chat": None,
+    "advantage": None,
+    "optim.aggregation": None,
+}
 
 
 def _plain(value: Any) -> Any:

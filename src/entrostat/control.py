@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
+Flip = Literal["gradual", "immediate"]
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -109,15 +111,18 @@ def at_limit(values: Sequence[float], limit: float) -> int | None:
 class Multiplicative:
     """Times `factor` while entropy is below the target, divided by it while above (REPO 3, App. B).
 
-    The magnitude stays in [low, high]. With `bidirectional` the value has a sign: while it pushes
-    the right way (+ below the target, - above) its magnitude grows; otherwise it shrinks, and where
-    it would leave the range at the bottom the sign flips and the magnitude is `low`.
+    The magnitude stays in [low, high]. With `bidirectional` the value has a sign, which pushes the
+    right way where it is + below the target and - above: then the magnitude grows, otherwise it
+    shrinks. `flip` says when a wrong sign changes:
+
+        gradual    where the magnitude would leave the range at the bottom; it is then `low`
+        immediate  at once, so that the sign is that of target - entropy after every step
 
     `factor=2` is REPO's doubling controller, `factor=1.01` ADAPO's.
 
     Raises:
         ValueError: unless 0 <= low <= high, factor > 1 and target >= 0; bidirectional
-            needs low > 0, one-sided a start >= 0.
+            needs low > 0, one-sided a start >= 0; flip is neither word.
     """
 
     start: float
@@ -126,9 +131,14 @@ class Multiplicative:
     target: float | None = None
     factor: float = 2.0
     bidirectional: bool = False
+    flip: Flip = "gradual"
 
     def __post_init__(self) -> None:
         _check(self.start, self.low, self.high, self.target)
+        if self.flip not in ("gradual", "immediate"):
+            raise ValueError(
+                f"controller: flip must be 'gradual' or 'immediate', got {self.flip!r}"
+            )
         if not (math.isfinite(self.factor) and self.factor > 1):
             raise ValueError(f"controller: factor must be above 1, got {self.factor}")
         if self.bidirectional and self.low <= 0:
@@ -148,8 +158,9 @@ class Multiplicative:
             sign = math.copysign(1.0, value)
             grow = entropy < target if sign > 0 else entropy > target
             magnitude = abs(value) * self.factor if grow else abs(value) / self.factor
-            if self.bidirectional and not grow and magnitude < self.low:
-                sign, magnitude = -sign, self.low
+            flips = self.flip == "immediate" or magnitude < self.low
+            if self.bidirectional and not grow and flips:
+                sign = -sign
             value = sign * _clip(magnitude, self.low, self.high)
         return ControlState(value, target)
 

@@ -76,7 +76,7 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
 
     Both are 0 at mask 0.
 
-    per_token = weight * clipped policy loss + abs_kl KL(lp, lp0) - entropy H + ref_kl KL(lp, ref);
+    per_token = weight * clipped policy loss + abs_kl KL(lp0, lp) - entropy H + ref_kl KL(lp, ref);
     `frozen` detaches the first part.
     Gradients flow into `batch.logp` and `batch.entropy` only.
     """
@@ -94,7 +94,8 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
         per_token = torch.where(terms.frozen, per_token.detach(), per_token)
     policy = torch.where(batch.mask, per_token.detach(), 0)
     if terms.abs_kl is not None:
-        log_ratio = at_least_float32(batch.old_logp).detach() - lp
+        # the old policy sampled the tokens: of KL(old || pi) it is log pi - log old
+        log_ratio = lp - at_least_float32(batch.old_logp).detach()
         per_token = per_token + terms.abs_kl * _kl(log_ratio, terms.abs_kl_form)
     if terms.entropy is not None:
         if batch.entropy is None:
@@ -109,7 +110,7 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
 
 
 def _kl(log_ratio: Tensor, form: Literal["abs", "k1", "k2", "k3"]) -> Tensor:
-    """Schulman's estimators of KL(pi || q) from log_ratio = log q - log pi, and |log_ratio|."""
+    """Schulman's estimators of KL(p || q) from log_ratio = log q - log p, and |log_ratio|."""
     if form == "abs":
         return log_ratio.abs()
     if form == "k1":

@@ -98,13 +98,15 @@ class Objective:
         """
         fields = set(fields)
         for name, method in zip(self.names, self.methods, strict=True):
+            for need in method.required():
+                if need not in fields and need not in ALWAYS:
+                    raise ValueError(
+                        f"`{name}` needs `{need}`; {host} does not supply it here{_only(need)}"
+                    )
             if host not in method.hosts:
                 raise ValueError(
                     f"`{name}` does not run in {host}; it runs in {', '.join(method.hosts)}"
                 )
-            for need in method.required():
-                if need not in fields and need not in ALWAYS:
-                    raise ValueError(f"`{name}` needs `{need}`; {host} does not supply it here")
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
@@ -139,6 +141,7 @@ class Objective:
                 f"Objective.prepare: '{self.advantage}' needs rewards and group in the batch; "
                 "pass both, or advantages"
             )
+        rewards = batch.rewards
         for name, method, state in self._chain():
             if type(method).shape is not Method.shape:
                 self._check_fields(name, method, batch)
@@ -146,7 +149,11 @@ class Objective:
         assert batch.rewards is not None
         assert batch.group is not None
         A = estimate_advantages(self.advantage, batch.rewards, batch.group, batch.lengths)
-        return batch.replace(advantages=A)
+        if batch.rewards is rewards:
+            return batch.replace(advantages=A, edited=None)
+        unshaped = estimate_advantages(self.advantage, rewards, batch.group, batch.lengths)
+        before = _per_token(batch.replace(advantages=unshaped))
+        return _note_edits(batch.replace(advantages=A, edited=None), before)
 
     @torch.no_grad()
     def prepare(self, batch: TokenBatch) -> TokenBatch:
@@ -160,10 +167,12 @@ class Objective:
         if batch.advantages is None:
             batch = self.outcome_advantages(batch)
         batch = batch.replace(advantages=_per_token(batch))
+        before = batch.advantages
+        assert before is not None
         for name, method, state in self._chain():
             self._check_fields(name, method, batch)
             batch = _returned(method.prepare(batch, state), batch, f"{name}.prepare")
-        return batch
+        return batch if batch.advantages is before else _note_edits(batch, before)
 
     @torch.no_grad()
     def plan(self, batch: TokenBatch, generator: torch.Generator | None = None) -> Terms:
@@ -344,6 +353,16 @@ def _returned(value: _Data, given: _Data, hook: str) -> _Data:
     return value
 
 
+def _only(need: str) -> str:
+    """What to do where a host lacks a field that one host alone can fill."""
+    if need != "process_rewards":
+        return ""
+    return (
+        ": they are a second model's, which the lab alone trains beside the policy. Train there "
+        "(entrostat train --method ...), or take `loop_token`, the same without them"
+    )
+
+
 def _difference(saved: Any, mine: Any) -> str:
     """Where two descriptions differ first, in words."""
     names = [[m["name"] for m in d["methods"]] for d in (saved, mine)]
@@ -355,6 +374,12 @@ def _difference(saved: Any, mine: Any) -> str:
                 whose = f"{new['name']}'s " if "name" in new else ""
                 return f"{whose}{key} = {old.get(key)!r}, here it is {new.get(key)!r}"
     return "another objective"
+
+
+def _note_edits(batch: TokenBatch, before: Tensor) -> TokenBatch:
+    """The batch; tokens whose advantage differs from `before` [B, T] are among its `edited`."""
+    moved = _per_token(batch) != before
+    return batch.replace(edited=moved if batch.edited is None else batch.edited | moved)
 
 
 def _per_token(batch: TokenBatch) -> Tensor:
@@ -371,7 +396,7 @@ def make_objective(
     method: MethodSpec,
     *,
     advantage: str | None = None,
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | None = None,
     max_length: int | None = None,
     updates: int | None = None,
     **params: Any,
@@ -383,7 +408,8 @@ def make_objective(
             may also name an advantage estimator: `["rloo", "gspo", "repo_r"]`. A bare intervention
             sits on its paper's recipe; a list may say its own surrogate.
         advantage: estimator of `advantages`; overrides the recipe's.
-        aggregation: "token_mean" (default), "seq_mean_token_mean" or "seq_mean_token_sum_norm".
+        aggregation: "token_mean", "seq_mean_token_mean" or "seq_mean_token_sum_norm"; overrides the
+            recipe's.
         max_length: the constant of "seq_mean_token_sum_norm"; None takes the batch's T.
         updates: optimizer steps a rollout batch, where known: a strictly on-policy method is then
             refused here rather than by the host.
@@ -397,12 +423,14 @@ def make_objective(
         >>> make_objective("repo_r", bidirectional=True).names
         ('ppo', 'repo_r')
     """
-    if aggregation not in get_args(Aggregation):
+    if aggregation is not None and aggregation not in get_args(Aggregation):
         raise ValueError(unknown("aggregation", str(aggregation), get_args(Aggregation)))
     if max_length is not None and max_length < 1:
         raise ValueError(f"make_objective: max_length must be at least 1, got {max_length}")
-    chain, names, estimator = resolve(method, params, advantage)
-    objective = Objective(chain, names, estimator, aggregation, max_length)
+    found = resolve(method, params, advantage, aggregation)
+    objective = Objective(
+        found.methods, found.names, found.advantage, found.aggregation, max_length
+    )
     objective.check_updates(updates or 1)
     return objective
 

@@ -195,7 +195,10 @@ def iterate(trainer: EntropyTrainer, step: int) -> dict[str, Any]:
     return metrics
 
 
-@pytest.mark.parametrize("method", ["[dapo,repo_r]", "[clip_wide,clip_cov]", "[clip_higher,steer]"])
+@pytest.mark.parametrize(
+    "method",
+    ["[dapo,repo_r]", "[clip_wide,{name:clip_cov,at_least:1}]", "[clip_higher,steer]"],
+)
 def test_twenty_steps(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(method, tmp_path, monkeypatch)
     log = []

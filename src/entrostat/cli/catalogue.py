@@ -26,6 +26,7 @@ def methods_verb(args: list[str]) -> int:
     from ..advantage import advantages as estimate
     from ..method import imported, methods, unknown_method
     from ..method.base import HOSTS
+    from ..objective import make_objective
 
     if args:
         args = [imported(args[0])]
@@ -42,8 +43,9 @@ def methods_verb(args: list[str]) -> int:
             raise ValueError(unknown_method(args[0]))
         info = known[args[0]]
         print(f"{info.name} ({info.kind}; {info.paper or 'your own'})\n\n{info.doc}\n")
-        if info.sits_on:
-            print(f"alone, on: {info.sits_on}")
+        print(f"alone: {make_objective(info.name)}")
+        if info.baseline:
+            print(f"fair baseline: {info.baseline} (differs in this method alone)")
         print(f"needs: {', '.join(info.needs) or 'nothing beyond log-probs and advantages'}")
         print(f"hosts: {', '.join(info.hosts)}")
         print("parameters:" if info.parameters else "parameters: none")

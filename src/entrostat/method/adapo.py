@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -9,8 +10,8 @@ import torch
 
 from ..batch import Terms, TokenBatch
 from ..control import ControlState, Multiplicative, Observation
-from .base import Method
-from .surrogates import check_bounds, clip_bounds
+from .base import Method, one_of
+from .surrogates import Gspo, check_bounds, clip_bounds
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Adapo(Method):
 
     -min(r A, clip(r, 1 - low, 1 + high) A); once an iteration high is multiplied by `factor` where
     entropy < target and divided by it where entropy > target, kept in [high_min, high_max]. It is
-    a surrogate: it takes the place of `ppo`.
+    a surrogate: it takes the place of `ppo`, or of `gspo` where both are listed.
 
     Parameters:
         low: lower bound.
@@ -27,6 +28,11 @@ class Adapo(Method):
         high_min, high_max: its range.
         factor: what it is multiplied or divided by.
         target: entropy to hold, nats a token; None takes that of the first iteration.
+        ratio: "token" (PPO's) or "sequence" (GSPO's).
+
+    Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
+    first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
+    [.2, .3] / .28.
     """
 
     low: float = 0.2
@@ -35,6 +41,7 @@ class Adapo(Method):
     high_max: float = 0.3
     factor: float = 1.01
     target: float | None = None
+    ratio: Literal["token", "sequence"] = "token"
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO App. B"
@@ -43,6 +50,7 @@ class Adapo(Method):
 
     def __post_init__(self) -> None:
         check_bounds("adapo", self.low, self.high)
+        one_of("adapo", "ratio", self.ratio, ("token", "sequence"))
         try:
             self._multiplicative()
         except ValueError as error:
@@ -50,6 +58,21 @@ class Adapo(Method):
 
     def _multiplicative(self) -> Multiplicative:
         return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
+
+    @classmethod
+    def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:
+        """On GSPO's ratio, with its clip; a token's clip is ADAPO's own."""
+        if not isinstance(surrogate, Gspo) or surrogate.low is None or not surrogate.high:
+            return None
+        wider = surrogate.high / cls.high
+        settings: dict[str, Any] = {
+            "ratio": "sequence",
+            "low": surrogate.low,
+            "high": surrogate.high,
+            "high_min": wider * cls.high_min,
+            "high_max": wider * cls.high_max,
+        }
+        return cls(**settings | dict(given))
 
     def controls(self) -> str:
         """The upper clip bound."""
@@ -67,7 +90,7 @@ class Adapo(Method):
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Clip bounds on the token's ratio."""
-        return clip_bounds(terms, self.low, state.value).replace(ratio="token")
+        return clip_bounds(terms, self.low, state.value).replace(ratio=self.ratio)
 
     def metrics(self, state: ControlState) -> dict[str, float]:
         """`control/clip_high` and `control/target`."""

@@ -7,6 +7,7 @@ can save it, restore it and show it. A method overrides only the hooks it needs.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +29,8 @@ class Method:
         paper: short name of the source, with its section.
         needs: the `TokenBatch` fields that it reads beyond logp, old_logp, mask and advantages.
         hosts: where it can run.
-        base: the recipe or surrogate that a bare intervention sits on; its advantage estimator.
+        base: the recipe or surrogate that a bare intervention sits on, with its advantage estimator
+            and aggregation: the fair baseline, which differs in the intervention alone.
         on_policy: sound with one update a rollout batch only.
         replaces_advantages: computes advantages anew, so edits before it would be lost.
         reads_current: its `plan` reads the current policy's logp or entropy, so that a host has to
@@ -39,7 +41,7 @@ class Method:
     paper: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     hosts: ClassVar[tuple[str, ...]] = HOSTS
-    base: ClassVar[str] = "grpo"
+    base: ClassVar[str] = "grpo_token"
     on_policy: ClassVar[bool] = False
     replaces_advantages: ClassVar[bool] = False
     reads_current: ClassVar[bool] = True
@@ -47,6 +49,16 @@ class Method:
     def required(self) -> tuple[str, ...]:
         """The fields these hyperparameters really need; `needs` unless a parameter changes it."""
         return self.needs
+
+    @classmethod
+    def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Method | None:
+        """This surrogate in the place of another that is listed beside it; None: not together.
+
+        Args:
+            surrogate: the other one.
+            given: this one's parameters as the user wrote them.
+        """
+        return None
 
     def controls(self) -> str | None:
         """The coefficient that a controller of this method moves; an objective has one for each."""

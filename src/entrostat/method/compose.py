@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .._names import unknown
 from .._plugins import find
 from ..advantage import ESTIMATORS
+from ..loss import Aggregation
 from .base import Method
 from .recipes import RECIPES
 from .registry import METHODS
@@ -16,12 +18,33 @@ MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
 Chain = list[tuple[str, Method]]
 
 
-def resolve(
-    spec: MethodSpec, params: Mapping[str, Any], advantage: str | None
-) -> tuple[tuple[Method, ...], tuple[str, ...], str]:
-    """From what a user wrote to (methods, their names, advantage estimator).
+@dataclass(frozen=True)
+class Resolved:
+    """What a user's words mean.
 
-    The surrogate comes first, interventions follow in the order written.
+    Attributes:
+        methods: the chain, surrogate first.
+        names: their names.
+        advantage: name of the estimator.
+        aggregation: how tokens' losses become one number.
+    """
+
+    methods: tuple[Method, ...]
+    names: tuple[str, ...]
+    advantage: str
+    aggregation: Aggregation
+
+
+def resolve(
+    spec: MethodSpec,
+    params: Mapping[str, Any],
+    advantage: str | None,
+    aggregation: Aggregation | None = None,
+) -> Resolved:
+    """From what a user wrote to a chain of methods, an estimator and an aggregation.
+
+    The surrogate comes first, interventions follow in the order written. Estimator and aggregation
+    are those asked for, else of a recipe in the list, else of what its methods sit on.
 
     Raises:
         ValueError: an unknown name or parameter, two surrogates, two estimators, or methods that
@@ -41,14 +64,15 @@ def resolve(
         raise ValueError("make_objective: the list of methods is empty")
     chain: Chain = []
     estimators: list[str] = []
-    chained = sum(name in METHODS for name, _ in items) > 0
+    aggregations: list[Aggregation] = []
     for name, given in items:
         if name in METHODS:
             chain.append((name, _build(name, METHODS[name], given)))
-        elif name in ESTIMATORS and name in RECIPES and chained and not given:
-            estimators.append(name)  # "grpo" beside other methods is the estimator, as "rloo" is
+        elif name in ESTIMATORS and name in RECIPES and len(items) > 1 and not given:
+            estimators.append(name)  # beside others "grpo" is the estimator, alone the algorithm
         elif name in RECIPES:
             estimators.append(RECIPES[name].advantage)
+            aggregations.append(RECIPES[name].aggregation)
             chain.extend(_expand(name, given))
         elif name in ESTIMATORS:
             if given:
@@ -62,7 +86,7 @@ def resolve(
         given = {} if base in METHODS else RECIPES[base].chain[0][1]
         chain.append((surrogate, _build(surrogate, METHODS[surrogate], given)))
     chain.sort(key=lambda pair: pair[1].kind != "surrogate")
-    _check(chain)
+    chain = _merged(chain, items)
     if advantage is not None:
         if advantage not in ESTIMATORS:
             raise ValueError(unknown("advantage estimator", advantage, ESTIMATORS))
@@ -71,9 +95,32 @@ def resolve(
         raise ValueError(
             f"make_objective: two advantage estimators ({', '.join(estimators)}); name one"
         )
-    default = RECIPES[base].advantage if base in RECIPES else "grpo"
-    chosen = estimators[0] if estimators else default
-    return tuple(m for _, m in chain), tuple(n for n, _ in chain), chosen
+    _check(chain)
+    under = RECIPES[base if base in RECIPES else Method.base]
+    if aggregation is None and len(set(aggregations)) > 1:
+        raise ValueError(
+            f"make_objective: two aggregations ({', '.join(aggregations)}) in "
+            f"{', '.join(name for name, _ in items)}; pass the one you mean (optim.aggregation)"
+        )
+    return Resolved(
+        tuple(method for _, method in chain),
+        tuple(name for name, _ in chain),
+        (estimators or [under.advantage])[0],
+        aggregation or (aggregations or [under.aggregation])[0],
+    )
+
+
+def _merged(chain: Chain, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Chain:
+    """The chain with one surrogate in the place of two, where one can move the other's clip."""
+    surrogates = [pair for pair in chain if pair[1].kind == "surrogate"]
+    if len(surrogates) != 2:
+        return chain
+    given = dict(items)
+    for (name, method), (_, other) in (surrogates, surrogates[::-1]):
+        over = type(method).over(other, given.get(name, {}))
+        if over is not None:
+            return [(name, over), *chain[2:]]
+    return chain
 
 
 def unknown_method(name: str) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batch import Terms, TokenBatch, masked_mean
 from ..loss import clipped
 from .base import Method, in_range, one_of
-from .selection import largest, pick, share_of
+from .selection import largest, pick, rounded_share
 
 
 def covariance(logp: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -28,28 +28,34 @@ class ClipCov(Method):
     """Clip-Cov: a few random tokens of high covariance give no gradient.
 
     cov = (lp - mean lp)(A - mean A), means over the minibatch. Among the tokens with cov in
-    [low, high] that PPO has not clipped already, max(1, floor(ratio N)) are chosen uniformly with
-    the run's generator; their policy loss counts in the value but not in the gradient. Where none
-    qualifies, none is chosen (COV 4.1, Alg. 1). The PPO clip stays wide, (1, 1), as in the authors'
-    scripts.
+    [low, high] that PPO has not clipped already, ratio N are chosen uniformly with the run's
+    generator; their policy loss counts in the value but not in the gradient. ratio N is rounded up
+    or down at random, so that its mean is ratio N. Where none qualifies, none is chosen (COV 4.1,
+    Alg. 1). The PPO clip stays wide, (1, 1), as in the authors' scripts. The share that was frozen
+    is logged as `terms/frozen`.
 
     Parameters:
         ratio: share of the minibatch's tokens that is frozen.
         low, high: covariances that qualify.
+        at_least: 0, or k for max(k, floor(ratio N)) tokens. 1 is the authors' code, which on
+            minibatches below 1/ratio tokens freezes many times the share.
 
-    Deviation: the public code selects in each micro-batch, where the first update's means are
-    those of a few rollouts; here the whole minibatch decides.
+    Deviations: the public code selects in each micro-batch, where the first update's means are
+    those of a few rollouts; here the whole minibatch decides. Alg. 1 rounds down, so that a
+    minibatch below 1/ratio tokens would never freeze one.
     """
 
     ratio: float = 2e-4
     low: float = 1.0
     high: float = 5.0
+    at_least: int = 0
 
     paper: ClassVar[str] = "COV 4.1, Alg. 1"
     base: ClassVar[str] = "clip_wide"
 
     def __post_init__(self) -> None:
         in_range("clip_cov", "ratio", self.ratio, 0, 1, open_low=True)
+        in_range("clip_cov", "at_least", self.at_least, 0)
         if not self.low <= self.high:
             raise ValueError(f"clip_cov: needs low <= high, got [{self.low}, {self.high}]")
 
@@ -59,31 +65,37 @@ class ClipCov(Method):
         """Freeze the chosen tokens."""
         cov = covariance(batch.logp, terms.advantage, batch.mask)
         candidates = (cov >= self.low) & (cov <= self.high) & batch.mask & ~clipped(batch, terms)
-        chosen = pick(candidates, share_of(self.ratio, int(terms.count)), generator)
-        return terms.freeze(chosen)
+        count = rounded_share(self.ratio, int(terms.count), self.at_least, generator)
+        return terms.freeze(pick(candidates, count, generator))
 
 
 @dataclass(frozen=True)
 class KlCov(Method):
     """KL-Cov: the tokens of highest covariance pay for leaving the old policy.
 
-    The max(1, floor(frac N)) tokens of largest cov = (lp - mean lp)(A - mean A) over the minibatch
-    get + coef |lp - lp0|; no PPO clip at all (COV 4.1, Alg. 1). The absolute log-ratio is exactly
-    flat at lp = lp0, so the first update of a rollout batch (and every one of a strictly on-policy
-    run) is plain policy gradient.
+    The frac N tokens of largest cov = (lp - mean lp)(A - mean A) over the minibatch get
+    + coef |lp - lp0|; no PPO clip at all (COV 4.1, Alg. 1). frac N is rounded up or down at random,
+    with the run's generator, so that its mean is frac N. The absolute log-ratio is exactly flat at
+    lp = lp0, so the first update of a rollout batch (and every one of a strictly on-policy run) is
+    plain policy gradient. The share that pays is logged as `terms/penalised`.
 
     Parameters:
         frac: share of the minibatch's tokens that pays; the authors' 32B run used 2e-4.
         coef: coefficient of the penalty.
-        penalty: "abs" is the paper's |lp - lp0|; "k3" is exp(lp0 - lp) - (lp0 - lp) - 1, smooth.
+        penalty: "abs" is Alg. 1's |lp - lp0|; "k3" is exp(lp - lp0) - (lp - lp0) - 1, smooth: over
+            all tokens, which the old policy sampled, its mean and its gradient's are those of
+            KL(pi_old || pi), the KL of Eq. 12, without bias.
+        at_least: 0, or k for max(k, floor(frac N)) tokens; 1 is the authors' code.
 
     Deviations: the public code selects in each micro-batch; here the whole minibatch decides.
-    A token with cov <= 0 is never chosen, which matters only where fewer than the share are above.
+    Alg. 1 rounds down. A token with cov <= 0 is never chosen, which matters only where fewer than
+    the share are above.
     """
 
     frac: float = 2e-3
     coef: float = 1.0
     penalty: Literal["abs", "k3"] = "abs"
+    at_least: int = 0
 
     paper: ClassVar[str] = "COV 4.1, Alg. 1"
     base: ClassVar[str] = "clip_free"
@@ -91,6 +103,7 @@ class KlCov(Method):
     def __post_init__(self) -> None:
         in_range("kl_cov", "frac", self.frac, 0, 1, open_low=True)
         in_range("kl_cov", "coef", self.coef, 0)
+        in_range("kl_cov", "at_least", self.at_least, 0)
         one_of("kl_cov", "penalty", self.penalty, ("abs", "k3"))
 
     def plan(
@@ -98,5 +111,6 @@ class KlCov(Method):
     ) -> Terms:
         """Put the coefficient on the chosen tokens."""
         cov = covariance(batch.logp, terms.advantage, batch.mask)
-        chosen = largest(cov, batch.mask & (cov > 0), share_of(self.frac, int(terms.count)))
+        count = rounded_share(self.frac, int(terms.count), self.at_least, generator)
+        chosen = largest(cov, batch.mask & (cov > 0), count)
         return terms.replace(abs_kl=self.coef * chosen.to(cov.dtype), abs_kl_form=self.penalty)

@@ -39,7 +39,8 @@ class Opefo(Method):
     magnitudes over the minibatch. lam = (N- - P+)/(N- + P+); tokens with dH > 0 are weighted
     1 + lam, those with dH < 0 by 1 - lam, so that the weighted flow is zero (OPEFO Eqs. 6 to 9).
     Strictly on-policy: one update a rollout batch; pass --optim.epochs 1 --optim.minibatches 1.
-    Logged: `flow/increase` and `flow/decrease`, P+ and N- a token, and lam as `flow/balance`.
+    Logged, as of every run: `flow/increase` and `flow/decrease`, P+ and N- a token before they are
+    weighted, and the lam that balances them as `flow/balance`.
 
     Parameters:
         mode: "adaptive"; the paper's ablations (Table 2) are "static" (a fixed lam), "plus_only"
@@ -74,9 +75,4 @@ class Opefo(Method):
         up = 1 if self.mode == "minus_only" else 1 + lam
         down = 1 if self.mode == "plus_only" else 1 - lam
         weight = torch.where(change > 0, up, torch.where(change < 0, down, 1))
-        figures = {
-            "flow/increase": increase / terms.count,
-            "flow/decrease": decrease / terms.count,
-            "flow/balance": lam,
-        }
-        return terms.replace(weight=terms.weight * weight, figures={**terms.figures, **figures})
+        return terms.replace(weight=terms.weight * weight)

@@ -34,13 +34,14 @@ class PosAdv(Method):
 
     Parameters:
         schedule: "entropy", "stage" or "epoch".
-        target: entropy to hold, nats a token (schedule "entropy").
+        target: entropy to hold, nats per token (schedule "entropy").
         delta: step of lam (schedule "entropy").
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
 
-    Not in the paper's extracted text: the step and the start of schedule "entropy", and E; the
-    defaults here are .01, 1 and 10.
+    Ours, since the formulas are lost from the text at hand: the step and the start of schedule
+    "entropy" and E (.01, 1 and 10 here), and that lam stays within [0, 1], of which the text says
+    nothing either.
     """
 
     schedule: Schedule = "entropy"
@@ -120,7 +121,7 @@ class PosOnly(Method):
 
 @dataclass(frozen=True)
 class NegOnly(Method):
-    """Train on tokens with A <= 0 only. PAR reports high entropy, STEER that it rises.
+    """Train on tokens with A <= 0 only. PAR and STEER report high entropy.
 
     Weight 0 where A > 0 (PAR 7.2; STEER 4). The tokens left out still count in the aggregation's
     denominator. In our own runs entropy fell, less than under GRPO, or rose once the task was
@@ -146,6 +147,9 @@ class RandPosClip(Method):
 
     Parameters:
         ratio: share of the minibatch's N tokens.
+
+    Deviation: PAR takes the share that its Clip-Cov freezes, which is the authors' code; beside
+    our `clip_cov` that is `at_least=1`.
     """
 
     ratio: float = 2e-4

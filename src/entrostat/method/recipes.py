@@ -1,4 +1,9 @@
-"""Named combinations of an advantage estimator and methods, as the papers run them."""
+"""Named algorithms: an advantage estimator, methods and an aggregation, as their papers run them.
+
+A name is the algorithm of its paper. REPO prints 1/|tau| a sequence for its PPO family and a mean
+over sequences for GSPO, as GRPO's and GSPO's own papers do: `seq_mean_token_mean`. COV, OPEFO,
+STEER and PAR average over all tokens: `token_mean`. What the user says wins.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +11,97 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..loss import Aggregation
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named combination: an advantage estimator and methods with their parameters."""
+    """A named algorithm.
+
+    Attributes:
+        summary: one line.
+        paper: short name of the source, with its section.
+        advantage: name of the estimator.
+        chain: methods by name, surrogate first, each with the parameters that are not its defaults.
+        aggregation: how tokens' losses become one number.
+        baseline: the recipe that differs from it in the intervention alone; "" where it has none.
+    """
 
     summary: str
     paper: str
     advantage: str
     chain: tuple[tuple[str, Mapping[str, Any]], ...]
+    aggregation: Aggregation = "token_mean"
+    baseline: str = ""
 
 
 def _clip(
-    summary: str, paper: str, low: float | None, high: float | None, advantage: str = "grpo"
+    summary: str,
+    paper: str,
+    low: float | None,
+    high: float | None,
+    advantage: str = "grpo",
+    aggregation: Aggregation = "token_mean",
 ) -> Recipe:
-    return Recipe(summary, paper, advantage, (("ppo", {"low": low, "high": high}),))
+    chain = (("ppo", {"low": low, "high": high}),)
+    return Recipe(summary, paper, advantage, chain, aggregation)
 
+
+_SEQUENCES: Aggregation = "seq_mean_token_mean"
+
+# ADAPO's range [.2, .3] around DAPO's .28, as wide in proportion around GSPO's 4e-4
+_GSPO_ADAPO = {
+    "ratio": "sequence", "low": 3e-4, "high": 4e-4,
+    "high_min": 4e-4 * 0.2 / 0.28, "high_max": 4e-4 * 0.3 / 0.28,
+}  # fmt: skip
 
 RECIPES: dict[str, Recipe] = {
-    "grpo": _clip("GRPO: normalised group advantage, symmetric clip (.2, .2).", "REPO 4", 0.2, 0.2),
-    "loop": _clip("LOOP: leave-one-out advantage, clip (.2, .2).", "REPO 4", 0.2, 0.2, "rloo"),
-    "loop_tight": _clip("LOOP with REPO App. B's clip (.1, .1).", "REPO App. B", 0.1, 0.1, "rloo"),
-    "dapo": _clip("DAPO as REPO runs it: rloo, clip (.2, .28).", "REPO 4", 0.2, 0.28, "rloo"),
+    "rloo": Recipe(
+        "RLOO: REINFORCE with the leave-one-out advantage, strictly on-policy.", "REPO 2, 4",
+        "rloo", (("reinforce", {}),), _SEQUENCES,
+    ),
+    "grpo": _clip(
+        "GRPO: normalised group advantage, clip (.2, .2), mean over sequences of their means.",
+        "REPO 2, 4", 0.2, 0.2, aggregation=_SEQUENCES,
+    ),
+    "grpo_token": _clip(
+        "GRPO with the mean over all tokens, as COV, OPEFO, STEER and PAR run it.",
+        "STEER Eq. 1, PAR Eq. 6", 0.2, 0.2,
+    ),
+    "dr_grpo": _clip(
+        "Dr. GRPO: neither the deviation of rewards nor a rollout's own length divides.",
+        "arXiv 2503.20783", 0.2, 0.2, "dr_grpo", "seq_mean_token_sum_norm",
+    ),
+    "loop": _clip("LOOP: leave-one-out advantage, clip (.2, .2).", "REPO 4", 0.2, 0.2, "rloo",
+                  _SEQUENCES),
+    "loop_tight": _clip("LOOP with REPO App. B's clip (.1, .1).", "REPO App. B", 0.1, 0.1, "rloo",
+                        _SEQUENCES),
+    "loop_token": _clip("LOOP with the mean over all tokens: the baseline of PRIME and of COV.",
+                        "COV B.4 (RLOO)", 0.2, 0.2, "rloo"),
+    "dapo": _clip("DAPO as REPO runs it: LOOP with the clip (.2, .28).", "REPO 4", 0.2, 0.28,
+                  "rloo", _SEQUENCES),
     "clip_higher": _clip("GRPO with the clip raised above: (.2, .28).", "PAR 6", 0.2, 0.28),
     "clip_lower": _clip("GRPO with the clip widened below: (.28, .2).", "PAR 6", 0.28, 0.2),
     "clip_tighter": _clip("GRPO with the clip tightened below: (.12, .2).", "PAR 6", 0.12, 0.2),
     "clip_free": _clip("GRPO's ratio without any clip.", "PAR 6", None, None),
     "clip_wide": _clip("GRPO with the wide clip (1, 1) under Clip-Cov.", "COV 4.1", 1.0, 1.0),
     "extreme": _clip("GRPO with an extremely wide clip: (.99, 5).", "STEER 6", 0.99, 5.0),
+    "h_bonus": Recipe(
+        "DAPO with an entropy bonus whose coefficient REPO's controller moves.", "REPO 4, Fig. 3",
+        "rloo",
+        (("ppo", {"low": 0.2, "high": 0.28}), ("entropy_bonus", {"controller": "doubling"})),
+        _SEQUENCES, "dapo",
+    ),
     "gspo_repo_r": Recipe(
-        "REPO-R over GSPO's sequence ratio.", "REPO 4", "rloo", (("gspo", {}), ("repo_r", {}))
+        "REPO-R over GSPO's sequence ratio.", "REPO 4", "rloo", (("gspo", {}), ("repo_r", {})),
+        _SEQUENCES, "gspo",
     ),
     "gspo_repo_d": Recipe(
-        "REPO-D over GSPO's sequence ratio.", "REPO 4", "rloo", (("gspo", {}), ("repo_d", {}))
+        "REPO-D over GSPO's sequence ratio.", "REPO 4", "rloo", (("gspo", {}), ("repo_d", {})),
+        _SEQUENCES, "gspo",
     ),
-}
+    "gspo_adapo": Recipe(
+        "ADAPO over GSPO's sequence ratio.", "REPO App. B", "rloo", (("adapo", _GSPO_ADAPO),),
+        _SEQUENCES, "gspo",
+    ),
+}  # fmt: skip

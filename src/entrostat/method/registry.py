@@ -14,8 +14,10 @@ from ..batch import TokenBatch
 from .adapo import Adapo
 from .base import HOSTS, Method
 from .cov import ClipCov, KlCov
+from .dcpo import Dcpo
 from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
+from .prime import Prime
 from .quadrant import Quadrant
 from .recipes import RECIPES
 from .regularizers import AdaptiveEntropy, EntropyBonus, KlRef
@@ -31,11 +33,13 @@ METHODS: dict[str, type[Method]] = {
     "ppo": Ppo,
     "gspo": Gspo,
     "adapo": Adapo,
+    "dcpo": Dcpo,
     # the five papers
     "repo_r": RepoR,
     "repo_d": RepoD,
     "clip_cov": ClipCov,
     "kl_cov": KlCov,
+    "prime": Prime,
     "opefo": Opefo,
     "steer": Steer,
     "quadrant": Quadrant,
@@ -137,6 +141,10 @@ class MethodInfo:
         parameters: name -> default.
         doc: the full docstring: equation, parameters, deviations.
         sits_on: what a bare intervention is chained to, as "estimator + surrogate"; "" for others.
+        advantage: the estimator that the bare name takes.
+        aggregation: how the bare name makes one number of tokens' losses.
+        baseline: what to compare it with: the name that differs in this method alone; "" where
+            there is nothing to take away.
     """
 
     name: str
@@ -148,6 +156,9 @@ class MethodInfo:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
     sits_on: str = ""
+    advantage: str = ""
+    aggregation: str = ""
+    baseline: str = ""
 
 
 def methods() -> dict[str, MethodInfo]:
@@ -155,16 +166,18 @@ def methods() -> dict[str, MethodInfo]:
     found: dict[str, MethodInfo] = {}
     for name, cls in METHODS.items():
         doc = inspect.cleandoc(cls.__doc__ or "")
+        under = RECIPES[cls.base if cls.base in RECIPES else Method.base]
         found[name] = MethodInfo(
             name, cls.kind, doc.split("\n", 1)[0], cls.paper, cls.needs, cls.hosts,
-            cls.parameters(), doc, _sits_on(cls),
+            cls.parameters(), doc, _sits_on(cls), under.advantage, under.aggregation,
+            "" if name in dict(under.chain) else cls.base,
         )  # fmt: skip
     for name, recipe in RECIPES.items():
         parts = [found[part] for part, _ in recipe.chain]
         defaults: dict[str, Any] = {}
         for part, (_, given) in zip(parts, recipe.chain, strict=True):
             defaults |= {**part.parameters, **given}
-        chain = " + ".join([recipe.advantage, *(part.name for part in parts)])
+        chain = " + ".join([recipe.advantage, *(part.name for part in parts), recipe.aggregation])
         found[name] = MethodInfo(
             name,
             "recipe",
@@ -174,6 +187,9 @@ def methods() -> dict[str, MethodInfo]:
             tuple(host for host in HOSTS if all(host in part.hosts for part in parts)),
             defaults,
             f"{recipe.summary}\n\n{name} = {chain}\n\n" + "\n\n".join(part.doc for part in parts),
+            advantage=recipe.advantage,
+            aggregation=recipe.aggregation,
+            baseline=recipe.baseline,
         )
     return found
 
@@ -182,7 +198,7 @@ def _sits_on(cls: type[Method]) -> str:
     if cls.kind == "surrogate":
         return ""
     if cls.base in METHODS:
-        return f"grpo + {cls.base}"
+        return f"{RECIPES[Method.base].advantage} + {cls.base}"
     recipe = RECIPES[cls.base]
     settings = ", ".join(f"{k} {v}" for _, given in recipe.chain for k, v in given.items())
     chain = " + ".join(part for part, _ in recipe.chain)

@@ -29,7 +29,7 @@ class EntropyBonus(Method):
         coef: coefficient; the start value under a controller.
         controller: "none" or "doubling".
         coef_min, coef_max: the controller's range.
-        target: entropy to hold, nats a token; None takes that of the first iteration.
+        target: entropy to hold, nats per token; None takes that of the first iteration.
 
     Deviation: groups that a host drops for want of a signal get no bonus either.
     """
@@ -92,12 +92,15 @@ class AdaptiveEntropy(Method):
     (Skywork-OR1, arXiv 2505.22312; PAR 3.2).
 
     Parameters:
-        target: entropy to stay above, nats a token; PAR uses .2 and the policy's first entropy.
+        target: entropy to stay above, nats per token; PAR uses .2 and the policy's first entropy.
         delta: step of the coefficient.
         coef: coefficient at first.
-        coef_min, coef_max: its range.
+        coef_min, coef_max: its range; PAR's text names none.
         signal: "exact" compares the mean entropy, "nll" the mean of -lp0, which is what the public
             Skywork-OR1 code does.
+
+    The defaults are those of Skywork-OR1's training scripts. PAR follows them at target .2; what
+    it says of delta, start and range is lost from the text at hand.
 
     Deviations: the coefficient moves on the iteration's entropy before its updates, which are the
     first to use it; TRL moves it after the step. Groups that a host drops for want of a signal get

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..batch import TokenBatch, at_least_float32, masked_mean
-from ..control import ControlState, Multiplicative, Observation
+from ..control import ControlState, Flip, Multiplicative, Observation
 from .base import Method, one_of, unread
 
 Center = Literal["state", "batch"]
@@ -18,8 +18,8 @@ Center = Literal["state", "batch"]
 def centred_logp(batch: TokenBatch, center: Center) -> Tensor:
     """L of REPO's Thm 1, [B, T] float32 or better, detached.
 
-    "state": lp0 + H0, exact because E[log pi] = -H. "batch": lp0 minus its masked mean, for hosts
-    that give no entropy.
+    "state": lp0 + H0, the paper's log pi(a|s) - E[log pi(.|s)], since E[log pi] = -H at each state.
+    "batch": lp0 minus its masked mean, for hosts that give no entropy; a deviation.
     """
     logp = at_least_float32(batch.old_logp.detach())
     if center == "state":
@@ -106,32 +106,48 @@ class RepoR(_Repo):
     A <- A - zeta max(A, 0) L once a rollout batch, L the centred log-prob (REPO 3). zeta follows
     the doubling controller: x2 while the iteration's entropy is below `target`, /2 while above,
     kept in [zeta_min, zeta_max]. `bidirectional` lets zeta change sign, which lowers entropy where
-    it is above the target (REPO App. B).
+    it is above the target (REPO App. B). zeta then pushes the right way while it is + below the
+    target or - above, and is doubled; otherwise it is halved and
+
+        flip="immediate"  changes its sign at once
+        flip="gradual"    changes its sign where it would fall below zeta_min, to that magnitude
 
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
         zeta_min, zeta_max: range of zeta (of its magnitude when bidirectional). The default
             zeta_max, .1, is the paper's and may be too small to hold a target on a small policy;
             the demo has .5.
-        target: entropy to hold, nats a token; None takes that of the first iteration.
-        center: "state" (L = lp0 + H0, exact) or "batch" (lp0 minus its mean).
+        target: entropy to hold, nats per token; None takes that of the first iteration.
+        center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
+            mean over the batch.
         controller: "doubling", or "none" to keep zeta as it is.
         bidirectional: push both ways.
+        flip: "gradual" or "immediate" (with `bidirectional`).
 
-    Deviations: the paper centres by a minibatch mean; "state" is the expectation it stands for.
-    The paper's sign flips as soon as entropy passes the target; here the magnitude is halved down
-    to zeta_min first, so that the controller does not jump between full strengths (from .5 that
-    takes 16 iterations).
+    Deviations: "batch" centres by one mean for all states, where no entropies are at hand. The
+    paper's sign "flips when the entropy exceeds the target value", which is "immediate"; what the
+    magnitude does at a flip it does not say, and is read here as the controller's /2. "gradual" is
+    ours: it does not jump between full strengths, and takes 28 iterations from .1 to -.1.
     """
 
     bidirectional: bool = False
+    flip: Flip = "gradual"
 
     _name: ClassVar[str] = "repo_r"
 
+    def __post_init__(self) -> None:
+        one_of("repo_r", "flip", self.flip, ("gradual", "immediate"))
+        fixed = self.controller == "none"
+        if fixed or not self.bidirectional:
+            why = "controller='none'" if fixed else "bidirectional=False"
+            unread(self, "repo_r", why, ("flip",))
+        super().__post_init__()
+
     def _doubling(self) -> Multiplicative:
         return Multiplicative(
-            self.zeta, self.zeta_min, self.zeta_max, self.target, bidirectional=self.bidirectional
-        )
+            self.zeta, self.zeta_min, self.zeta_max, self.target,
+            bidirectional=self.bidirectional, flip=self.flip,
+        )  # fmt: skip
 
     def prepare(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
         """Rescale the positive advantages."""
@@ -152,13 +168,16 @@ class RepoD(_Repo):
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
         zeta_min, zeta_max: range of zeta.
-        target: entropy to hold, nats a token; None takes that of the first iteration.
-        center: "state" (L = lp0 + H0, exact) or "batch" (lp0 minus its mean).
+        target: entropy to hold, nats per token; None takes that of the first iteration.
+        center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
+            mean over the batch.
         controller: "doubling", or "none" to keep zeta as it is.
-        scope: "batch" takes one dH for the whole batch, as the paper's Fig. 10 shows; "token"
-            takes each token's own.
+        scope: "batch" takes one dH for the whole batch; "token" takes each token's own.
 
-    Deviation: the paper centres by a minibatch mean; "state" is the expectation it stands for.
+    Deviations: the paper's beta counters the change "on a per-token level", at each state; its
+    Fig. 10, "a consistent rotation across the space", has one beta for the batch, as the default
+    `scope` does. "token" is the text's, with the sampled action alone in the place of Cor. 1's
+    expectation over actions. "batch" as `center` is for hosts that give no entropies.
     """
 
     zeta_min: float = 1e-3

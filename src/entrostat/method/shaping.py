@@ -34,13 +34,16 @@ def _groups(batch: TokenBatch) -> Groups:
 class Unlikeliness(Method):
     """Unlikeliness reward: among the right answers to a prompt, the likelier ones earn less.
 
-    R <- R (1 - beta (K - rank)/K) before the advantage; rank 1 is the most likely rollout of its
-    group of K by lp0 summed over the sequence, rank K the least. He et al. (arXiv 2506.02355);
-    STEER Tab. 6. Rollouts that are equally likely share the better rank. A group in which all
-    rewards are equal (and not 0) has a signal afterwards.
+    R <- R (1 - beta (K - rank)/K) where R > 0, before the advantage; rank 1 is the most likely
+    rollout of its group of K by lp0 summed over the sequence, rank K the least. He et al.
+    (arXiv 2506.02355); STEER Tab. 6. Rollouts that are equally likely share the better rank. A
+    group in which all rewards are equal and above 0 has a signal afterwards.
 
     Parameters:
         beta: how much the likeliest loses.
+
+    Deviation: rewards below 0 stay as they are. The papers' R is 0 or 1, where that is the same;
+    with 1 and -1 the formula alone would punish the likelier of wrong answers less.
     """
 
     beta: float = 0.25
@@ -67,7 +70,9 @@ class Unlikeliness(Method):
         rewards = batch.rewards.detach()
         rewards = rewards if rewards.dtype == torch.float64 else rewards.float()
         share = torch.where(alive, (size - rank).to(rewards.dtype) / size.clamp(min=1), 0)
-        return batch.replace(rewards=rewards * (1 - self.beta * share))
+        return batch.replace(
+            rewards=torch.where(rewards > 0, rewards * (1 - self.beta * share), rewards)
+        )
 
 
 @dataclass(frozen=True)

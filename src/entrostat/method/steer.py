@@ -20,9 +20,10 @@ Mapping = Literal["exp", "linear", "binary"]
 def omega(
     advantage: Tensor, logp: Tensor, old_logp: Tensor, entropy: Tensor, clipped: Tensor
 ) -> Tensor:
-    """STEER's I (A/p0) p (1 - p)(lp + H) of each token (STEER Eq. 2, as their code estimates it).
+    """I (A/p0) p (1 - p)(lp + H) of each token: -Omega (STEER Eq. 2, as their code estimates it).
 
-    Minus the entropy change, up to the step. All [B, T]; `clipped` bool, where I = 0.
+    Omega is the entropy change, here without the step eta/L. All [B, T]; `clipped` bool, where
+    I = 0.
     """
     ratio = (logp - old_logp).clamp(max=60).exp()
     value = advantage * ratio * -logp.expm1() * (logp + entropy)
@@ -33,8 +34,8 @@ def omega(
 class Steer(Method):
     """STEER: the more a token moves entropy, either way, the less it weighs.
 
-    Om = I (A/p0) p (1 - p)(lp + H), I = 0 where PPO clips; x = |Om| over the minibatch. A weight w
-    multiplies the clipped PPO loss (STEER 5, App. E.3):
+    Om = -I (A/p0) p (1 - p)(lp + H), a token's entropy change (Eq. 2), I = 0 where PPO clips;
+    x = |Om| over the minibatch. A weight w multiplies the clipped PPO loss (STEER 5, App. E.3):
 
         exp      w = exp(ln(lambda_min) x / max x), from 1 down to lambda_min
         linear   w = lambda_max - (lambda_max - lambda_min)(x - min x)/(max x - min x)
@@ -47,15 +48,19 @@ class Steer(Method):
         mapping: "exp", "linear" or "binary".
         lambda_max: largest weight of "linear".
         quantile: threshold of "binary".
+        signed: x = Om in "linear" and "binary", as App. E.3 prints them: the token that lowers
+            entropy most then weighs lambda_max or 1, the one that raises it most lambda_min.
 
-    Deviation: the paper prints lambda_min = exp(-alpha) with alpha < 0, a slip; its own range
-    [lambda_min, 1] needs exp(alpha).
+    Deviations: |Om| in "linear" and "binary", as in Eq. 3, whose reason is that "large entropy
+    increases may also be sub-optimal"; App. E.3 prints Om. The paper prints
+    lambda_min = exp(-alpha) with alpha < 0, a slip; its own range [lambda_min, 1] needs exp(alpha).
     """
 
     lambda_min: float = 0.7
     mapping: Mapping = "exp"
     lambda_max: float = 1.2
     quantile: float = 0.8
+    signed: bool = False
 
     paper: ClassVar[str] = "STEER 5, App. E.3"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
@@ -68,6 +73,8 @@ class Steer(Method):
         in_range("steer", "quantile", self.quantile, 0, 1)
         read = {"linear": "lambda_max", "binary": "quantile"}.get(self.mapping)
         ignored = tuple(p for p in ("lambda_max", "quantile") if p != read)
+        if self.mapping == "exp":
+            ignored = (*ignored, "signed")
         unread(self, "steer", f"mapping={self.mapping!r}", ignored)
 
     def plan(
@@ -76,14 +83,16 @@ class Steer(Method):
         """Multiply the weights."""
         assert batch.entropy is not None
         old = at_least_float32(batch.old_logp)
-        change = omega(terms.advantage, batch.logp, old, batch.entropy, clipped(batch, terms))
-        size = change.abs()  # 0 at mask 0
-        weight = self._weight(size, batch.mask, int(terms.count))
+        fall = omega(terms.advantage, batch.logp, old, batch.entropy, clipped(batch, terms))
+        weight = self._weight(fall, batch.mask, int(terms.count))
         return terms.replace(weight=terms.weight * weight)
 
-    def _weight(self, size: Tensor, mask: Tensor, n: int) -> Tensor:
-        if not size.numel():
-            return torch.ones_like(size)
+    def _weight(self, fall: Tensor, mask: Tensor, n: int) -> Tensor:
+        if not mask.any():
+            return torch.ones_like(fall)
+        size = fall.abs()  # 0 at mask 0
+        if self.signed:  # from below all changes up: the mappings look at differences alone
+            size = torch.where(mask, fall.max() - fall, 0)
         if self.mapping == "binary":
             one = torch.ones_like(size)
             return torch.where(size > _quantile(size, n, self.quantile), self.lambda_min, one)

@@ -78,7 +78,8 @@ class Gspo(Method):
     """GSPO: one ratio a sequence, clipped as PPO's.
 
     s = exp(masked mean of lp - lp0), Zheng et al. (arXiv 2507.18071). Per-token advantages stay
-    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient.
+    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. Alone it is
+    REPO's row: leave-one-out advantage, mean over sequences.
     """
 
     low: float | None = 3e-4
@@ -86,6 +87,7 @@ class Gspo(Method):
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO 2 (GSPO)"
+    base: ClassVar[str] = "loop"
     reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

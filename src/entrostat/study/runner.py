@@ -101,6 +101,10 @@ def run_study(path: str | Path, output: str | None = None, jobs: int | None = No
     paths = {name: directory / name for name in study.runs}
     for name, config in study.runs.items():
         _check_same(paths[name], config)
+    from .fairness import confounded  # it loads torch, which `train` must not for a name of ours
+
+    for line in confounded(study.runs):
+        print(f"note: {line}", file=sys.stderr)
     failed = _run_all(study, paths, jobs or study.jobs)
     done = [p for name, p in paths.items() if name not in failed]
     if done:

@@ -1,0 +1,85 @@
+"""DCPO: dynamic clipping policy optimization (arXiv 2509.02333; STEER Tab. 6): its clip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..batch import Terms, TokenBatch, at_least_float32
+from .base import Method, in_range
+
+
+def dynamic_bounds(old_logp: Tensor, low: float, high: float, cap: float) -> tuple[Tensor, Tensor]:
+    """Clip bounds of each token's ratio r from its old probability p0 (arXiv 2509.02333).
+
+    |r - 1| p with p = r p0 is at most eps where r^2 - r <= high/p0 (r > 1), r - r^2 <= low/p0
+    (r < 1):
+
+        (1 + sqrt(max(1 - 4 low/p0, 0)))/2  <=  r  <=  min((1 + sqrt(1 + 4 high/p0))/2, cap)
+
+    r - r^2 is small again near 0; the lower bound is the root nearer 1. Where p0 <= 4 low every r
+    below 1 keeps to the bound on |r - 1| p, and the paper's bound on r is 1/2.
+
+    Args:
+        old_logp: [B, T] float32 or better, lp0 = log p0.
+        low: eps below 1.
+        high: eps above 1.
+        cap: largest upper bound.
+
+    Returns:
+        (lower, upper), both [B, T].
+    """
+    surprise = (-old_logp).clamp(max=60).exp()  # 1/p0, finite
+    lower = (1 + (1 - 4 * low * surprise).clamp(min=0).sqrt()) / 2
+    upper = (1 + (1 + 4 * high * surprise).sqrt()) / 2
+    return lower, upper.clamp(max=cap)
+
+
+@dataclass(frozen=True)
+class Dcpo(Method):
+    """DCPO's clip: the rarer a token was, the further its ratio may go.
+
+    -min(r A, clip(r, r_min, r_max) A), r = exp(lp - lp0), with bounds for each token from its old
+    probability p0, which keep |r - 1| p, p = r p0 the new one, at most `low` and `high`:
+
+        r_max = min((1 + sqrt(1 + 4 high/p0))/2, cap)
+        r_min = (1 + sqrt(max(1 - 4 low/p0, 0)))/2
+
+    Where A < 0 the loss is capped at -cap A as well, PPO's dual clip. It is a surrogate: it takes
+    the place of `ppo`. Yang et al. (arXiv 2509.02333), "dynamic-adaptive clipping"; STEER Tab. 6
+    has DAPO and DCPO in one row, as clips.
+
+    Parameters:
+        low, high: the paper's .16 and .2. (Its public script leaves them at DAPO's .2 and .28.)
+        cap: largest ratio, 10 in the authors' code.
+
+    Left out, so that it differs from `grpo` in the clip alone: DCPO's smooth advantage
+    standardisation, which mixes a prompt's rewards of all earlier steps into its advantages, and
+    its only-token-mean loss, the sum over responses of their token means, which is the aggregation
+    seq_mean_token_mean but for a constant factor.
+    """
+
+    low: float = 0.16
+    high: float = 0.2
+    cap: float = 10.0
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "STEER Tab. 6"
+    base: ClassVar[str] = "grpo"
+    reads_current: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        in_range("dcpo", "low", self.low, 0)
+        in_range("dcpo", "high", self.high, 0)
+        in_range("dcpo", "cap", self.cap, 1, open_low=True)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Clip bounds on each token's ratio."""
+        old = at_least_float32(batch.old_logp.detach()).to(terms.weight.dtype)
+        lower, upper = dynamic_bounds(old, self.low, self.high, self.cap)
+        return terms.replace(ratio="token", ratio_min=lower, ratio_max=upper, dual=self.cap)

@@ -1,0 +1,139 @@
+"""PRIME: process rewards from a second model that only ever sees outcomes (arXiv 2502.01456).
+
+Shapes: B rollouts, T completion tokens at most; a group is the rollouts of one prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..advantage import EPS, Groups
+from ..batch import TokenBatch, at_least_float32
+from .base import Method, in_range, one_of
+
+_VARIANCE = 1e-8  # added to the variance by the authors' whitening
+
+
+@dataclass(frozen=True)
+class Prime(Method):
+    """PRIME: rewards for tokens, from a second model that learns on line from the outcomes alone.
+
+    A model phi starts as a copy of the policy. Its token reward is r_t = beta (log pi_phi(y_t) -
+    log pi_ref(y_t)), ref the policy that training began with; it is trained by the cross-entropy
+    of sigmoid(sum over t of r_t) with the outcome R in [0, 1]. Then
+
+        A_t <- A + sum over s >= t of gamma^(s-t) (r_s - b),
+
+    A the outcome's advantage (leave-one-out, unless another estimator is named) and b the mean over
+    the group's other rollouts of their mean token reward. Cui et al. (arXiv 2502.01456), COV's
+    fourth algorithm; alone it is rloo + ppo (.2, .2) + token_mean, as its authors run it.
+
+    Only the lab trains phi. Groups without a signal (all A are 0) take no part: they stay 0, count
+    in no normaliser, and phi is not trained on them. PRIME drops prompts outside of accuracies
+    [.2, .8] before phi sees them, COV those that are all right or all wrong; so does this. Right
+    and wrong rollouts of the same prompts are then what phi has to tell apart. phi counts in
+    neither `final/` nor the evaluation; the checkpoints hold it.
+
+    Parameters:
+        beta: scale of the token rewards.
+        gamma: discount of the token rewards, per trained token; the outcome is not discounted.
+        norm: "batch" divides the token rewards by the largest |sum over s >= t of r_s| of the
+            rollout batch (plus 1e-6), as the authors' code does, so that beta then matters to phi
+            alone; "none" takes them as they are.
+        whiten: whether the sum of both parts is centred and divided by its standard deviation over
+            the batch's tokens, as the authors' code does and the paper does not print. norm="none",
+            whiten=False is the printed formula.
+        phi_lr: AdamW's learning rate for phi; None takes the authors' 1e-6, 1e-5 with LoRA and
+            1e-4 below ten million parameters.
+        phi_minibatches: updates of phi per rollout batch, one pass over it in whole groups (the
+            authors' script makes four, as many as of the policy).
+        phi_update: "after" has phi score the rollouts first and learn from them afterwards (the
+            authors' script); "before" has it learn first and score then (veRL's recipe). With
+            "after" all r_t of the first iteration are 0: phi is ref still.
+
+    What paper, script and code leave open is settled so. b: the authors' code computes K/(K-1) r_t
+    minus the sum of the K mean rewards over K-1, which is the printed r_t - b plus (r_t - the
+    rollout's own mean)/(K-1); here it is as printed. All r_t of a rollout batch are of one phi
+    (under "after" the authors score each minibatch by a phi that has learnt from those before it).
+    Phi's gradient norm is at most 10 (their script), its betas are the policy's, it has no weight
+    decay. Log-probs of phi and ref are at temperature 1, whatever the sampling temperature: phi is
+    a classifier, it does not sample. The closing eos has a reward (the authors' code; veRL's recipe
+    leaves it out). The normalisers are those of the whole rollout batch (the authors': of what one
+    GPU holds). With LoRA phi has adapters of its own over the same weights.
+
+    The outcomes fix only the sum of a rollout's rewards: once a token has decided, phi may spread
+    the credit over those after it, and it takes tens of updates before `prime/pair_accuracy`, the
+    share of a prompt's pairs that it orders rightly, leaves 1/2 behind.
+    """
+
+    beta: float = 0.05
+    gamma: float = 1.0
+    norm: Literal["batch", "none"] = "batch"
+    whiten: bool = True
+    phi_lr: float | None = None
+    phi_minibatches: int = 4
+    phi_update: Literal["after", "before"] = "after"
+
+    paper: ClassVar[str] = "COV 2.2, B.4"
+    needs: ClassVar[tuple[str, ...]] = ("process_rewards", "group")
+    hosts: ClassVar[tuple[str, ...]] = ("lab",)
+    base: ClassVar[str] = "loop_token"
+
+    def __post_init__(self) -> None:
+        in_range("prime", "beta", self.beta, 0, open_low=True)
+        in_range("prime", "gamma", self.gamma, 0, 1)
+        one_of("prime", "norm", self.norm, ("batch", "none"))
+        one_of("prime", "phi_update", self.phi_update, ("after", "before"))
+        in_range("prime", "phi_minibatches", self.phi_minibatches, 1)
+        if self.phi_lr is not None:
+            in_range("prime", "phi_lr", self.phi_lr, 0, open_low=True)
+
+    def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
+        """Add the return of the token rewards, then normalise."""
+        assert batch.advantages is not None
+        assert batch.process_rewards is not None
+        assert batch.group is not None
+        A = batch.advantages
+        groups = Groups(batch.group, A.dtype)
+        signal = groups.sum(A.abs().sum(-1)) > 0  # [B]
+        mask = batch.mask & signal[:, None]
+        r = torch.where(mask, at_least_float32(batch.process_rewards.detach()).to(A.dtype), 0)
+        if self.norm == "batch":
+            # an empty batch has no maximum
+            r = r / (torch.cat([returns(r, mask).abs().flatten(), r.new_zeros(1)]).max() + EPS)
+        total = A + returns(leave_one_out(r, mask, groups), mask, self.gamma)
+        return batch.replace(advantages=whitened(total, mask) if self.whiten else total)
+
+
+def leave_one_out(rewards: Tensor, mask: Tensor, groups: Groups) -> Tensor:
+    """[B, T]: token rewards less the mean of the mean token rewards of a group's other rollouts.
+
+    Rollouts without tokens are in no mean. 0 at mask 0, and where a rollout has no others.
+    """
+    length = mask.sum(-1).to(rewards.dtype)
+    mean = rewards.sum(-1) / length.clamp(min=1)  # [B]
+    others = groups.sum((length > 0).to(rewards.dtype)) - 1
+    baseline = (groups.sum(mean) - mean) / others.clamp(min=1)
+    return torch.where(mask & (others > 0)[:, None], rewards - baseline[:, None], 0)
+
+
+def returns(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
+    """[B, T]: sum over s >= t of gamma^(s-t) rewards_s, counting trained tokens; 0 at mask 0."""
+    total, out = rewards.new_zeros(len(rewards)), torch.zeros_like(rewards)
+    for t in reversed(range(rewards.shape[1])):
+        total = torch.where(mask[:, t], rewards[:, t] + gamma * total, total)
+        out[:, t] = total
+    return torch.where(mask, out, 0)
+
+
+def whitened(values: Tensor, mask: Tensor) -> Tensor:
+    """[B, T]: (values - mean) / sqrt(variance + 1e-8) over mask, variance unbiased; 0 elsewhere."""
+    n = mask.sum()
+    mean = torch.where(mask, values, 0).sum() / n.clamp(min=1)
+    centred = torch.where(mask, values - mean, 0)
+    variance = centred.square().sum() / (n - 1).clamp(min=1)
+    return centred / (variance + _VARIANCE).sqrt()
