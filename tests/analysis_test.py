@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import rankdata
 
 import entrostat as es
+from entrostat.batch import response_mean
 from entrostat.config import from_dict
 from entrostat.hosts.lab import analysis
+from entrostat.hosts.lab.evaluation import prompt_entropies
 from entrostat.hosts.lab.policy import load_policy
 from entrostat.hosts.lab.rollout import Sequences
+from entrostat.hosts.lab.watch import Watch
 from entrostat.logs.rollouts import Rollouts, load_rollouts
+from entrostat.stats import TokenStats
 
 
 def run(path: Path, every: int, **settings: Any) -> Path:
@@ -163,6 +170,13 @@ def test_entropy_by_reward_is_that_of_the_rollouts(analysed: Path) -> None:
     assert found["positive"] == pytest.approx(float(H[plus].mean()), rel=1e-5)
 
 
+def test_right_is_what_the_task_says_where_a_method_shapes_rewards(tmp_path: Path) -> None:
+    done = run(tmp_path / "a", 1, method="unlikeliness", iterations=1)
+    rollouts, (line,) = load_rollouts(done), lines(done)
+    right = (rollouts.rewards >= 1).repeat_interleave(rollouts.start.diff())
+    assert line["correct"]["right"]["share"] == pytest.approx(float(right.double().mean()))
+
+
 def test_lora_and_a_large_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALLEST_VOCABULARY", 4)
     done = run(tmp_path / "a", 1, iterations=2, lora={"rank": 2}, optim={"lr": 1e-3})
@@ -206,3 +220,221 @@ def test_calibration_and_diversity_are_those_of_the_texts(analysed: Path) -> Non
             shares.append(len(set(grams)) / len(grams))
     assert found["diversity"]["ngram"] == pytest.approx(sum(shares) / len(shares))
     assert 0 < found["diversity"]["self_bleu"] < 1
+
+
+# --- update by update
+
+
+class Table:
+    """A policy of one softmax a place, in place of a network: `logits` is [B, T, V] float64."""
+
+    def __init__(self, logits: torch.Tensor, ids: torch.Tensor) -> None:
+        self.logits, self.ids = logits, ids
+
+    def token_stats(self, rows: Any, temperature: float, moments: bool = False) -> TokenStats:
+        p = self.logits[rows.own].log_softmax(-1)
+        logp = p.gather(-1, self.ids[rows.own][..., None])[..., 0]
+        p2 = p.exp() ** 2
+        return TokenStats(logp, -(p.exp() * p).sum(-1), p2.sum(-1), (p2 * p).sum(-1))
+
+    def measure(self, rows: Any, temperature: float, micro_batch: int) -> TokenStats:
+        return self.token_stats(rows, temperature)
+
+
+class Rows:
+    """As much of `Sequences` as is asked for: row numbers."""
+
+    def __init__(self, own: torch.Tensor) -> None:
+        self.own = self.tokens = own
+
+    def __getitem__(self, rows: torch.Tensor) -> Rows:
+        return Rows(self.own[rows])
+
+
+def stats_by_loop(logits: torch.Tensor, token: int) -> tuple[float, float]:
+    """log p of a token and the entropy of its softmax."""
+    weights = [math.exp(z) for z in logits.tolist()]
+    p = [w / sum(weights) for w in weights]
+    return math.log(p[token]), -sum(q * math.log(q) for q in p)
+
+
+def test_an_update_is_measured_as_it_is_made() -> None:
+    """Ratio, clip, Eq. 6 and STEER's eta/L by loops over tokens, in a table whose change is set."""
+    g = torch.Generator().manual_seed(2)
+    B, T, V = 6, 8, 5
+    old, one, two = (torch.randn(B, T, V, generator=g).double() * s for s in (1.0, 0.6, 0.3))
+    ids = torch.randint(V, (B, T), generator=g)
+    mask = torch.rand(B, T, generator=g) < 0.8
+    A = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, -2.0]).double()
+    policy = Table(old.clone(), ids)
+    start = policy.token_stats(Rows(torch.arange(B)), 1.0)
+    trained = es.TokenBatch(
+        start.logp, start.logp, mask, A[:, None].expand(B, T).clone(),
+        entropy=start.entropy, old_entropy=start.entropy,
+    )  # fmt: skip
+    config = from_dict({"optim": {"micro_batch": 2}})
+    objective = es.make_objective(["grpo", {"name": "ppo", "low": 0.2, "high": 0.28}])
+    watch = Watch(policy, objective, trained, Rows(torch.arange(B)), config, g)  # type: ignore
+    whole, some, lr = torch.arange(B), torch.tensor([5, 0, 3, 2]), 0.01
+    batch = watch.before(whole)
+    policy.logits = old + one
+    watch.after(whole, batch, lr)
+    batch = watch.before(some)
+    policy.logits = old + one + two
+    watch.after(some, batch, lr)
+
+    first, second = watch.updates
+    assert (first["update"], second["update"]) == (1, 2)
+    assert first["ratio"] == {"min": pytest.approx(1), "max": pytest.approx(1)}
+    assert first["clipped"]["high"] == {"share": 0, "opefo": 0, "in_update": 0}
+    truth, ratio, omega, sides = [], [], [], {"high": [], "low": []}
+    for b in some.tolist():
+        for t in range(T):
+            if not mask[b, t]:
+                continue
+            token, a = int(ids[b, t]), float(A[b])
+            lp0, _ = stats_by_loop(old[b, t], token)
+            lp, H = stats_by_loop((old + one)[b, t], token)
+            _, after = stats_by_loop((old + one + two)[b, t], token)
+            r, p = math.exp(lp - lp0), math.exp(lp)
+            side = "high" if a > 0 and r > 1.28 else "low" if a < 0 and r < 0.8 else None
+            if side:
+                sides[side].append((-a * (1 - p) ** 2 * (lp + H), after - H))
+            truth.append(after - H)
+            ratio.append(r)
+            omega.append(0 if side else -a / math.exp(lp0) * p * (1 - p) * (lp + H))
+    N = len(truth)
+    assert all(len(found) >= 2 for found in sides.values())
+    assert (second["tokens"], second["change"]) == (N, pytest.approx(sum(truth) / N))
+    assert second["ratio"] == {"min": pytest.approx(min(ratio)), "max": pytest.approx(max(ratio))}
+    for side, found in sides.items():
+        assert second["clipped"][side] == {
+            "share": len(found) / N,
+            "opefo": pytest.approx(sum(dH for dH, _ in found)),
+            "in_update": pytest.approx(sum(change for _, change in found)),
+        }
+        sums = {key: first["clipped"][side][key] + second["clipped"][side][key]
+                for key in ("opefo", "in_update")}  # fmt: skip
+        assert watch.clipped()[side] == sums
+    found = second["estimators"]["omega"]
+    error = [lr / N * guess - change for guess, change in zip(omega, truth, strict=True)]
+    assert found["mse_eta_l"] == pytest.approx(sum(e * e for e in error) / N)
+    raw = [guess - change for guess, change in zip(omega, truth, strict=True)]
+    assert found["mse"] == pytest.approx(sum(e * e for e in raw) / N)
+    assert found["pcc"] == pytest.approx(float(np.corrcoef(omega, truth)[0, 1]))
+    mean = (first["estimators"]["omega"]["pcc"] + found["pcc"]) / 2
+    assert watch.estimators()["omega"]["pcc"] == pytest.approx(mean)
+
+
+def test_changes_of_the_updates_add_up(tmp_path: Path) -> None:
+    """Two updates on all that is trained on: their changes are the iteration's."""
+    done = run(
+        tmp_path / "a", 1, iterations=1, optim={"epochs": 2, "minibatches": 1, "lr": 5e-4},
+    )  # fmt: skip
+    for line in lines(done):
+        rollouts = load_rollouts(done, line["iteration"])
+        assert rollouts.change is not None
+        trained = rollouts.trained.repeat_interleave(rollouts.start.diff())
+        first, second = line["updates"]
+        assert first["tokens"] == second["tokens"] == int(trained.sum())
+        total = float(rollouts.change.double()[trained].mean())
+        assert first["change"] + second["change"] == pytest.approx(total, abs=1e-6)
+        assert first["ratio"] == {
+            "min": pytest.approx(1, abs=1e-4),
+            "max": pytest.approx(1, abs=1e-4),
+        }
+        assert second["ratio"]["max"] > 1.2
+        assert line["clipped"]["high"]["opefo"] != 0
+
+
+def test_a_sequences_ratio_is_held_against_a_sequences_bounds(tmp_path: Path) -> None:
+    """GSPO's bounds are for a response's ratio: all of its tokens are clipped, or none."""
+    done = run(
+        tmp_path / "a", 1, iterations=1, method="gspo", optim={"lr": 3e-4},
+    )  # fmt: skip
+    (line,) = lines(done)
+    policy = load_policy(from_dict({"model": str(done / "final")}))
+    rollouts = load_rollouts(done, 1)
+    with torch.no_grad():
+        after = policy.token_stats(sequences_of(rollouts, policy), 1.0).logp
+    high = 0
+    for i in range(len(rollouts)):
+        own = rollouts.rows(i)
+        n = own.stop - own.start
+        s = float((after[i, :n] - rollouts.logp[own]).mean().exp())
+        if bool(rollouts.trained[i]):
+            high += n * (float(rollouts.advantage[own][0]) > 0 and s > 1 + 4e-4)
+    assert line["clipped"]["high"]["share"] == pytest.approx(high / len(rollouts.tokens))
+    assert high > 0
+
+
+# --- whole responses
+
+
+def test_prompt_covariance_is_that_of_the_rollouts(analysed: Path) -> None:
+    """COV Eq. 7 a prompt by numpy, thirds by scipy's ranks."""
+    for line in lines(analysed):
+        rollouts = load_rollouts(analysed, line["iteration"])
+        cov, reward = [], []
+        for g in rollouts.group.unique():
+            rows = (rollouts.group == g).nonzero()[:, 0].tolist()
+            R = rollouts.rewards[rows].double().numpy()
+            if np.ptp(R) == 0:
+                continue
+            x = np.array([float(rollouts.logp[rollouts.rows(i)].double().mean()) for i in rows])
+            A = (R - R.mean()) / (R.std(ddof=1) + 1e-6)
+            cov.append(np.cov(x, np.exp(x) * A, ddof=0)[0, 1])
+            reward.append(R.mean())
+        found = line["prompt_covariance"]
+        assert found["mean"] == pytest.approx(np.mean(cov), rel=1e-4)
+        third = np.floor(3 * (rankdata(reward) - 0.5) / len(reward))
+        for i, name in enumerate(("hard", "middle", "easy")):
+            if not (third == i).any():
+                assert name not in found
+                continue
+            assert found[name]["prompts"] == (third == i).sum()
+            assert found[name]["cov"] == pytest.approx(np.mean(np.array(cov)[third == i]), rel=1e-4)
+            mean = np.mean(np.array(reward)[third == i])
+            assert found[name]["reward"] == pytest.approx(mean, rel=1e-5)
+
+
+def test_response_mean_by_hand(analysed: Path) -> None:
+    values = torch.tensor([[1.0, 3.0, 5.0], [10.0, float("nan"), 7.0], [9.0, 9.0, 9.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]]).bool()
+    assert float(response_mean(values, mask)) == 6.5  # the mean of 3 and 10, over tokens 19/4
+    assert float(response_mean(values, torch.zeros(3, 3).bool())) == 0
+    for logged in lines(analysed, "metrics.jsonl"):
+        rollouts = load_rollouts(analysed, logged["iteration"])
+        H = [float(rollouts.entropy[rollouts.rows(i)].mean()) for i in range(len(rollouts))]
+        assert logged["entropy/response_mean"] == pytest.approx(np.mean(H), rel=1e-5)
+        assert logged["entropy/response_mean"] != pytest.approx(logged["entropy/exact"], rel=1e-3)
+
+
+def test_entropy_of_prompts_is_that_of_each_alone(tmp_path: Path) -> None:
+    config = from_dict({"sampling": {"temperature": 0.7}, "optim": {"micro_batch": 2}})
+    policy = load_policy(config)
+    prompts = [policy.encode(text, False, "") for text in ("7/2:", "23/4:", "7", "18/3:1+")]
+    assert len({len(ids) for ids in prompts}) == 4
+    for ids, got in zip(prompts, prompt_entropies(policy, prompts, config), strict=True):
+        with torch.no_grad():
+            logits = policy.model(input_ids=torch.tensor([ids])).logits[0].double() / 0.7
+        p = logits.log_softmax(-1)[:-1]  # the last predicts the response
+        H = -(p.exp() * p).sum(-1)
+        if len(ids) == 1:
+            assert math.isnan(float(got))
+        else:
+            assert float(got) == pytest.approx(float(H.mean()), rel=1e-5)
+    alone = prompt_entropies(policy, [prompts[2]], config)
+    assert alone.isnan().all()
+
+    done = run(tmp_path / "a", 0, iterations=1, eval={"prompts": 3, "samples": 2})
+    rows, answers = lines(done, "evaluation.jsonl"), lines(done, "answers.jsonl")
+    for row in rows:
+        own = [
+            answer["prompt_entropy"]
+            for answer in answers
+            if (answer["iteration"], answer["split"]) == (row["iteration"], row["split"])
+        ]
+        assert row["prompt_entropy"] == pytest.approx(sum(own) / 3)
+    before, after = (r["prompt_entropy"] for r in (rows[0], rows[-1]))
+    assert before != after

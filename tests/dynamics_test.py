@@ -40,7 +40,9 @@ from entrostat.dynamics import (
     influence,
     influence_in_pieces,
     parts,
+    prompt_covariance,
     quadrants,
+    terciles,
 )
 from entrostat.dynamics.derivatives import along
 
@@ -1456,6 +1458,135 @@ def test_covariance_table_by_hand():
     assert covariance_table(signed, torch.ones(2, 2), [0.001, 0.5, 0.75]) == {
         0.001: 2.0, 0.5: 1.5, 0.75: 0.0,
     }  # fmt: skip
+
+
+def pad(rows: list[list[float]], width: int) -> tuple[Tensor, Tensor]:
+    """Ragged rows as [B, T], junk behind them, and their mask."""
+    values = f64([[*row, *[NAN] * (width - len(row))] for row in rows])
+    return values, torch.tensor([[i < len(row) for i in range(width)] for row in rows])
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_prompt_covariance_is_eq_7_over_all_responses(width):
+    """A policy of three tokens, the last of which ends a response, drawn exactly in proportion.
+
+    At one token a response it is Theorem 1's covariance over the vocabulary, to the letter.
+    """
+
+    def next_token(prefix: tuple[int, ...]) -> list[Fraction]:
+        shares = [(1, 2, 1), (1, 1, 2), (2, 1, 1), (2, 2, 0)][(sum(prefix) + len(prefix)) % 4]
+        return [Fraction(n, 4) for n in shares]
+
+    found: dict[tuple[int, ...], list[Fraction]] = {(): []}  # response -> its tokens' probabilities
+    for _ in range(width):
+        found = {
+            y + (() if y and y[-1] == 2 else (a,)): ps + ([] if y and y[-1] == 2 else [p])
+            for y, ps in found.items()
+            for a, p in enumerate([Fraction(1)] if y and y[-1] == 2 else next_token(y))
+            if p
+        }
+    advantage = {y: math.sin(1 + 3 * len(y) + sum(y)) for y in found}
+    chance = {y: math.prod(ps, start=Fraction(1)) for y, ps in found.items()}
+    assert sum(chance.values()) == 1
+    x = {y: sum(math.log(p) for p in ps) / len(ps) for y, ps in found.items()}
+    z = {y: math.exp(x[y]) * advantage[y] for y in found}
+    mean_x, mean_z = (sum(float(chance[y]) * v[y] for y in found) for v in (x, z))
+    truth = sum(float(chance[y]) * (x[y] - mean_x) * (z[y] - mean_z) for y in found)
+
+    drawn = [y for y in found for _ in range(int(chance[y] * 4**width))]
+    logp, mask = pad([[math.log(p) for p in found[y]] for y in drawn], width)
+    A, group = f64([advantage[y] for y in drawn]), torch.full((len(drawn),), 7)
+    got = prompt_covariance(logp, A, mask, group)
+    assert_close(got, f64([truth]), **EXACT)
+    per_token = torch.where(mask, A[:, None], NAN)
+    assert_close(prompt_covariance(logp, per_token, mask, group), got, **EXACT)
+    assert abs(truth) > 1e-3
+
+
+def test_prompt_covariance_of_groups_of_any_size():
+    draw = seeded(5)
+    sizes = {4: 1, -2: 5, 9: 2, 3: 8, 11: 3}
+    group = torch.tensor([g for g, n in sizes.items() for _ in range(n)])
+    group = group[torch.randperm(len(group), generator=torch.Generator().manual_seed(0))]
+    B, T = len(group), 6
+    logp, A = -draw(B, T).abs(), draw(B)
+    mask = torch.rand(B, T, generator=torch.Generator().manual_seed(1)) < 0.6
+    mask[:, 2] = True
+    empty = (group == 11).nonzero()[0]  # a response without a token counts for nothing
+    mask[empty] = False
+    A[empty] = NAN
+    A[group == 9] = 0
+    got = prompt_covariance(torch.where(mask, logp, NAN), A, mask, group)
+    assert got.dtype == torch.float64
+    for value, g in zip(got.tolist(), sorted(sizes), strict=True):
+        rows = [i for i in range(B) if group[i] == g and mask[i].any()]
+        x = np.array([logp[i][mask[i]].mean() for i in rows])
+        z = np.exp(x) * np.array([A[i] for i in rows])
+        if g == 4:
+            assert math.isnan(value)
+        elif g == 9:
+            assert value == 0
+        else:
+            assert value == pytest.approx(np.cov(x, z, ddof=0)[0, 1], rel=1e-12)
+    # float64 inside: 2^24 + 1 is no float32
+    big = 2.0**24
+    exact = prompt_covariance(
+        torch.tensor([[big, 1.0, -big], [0.0, 0.0, 0.0]]), torch.tensor([1.0, 0.0]),
+        torch.ones(2, 3), torch.zeros(2, dtype=torch.int64),
+    )  # fmt: skip
+    assert float(exact) == pytest.approx(math.exp(1 / 3) / 12, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"logp": torch.zeros(2, 2)}, r"logp are \[2, 2\], mask is \[2, 3\]"),
+        ({"advantages": torch.zeros(3)}, r"advantages are \[3\], mask is \[2, 3\]; give one"),
+        ({"advantages": torch.zeros(2, 1)}, r"advantages are \[2, 1\], mask is \[2, 3\]"),
+        ({"group": torch.zeros(1, dtype=torch.int64)}, r"group are \[1\], mask is \[2, 3\]"),
+        ({"group": torch.zeros(2, 3, dtype=torch.int64)}, r"group are \[2, 3\]"),
+    ],
+)
+def test_prompt_covariance_refuses_other_shapes(change, words):
+    given = {
+        "logp": torch.zeros(2, 3), "advantages": torch.zeros(2), "mask": torch.ones(2, 3),
+        "group": torch.zeros(2, dtype=torch.int64),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=f"prompt_covariance: {words}"):
+        prompt_covariance(**given | change)
+
+
+def test_terciles_by_hand():
+    assert terciles(f64([0.6, 0.1, 0.5, 0.2, 0.4, 0.3])).tolist() == [2, 0, 2, 0, 1, 1]
+    assert terciles(f64([0.1, 0.9, 0.5, 0.7])).tolist() == [0, 2, 1, 1]
+    # equal rewards stay together: ranks 1 to 4 of six are one third, centred at 2.5
+    assert terciles(f64([0.5, 0.5, 0.5, 0.5, 0.7, 0.9])).tolist() == [1, 1, 1, 1, 2, 2]
+    assert terciles(f64([0.5] * 5)).tolist() == [1] * 5
+    assert terciles(f64([])).tolist() == []
+    for G in (3, 9, 30):
+        counts = torch.bincount(terciles(torch.randperm(G).double()), minlength=3)
+        assert counts.tolist() == [G // 3] * 3
+
+
+def test_an_estimate_of_given_clipped_tokens():
+    """STEER's indicator from outside is that of the bounds which it stands for."""
+    draw = seeded(3)
+    logp = -draw(4, 5).abs()
+    batch = es.TokenBatch(
+        logp, logp - 0.4 * draw(4, 5), torch.ones(4, 5), advantages=draw(4), entropy=draw(4, 5)
+    )
+    ratio, A = (batch.logp - batch.old_logp).exp(), batch.advantages[:, None]
+    held = ((A > 0) & (ratio > 1.28)) | ((A < 0) & (ratio < 0.8))
+    assert held.any()
+    for name in ("omega", "omega_realised"):
+        got = es.dynamics.estimate(name, batch, clipped=held)
+        assert_close(got, es.dynamics.estimate(name, batch, low=0.2, high=0.28), **EXACT)
+        assert (got[held] == 0).all()
+        assert (es.dynamics.estimate(name, batch)[held] != 0).all()
+    with pytest.raises(ValueError, match="clipped is given and low="):
+        es.dynamics.estimate("omega", batch, low=0.2, clipped=held)
+    with pytest.raises(ValueError, match=r"clipped is \[4\], the batch \[4, 5\]"):
+        es.dynamics.estimate("omega", batch, clipped=held[:, 0])
 
 
 # .29 * 100 is just below 29 in binary, .07 * 100 just above 7

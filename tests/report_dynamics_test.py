@@ -7,14 +7,19 @@ import random
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from scipy.stats import entropy
 
+from entrostat.law import fit
 from entrostat.logs.run import Problem, Run
 from entrostat.report import write_comparison, write_report
 from entrostat.report.dynamics import dynamics_of
 from entrostat.report.dynamics.course import ema
+from entrostat.report.dynamics.pooled import pooled_panels
 from entrostat.report.dynamics.tokens import shown
-from entrostat.report.figures import Band, Bars, Curve, Panel, Points, draw
+from entrostat.report.figures import Band, Bars, Curve, Panel, Points, _plot, _set_axes, draw
 from entrostat.report.law import law_of
 from entrostat.report.panels import comparison_panels
 from entrostat.report.seeds import common_name, entries_of
@@ -55,8 +60,9 @@ def full_line(i: int) -> dict:
         "change/simpson": -u, "influence/sum": u, "influence/top_1": 0.2, "influence/top_10": 0.7,
         "cov/mean": u + 0.1,
         "estimators": {
-            name: {"where": both, "which": both} for name in ("cov", "cov_pg", "corollary1",
-            "omega", "omega_realised", "opefo", "tabular", "first_order", "simpson")
+            name: {"where": both, "which": both, "update": {"mse_eta_l": u} | both}
+            for name in ("cov", "cov_pg", "corollary1", "omega", "omega_realised", "opefo",
+                         "tabular", "first_order", "simpson")
         },
         "flow": {
             name: {"increase": 1 + u, "decrease": 1.0, "net": u, "balance": -u / (2 + u)}
@@ -67,7 +73,12 @@ def full_line(i: int) -> dict:
         "entropy": {"right": u, "wrong": 1 + u, "positive": u, "negative": 2 * u},
         "quadrants": dict.fromkeys(("I", "II", "III", "IV", "rest"), four),
         "correct": {"right": four, "wrong": four},
-        "clipped": {"high": {"share": 0.1, "change": u}, "low": {"share": 0.1, "change": -u}},
+        "clipped": {
+            side: {"share": 0.1, "change": u, "opefo": 30 * u, "in_update": -u}
+            for side in ("high", "low")
+        },
+        "prompt_covariance": {"mean": u, "prompts": 9}
+        | {third: {"prompts": 3, "reward": u, "cov": -u} for third in ("hard", "middle", "easy")},
         "position": [
             {"from": p, "to": p + 2, "tokens": 9, "influence": u, "change": -u, "entropy": 1.0}
             for p in range(0, 12, 2)
@@ -113,6 +124,7 @@ def test_score_against_entropy_and_its_sum():
     assert list(cloud.points[0].x) == [1, 2, 1, 2, 1]
     assert list(cloud.points[0].y) == [0, 1, 0, 1, 0]
     summed = panels["Score against cumulative entropy"]
+    assert "Mutual" not in summed.caption  # of one run it would be that of the iteration
     assert list(summed.points[0].x) == [1, 3, 4, 6, 7]
     assert max(summed.points[-1].x) == 24
     both = curves(panels["Entropy and score"])
@@ -161,13 +173,13 @@ def test_one_large_iteration_does_not_flatten_the_others():
     assert (scale(2.0), scale(2.1)) == ("linear", "symlog")  # above 20 times the median
 
 
-def test_a_methods_own_flow_is_shown():
+def test_the_flow_of_every_update_is_shown():
     lines = [{"iteration": 1, "flow/increase": 0.5, "flow/decrease": 0.25, "flow/balance": -1 / 3}]
     panels = panels_of(make_run(lines))
-    assert curves(panels["Flow seen by OPEFO"]) == {
+    assert curves(panels["Flow of the updates, by Eq. 6"]) == {
         "increase": ([1], [0.5]), "decrease": ([1], [-0.25])
     }  # fmt: skip
-    assert curves(panels["Balance λ"]) == {"the method's own": ([1], [-1 / 3])}
+    assert curves(panels["Balance λ"]) == {"Eq. 6, every iteration": ([1], [-1 / 3])}
 
 
 def test_loss_of_entropy_against_covariance():
@@ -184,14 +196,27 @@ def test_loss_of_entropy_against_covariance():
     assert "Pearson" not in panel.caption
 
 
-def test_covariance_by_difficulty_weighs_by_prompts():
+def test_covariance_of_whole_responses_is_that_of_every_iteration_where_it_is_logged():
+    found = {"mean": 0.25, "prompts": 4, "hard": {"prompts": 2, "reward": 0.1, "cov": 0.125}}
+    lines = [{"iteration": 3, "prompt_covariance": found}]
+    title = "Covariance of whole responses"
+    assert curves(panels_of(make_run(analysis=lines))[title]) == {
+        "all prompts": ([3], [0.25]), "hard": ([3], [0.125])
+    }  # fmt: skip
+    metrics = [{"iteration": i, "cov/prompt": i / 8, "cov/prompt_easy": 1.0} for i in (3, 4)]
+    assert curves(panels_of(make_run(metrics, lines))[title]) == {
+        "all prompts": ([3, 4], [0.375, 0.5]), "hard": ([3], [0.125]), "easy": ([3, 4], [1, 1])
+    }  # fmt: skip
+
+
+def test_covariance_by_difficulty_of_older_runs_weighs_by_prompts():
     lines = [
         {"iteration": 1, "difficulty": [{"from": 0, "to": 0.5, "prompts": 1, "cov": 0.2},
                                         {"from": 0.5, "to": 1, "prompts": 0, "cov": 9.0}]},
         {"iteration": 2, "difficulty": [{"from": 0, "to": 0.5, "prompts": 3, "cov": 0.6},
                                         {"from": 0.5, "to": 1, "prompts": 2, "cov": 0.1}, "no"]},
     ]  # fmt: skip
-    panel = panels_of(make_run(analysis=lines))["Covariance by difficulty"]
+    panel = panels_of(make_run(analysis=lines))["Covariance of tokens by difficulty"]
     (bars,) = panel.bars
     assert list(bars.names) == ["0-0.5", "0.5-1"]
     assert list(bars.values) == pytest.approx([(0.2 + 3 * 0.6) / 4, 0.1])
@@ -220,7 +245,10 @@ def test_quadrants_outcomes_and_clipped_tokens():
             "iteration": 3,
             "quadrants": {"I": {"share": 0.5, "influence": -0.25, "change": -0.125}},
             "correct": {"wrong": {"influence": 0.5, "change": 0.75}},
-            "clipped": {"high": {"share": 0.1, "change": 0.0625}},
+            "clipped": {
+                "high": {"share": 0.1, "change": 0.0625, "opefo": 8.0},
+                "low": {"in_update": -0.25},
+            },
             "entropy": {"right": 0.5, "negative": 0.75},
         }
     ]
@@ -231,7 +259,9 @@ def test_quadrants_outcomes_and_clipped_tokens():
         ("Quadrants: change", "I: A>0, p>.8", -0.125),
         ("Right and wrong: influence", "wrong", 0.5),
         ("Right and wrong: change", "wrong", 0.75),
-        ("Change at clipped tokens", "high", 0.0625),
+        ("Change at tokens clipped in the end", "high", 0.0625),
+        ("Eq. 6 at clipped tokens", "high", 8.0),
+        ("Change at clipped tokens, in the update", "low", -0.25),
     ):
         assert curves(panels[title]) == {label: ([3], [value])}
     assert curves(panels["Entropy by outcome"]) == {"right": ([3], [0.5]), "A < 0": ([3], [0.75])}
@@ -266,16 +296,18 @@ def test_quantiles_are_a_fan():
 
 def test_evaluations_relative_to_the_start():
     def line(iteration, split, entropy, avg):
-        return {"iteration": iteration, "split": split, "k": 4, "entropy": entropy, "avg@k": avg}
+        return {"iteration": iteration, "split": split, "k": 4, "entropy": entropy, "avg@k": avg,
+                "prompt_entropy": 8 - iteration if split == "test" else None}  # fmt: skip
 
     evaluation = [
         line(0, "test", 0.8, 0.1), line(0, "ood", 0.5, 0.2), line(3, "test", 0.4, 0.3),
         line(3, "ood", 0.25, None), line(6, "test", 0.6, 0.5), line(3, "late", 1.0, 0.1),
     ]  # fmt: skip
     panels = panels_of(make_run(evaluation=evaluation))
-    assert curves(panels["Entropy of held-out prompts"]) == {
+    assert curves(panels["Entropy of held-out responses"]) == {
         "test": ([0, 3, 6], pytest.approx([1, 0.5, 0.75])), "ood": ([0, 3], [1, 0.5])
     }  # fmt: skip
+    assert curves(panels["Entropy on held-out prompts"]) == {"test": ([0, 3, 6], [1, 5 / 8, 1 / 4])}
     assert curves(panels["Scores of held-out prompts"]) == {
         "avg@4, test": ([0, 3, 6], [0.1, 0.3, 0.5])
     }
@@ -286,22 +318,29 @@ def test_estimators_are_averaged():
     lines = [
         {"iteration": 1, "estimators": {
             "mine": {"which": {"sign": 0.5}}, "empty": {}, "bad": 3,
-            "opefo": {"where": {"mse": 1.0, "pcc": 0.1, "srcc": None}, "which": {"pcc": 0.5}}}},
+            "opefo": {"where": {"mse": 1.0, "pcc": 0.1, "srcc": None}, "which": {"pcc": 0.5},
+                      "update": {"mse_eta_l": 0.25, "scaled_mse": 0.5, "mse": 9.0, "pcc": 1.0}}}},
         {"iteration": 2, "estimators": {
             "cov": {"where": {"scaled_mse": 0.75}},
-            "opefo": {"where": {"mse": 3.0, "pcc": 0.3, "srcc": float("nan")}}}},
+            "opefo": {"where": {"mse": 3.0, "pcc": 0.3, "srcc": float("nan")},
+                      "update": {"mse_eta_l": 0.75, "srcc": -0.5}}}},
         {"iteration": 3, "estimators": None},
     ]  # fmt: skip
     dynamics = dynamics_of(make_run(analysis=lines))
     cov, opefo, mine = dynamics.estimators
     assert (cov.name, opefo.name, mine.name, mine.words) == ("cov", "opefo", "mine", "")
-    assert cov.where == (None, 0.75, None, None)
-    assert opefo.where == (2.0, None, pytest.approx(0.2), None)
+    # scaled first, as it stands second
+    assert cov.where == (0.75, None, None, None)
+    assert opefo.where == (None, 2.0, pytest.approx(0.2), None)
+    assert opefo.update == (0.5, 0.5, 9.0, 1.0, -0.5)
+    assert (cov.update, dynamics.by_update) == ((None,) * 5, True)
     assert (opefo.which, mine.which) == ((0.5, None, None), (None, None, 0.5))
     assert dynamics.estimator_lines == 2
     panels = {p.title: p for s in dynamics.sections for p in s.panels}
     assert curves(panels["Where: Pearson"]) == {"opefo": ([1, 2], [0.1, 0.3])}
     # one line has no course: its table says it all
+    older = [{"iteration": 1, "estimators": {"cov": {"where": {"mse": 1.0}}}}]
+    assert not dynamics_of(make_run(analysis=older)).by_update
     alone = dynamics_of(make_run(analysis=lines[:1]))
     assert len(alone.estimators) == 2
     assert [s.panels for s in alone.sections] == [()]
@@ -329,6 +368,69 @@ def test_token_texts_are_short_and_visible():
     assert shown("x" * 100) == "x" * 23 + "…"
     assert shown("\u202eab\ud800\0") == "\\u202eab\\ud800\\u0000"
     assert shown("模型") == "模型"
+
+
+# --- several runs
+
+
+def pooled(runs):
+    entries = entries_of(runs, [run.name for run in runs])
+    return {panel.title: panel for panel in pooled_panels(runs, entries)}
+
+
+def of_entropies(name, entropies, scores, **more):
+    """A run whose checkpoints have these scores; evaluated after every iteration."""
+    evaluation = [
+        {"iteration": i, "split": "test", "avg@k": score} for i, score in enumerate(scores)
+    ]
+    return make_run(
+        lines_of(entropies, [0.5] * len(entropies)), evaluation=evaluation, path=Path(name),
+        config={"method": name}, **more,
+    )  # fmt: skip
+
+
+def test_score_against_cumulative_entropy_pools_runs():
+    # one run spends 1 an iteration, the other 3; the score is the sum's alone: below 8, or not
+    high, low = [3.0] * 8, [1.0] * 8
+    sums = [[h * (i + 1) for i, h in enumerate(run)] for run in (high, low)]
+    scores = [[0.0, *[float(total >= 8) for total in run]] for run in sums]
+    runs = [of_entropies("a", high, scores[0]), of_entropies("b", low, scores[1])]
+    (panel,) = pooled(runs).values()
+    assert panel.title == "Score against cumulative entropy, test"
+    first, second, best = panel.points
+    assert (list(first.x), list(second.x)) == tuple(sums)  # without iteration 0
+    assert list(first.y) == scores[0][1:]
+    assert (list(best.x), list(best.y)) == ([9, 8], [1, 1])
+    # histograms of 4 by 4 equal bins, in scipy's entropies, less (cells - rows - columns + 1) / 2N
+    score = scores[0][1:] + scores[1][1:]
+    for name, x in (
+        ("cumulative entropy", sums[0] + sums[1]), ("the iteration's entropy", high + low),
+        ("the iteration's number", [*range(1, 9)] * 2),
+    ):  # fmt: skip
+        joint = np.histogram2d(x, score, bins=4)[0]
+        rows, columns = joint.sum(1), joint.sum(0)
+        found = entropy(rows) + entropy(columns) - entropy(joint.ravel())
+        excess = (joint > 0).sum() - (rows > 0).sum() - (columns > 0).sum() + 1
+        assert f"{found - excess / 32:.2f} with {name}" in panel.caption
+    assert "All 16 evaluations after iteration 0 of 2 runs" in panel.caption
+    assert pooled(runs[:1]) == {}  # one run says what its iterations say
+
+
+def test_pooling_leaves_out_what_it_cannot_sum():
+    scores = [0.0, 0.1, 0.2, 0.3, 0.4]
+    runs = [of_entropies(name, [1.0, 2.0, 4.0, 8.0], scores) for name in ("a", "b", "c", "d")]
+    del runs[1].metrics[1]  # its sums are known up to iteration 1 alone
+    for line in runs[2].metrics:  # another kind of entropy
+        line["entropy/nll"] = line.pop("entropy/exact")
+    runs[3].evaluation[2]["avg@k"] = "x"
+    runs[3].evaluation[3] = {"iteration": 9, "split": "test", "avg@k": 0.5}  # not logged
+    runs[3].evaluation.append("no table")
+    (panel,) = pooled(runs).values()
+    assert [(p.label, list(p.x)) for p in panel.points] == [
+        ("a", [1, 3, 7, 15]), ("b", [1]), ("d", [1, 15]), ("best of each run", [15, 1, 15])
+    ]  # fmt: skip
+    assert "Fewer than 16 are too few" in panel.caption
+    assert pooled([make_run(), make_run()]) == {}
 
 
 # --- whatever a log holds
@@ -477,16 +579,22 @@ def lawful(n):
 def test_the_law_of_a_lawful_run():
     section = law_of(make_run(lawful(40)))
     tiles = {tile.name: tile for tile in section.tiles}
-    assert (section.why, section.early_why, section.steps) == ("", "", 40)
+    assert (section.why, section.early_why, section.steps) == ("", "", "40 iterations")
     assert [tiles[k].value for k in ("Ceiling b - a", "a", "b")] == ["0.5", "0.2", "0.7"]
     assert tiles["Ceiling b - a"].more == "95%: 0.5 to 0.5"
     early = {tile.name: tile.value for tile in section.early}
     assert early["Ceiling, predicted early"] == "0.5"
     assert float(early["Error at the end"]) == pytest.approx(0, abs=1e-9)
-    assert section.early_steps == 6  # 15% of 40
+    assert section.early_steps == "6 iterations"  # 15% of 40
+    # the two errors side by side, which are different quantities
+    errors = [(t.name, t.more) for t in section.tiles if t.name.startswith("RMSE")]
+    assert errors == [
+        ("RMSE, in-sample", "of all 40 iterations"),
+        ("RMSE, predicted", "of the later 34, from the first 6"),
+    ]
     assert section.panel is not None
     drawn = curves(section.panel)
-    assert drawn["fit"] == (pytest.approx([1, 3]), pytest.approx([0.5, 0.1]))
+    assert drawn["fit, in-sample"] == (pytest.approx([1, 3]), pytest.approx([0.5, 0.1]))
     first, later = section.panel.points
     assert (len(first.x), len(later.x)) == (6, 34)
     assert first.x[0] == pytest.approx(3)
@@ -496,8 +604,8 @@ def test_the_law_of_a_lawful_run():
 @pytest.mark.parametrize(
     ("metrics", "why"),
     [
-        ([{"iteration": 1, "reward/mean": 0.5}], "No entropy is logged."),
-        ([{"iteration": 1, "entropy/nll": 0.5}], "No mean reward is logged."),
+        ([{"iteration": 1, "reward/mean": 0.5}], "No fit: no entropy is logged."),
+        ([{"iteration": 1, "entropy/nll": 0.5}], "No fit: no score is logged, neither"),
         (lawful(40)[:2], "need 3 or more"),
         (lines_of([0.5] * 9, [0.1] * 9), "never|all 9 steps"),
         (lines_of([30.0, 31.0, 32.0], [0.1, 0.2, 0.3]), "above 20"),
@@ -512,14 +620,67 @@ def test_no_fit_says_why(tmp_path, metrics, why):
     assert "The law: score bought with entropy" in page
 
 
-def test_a_wild_line_does_not_set_the_axis():
-    # nearly no entropy moved: the line is steep, its ceiling far away
-    wild = lines_of(
-        [2 + 1e-6 * (i % 7) for i in range(30)], [0.5 + 0.1 * (i % 3) for i in range(30)]
-    )
-    panel = law_of(make_run(wild)).panel
+def test_the_axis_holds_the_ceiling_and_its_interval():
+    # exp(H) from 4.5 down to 3.6, noise: the ceiling at exp(H) = 1 is far from the data
+    rng = random.Random(0)
+    x = [4.5 - 0.03 * i for i in range(30)]
+    r = [0.9 - 0.15 * v + 0.05 * rng.gauss(0, 1) for v in x]
+    section = law_of(make_run(lines_of([math.log(v) for v in x], r)))
+    fitted = fit([math.log(v) for v in x], r)
+    low, high = fitted.interval().ceiling
+    span = max(r) - min(r)
+    assert min(r) - 1.25 * span > low or high > max(r) + 1.25 * span  # the data does not hold it
+    panel = section.panel
     assert panel is not None
-    assert all(-0.1 < v < 1.3 for v in panel.values)
+    drawn = curves(panel)
+    assert drawn["ceiling, 95% interval"] == ([1, 1], pytest.approx([low, high]))
+    places, values = drawn["fit, in-sample"]
+    assert (places[0], values[0]) == (1, pytest.approx(fitted.ceiling))
+    figure = Figure()
+    axes = figure.add_subplot()
+    _plot(axes, panel)
+    _set_axes(axes, panel)
+    bottom, top = axes.get_ylim()
+    assert bottom <= low < high <= top
+
+
+def test_a_wild_early_line_does_not_set_the_axis():
+    # nearly no entropy moved in the first steps: their line is steep, its ceiling far away
+    x = [3 - 1e-6 * (i % 7) for i in range(6)] + [3 - 1.5 * i / 34 for i in range(1, 35)]
+    r = [0.1 + 0.01 * (i % 3) for i in range(6)] + [0.7 - 0.2 * v for v in x[6:]]
+    section = law_of(make_run(lines_of([math.log(v) for v in x], r)))
+    early = {tile.name: tile.value for tile in section.early}
+    assert abs(float(early["Ceiling, predicted early"])) > 9
+    assert section.panel is not None
+    assert all(-1 < v < 2 for v in section.panel.values)
+
+
+def test_the_law_of_evaluations():
+    """R avg@k of evaluations e, H of the rollouts of e + 1: what was sampled by one policy."""
+    metrics = lawful(81)
+    rows = [
+        {"iteration": e, "split": "test", "k": 8, "entropy": 1.0,
+         "avg@k": 0.9 - 0.3 * math.exp(metrics[e]["entropy/exact"])}
+        for e in range(0, 81, 5)
+    ]  # fmt: skip
+    section = law_of(make_run(metrics, evaluation=rows))
+    assert section.steps == "17 evaluations"
+    assert section.score == "validation score, avg@8 of test"
+    assert section.entropy == "entropy of the training rollouts, exact"
+    assert [t.value for t in section.tiles if t.name in "ab"] == ["0.3", "0.9"]
+    assert section.panel is not None
+    assert section.panel.unit == "test/avg@k"
+
+
+def test_why_there_is_no_early_prediction_is_a_sentence(tmp_path):
+    run = make_run(lawful(3), path=tmp_path)
+    assert law_of(run).early_why == (
+        "No early prediction: the first 15% of 3 steps is 1, and a fit needs 3; it takes a run of "
+        "14 steps or more."
+    )
+    page = read(write_report(run, tmp_path / "r.html"))
+    assert "predict_early" not in page
+    assert "share=" not in page
 
 
 # --- seeds in bands

@@ -13,7 +13,9 @@ from .tables import (
     covariance_table,
     flow,
     parts,
+    prompt_covariance,
     quadrants,
+    terciles,
 )
 
 __all__ = [
@@ -36,5 +38,7 @@ __all__ = [
     "influence",
     "influence_in_pieces",
     "parts",
+    "prompt_covariance",
     "quadrants",
+    "terciles",
 ]

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from .._names import unknown
 from ..batch import Terms, TokenBatch, at_least_float32
-from ..loss import clipped, missing
+from ..loss import clipped as clipped_by
+from ..loss import missing
 from ..method.cov import covariance
 from ..method.opefo import entropy_change as opefo_change
 from ..method.repo import entropy_change as corollary1_change
@@ -31,18 +32,24 @@ def _field(name: str, batch: TokenBatch, field: str) -> Tensor:
 class _View:
     """The batch as an estimator reads it: detached, float32 or better, [B, T]."""
 
-    def __init__(self, name: str, batch: TokenBatch, low: float | None, high: float | None):
+    def __init__(
+        self, name: str, batch: TokenBatch, low: float | None, high: float | None,
+        clipped: Tensor | None,
+    ):  # fmt: skip
         self.name, self.batch, self.mask = name, batch, batch.mask
         A = _field(name, batch, "advantages")
         self.A = torch.where(batch.mask, A if A.ndim == 2 else A[:, None], 0)
         self.lp, self.lp0 = _field(name, batch, "logp"), _field(name, batch, "old_logp")
+        if clipped is not None:
+            self.clipped = clipped & self.mask
+            return
         inf = torch.full_like(self.lp, float("inf"))
         terms = Terms(
             self.A, torch.ones_like(self.lp), self.lp.new_ones(()), torch.ones_like(self.lp),
             -inf if low is None else torch.full_like(self.lp, 1 - low),
             inf if high is None else torch.full_like(self.lp, 1 + high),
         )  # fmt: skip
-        self.clipped = clipped(batch.replace(logp=self.lp), terms)
+        self.clipped = clipped_by(batch.replace(logp=self.lp), terms)
 
     def __getattr__(self, field: str) -> Tensor:
         return _field(self.name, self.batch, field)
@@ -91,7 +98,12 @@ ESTIMATORS: dict[str, Callable[[_View], Tensor]] = {
 
 
 def estimate(
-    name: str, batch: TokenBatch, *, low: float | None = None, high: float | None = None
+    name: str,
+    batch: TokenBatch,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    clipped: Tensor | None = None,
 ) -> Tensor:
     """Estimated entropy change of each token's state, up to a common positive factor.
 
@@ -115,15 +127,28 @@ def estimate(
             `entropy`, where the policy is still the old one); tabular also `sum_p2`, `sum_p2_logp`.
         low: lower clip bound (the ratio's is 1 - low), which decides I; None for no clip.
         high: upper clip bound (1 + high); None for no clip.
+        clipped: [B, T] bool, the tokens at which I is 0, in place of the bounds: as
+            `loss.clipped` finds them under an objective's terms.
 
     Returns:
         [B, T] float32 or better, 0 at mask 0, detached.
 
     Raises:
-        ValueError: an unknown name, or a field that it needs is missing.
+        ValueError: an unknown name, a field that it needs is missing, bounds beside `clipped`, or
+            `clipped` of another shape.
     """
     if name not in ESTIMATORS:
         raise ValueError(unknown("estimator", name, ESTIMATORS))
+    if clipped is not None and (low is not None or high is not None):
+        raise ValueError(
+            f"estimate: clipped is given and low={low}, high={high} too; either says which tokens "
+            "the clip holds, so give one"
+        )
+    if clipped is not None and clipped.shape != batch.mask.shape:
+        raise ValueError(
+            f"estimate: clipped is {list(clipped.shape)}, the batch {list(batch.mask.shape)}; give "
+            "one value a token"
+        )
     with torch.no_grad():
-        view = _View(name, batch, low, high)
+        view = _View(name, batch, low, high, clipped)
         return torch.where(batch.mask, ESTIMATORS[name](view), 0)

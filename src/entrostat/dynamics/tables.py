@@ -54,10 +54,11 @@ def flow(change: Tensor, mask: Tensor) -> Flow:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well an estimate matches the truth, over tokens (STEER Table 1).
+    """How well an estimate matches the truth, over tokens (the figures of STEER Table 1).
 
     Attributes:
-        mse: mean squared error as it stands, in the truth's units squared.
+        mse: mean squared error as it stands, in the truth's units squared. STEER's is of one update
+            and of an estimate with its factor eta / L, which the caller puts in.
         scaled_mse: the same after the best positive factor, over the truth's mean square: 0 is
             perfect, 1 is no better than saying 0. Estimates are meant up to a factor.
         pcc: Pearson correlation; NaN where either is constant.
@@ -123,6 +124,86 @@ def covariance_table(
     if not len(values):
         raise ValueError("covariance_table: no token is at mask 1")
     return {s: float(values[: max(1, round(s * len(values)))].mean()) for s in shares}
+
+
+def prompt_covariance(logp: Tensor, advantages: Tensor, mask: Tensor, group: Tensor) -> Tensor:
+    """Covariance a prompt over whole responses (COV Eq. 7): Cov_y(log pi(y)/|y|, pi(y) A(y)).
+
+    The bandit view of COV 3.3: the prompt is the state, a response y of |y| tokens the action. With
+    x = log pi(y) / |y|, Eq. 7 is the mean over the prompt's responses of (x - mean x)(z - mean z),
+    z = exp(x) A. Two things the paper leaves open are settled so:
+
+    - pi(y) in the second factor is exp(log pi(y) / |y|), the geometric mean of the tokens'
+      probabilities. The paper says that it normalises "the log-prob by the length of the response"
+      and its log-prob is that of both factors. The product of the probabilities would be 0 in any
+      float for a response of a thousand tokens, and of shorter ones the shortest would decide.
+    - The mean is over the K responses, as Eq. 8 has it. K / (K - 1) times it is the estimate
+      without bias.
+
+    COV's Fig. 4 is the mean over the prompts with a signal; where all A are 0, Eq. 7 is exactly 0.
+
+    Args:
+        logp: [B, T] float, nats.
+        advantages: [B] float; of [B, T] a response's is the mean over its tokens.
+        mask: [B, T], 1 where a token counts. A response without one counts for nothing.
+        group: [B] int, the prompt of each response.
+
+    Returns:
+        [G] float64, in the order of `group.unique()`; nan for a prompt with fewer than two
+        responses, of which there is no covariance.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    _check("prompt_covariance", logp, mask, "logp")
+    by_token = advantages.ndim == 2
+    if by_token:
+        _check("prompt_covariance", advantages, mask, "advantages")
+    numbers = {"group": group} if by_token else {"advantages": advantages, "group": group}
+    for name, values in numbers.items():
+        if values.shape != mask.shape[:1]:
+            raise ValueError(
+                f"prompt_covariance: {name} are {list(values.shape)}, mask is {list(mask.shape)}; "
+                "give one number a response"
+            )
+    mask = mask.bool()
+    length = mask.sum(-1)
+
+    def of_response(values: Tensor) -> Tensor:
+        kept = torch.where(mask, values.detach().double(), 0)
+        return kept.sum(-1) / length.clamp(min=1)
+
+    x = of_response(logp)
+    z = x.exp() * (of_response(advantages) if by_token else advantages.detach())
+    prompts, place = torch.unique(group, return_inverse=True)
+    some = length > 0
+    K = x.new_zeros(len(prompts)).index_add_(0, place, some.to(x.dtype))
+
+    def of_prompt(values: Tensor) -> Tensor:
+        kept = torch.where(some, values, 0)
+        return x.new_zeros(len(prompts)).index_add_(0, place, kept) / K.clamp(min=1)
+
+    # centred before they are multiplied: the difference of two large means would cancel
+    found = of_prompt((x - of_prompt(x)[place]) * (z - of_prompt(z)[place]))
+    return torch.where(K > 1, found, torch.nan)
+
+
+def terciles(rewards: Tensor) -> Tensor:
+    """Thirds of the prompts by difficulty: 0 the hardest, 1 the middle, 2 the easiest.
+
+    By the rank of a prompt's mean reward; equal rewards are in one third, whatever their order, so
+    that a third may hold more than its share, or nothing.
+
+    Args:
+        rewards: [G] float, mean reward of each prompt's responses.
+
+    Returns:
+        [G] int64.
+    """
+    below = (rewards[:, None] > rewards).sum(-1)
+    equal = (rewards[:, None] == rewards).sum(-1)
+    # the middle of equal ranks, (below + equal / 2) / G, is above 0 and below 1
+    return (3 * (2 * below + equal)) // (2 * max(1, len(rewards)))
 
 
 def concentration(influence: Tensor, mask: Tensor, share: float) -> float:

@@ -20,9 +20,10 @@ from .._version import __version__
 from ..logs.run import Run, number, read_run
 from .answers import answers_of, answers_of_all
 from .dynamics import Dynamics, dynamics_of
+from .dynamics.pooled import pooled_panels
 from .figures import draw
 from .law import law_of
-from .panels import comparison_panels, run_panels
+from .panels import comparison_panels, run_panels, with_dumps
 from .runs import entropy_key, last_ones, pretty_environment, rows_of
 from .seeds import entries_of
 from .spread import spread_of
@@ -57,6 +58,7 @@ def write_report(run: Run, output: Path) -> Path:
     Raises:
         ValueError: the file cannot be written.
     """
+    run = with_dumps(run)
     tokens, dynamics, law = token_view(run), dynamics_of(run), law_of(run)
     answers = answers_of(run)
     return _write(
@@ -115,7 +117,7 @@ def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") 
     of_run = {i: entry for entry in entries for i in entry.members}
     keys = {entropy_key(run) for run in read} - {None}
     other = len(keys) > 1 or keys - {"entropy/exact"}
-    panels = comparison_panels(read, entries)
+    panels = [*comparison_panels(read, entries), *pooled_panels(read, entries)]
     return _write(
         "comparison.html.jinja",
         output,
@@ -143,7 +145,8 @@ def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") 
 def _evaluation(line: dict[str, Any]) -> dict[str, Any]:
     """A line of evaluation.jsonl with nothing but numbers where numbers belong."""
     names = {"prompts": "prompts", "k": "k", "avg": "avg@k", "pass_": "pass@k",
-             "distinct": "distinct", "entropy": "entropy"}  # fmt: skip
+             "distinct": "distinct", "entropy": "entropy",
+             "prompt_entropy": "prompt_entropy"}  # fmt: skip
     figures = {name: number(line.get(key)) for name, key in names.items()}
     return {"iteration": line["iteration"], "split": str(line.get("split", _MISSING)), **figures}
 

@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from ..logs.run import Run
-from .figures import BLACK, BLUE, ORANGE, PURPLE, RED, Band, Curve, Panel
+from .figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Band, Curve, Panel
 from .runs import drawable, entropy_key
 from .seeds import Entry
+from .tokens.choice import choose_iterations
+from .tokens.reading import read_dump
 
 POINTS = 1200  # a longer curve is averaged down to so many points
+DUMPS = 16  # dumps that are read for what a run did not log
 
 
 def scale_of(values: Iterable[float]) -> str:
@@ -87,6 +90,8 @@ def run_panels(run: Run) -> list[Panel]:
                 run,
                 ("clip/low", "low", {"color": BLUE}),
                 ("clip/high", "high", {"color": RED}),
+                ("numerics/clip_low_exact", "low, not rounded", {"color": BLUE, "dash": "--"}),
+                ("numerics/clip_high_exact", "high, not rounded", {"color": RED, "dash": "--"}),
             ),
             low=0,
         ),
@@ -105,6 +110,7 @@ def run_panels(run: Run) -> list[Panel]:
             _curves(run, ("rollout/zero_advantage_groups", "", {"color": BLUE})),
             low=0,
         ),
+        *_dynamics(run),
         Panel(
             "Completion length",
             "Tokens of a completion, its end included.",
@@ -131,6 +137,24 @@ def run_panels(run: Run) -> list[Panel]:
             low=0,
         ),
         Panel(
+            "Sampler and trainer: probability ratio",
+            "The least and the largest ratio, over an iteration's tokens, of the trainer's "
+            "probability to the sampler's (REPO Fig. 6). 1: they agree.",
+            "ratio",
+            _curves(
+                run,
+                ("mismatch/ratio_max", "largest", {"color": ORANGE, "width": 1.0}),
+                ("mismatch/ratio_min", "least", {"color": BLUE, "width": 1.0}),
+            ),
+        ),
+        Panel(
+            "Sampler and trainer: probability difference",
+            "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
+            "probability",
+            _curves(run, ("mismatch/prob_abs_mean", "", {"color": BLUE})),
+            low=0,
+        ),
+        Panel(
             "Speed",
             "Completion tokens a second of the whole iteration: sampling, scoring, measuring, "
             "updates.",
@@ -140,6 +164,94 @@ def run_panels(run: Run) -> list[Panel]:
         ),
     ]  # fmt: skip
     return [_say_smoothed(panel, [run]) for panel in panels if panel.curves]
+
+
+def _dynamics(run: Run) -> list[Panel]:
+    """Entropy dynamics of every update, but for the flow, which has a section of its own."""
+    tokens = _curves(
+        run,
+        ("cov/top_0.02", "top 0.02 %", {"color": RED}),
+        ("cov/top_0.2", "top 0.2 %", {"color": ORANGE}),
+        ("cov/top_2", "top 2 %", {"color": GREEN}),
+        ("cov/top_20", "top 20 %", {"color": BLUE}),
+        ("cov/mean", "all", {"color": BLACK}),
+        ("cov/update", "all, in the updates", {"color": PURPLE, "dash": ":"}),
+    )
+    touched = _curves(run, ("touched/entropy", "touched", {"color": RED}))
+    return [
+        Panel(
+            "Token covariance",
+            "(log p - mean)(A - mean) of the tokens that are trained on, under the policy that "
+            "sampled them, averaged over those where it is largest (COV Table 1)."
+            + bool(drawable(run, "cov/update")[0])
+            * " In the updates: over their tokens, each under the policy that its update starts "
+            "from.",
+            "covariance",
+            tokens,
+            scale_of(y for curve in tokens for y in curve.y),
+        ),
+        Panel(
+            "Touched tokens",
+            "Tokens of the iteration's updates that a method touched: weighted, frozen, penalised, "
+            "clipped, or given another advantage than the estimator's.",
+            "fraction of tokens",
+            _curves(run, ("touched/share", "", {"color": BLUE})),
+            low=0,
+        ),
+        Panel(
+            "Entropy of touched tokens",
+            "Mean entropy of the tokens that a method touched, beside that of all sampled tokens.",
+            "nats per token",
+            touched and (
+                *touched,
+                *_curves(run, ("entropy/exact", "all", {"color": BLACK, "width": 1.2})),
+            ),
+            low=0,
+        ),
+        Panel(
+            "Quadrants",
+            "Tokens of the iteration's updates by advantage and probability (STEER Fig. 2). I: "
+            "A > 0, p > .8; II: A > 0, p < .2; III: A < 0, p < .2; IV: A < 0, p > .8. In a softmax "
+            "table I and III lower entropy, II and IV raise it.",
+            "fraction of tokens",
+            _curves(
+                run,
+                ("quadrant/I", "I", {"color": BLUE}),
+                ("quadrant/II", "II", {"color": GREEN}),
+                ("quadrant/III", "III", {"color": ORANGE}),
+                ("quadrant/IV", "IV", {"color": RED}),
+            ),
+            low=0,
+        ),
+    ]  # fmt: skip
+
+
+def with_dumps(run: Run) -> Run:
+    """Another trainer's run with the entropy dynamics of its dumped rollouts, if it logged none.
+
+    At most `DUMPS` are read, of iterations that have a line of metrics; what a line has stays. A
+    note says so.
+    """
+    if run.source == "entrostat" or run.keys("flow") or run.keys("quadrant"):
+        return run
+    lines = {line["iteration"]: line for line in run.metrics}
+    found = {}
+    for iteration in choose_iterations(run.dumps.keys() & lines.keys(), (), DUMPS):
+        if (rollouts := read_dump(run, iteration, {})) is not None:
+            from .dumped import of_dump  # torch, which a log of numbers does not need
+
+            if figures := of_dump(rollouts):
+                found[iteration] = figures | lines[iteration]
+    if not found:
+        return run
+    which = f"{len(found)} iteration" + "s" * (len(found) > 1)
+    note = (
+        "Entropy flow, covariances and quadrants are not logged: they were computed for this page "
+        f"from the rollouts of {which}, under the policy whose log-probs the dump has, over the "
+        "groups with a signal."
+    )
+    metrics = [found.get(line["iteration"], line) for line in run.metrics]
+    return replace(run, metrics=metrics, notes=(*run.notes, note))
 
 
 def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:

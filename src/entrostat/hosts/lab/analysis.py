@@ -3,6 +3,7 @@
 Before the updates: what each token's gradient will do to the batch's entropy (influence), by one
 backward and one forward-mode pass. After them: what became of every token's entropy (the truth),
 what the closed-form estimators had said, and what the parameters' real change says to first order.
+Around each update (`watched`): the same for that update alone, with the ratio and the clip of it.
 
 It reads the policy and the optimizer and changes neither; its random stream is its own. It computes
 in float32 whatever the precision of training. In memory: three more copies of what is trained.
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -36,7 +37,9 @@ from ...dynamics import (
     forward_mode,
     functional,
     parts,
+    prompt_covariance,
     quadrants,
+    terciles,
 )
 from ...dynamics.derivatives import along, directional
 from ...method.cov import covariance
@@ -45,12 +48,13 @@ from .dump import token_pieces
 from .policy import Policy
 from .responses import of_responses
 from .rollout import Sequences
+from .watch import Watch, pieces, ratio_of, statistics
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 POSITIONS = 16  # bins at most
 TOKENS = 30  # decoded tokens listed
 CLOUD = 600  # points
-DIFFICULTIES = 5  # bins of a group's mean reward
+DIFFICULTY = ("hard", "middle", "easy")  # thirds of the prompts by mean reward
 
 
 @dataclass
@@ -65,8 +69,9 @@ class Analysis:
         terms: what the methods planned for all of `trained`.
         start: the trained parameters as they were.
         influence: [B, T] nats; 0 where not trained.
+        watch: what each update did.
         line: figures so far.
-        seconds: spent so far.
+        seconds: spent so far, but for those of `watch`.
     """
 
     policy: Policy
@@ -78,6 +83,7 @@ class Analysis:
     start: dict[str, Tensor]
     influence: Tensor
     config: TrainConfig
+    watch: Watch
     line: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -97,16 +103,16 @@ class Analysis:
             "change/first_order": float(masked_mean(first, self.before.mask)),
             "change/simpson": float(masked_mean(simpson, self.before.mask)),
         } | self.line
-        self._tables(truth, first, simpson, (after.logp - self.before.logp).exp())
+        self._tables(truth, first, simpson, after.logp)
         self.seconds += time.perf_counter() - began
-        self.line["time/analysis"] = self.seconds
+        self.line["time/analysis"] = self.seconds + self.watch.seconds
         return finite(self.line), truth
 
     def _along(self, direction: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Change [B, T] of first and third order along the updates' whole parameter change."""
         first, simpson = [], []
         with forward_mode(self.policy.model):
-            for rows in _pieces(self.sequences, self.config):
+            for rows in pieces(self.sequences, self.config):
                 fn = functional(self.policy.model, self._entropy_of(rows))
                 _, one, three = along(fn, self.start, direction)
                 first.append(one)
@@ -117,7 +123,7 @@ class Analysis:
         part, temperature = self.sequences[rows], self.config.sampling.temperature
         return lambda: self.policy.token_stats(part, temperature).entropy
 
-    def _tables(self, truth: Tensor, first: Tensor, simpson: Tensor, ratio: Tensor) -> None:
+    def _tables(self, truth: Tensor, first: Tensor, simpson: Tensor, after: Tensor) -> None:
         before, trained, kept = self.before, self.trained, self.kept
         assert before.rewards is not None
         assert before.entropy is not None
@@ -137,6 +143,7 @@ class Analysis:
             guesses[name] = torch.zeros_like(H)
             guesses[name][kept] = estimate(name, trained)
 
+        watched = self.watch.estimators()
         self.line |= {
             "influence/top_1": concentration(influence, used, 0.01),
             "influence/top_10": concentration(influence, used, 0.1),
@@ -145,6 +152,7 @@ class Analysis:
                 name: {
                     "where": asdict(agreement(guess, truth, used)),
                     "which": asdict(agreement(guess, influence, used)),
+                    "update": watched.get(name),
                 }
                 for name, guess in guesses.items()
             }
@@ -175,20 +183,26 @@ class Analysis:
         right = (before.rewards >= 1)[:, None] & mask
         by_reward = table({"right": right, "wrong": mask & ~right})
         by_sign = table({"positive": (A > 0) & mask, "negative": (A < 0) & mask})
-        bounds = torch.zeros_like(H), torch.full_like(H, math.inf)
-        bounds[0][kept] = self.terms.ratio_min.to(H.dtype)
-        bounds[1][kept] = self.terms.ratio_max.to(H.dtype)
-        clipped = table(clipped_sides(ratio, A, mask, 1 - bounds[0], bounds[1] - 1))
+        terms, beyond = self.terms, {}
+        for side, rows in clipped_sides(
+            ratio_of(trained.replace(logp=after[kept]), terms), terms.advantage, trained.mask,
+            1 - terms.ratio_min, terms.ratio_max - 1,
+        ).items():  # fmt: skip
+            beyond[side] = torch.zeros_like(mask)
+            beyond[side][kept] = rows
+        clipped, in_updates = table(beyond), self.watch.clipped()
         self.line |= {
             "entropy": {k: v["entropy"] for k, v in (by_reward | by_sign).items() if v["share"]},
             "quadrants": table(quadrants(A, before.logp, mask)),
             "correct": by_reward,
             "clipped": {
-                k: {"share": v["share"], "change": v["change"]} for k, v in clipped.items()
+                k: {"share": v["share"], "change": v["change"]} | in_updates[k]
+                for k, v in clipped.items()
             },
+            "updates": self.watch.updates,
             "position": self._positions(table),
             "tokens": self._by_token(truth),
-            "difficulty": _difficulty(before, cov, kept),
+            "prompt_covariance": _by_difficulty(before[kept]),
             "cloud": self._cloud(before.advantages, used),
         } | of_responses(before, self.sequences.completions)
 
@@ -287,11 +301,8 @@ def begin(
     # plain float32, by operations that forward mode knows
     policy = replace(policy, autocast=nullcontext, half=None, rows=False)
     temperature = config.sampling.temperature
-    pieces = list(_pieces(sequences, config))
-    with torch.no_grad():
-        found = [policy.token_stats(sequences[rows], temperature, moments=True) for rows in pieces]
-    names = ("logp", "entropy", "sum_p2", "sum_p2_logp")
-    now = {name: torch.cat([getattr(stats, name) for stats in found]) for name in names}
+    parts_of_batch = pieces(sequences, config)
+    now = statistics(policy, sequences, config)
     before = graded.replace(**now, old_logp=now["logp"], old_entropy=now["entropy"])
     trained = train_batch.replace(
         **{name: values[kept] for name, values in now.items()},
@@ -307,7 +318,7 @@ def begin(
     entropy_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
     loss_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
     N = before.mask.sum()
-    for rows in pieces:
+    for rows in parts_of_batch:
         stats = policy.token_stats(sequences[rows], temperature)
         loss = (of_logp[rows] * stats.logp + of_entropy[rows] * stats.entropy).sum()
         for value, total, keep in (
@@ -330,7 +341,7 @@ def begin(
     start = {name: p.detach().clone() for name, p in parameters.items()}
     shares = []
     with forward_mode(policy.model):
-        for rows in pieces:
+        for rows in parts_of_batch:
             part = sequences[rows]
 
             def both(part: Sequences = part) -> Tensor:
@@ -341,19 +352,32 @@ def begin(
             shares.append(-(of_logp[rows] * dlp + of_entropy[rows] * dH))
     influence = torch.cat(shares)
     line = {
-        "pieces": len(pieces),
+        "pieces": len(parts_of_batch),
         "influence/sum": float(influence.double().sum()),
         "influence/predicted": predicted,
     }
     return Analysis(
-        policy, sequences, before, trained, kept, terms, start, influence, config, line,
+        policy, sequences, before, trained, kept, terms, start, influence, config,
+        Watch(policy, objective, trained, sequences[kept], config, generator), line,
         time.perf_counter() - began,
     )  # fmt: skip
 
 
-def _pieces(sequences: Sequences, config: TrainConfig) -> tuple[Tensor, ...]:
-    rows = torch.arange(len(sequences.tokens), device=sequences.tokens.device)
-    return rows.split(config.optim.micro_batch)
+@contextmanager
+def watched(analysis: Analysis | None, rows: Tensor, lr: float) -> Iterator[None]:
+    """Around one update: the minibatch before it and after; nothing without an analysis.
+
+    Args:
+        analysis: of the iteration, where it is analysed.
+        rows: [n], of the rows trained on, that the update is made on.
+        lr: its learning rate.
+    """
+    if analysis is None:
+        yield
+        return
+    before = analysis.watch.before(rows)
+    yield
+    analysis.watch.after(rows, before, lr)
 
 
 def _loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor]:
@@ -366,28 +390,33 @@ def _loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tup
     return tuple(torch.zeros_like(logp) if g is None else g for g in found)  # pyrefly: ignore
 
 
-def _difficulty(batch: TokenBatch, cov: Tensor, kept: Tensor) -> list[dict[str, Any]]:
-    """Mean covariance by the prompts' mean reward, in equal bins of it; trained groups alone.
+def _by_difficulty(batch: TokenBatch) -> dict[str, Any]:
+    """COV Eq. 7 of the prompts trained on: their mean, and by thirds of difficulty (COV Fig. 12).
 
-    The bins go from 0 to 1, the same in every iteration, unless a reward lies outside.
+    Difficulty is the mean reward of a prompt's responses; prompts with one response are left out.
     """
     assert batch.rewards is not None
     assert batch.group is not None
-    rows = []
-    for g in batch.group[kept].unique().tolist():
-        member = batch.group == g
-        inside = batch.mask & member[:, None]
-        rows.append((float(batch.rewards[member].mean()), float(masked_mean(cov, inside))))
-    low, high = min(0.0, *(r for r, _ in rows)), max(1.0, *(r for r, _ in rows))
-    width = (high - low) / DIFFICULTIES
-    bins: dict[int, list[float]] = {}
-    for reward, value in rows:
-        bins.setdefault(min(int((reward - low) / width), DIFFICULTIES - 1), []).append(value)
-    return [
-        {"from": low + i * width, "to": low + (i + 1) * width, "prompts": len(values),
-         "cov": sum(values) / len(values)}
-        for i, values in sorted(bins.items())
-    ]  # fmt: skip
+    assert batch.advantages is not None
+    cov = prompt_covariance(batch.logp, batch.advantages, batch.mask, batch.group)
+    prompts, place = batch.group.unique(return_inverse=True)
+    size = torch.bincount(place, minlength=len(prompts))
+    reward = cov.new_zeros(len(prompts)).index_add_(0, place, batch.rewards.to(cov.dtype)) / size
+    known = cov.isfinite()
+    cov, reward = cov[known], reward[known]
+    if not len(cov):
+        return {}
+    third = terciles(reward)
+    members = {name: third == i for i, name in enumerate(DIFFICULTY)}
+    return {"mean": float(cov.mean())} | {
+        name: {
+            "prompts": int(some.sum()),
+            "reward": float(reward[some].mean()),
+            "cov": float(cov[some].mean()),
+        }
+        for name, some in members.items()
+        if some.any()
+    }
 
 
 def finite(value: Any) -> Any:

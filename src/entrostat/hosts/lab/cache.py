@@ -62,7 +62,7 @@ def branch(cache: Any, repeats: int, room: int) -> None:
         if type(layer) is DynamicLayer and layer.is_initialized:
             roomy = RoomyLayer()
             roomy.__dict__.update(layer.__dict__)
-            roomy.widen(repeats, min(room, _STEP), _autocast_dtype(layer.keys.device.type))
+            roomy.widen(repeats, min(room, _STEP), _autocast_dtype(roomy.keys.device.type))
             cache.layers[i] = roomy
         else:
             layer.batch_repeat_interleave(repeats)

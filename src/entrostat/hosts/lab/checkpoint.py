@@ -1,15 +1,16 @@
 """Checkpoints: one safetensors file each, complete or absent.
 
-`checkpoints/000012.safetensors` holds the trained weights, AdamW's moments and, in its header, the
-rest of the state as JSON. It is written under another name, flushed to the disk and renamed, so a
-run killed while writing leaves the one before. Random numbers need no state: every stream is seeded
-from (seed, iteration, purpose).
+`checkpoints/000012.safetensors` holds the trained weights, AdamW's moments (those of a second model
+that is trained, too) and, in its header, the rest of the state as JSON. It is written under another
+name, flushed to the disk and renamed, so a run killed while writing leaves the one before. Random
+numbers need no state: every stream is seeded from (seed, iteration, purpose).
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class Checkpoint:
     Attributes:
         iteration: the last iteration finished.
         updates: optimizer steps made.
-        tensors: "weight/NAME", "exp_avg/NAME", ... on the CPU.
+        tensors: "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
         state: the objective's and the loss scaler's, plain data.
     """
 
@@ -76,6 +77,18 @@ class Schedule:
         self.newest, self._at = iteration, time.monotonic()
 
 
+def tensors_of(
+    trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, prefix: str = ""
+) -> dict[str, torch.Tensor]:
+    """Weights and moments as a checkpoint names them."""
+    tensors = {}
+    for name, parameter in trained.items():
+        tensors[f"{prefix}weight/{name}"] = parameter.detach().contiguous()
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{prefix}{moment}/{name}"] = value.contiguous()
+    return tensors
+
+
 def write(
     directory: Path,
     checkpoint_iteration: int,
@@ -84,13 +97,10 @@ def write(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     keep: int,
+    more: Mapping[str, torch.Tensor],
 ) -> None:
-    """Write a checkpoint, then remove all but the newest `keep` (or one)."""
-    tensors = {}
-    for name, parameter in trained.items():
-        tensors[f"weight/{name}"] = parameter.detach().contiguous()
-        for moment, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{moment}/{name}"] = value.contiguous()
+    """Write a checkpoint, `more` tensors in it, then remove all but the newest `keep` (or one)."""
+    tensors = tensors_of(trained, optimizer) | dict(more)
     header = {"iteration": checkpoint_iteration, "updates": updates, "state": state}
     with replacing(directory / f"{checkpoint_iteration:06d}.safetensors") as part:
         save_file(tensors, part, metadata={"entrostat": json.dumps(header)})
@@ -132,13 +142,15 @@ def restore(
     checkpoint: Checkpoint,
     trained: dict[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer,
+    prefix: str = "",
 ) -> None:
-    """Put weights and moments back, exactly.
+    """Put weights and moments back, exactly: those that `tensors_of` named with `prefix`.
 
     Raises:
         RunStopped: the checkpoint is of a model with other parameters.
     """
-    saved = {k.removeprefix("weight/") for k in checkpoint.tensors if k.startswith("weight/")}
+    own = f"{prefix}weight/"
+    saved = {key.removeprefix(own) for key in checkpoint.tensors if key.startswith(own)}
     if saved != set(trained):
         differing = sorted(saved ^ set(trained))[:3]
         raise RunStopped(
@@ -146,10 +158,10 @@ def restore(
         )
     for name, parameter in trained.items():
         with torch.no_grad():
-            parameter.copy_(checkpoint.tensors[f"weight/{name}"])
+            parameter.copy_(checkpoint.tensors[own + name])
         moments = {}
         for moment in _MOMENTS:
-            value = checkpoint.tensors.get(f"{moment}/{name}")
+            value = checkpoint.tensors.get(f"{prefix}{moment}/{name}")
             if value is not None:
                 moments[moment] = value.to(parameter.device)
         if moments:

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ...batch import masked_mean
 from ...config import TrainConfig
 from ...errors import RunStopped, in_one_line
@@ -15,7 +18,7 @@ from ...tasks import Example, Task
 from .policy import Policy
 from .progress import Progress, figures
 from .prompts import encode, example, new_tokens, settings, stop_strings
-from .rollout import sample
+from .rollout import Sequences, sample
 from .scoring import score
 from .seeds import generator
 
@@ -29,9 +32,10 @@ def evaluate(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Sample the evaluation prompts of every split but the first; one row of figures a split.
 
-    avg@k and pass@k with k = `eval.samples`, distinct right answers a prompt, entropy (exact and
-    sampled, nats a token). The prompts and the random stream are the same at every iteration.
-    `answers` takes what the policy said: a line a prompt (`line_of`).
+    avg@k and pass@k with k = `eval.samples`, distinct right answers a prompt, `entropy` of the
+    responses (exact, the mean over their tokens, nats) and `prompt_entropy`, that of the prompts
+    themselves (the mean of `prompt_entropies`). The prompts and the random stream are the same at
+    every iteration. `answers` takes what the policy said: a line a prompt (`line_of`).
     """
     rows = []
     stop = stop_strings(task, config)
@@ -53,6 +57,8 @@ def evaluate(
         entropy = policy.measure(
             sequences, config.sampling.temperature, config.optim.micro_batch
         ).entropy
+        of_prompts = prompt_entropies(policy, prompts, config).tolist()
+        known = [h for h in of_prompts if h == h]
         right = [[float(s) for s in row] for row in scores.view(count, k)]
         counts = [
             count_right(task, texts[i * k : (i + 1) * k], row, iteration)
@@ -69,19 +75,62 @@ def evaluate(
                 "pass@k": sum(pass_at_k(k, c, k) for c in hits) / count,
                 "distinct": sum(map(len, counts)) / count,
                 "entropy": float(masked_mean(entropy, sequences.mask)),
+                "prompt_entropy": sum(known) / len(known) if known else None,
             }
         )
         if answers is not None:
             head = {"iteration": iteration, "split": split}
             answers.append(
                 [
-                    head | {"prompt": i} | line_of(example, found, k)
-                    for i, (example, found) in enumerate(zip(examples, counts, strict=True))
+                    head
+                    | {"prompt": i}
+                    | line_of(example, found, k)
+                    | {"prompt_entropy": h if h == h else None}
+                    for i, (example, found, h) in enumerate(
+                        zip(examples, counts, of_prompts, strict=True)
+                    )
                 ]
             )
         if iteration < config.iterations:  # the last is shown against the first, when all is over
             progress.note(f"{split}: {figures(rows[-1])}")
     return rows
+
+
+def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConfig) -> Tensor:
+    """Entropy of the policy on prompts (PAR App. C.2 and C.3), one number a prompt.
+
+    The mean of the exact next-token entropy over the places that predict the prompt's own tokens:
+    all but the first, before which there is nothing, and not the last place, which predicts the
+    response. At the sampling temperature, as all entropies here; a chat template's tokens are the
+    prompt's. PAR does not say how it takes its mean; one number a prompt is what its C.3 sets
+    against a prompt's accuracy.
+
+    Args:
+        policy: as it stands.
+        prompts: token ids, none empty.
+        config: the run's.
+
+    Returns:
+        [len(prompts)] float32, nats; nan for a prompt of one token.
+    """
+    device = policy.device
+    length = torch.tensor([len(ids) for ids in prompts], device=device)
+    width = int(length.max())
+    rows = [ids + [policy.pad] * (width - len(ids)) for ids in prompts]
+    real = torch.arange(width, device=device) < length[:, None]
+    if width == 1:
+        return torch.full((len(prompts),), torch.nan, device=device)
+    # to the policy, a prompt of one token and the rest of it as the completion
+    mask = real[:, 1:]
+    as_completions = Sequences(
+        torch.tensor(rows, device=device), real.long(), 1, mask,
+        torch.zeros(mask.shape, device=device), torch.ones_like(length, dtype=torch.bool),
+        torch.arange(len(prompts), device=device),
+    )  # fmt: skip
+    entropy = policy.measure(
+        as_completions, config.sampling.temperature, config.optim.micro_batch
+    ).entropy
+    return torch.where(mask, entropy, 0).sum(-1) / mask.sum(-1)
 
 
 def count_right(

@@ -23,13 +23,15 @@ import torch
 from torch import Tensor
 
 from ...advantage import advantages, with_signal
-from ...batch import TokenBatch, masked_mean
+from ...batch import TokenBatch, masked_mean, response_mean
 from ...config import TrainConfig, from_dict, load
+from ...dynamics import online
 from ...errors import RunStopped
 from ...logs.lines import JsonLines
 from ...logs.rollouts import save_rollouts
 from ...objective import Objective, make_objective
 from ...tasks import Task, make_task
+from ..mismatch import mismatch
 from . import analysis as dynamics
 from . import checkpoint as checkpoints
 from .abilities import SMALL
@@ -37,15 +39,18 @@ from .dump import rollouts_of
 from .evaluation import evaluate
 from .machine import choose_precision, choose_threads
 from .needs import needs_of
+from .numerics import exact_figures, rounds, with_rounded_ratio
 from .policy import Policy, learning_rate, load_policy
+from .prime import second_model
 from .progress import Progress
 from .prompts import draw, encode, new_tokens, settings, stop_strings
 from .rollout import Sequences, sample
 from .run_directory import RunDirectory, check_not_back, default_output
+from .schedule import learning_rate_at, lengthened
 from .scoring import score
 from .seeds import generator, stream_seed
 
-FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
+FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp", "process_rewards")
 
 
 def train(
@@ -71,8 +76,11 @@ def train(
     config = copy.deepcopy(config).validate()
     progress = progress or Progress()
     written = Path(config.output or default_output(config)) / "config.toml"
+    longer = None
     if resume and written.exists():
-        config.keep_choices(from_dict(load(written)))
+        before = from_dict(load(written))
+        config.keep_choices(before)
+        longer = lengthened(config, before)
     if task is None:
         chosen: dict[str, Any] = {"seed": config.seed} | config.task
         task = make_task(**chosen)
@@ -87,6 +95,7 @@ def train(
         max_length=new,
         updates=config.updates,
     )
+    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
     objective.check_host("lab", FIELDS, config.updates)
     _check_groups(objective, config.sampling.rollouts)
     _check_task(task)
@@ -96,10 +105,13 @@ def train(
         said.append(text)
         progress.fact(text)
 
+    if longer is not None:
+        say(longer)
     choose_precision(config, say)
     torch.manual_seed(config.seed)  # adapters start at random
     policy = load_policy(config)
-    reference = policy.reference() if "ref_logp" in objective.needs else None
+    frozen = objective.needs & {"ref_logp", "process_rewards"}
+    reference = policy.reference() if frozen else None
     trained = policy.trained()
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
     config.optim.lr = learning_rate(config, small)
@@ -109,7 +121,10 @@ def train(
         say(f"model: {policy.origin['name']}; its weights were quantised to "
             f"{policy.origin['quantisation']}: a little worse than the original")  # fmt: skip
     choose_threads(config, policy, small, say)
-    needs = needs_of(policy, config, max(map(len, prompts)), new, reference is not None)
+    phi = second_model(policy, reference, objective, config, small, say)
+    needs = needs_of(
+        policy, config, max(map(len, prompts)), new, reference is not None, phi is not None
+    )
     needs.check(Path(config.output or default_output(config)), say)
     optimizer = torch.optim.AdamW(
         trained.values(), lr=config.optim.lr, betas=config.optim.betas,
@@ -128,6 +143,8 @@ def train(
             checkpoints.restore(saved, trained, optimizer)
             objective.load_state_dict(saved.state["objective"])
             scaler.load_state_dict(saved.state["scaler"])
+            if phi is not None:
+                phi.restore(saved)
             start, updates = saved.iteration, saved.updates
         elif resume:
             run.check_unsaved()
@@ -180,17 +197,26 @@ def train(
             metrics["rollout/zero_advantage_groups"] = len(examples) - len(group[kept].unique())
             train_batch = graded[kept]
             if len(kept):
-                if reference is not None:
+                if reference is not None and "ref_logp" in objective.needs:
                     train_batch = _with_reference(train_batch, reference, sequences[kept], config)
+                if phi is not None:
+                    token_rewards, figures = phi.token_rewards(
+                        sequences[kept], rewards[kept], group[kept], f"iteration {iteration}"
+                    )
+                    train_batch = train_batch.replace(process_rewards=token_rewards)
+                    metrics |= figures
                 train_batch = objective.prepare(train_batch)
+                metrics |= online.of_rollouts(train_batch, graded.advantages[kept], rewards[kept])
             measured = time.perf_counter()
+            place = (iteration - 1) * config.updates  # of an update among those planned
 
             # what the updates will do to entropy; `finish` below says what they did
             analysis = None
             if config.analyze.due(iteration) and len(kept):
                 analysis = dynamics.begin(
-                    policy, objective, optimizer, graded, train_batch, kept, sequences, config,
-                    _warm(config, updates + 1),
+                    policy, objective, optimizer, graded.replace(rewards=batch.rewards),
+                    train_batch, kept, sequences, config,
+                    learning_rate_at(config, place, updates),
                     generator(config.seed, iteration, "analysis", policy.device),
                 )  # fmt: skip
             foreseen = time.perf_counter()
@@ -200,39 +226,47 @@ def train(
             shuffle = generator(config.seed, iteration, "shuffle", torch.device("cpu"))
             select = generator(config.seed, iteration, "select", policy.device)
             made = 0
-            for _ in range(config.optim.epochs if len(kept) else 0):
+            for epoch in range(config.optim.epochs if len(kept) else 0):
                 order = torch.randperm(len(kept), generator=shuffle).to(policy.device)
-                for rows in order.tensor_split(min(config.optim.minibatches, len(order))):
-                    optimizer.param_groups[0]["lr"] = _warm(config, updates + 1)
-                    figures = update(
-                        policy, objective, train_batch[rows], sequences[kept[rows]], optimizer,
-                        scaler, config, select, fresh=made == 0,
-                        where=f"iteration {iteration}, update {made + 1}",
-                    )  # fmt: skip
+                minibatches = order.tensor_split(min(config.optim.minibatches, len(order)))
+                first = (iteration - 1) * config.updates + epoch * config.optim.minibatches
+                for place, rows in enumerate(minibatches, first):
+                    optimizer.param_groups[0]["lr"] = learning_rate_at(config, place, updates)
+                    # on analysed iterations, measures the minibatch before and after
+                    with dynamics.watched(analysis, rows, optimizer.param_groups[0]["lr"]):
+                        figures = update(
+                            policy, objective, train_batch[rows], sequences[kept[rows]], optimizer,
+                            scaler, config, select, fresh=made == 0,
+                            where=f"iteration {iteration}, update {made + 1}",
+                        )  # fmt: skip
                     stepped = not figures.get("optim/skipped")
                     made += stepped
                     updates += stepped
                     for key, value in figures.items():
                         totals.setdefault(key, []).append(value)
-            metrics |= {key: sum(values) / len(values) for key, values in totals.items()}
-            metrics |= {"optim/updates": made, "optim/lr": _warm(config, max(1, updates))}
+            means = {key: sum(values) / len(values) for key, values in totals.items()}
+            metrics |= online.figures(means)
+            metrics["optim/updates"] = made
+            metrics["optim/lr"] = learning_rate_at(config, place, max(0, updates - 1))
             ended = time.perf_counter()
 
             n = int(batch.mask.sum())
+            watching = 0.0 if analysis is None else analysis.watch.seconds
+            trained_in = ended - began - (foreseen - measured) - watching
             metrics |= {
                 "time/sample": sampled - began,
                 "time/score": scored - sampled,
                 "time/measure": measured - scored,
-                "time/update": ended - foreseen,
-                "time/iteration": ended - began - (foreseen - measured),
-                "time/tokens_per_second": n / (ended - began - (foreseen - measured)),
+                "time/update": ended - foreseen - watching,
+                "time/iteration": trained_in,
+                "time/tokens_per_second": n / trained_in,
                 "time/checkpoint": save.newest,
             }
             change = None
             if analysis is not None:
                 line, change = analysis.finish(iteration)
                 analysis_log.append([line])
-                metrics |= dynamics.numbers(line)
+                metrics = dynamics.numbers(line) | metrics
             metrics_log.append([{"iteration": iteration, **metrics}])
             last = iteration == config.iterations
             if config.save.rollouts_every and iteration % config.save.rollouts_every == 0:
@@ -258,8 +292,9 @@ def train(
                 _check_weights(policy, iteration)
                 checkpoints.write(
                     run.checkpoints, iteration, updates, trained, optimizer,
-                    {"objective": objective.state_dict(), "scaler": scaler.state_dict()},
-                    config.save.checkpoints,
+                    {"objective": objective.state_dict(), "scaler": scaler.state_dict()}
+                    | ({} if phi is None else {"phi": phi.state_dict()}),
+                    config.save.checkpoints, {} if phi is None else phi.tensors(),
                 )  # fmt: skip
                 save.written(iteration)
             progress.iteration(iteration, metrics)
@@ -313,9 +348,15 @@ def update(
             # the same weights were measured before: what differs is the rounding of another
             # packing, which |lp - lp0| would turn into a gradient
             part = part.replace(old_logp=stats.logp.detach())
-        out = objective.loss(part, None if terms is None else terms[rows], generator)
+        exact, mine = part, None if terms is None else terms[rows]
+        if rounds(config.numerics):  # methods decide on what is exact; the ratio alone is rounded
+            mine = objective.plan(exact, generator) if mine is None else mine
+            part = with_rounded_ratio(exact, config.numerics)
+        out = objective.loss(part, mine, generator)
         scaler.scale(out.loss).backward()
-        for key, value in out.metrics.items():
+        if rounds(config.numerics):
+            out.metrics |= exact_figures(exact, part, out.terms)
+        for key, value in (out.metrics | online.sums(part, out.terms)).items():
             figures[key] = figures[key] + value if key in figures else value
         figures |= out.terms.figures  # of the whole minibatch already
     scaler.unscale_(optimizer)
@@ -345,12 +386,6 @@ def _check_weights(policy: Policy, iteration: int) -> None:
                 f"iteration {iteration}: after its updates {name} is not finite. The checkpoint "
                 "before it is good; lower optim.lr"
             )
-
-
-def _warm(config: TrainConfig, update: int) -> float:
-    """The learning rate of update 1, 2, ...: it rises linearly, then stays."""
-    assert config.optim.lr is not None
-    return config.optim.lr * min(1.0, update / max(1, config.optim.warmup))
 
 
 _KEPT = (
@@ -401,11 +436,12 @@ def _describe(batch: TokenBatch, sequences: Sequences, rollouts: int) -> dict[st
     """What the rollout batch looks like, before any update."""
     assert batch.rewards is not None
     assert batch.old_entropy is not None
-    delta = torch.where(batch.mask, batch.old_logp - sequences.sampler_logp, 0)
     per_group = batch.rewards.view(-1, rollouts)
     lengths = batch.lengths.float()
     values = {
         "entropy/exact": masked_mean(batch.old_entropy, batch.mask),
+        # OPEFO Eq. 5: short responses count as much as long ones
+        "entropy/response_mean": response_mean(batch.old_entropy, batch.mask),
         "entropy/nll": -masked_mean(batch.old_logp, batch.mask),
         "reward/mean": batch.rewards.mean(),
         "reward/std_in_group": per_group.std(-1, correction=0).mean(),
@@ -414,9 +450,6 @@ def _describe(batch: TokenBatch, sequences: Sequences, rollouts: int) -> dict[st
         "rollout/length_max": lengths.max(),
         "rollout/truncated": 1 - sequences.finished.float().mean(),
         "rollout/tokens": lengths.sum(),
-        # sampler and trainer run the same weights: what differs is rounding
-        "mismatch/logp_abs_mean": masked_mean(delta.abs(), batch.mask),
-        "mismatch/logp_abs_max": delta.abs().max(),
-        "mismatch/kl": masked_mean(delta.expm1() - delta, batch.mask),
     }
-    return {key: float(value) for key, value in values.items()}
+    figures = {key: float(value) for key, value in values.items()}
+    return figures | mismatch(batch.old_logp, sequences.sampler_logp, batch.mask)

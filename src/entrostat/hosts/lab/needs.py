@@ -35,8 +35,8 @@ class Needs:
     Attributes:
         program: what the process holds beside the weights once the model has been tried: Python,
             torch, and memory that its allocator keeps.
-        weights: the model's, and its frozen reference's.
-        optimizer: gradients and AdamW's moments of what is trained.
+        weights: the model's, its frozen reference's and a second model's.
+        optimizer: gradients and AdamW's moments of what is trained, a second model too.
         training: what a micro-batch keeps for its backward pass, and gradients of head and
             embedding on their way.
         sampling: keys, values and logits of the sequences sampled at once.
@@ -98,7 +98,14 @@ class Needs:
             )
 
 
-def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, reference: bool) -> Needs:
+def needs_of(
+    policy: Policy,
+    config: TrainConfig,
+    prompt: int,
+    new: int,
+    reference: bool,
+    second: bool = False,
+) -> Needs:
     """What a run will need.
 
     Args:
@@ -107,10 +114,12 @@ def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, referen
         prompt: P, of the first prompts.
         new: T.
         reference: whether the run keeps a frozen copy of the model.
+        second: whether it trains a second model, a copy of all that is trained (PRIME).
     """
     every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
     copied = reference and not hasattr(policy.model, "disable_adapter")
+    models = 2 if second else 1  # that are trained
     half = every // 2 if policy.half is not None else 0
     K = config.sampling.rollouts
     B = config.sampling.prompts * K
@@ -122,12 +131,12 @@ def needs_of(policy: Policy, config: TrainConfig, prompt: int, new: int, referen
     kinds = [(B, K), (config.eval.prompts * config.eval.samples, config.eval.samples)]
     at_once = max(min(n, max(1, config.sampling.batch // k) * k) for n, k in kinds)
     V = policy.model.config.get_text_config().vocab_size
-    checkpoint = 3 * trained
+    checkpoint = 3 * trained * models
     dumps = config.iterations // config.save.rollouts_every if config.save.rollouts_every else 0
     return Needs(
         program=max(0, _resident() - every) if policy.device.type == "cpu" else 0,
-        weights=every * (2 if copied else 1),
-        optimizer=3 * trained,
+        weights=every * (2 if copied else 1) + (models - 1) * trained,
+        optimizer=3 * trained * models,
         training=fixed,
         sampling=half + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
         analysis=3 * trained if config.analyze.every else 0,

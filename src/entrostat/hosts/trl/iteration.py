@@ -6,17 +6,36 @@ No TRL here. Shapes: B rollouts of all ranks, T completion tokens at most.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...advantage import NEED_PAIRS, Groups, with_signal
 from ...batch import TokenBatch, masked_mean
+from ...dynamics import online
 from ...objective import Objective
 
 
-def prepared(objective: Objective, whole: TokenBatch) -> tuple[Tensor, Tensor]:
-    """Which rollouts [B] bool are trained on, and their advantages [B, T] after all edits."""
+@dataclass(frozen=True)
+class Prepared:
+    """A generation batch, graded.
+
+    Attributes:
+        kept: [B] bool, the rollouts that are trained on.
+        advantages: [B, T] float, after all edits; 0 where not trained.
+        edited: [B, T] bool, as in `TokenBatch`; None for no token.
+        figures: `dynamics.online.of_rollouts`.
+    """
+
+    kept: Tensor
+    advantages: Tensor
+    edited: Tensor | None
+    figures: dict[str, float]
+
+
+def prepared(objective: Objective, whole: TokenBatch) -> Prepared:
+    """Which rollouts are trained on, and with what advantages."""
     assert whole.rewards is not None
     assert whole.group is not None
     kept = ~whole.rewards.isnan()  # as TRL: no reward, no part in its group's baseline
@@ -24,18 +43,48 @@ def prepared(objective: Objective, whole: TokenBatch) -> tuple[Tensor, Tensor]:
         kept = kept & (Groups(whole.group, torch.float32).sum(kept.float()) >= 2)
     full = torch.zeros_like(whole.old_logp)
     if not bool(kept.any()):
-        return kept, full
+        return Prepared(kept, full, None, {})
     rows = kept.nonzero()[:, 0]
     graded = objective.outcome_advantages(whole[rows])
     assert graded.advantages is not None
     assert graded.group is not None
     signal = with_signal(graded.advantages, graded.group)
     kept = torch.zeros_like(kept).index_fill(0, rows[signal], True)
-    if bool(signal.any()):
-        edited = objective.prepare(graded[signal]).advantages
-        assert edited is not None
-        full[rows[signal]] = edited.to(full.dtype)
-    return kept, full
+    if not bool(signal.any()):
+        return Prepared(kept, full, None, {})
+    trained = objective.prepare(graded[signal])
+    assert trained.advantages is not None
+    full[rows[signal]] = trained.advantages.to(full.dtype)
+    edited = None
+    if trained.edited is not None:
+        edited = torch.zeros_like(whole.mask)
+        edited[rows[signal]] = trained.edited
+    figures = online.of_rollouts(trained, graded.advantages[signal], whole.rewards[rows[signal]])
+    return Prepared(kept, full, edited, figures)
+
+
+def watched(whole: TokenBatch, advantages: Tensor, exact: bool) -> dict[str, float]:
+    """Entropy dynamics of a generation batch that no objective trains on.
+
+    Args:
+        whole: all rollouts.
+        advantages: [B] float, the trainer's own.
+        exact: one update is made on the batch, so that its policy is the one that sampled; the
+            figures of an update are left out where it is not.
+    """
+    assert whole.rewards is not None
+    assert whole.group is not None
+    signal = with_signal(advantages, whole.group)
+    if not bool(signal.any()):
+        return {}
+    outcome, mask = advantages[signal], whole.mask[signal]
+    A = outcome[:, None].expand(mask.shape)
+    trained = whole[signal].replace(advantages=A)
+    figures = online.of_rollouts(trained, outcome, whole.rewards[signal])
+    if not exact:
+        return figures
+    sums = online.token_sums(trained.old_logp, A, mask, trained.old_entropy)
+    return online.figures({key: float(value) for key, value in sums.items()}) | figures
 
 
 def describe(batch: TokenBatch, rollouts: int) -> dict[str, float]:

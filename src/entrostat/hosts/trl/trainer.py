@@ -33,21 +33,24 @@ from trl.models.utils import disable_gradient_checkpointing
 
 from ...advantage import Groups
 from ...batch import Terms, TokenBatch
+from ...dynamics import online
 from ...loss import MAX_LOG_RATIO, loss_metrics, surrogate
 from ...method import MethodSpec
 from ...objective import Objective
+from ..mismatch import mismatch
 from ..ranks import gather_batch, shared_generator, sum_over_ranks
 from ..rounding import logp_rounding, watch_outputs
 from . import settings
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
-from .iteration import describe, prepared
+from .iteration import describe, prepared, watched
 
 # what we add to TRL's batch: it survives its shuffle and its split
 OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
 ADVANTAGE, KEPT, REWARD, GROUP = (
     "entrostat_advantage", "entrostat_kept", "entrostat_reward", "entrostat_group",
 )  # fmt: skip
+EDITED = "entrostat_edited"  # only where a method edits advantages
 _IMAGES = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes",
     "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
@@ -228,17 +231,22 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 ref_logp=output.get("ref_per_token_logps"),
             )
         )  # fmt: skip
-        figures = describe(whole, self.num_generations)
+        figures = describe(whole, self.num_generations) | _mismatch(output, mask)
         if self.objective is None:
             advantages = gather_batch(
                 TokenBatch(output[OLD_LOGP], output[OLD_LOGP], mask, output["advantages"])
             )[0].advantages
             assert advantages is not None
             kept, full = advantages != 0, advantages[:, None] * whole.mask
+            figures |= watched(whole, advantages, exact=self._updates == 1)
         else:
             self._observe(figures)
             figures |= self.objective.metrics()
-            kept, full = prepared(self.objective, whole)
+            ready = prepared(self.objective, whole)
+            kept, full = ready.kept, ready.advantages
+            figures |= ready.figures
+            if ready.edited is not None:
+                output[EDITED] = ready.edited[place.rows, : place.width]
         assert whole.group is not None
         idle = Groups(whole.group, torch.float32).sum(kept.float()) == 0
         figures["rollout/zero_advantage_groups"] = float(idle.sum()) / self.num_generations
@@ -411,7 +419,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             old = inputs["old_per_token_logps"] = logp.detach()
         reference = inputs.get("ref_per_token_logps")
         editing.part = part = TokenBatch(
-            logp, old, mask, entropy=entropy, ref_logp=reference
+            logp, old, mask, entropy=entropy, ref_logp=reference, edited=inputs.get(EDITED)
         )  # fmt: skip
         A = terms.advantage * terms.weight
         if editing.factor != 1:
@@ -489,7 +497,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         assert part is not None
         part = part.replace(logp=part.logp.detach())
         _, policy, ratio = surrogate(part, terms)
-        figures = loss_metrics(part, terms, policy, ratio)
+        figures = loss_metrics(part, terms, policy, ratio) | online.sums(part, terms)
         figures["loss/total"] = figures["loss/policy"]
         if any(x is not None for x in (terms.abs_kl, terms.entropy, terms.ref_kl)):
             more = (self._penalties(editing).detach() * terms.scale).sum()
@@ -500,7 +508,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
         for key, value in figures.items():
             step.sums[key] = step.sums[key] + value if key in step.sums else value
         if last:
-            self._record({**sum_over_ranks(step.sums), **step.figures})
+            total = sum_over_ranks(step.sums)
+            self._record({**online.figures(total), **step.figures})
+            for key in total.keys() & {online.PART + name for name in online.PARTS}:
+                self._iteration.setdefault(key, []).append(total[key])
             self._plan = None
             self._write_line()
 
@@ -528,7 +539,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         figures, self._iteration = self._iteration, {}
         if self._run_log is not None and self.accelerator.is_main_process:
             means = {key: sum(values) / len(values) for key, values in figures.items()}
-            self._run_log.line(done // self._updates, means)
+            self._run_log.line(done // self._updates, online.figures(means))
 
     def _dump(
         self, output: dict[str, Any], mask: Tensor, whole: TokenBatch, advantage: Tensor,
@@ -571,6 +582,15 @@ def _loss_mask(inputs: dict[str, Any]) -> Tensor:
 def _trained(inputs: dict[str, Any]) -> Tensor:
     """[B, T] bool: without the rollouts of groups that teach nothing."""
     return _loss_mask(inputs) & inputs[KEPT][:, None]
+
+
+def _mismatch(output: dict[str, Any], mask: Tensor) -> dict[str, float]:
+    """`mismatch/...` of all ranks, where the sampler said its log-probs (vLLM does)."""
+    sampler = output.get("sampling_per_token_logps")
+    if sampler is None:
+        return {}
+    both, _ = gather_batch(TokenBatch(sampler, output[OLD_LOGP], mask))
+    return mismatch(both.old_logp, both.logp, both.mask)
 
 
 def _adds(terms: Terms) -> bool:

@@ -134,7 +134,7 @@ def _objective(settings: dict[str, Any], given: dict[str, Any], path: Any) -> Ob
     objective = make_objective(
         settings["method"],
         advantage=settings.get("advantage"),
-        aggregation=settings.get("aggregation", "token_mean"),
+        aggregation=settings.get("aggregation"),
         max_length=length,
         updates=updates,
     )

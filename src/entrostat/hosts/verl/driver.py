@@ -12,7 +12,9 @@ from torch import Tensor
 
 from ...advantage import with_signal
 from ...batch import TokenBatch, masked_mean
+from ...dynamics import online
 from ...objective import Objective
+from ..mismatch import mismatch
 
 
 @dataclass
@@ -25,15 +27,23 @@ class Prepared:
             advantages are all 0.
         rewards: [B] float, as the objective's methods shaped them.
         metrics: figures of the rollout batch and of the controllers.
+        edited: [B, T] bool, as in `TokenBatch`; None for no token.
     """
 
     advantages: Tensor
     mask: Tensor
     rewards: Tensor
     metrics: dict[str, float]
+    edited: Tensor | None = None
 
 
-def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: float) -> Prepared:
+def prepare(
+    objective: Objective,
+    batch: TokenBatch,
+    real: Tensor,
+    progress: float,
+    sampler_logp: Tensor | None = None,
+) -> Prepared:
     """Move the controllers, estimate advantages, let the methods edit them.
 
     The order is the lab's: the controllers see the entropy of the full rollout batch, then groups
@@ -44,6 +54,7 @@ def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: flo
         batch: old_logp, old_entropy, mask, rewards, group, and ref_logp where it is needed.
         real: [B] bool, False for the synthetic rows that veRL adds to even out a batch.
         progress: 0 at the first iteration of the run, 1 at the last.
+        sampler_logp: [B, T] float, the rollout engine's log-probs, where it gave them.
 
     Raises:
         ValueError: a reward or an entropy is no number, or a group has one rollout where the
@@ -53,6 +64,7 @@ def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: flo
     assert batch.rewards is not None
     advantages = torch.zeros(batch.mask.shape, dtype=torch.float32, device=batch.mask.device)
     mask = torch.zeros_like(batch.mask)
+    edited, figures = None, {}
     rewards = batch.rewards.float()
     if not torch.isfinite(rewards[real]).all():
         raise ValueError("veRL gave a reward that is no finite number; look at the reward function")
@@ -75,6 +87,11 @@ def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: flo
         assert trained.advantages is not None
         advantages[rows[kept]] = trained.advantages.float()
         mask[rows[kept]] = trained.mask
+        if trained.edited is not None:
+            edited = torch.zeros_like(mask)
+            edited[rows[kept]] = trained.edited
+        outcome, own = graded.advantages[kept], batch.rewards[rows[kept]]
+        figures = online.of_rollouts(trained, outcome, own)
     rewards[rows] = graded.rewards.float()
     metrics = {
         "entropy/exact": entropy,
@@ -84,5 +101,8 @@ def prepare(objective: Objective, batch: TokenBatch, real: Tensor, progress: flo
         "rollout/groups": float(groups),
         "rollout/zero_advantage_groups": float(dropped),
         **objective.metrics(),
+        **figures,
     }
-    return Prepared(advantages, mask, rewards, metrics)
+    if sampler_logp is not None:
+        metrics |= mismatch(mine.old_logp, sampler_logp[rows], mine.mask)
+    return Prepared(advantages, mask, rewards, metrics, edited)

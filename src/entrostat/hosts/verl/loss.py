@@ -16,10 +16,12 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
 from ...batch import Terms, TokenBatch
+from ...dynamics import online
 from ...objective import Objective
 
 # what the driver adds to a batch; per token [B, T] or per rollout [B]
 MASK, REWARD, GROUP = "entrostat_mask", "entrostat_reward", "entrostat_group"
+EDITED = "entrostat_edited"  # only where a method edits advantages
 NOTE = "entrostat_note"  # JSON: the objective's state and the step
 ROW = "entrostat_row"  # a rollout's row in this rank's minibatch
 PREFIX = "entrostat/"  # of metrics, until the driver takes it off
@@ -77,7 +79,7 @@ def loss(
     ranks = data["dp_size"]
     metrics = {
         PREFIX + key: Metric(AggregationType.SUM, float(value) * ranks)
-        for key, value in out.metrics.items()
+        for key, value in (out.metrics | online.sums(part, out.terms)).items()
     }
     figures = {key: float(value) for key, value in out.terms.figures.items()} | config.figures
     metrics |= {PREFIX + key: Metric(AggregationType.MEAN, value) for key, value in figures.items()}
@@ -106,6 +108,8 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
     names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP]
     if "ref_logp" in objective.needs:
         names.append("ref_log_prob")
+    if EDITED in data.keys():  # noqa: SIM118
+        names.append(EDITED)
     absent = [name for name in names if name not in data.keys()]  # noqa: SIM118 (a TensorDict)
     if absent:
         raise ValueError(
@@ -123,6 +127,7 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
         entropy=dense["entropy"],
         old_entropy=dense["entropy"],
         ref_logp=dense["ref_log_prob"] if "ref_log_prob" in names else None,
+        edited=dense[EDITED] if EDITED in names else None,
     )
 
 

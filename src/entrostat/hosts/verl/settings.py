@@ -34,7 +34,8 @@ class PolicyLoss(PolicyLossConfig):
         loss_mode: must stay "entrostat".
         method: a name, a table with a name, or a list of them.
         advantage: estimator; None takes the recipe's.
-        aggregation: "token_mean", "seq_mean_token_mean" or "seq_mean_token_sum_norm".
+        aggregation: "token_mean", "seq_mean_token_mean" or "seq_mean_token_sum_norm"; None takes
+            the recipe's.
         max_length: the constant of the last.
         seed: of random selections.
 
@@ -46,7 +47,7 @@ class PolicyLoss(PolicyLossConfig):
     loss_mode: str = NAME
     method: Any = None
     advantage: Optional[str] = None  # noqa: UP045 (OmegaConf reads it)
-    aggregation: str = "token_mean"
+    aggregation: Optional[str] = None  # noqa: UP045
     max_length: Optional[int] = None  # noqa: UP045
     seed: int = 0
 

@@ -23,8 +23,9 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_to_nested
 
 from ...batch import TokenBatch
+from ...dynamics import online
 from .driver import prepare
-from .loss import GROUP, MASK, NOTE, PREFIX, REWARD
+from .loss import EDITED, GROUP, MASK, NOTE, PREFIX, REWARD
 from .selfcheck import NAME, check
 from .settings import check_run
 from .worker import EntropyActorWorker
@@ -64,6 +65,7 @@ class EntropyTrainer(PPOTrainerSync):
         names = ["uid", "response_mask", "rm_scores", "old_log_probs", "entropy"]
         if "ref_logp" in self.objective.needs:
             names.append("ref_log_prob")
+        names.append("rollout_log_probs")  # left out where the engine gave none
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=names
         )
@@ -85,7 +87,8 @@ class EntropyTrainer(PPOTrainerSync):
         )
         last = max(1, self.total_training_steps - 1)
         progress = min(1.0, (self.global_steps - 1) / last)
-        prepared = prepare(self.objective, rollouts, real, progress)
+        sampled = dense.get("rollout_log_probs", None)
+        prepared = prepare(self.objective, rollouts, real, progress, sampled)
         metrics.update(prepared.metrics)
         A = response_to_nested(prepared.advantages, lengths)
         fields = {
@@ -95,6 +98,8 @@ class EntropyTrainer(PPOTrainerSync):
             REWARD: prepared.rewards,
             GROUP: rollouts.group,
         }
+        if prepared.edited is not None:
+            fields[EDITED] = response_to_nested(prepared.edited.to(torch.int64), lengths)
         return tq.kv_batch_put(
             keys=batch.keys,
             partition_id=batch.partition_id,
@@ -106,8 +111,9 @@ class EntropyTrainer(PPOTrainerSync):
         note = {"step": self.global_steps, "objective": self.objective.state_dict()}
         batch.extra_info[NOTE] = json.dumps(note)
         batch = super()._update_actor(batch, metrics)
-        for key in [key for key in metrics if key.startswith(f"actor/{PREFIX}")]:
-            metrics[key.removeprefix(f"actor/{PREFIX}")] = metrics.pop(key)
+        ours = [key for key in metrics if key.startswith(f"actor/{PREFIX}")]
+        values = {key.removeprefix(f"actor/{PREFIX}"): metrics.pop(key) for key in ours}
+        metrics.update(online.figures(values))
         return batch
 
     def _save_checkpoint(self) -> None:

@@ -81,7 +81,10 @@ class EntropyTrainingWorker(TrainingWorker):
         again = objective.reads_current and not fresh
         if again:
             batch = self._measure(data, batch)
-        whole, place = gather_batch(batch, self.engine.get_data_parallel_group())
+        # which tokens were edited is for this rank's figures alone
+        whole, place = gather_batch(
+            batch.replace(edited=None), self.engine.get_data_parallel_group()
+        )
         generator = shared_generator(self.seed, "select", self.step, self.updates)
         terms = objective.plan(whole, generator)
         data[ROW] = torch.arange(len(batch))

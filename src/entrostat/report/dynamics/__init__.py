@@ -36,6 +36,7 @@ class Dynamics:
         sections: those with a panel or a table.
         estimators: lines of the estimators' table.
         estimator_lines: analysed iterations that it averages.
+        by_update: whether it has anything of single updates, which older runs lack.
         tokens: lines of the tokens' table.
         token_lines: analysed iterations that it sums.
         token_limit: tokens that the longest of their lists names.
@@ -46,6 +47,7 @@ class Dynamics:
     sections: tuple[Section, ...]
     estimators: tuple[Estimator, ...]
     estimator_lines: int
+    by_update: bool
     tokens: tuple[TokenRow, ...]
     token_lines: int
     token_limit: int
@@ -77,6 +79,7 @@ def dynamics_of(run: Run) -> Dynamics:
         tuple(s for s in sections if s.panels or tables.get(s.anchor)),
         table,
         sum(isinstance(line.get("estimators"), dict) for line in lines),
+        any(value is not None for row in table for value in row.update),
         by_text,
         len(listed),
         max(listed, default=0),

@@ -10,11 +10,16 @@ from .drawing import curves_of
 from .reading import series
 
 WORDS = (
-    "Published estimators against what was measured, over the tokens of an iteration: where "
-    "entropy moves (against each token's change), and which token's gradient moves it (against "
-    "each token's influence). 1 is full agreement, 0 none. PCC: Pearson, of values; SRCC: "
-    "Spearman, of ranks."
+    "Published estimators against what was measured. Where entropy moves: against each token's "
+    "change, over the tokens of one update (with the ratio and the clip as that update found them) "
+    "and over a whole iteration (estimates of before its first update, when every ratio is 1 and "
+    "nothing is clipped). Which token's gradient moves it: against each token's influence. 1 is "
+    "full agreement, 0 none. PCC: Pearson, of values; SRCC: Spearman, of ranks."
 )
+# figures of a table's columns, in order
+UPDATE = ("mse_eta_l", "scaled_mse", "mse", "pcc", "srcc")
+WHERE = ("scaled_mse", "mse", "pcc", "srcc")
+WHICH = ("pcc", "srcc", "sign")
 # name -> what it is; methods.md section 5
 ESTIMATORS = {
     "cov": "-(log p - mean)(A - mean): Clip-Cov's and KL-Cov's",
@@ -36,13 +41,19 @@ class Estimator:
     Attributes:
         name: the estimator.
         words: what it is; empty for one that is not known here.
-        where: against each token's change: mean squared error, the same scaled (after the best
-            positive factor, over the truth's mean square), Pearson, Spearman.
+        update: against each token's change in one update, means over an iteration's updates:
+            mean squared error of the estimate times eta / L as STEER's Theorem 1 has it (the
+            learning rate over the update's tokens), nats squared; the error after the best positive
+            factor, over the truth's mean square; the error of the estimate as it stands; Pearson;
+            Spearman.
+        where: against each token's change in the iteration: mean squared error scaled (after the
+            best positive factor, over the truth's mean square) and as it stands, Pearson, Spearman.
         which: Pearson, Spearman, share of equal signs against each token's influence.
     """
 
     name: str
     words: str
+    update: tuple[float | None, ...]
     where: tuple[float | None, ...]
     which: tuple[float | None, ...]
 
@@ -58,13 +69,16 @@ def estimators(lines: list[Any]) -> tuple[Estimator, ...]:
         Estimator(
             name,
             ESTIMATORS.get(name, ""),
-            tuple(mean(name, "where", key) for key in ("mse", "scaled_mse", "pcc", "srcc")),
-            tuple(mean(name, "which", key) for key in ("pcc", "srcc", "sign")),
+            tuple(mean(name, "update", key) for key in UPDATE),
+            tuple(mean(name, "where", key) for key in WHERE),
+            tuple(mean(name, "which", key) for key in WHICH),
         )
         for name in _names(lines)
     ]
     return tuple(
-        row for row in table if any(value is not None for value in (*row.where, *row.which))
+        row
+        for row in table
+        if any(value is not None for value in (*row.update, *row.where, *row.which))
     )
 
 
@@ -86,10 +100,14 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
         return ()  # the table says it all
     names = _names(lines)
     panels = []
-    for kind, against in (
-        ("where", "each token's change of entropy"),
-        ("which", "each token's influence on the batch's entropy"),
-    ):
+    for kind, heading, against in (
+        ("update", "One update", "each token's change of entropy in one update; the mean over the "
+         "iteration's updates"),
+        ("where", "Where", "each token's change of entropy in the whole iteration, over its "
+         "tokens"),
+        ("which", "Which", "each token's influence on the batch's entropy, over an iteration's "
+         "tokens"),
+    ):  # fmt: skip
         for key, title, words in (
             ("pcc", "Pearson", "of the estimates"),
             ("srcc", "Spearman", "of their ranks"),
@@ -108,8 +126,8 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
             )
             panels.append(
                 Panel(
-                    f"{kind.capitalize()}: {title}",
-                    f"Correlation {words} with {against}, over an iteration's tokens.",
+                    f"{heading}: {title}",
+                    f"Correlation {words} with {against}.",
                     "correlation",
                     curves,
                     low=0,

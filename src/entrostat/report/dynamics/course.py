@@ -127,32 +127,31 @@ def _against(
             "Score against entropy",
             h,
             "entropy, nats a token",
-            "One point an iteration.",
+            f"One point an iteration. {_mutual(h, r)}",
         ),
         (
             "Score against cumulative entropy",
             cumulative,
             "sum of entropies so far, nats a token",
-            "The same scores against the sum of all entropies up to their iteration.",
+            # within one run the sum rises with the iteration: what it tells is the iteration
+            "The same scores against the sum of all entropies up to their iteration. What it says "
+            "beyond the iteration's number shows over several runs: see their comparison.",
         ),
     ):
-        panels.append(
-            Panel(
-                title,
-                f"{words} {_mutual(x, r)}".strip(),
-                "reward",
-                points=thirds(x, r),
-                across=across,
-            )
-        )
+        panels.append(Panel(title, words, "reward", points=thirds(x, r), across=across))
     return panels
 
 
+def bins_for(points: int) -> int:
+    """Bins of a histogram of two figures: a cell has a point or more on average."""
+    return max(2, min(10, math.isqrt(points)))
+
+
 def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
-    """Mutual information in words; bins so wide that a cell has a point or more on average."""
+    """Mutual information in words."""
     from ...evaluate.metrics import mutual_information
 
-    bins = max(2, min(10, math.isqrt(len(x))))
+    bins = bins_for(len(x))
     shared = mutual_information(x, y, bins=bins, correct_bias=True)
     return f"Mutual information {shared:.2f} nats ({bins} by {bins} bins, corrected for chance)."
 
@@ -195,26 +194,44 @@ def _evaluations(run: Run) -> list[Panel]:
     for line in run.evaluation:
         if isinstance(line, dict) and type(line.get("iteration")) is int:
             splits.setdefault(str(line.get("split", "held out")), []).append(line)
-    relative, scores = [], []
+    scores = []
     ks = {k for line in run.evaluation if isinstance(line, dict) and (k := figure(line.get("k")))}
     k = f"{ks.pop():g}" if len(ks) == 1 else "k"
     for i, (split, found) in enumerate(splits.items()):
         color = COLORS[i % len(COLORS)]
-        x, y = series(found, "entropy")
-        start = next((v for it, v in zip(x, y, strict=True) if it == 0), None)
-        if start is not None and start > TINY and len(x) > 1:
-            relative.append(Curve(split, x, [v / start for v in y], color, width=1.9, marked=True))
         for metric, dash in ((f"avg@{k}", "-"), (f"pass@{k}", DASHES[1])):
             x, y = series(found, metric.replace(f"@{k}", "@k"))
             if len(x) > 1:
                 scores.append(Curve(f"{metric}, {split}", x, y, color, dash, marked=True))
+
+    def relative(key: str) -> tuple[Curve, ...]:
+        """One figure as a share of what it was before training, a curve a split."""
+        curves = []
+        for i, (split, found) in enumerate(splits.items()):
+            x, y = series(found, key)
+            start = next((v for it, v in zip(x, y, strict=True) if it == 0), None)
+            if start is not None and start > TINY and len(x) > 1:
+                color, shares = COLORS[i % len(COLORS)], [v / start for v in y]
+                curves.append(Curve(split, x, shares, color, width=1.9, marked=True))
+        return tuple(curves)
+
     return [
         Panel(
-            "Entropy of held-out prompts",
-            "Entropy of the evaluation's samples relative to that before training (1), by split: "
-            "does it fall where the policy is not trained, too?",
+            "Entropy of held-out responses",
+            "Mean entropy of the tokens that the policy samples for the evaluation's prompts, "
+            "relative to that before training (1), by split: does it fall where the policy is not "
+            "trained, too?",
             "share of that at iteration 0",
-            tuple(relative),
+            relative("entropy"),
+            low=0,
+        ),
+        Panel(
+            "Entropy on held-out prompts",
+            "Entropy of the policy on the evaluation's prompts themselves (PAR App. C.2): the mean "
+            "over a prompt's own tokens, then over prompts, relative to that before training (1), "
+            "by split. No sampled token is in it.",
+            "share of that at iteration 0",
+            relative("prompt_entropy"),
             low=0,
         ),
         Panel(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...logs.run import Run
-from ..figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Bars, Panel
+from ..figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Bars, Curve, Panel
 from ..panels import scale_of
 from .drawing import FEW, analysed, curves_of, legible, range_words, thirds
 from .reading import at, bins_of, figure
@@ -20,12 +20,22 @@ WORDS = (
 SOURCES = (
     ("influence", "influence", BLUE, "-"),
     ("change", "true change", BLACK, "-"),
-    ("opefo", "OPEFO", ORANGE, "--"),
+    ("opefo", "Eq. 6, before the updates", ORANGE, "--"),
 )
 
 
 def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
     """The section's figures, without those that have nothing to show."""
+
+    def sides(key: str) -> tuple[Curve, ...]:
+        return (
+            *curves_of(lines, ("clipped", "high", key), "high", RED),
+            *curves_of(lines, ("clipped", "low", key), "low", BLUE),
+        )
+
+    of_tokens = "of the iteration's updates, under the policy that its update starts from"
+    if run.source != "entrostat":
+        of_tokens = "of a dump, by the log-probs and entropies dumped"
     panels = [
         Panel(
             "Change of entropy",
@@ -46,8 +56,8 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
          "batch's mean entropy", "nats"),
         ("change", "Flow by true change", "Sums over the tokens of how their own entropy moved",
          "nats, summed over tokens"),
-        ("opefo", "Flow by OPEFO's estimate", "The same by OPEFO's Eq. 6, a number a token",
-         "no unit"),
+        ("opefo", "Flow by OPEFO's estimate", "The same by OPEFO's Eq. 6, a number a token, of "
+         "before the iteration's updates", "no unit, summed over tokens"),
     ):  # fmt: skip
         panels.append(
             Panel(
@@ -63,10 +73,10 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
         )
     panels.append(
         Panel(
-            "Flow seen by OPEFO",
-            "What the method itself logged every iteration, a trained token: estimates that raise "
-            "entropy and (below 0) lower it.",
-            "no unit",
+            "Flow of the updates, by Eq. 6",
+            f"OPEFO's estimate for each token {of_tokens}: the sum of those that raise entropy, "
+            "and (drawn below 0) of those that lower it, over the number of tokens.",
+            "no unit, per token",
             (
                 *curves_of(run.metrics, ("flow/increase",), "increase", GREEN),
                 *curves_of(run.metrics, ("flow/decrease",), "decrease", RED, sign=-1),
@@ -78,7 +88,9 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
         for key, label, color, dash in SOURCES
         for curve in curves_of(lines, ("flow", key, "balance"), label, color, dash)
     ]
-    balances += curves_of(run.metrics, ("flow/balance",), "the method's own", PURPLE, width=1.0)
+    balances += curves_of(
+        run.metrics, ("flow/balance",), "Eq. 6, every iteration", PURPLE, width=1.0
+    )
     panels.append(
         Panel(
             "Balance λ",
@@ -89,30 +101,49 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             tuple(balances),
         )
     )
-    panels += _covariance(lines)
+    panels += _covariance(run, lines)
     panels.append(
         Panel(
-            "Change at clipped tokens",
-            "The part of the entropy's change that lies on tokens which the ratio's upper (high) "
-            "or lower bound (low) clips once the updates are done.",
+            "Eq. 6 at clipped tokens",
+            "OPEFO's Fig. 2(c): its estimate of the change of entropy, summed over the tokens that "
+            "the ratio's upper (high) or lower bound (low) clips in an update, and over the "
+            "iteration's updates. It is what the clip holds back, up to a factor.",
+            "no unit, summed over tokens",
+            sides("opefo"),
+        )
+    )
+    panels.append(
+        Panel(
+            "Change at clipped tokens, in the update",
+            "What the entropy of the same tokens did in the same updates, although the clip left "
+            "them no policy gradient of their own: what other tokens' gradients and the "
+            "optimizer's momentum did there.",
+            "nats, summed over tokens",
+            sides("in_update"),
+        )
+    )
+    panels.append(
+        Panel(
+            "Change at tokens clipped in the end",
+            "The part of the batch's change of entropy, over all updates of the iteration, that "
+            "lies on tokens beyond the ratio's upper (high) or lower bound (low) once the updates "
+            "are done. It holds what took them there.",
             "nats",
-            (
-                *curves_of(lines, ("clipped", "high", "change"), "high", RED),
-                *curves_of(lines, ("clipped", "low", "change"), "low", BLUE),
-            ),
+            sides("change"),
         )
     )
     return tuple(legible(panel) for panel in panels if not panel.empty)
 
 
-def _covariance(lines: list[Any]) -> list[Panel]:
+def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
     shares = (
         ("0.0002", "top 0.02 %", RED), ("0.002", "top 0.2 %", ORANGE), ("0.02", "top 2 %", GREEN),
         ("0.2", "top 20 %", BLUE), ("1", "all", BLACK),
     )  # fmt: skip
     curves = [
         curve
-        for key, label, color in shares
+        # a log of every iteration's has a figure of its own
+        for key, label, color in (() if run.series("cov/top_2")[0] else shares)
         for curve in curves_of(lines, ("covariance", key), label, color)
     ]
     pairs = []
@@ -126,8 +157,8 @@ def _covariance(lines: list[Any]) -> list[Panel]:
     return [
         Panel(
             "Covariance of log-prob and advantage",
-            "(log p - mean)(A - mean) of a token, averaged over the tokens where it is largest: a "
-            "few carry most of it.",
+            "(log p - mean)(A - mean) of a token, means over the batch's tokens (COV Eq. 8), "
+            "averaged over the tokens where it is largest: a few carry most of it.",
             "covariance",
             tuple(curves),
             scale_of(y for curve in curves for y in curve.y),
@@ -141,14 +172,40 @@ def _covariance(lines: list[Any]) -> list[Panel]:
             across="mean covariance",
         ),
         Panel(
-            "Covariance by difficulty",
-            "Mean covariance of the prompts' tokens, by the mean reward of a prompt's group (hard "
-            f"prompts left), over {analysed(seen)}.",
+            "Covariance of whole responses",
+            "COV's Eq. 7: the covariance, over a prompt's responses, of the log-prob a token and "
+            "the probability (of a token, geometric mean) times the advantage; means over the "
+            "prompts with a signal, and over the third of them with the lowest mean reward (hard), "
+            "the middle and the highest (easy), as in COV's Fig. 12.",
+            "covariance",
+            _whole_responses(run, lines),
+        ),
+        Panel(
+            "Covariance of tokens by difficulty",
+            "The tokens' covariance of above, whose means are the whole batch's, averaged over a "
+            "prompt's tokens and by the mean reward of its responses (hard prompts left), over "
+            f"{analysed(seen)}. Not COV's Eq. 7, which is a prompt's own.",
             "covariance",
             bars=bars,
             across="mean reward of the group",
         ),
     ]
+
+
+def _whole_responses(run: Run, lines: list[Any]) -> tuple[Curve, ...]:
+    """COV Eq. 7: of every iteration where that is logged, else of the analysed ones."""
+    parts = (
+        ("cov/prompt", ("mean",), "all prompts", BLACK),
+        ("cov/prompt_hard", ("hard", "cov"), "hard", RED),
+        ("cov/prompt_middle", ("middle", "cov"), "middle", ORANGE),
+        ("cov/prompt_easy", ("easy", "cov"), "easy", GREEN),
+    )
+    return tuple(
+        curve
+        for key, path, label, color in parts
+        for curve in curves_of(run.metrics, (key,), label, color)
+        or curves_of(lines, ("prompt_covariance", *path), label, color)
+    )
 
 
 def _pearson(pairs: Sequence[tuple[float, float]]) -> str:
@@ -164,7 +221,7 @@ def _pearson(pairs: Sequence[tuple[float, float]]) -> str:
 
 
 def _difficulty(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
-    """Covariance by bins of reward, the prompts of all iterations taken together."""
+    """Tokens' covariance by bins of reward, which older runs logged, over all iterations."""
     bins, seen = bins_of(lines, "difficulty", ("cov",))
     names, values = [], []
     for place, table in bins.items():

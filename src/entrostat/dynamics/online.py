@@ -1,0 +1,184 @@
+"""Entropy dynamics while a run trains: closed forms of what an update has at hand anyway.
+
+At every update, of the minibatch's tokens under the policy that the update starts from (`sums`):
+
+    flow/increase, flow/decrease   S+ / N, S- / N: mean over the tokens of OPEFO's estimate
+                                   dH_t = -A (1 - p)^2 (lp + H) (Eq. 6) where it is positive, and of
+                                   its magnitude where it is negative
+    flow/net, flow/balance         (S+ - S-) / N; lambda* = (S- - S+) / (S- + S+) (OPEFO 5)
+    cov/update                     mean of (lp - mean lp)(A - mean A) (COV Eq. 8)
+    touched/share                  tokens that a method touched, of the N: weight other than 1,
+                                   gradient removed (`frozen`), penalised (`abs_kl`), clipped, or
+                                   with another advantage than the estimator gave. A bonus or a KL
+                                   on all tokens touches none
+    touched/entropy                their mean entropy, nats
+    quadrant/I .. quadrant/IV      share of the N tokens in STEER's quadrants of (A, p)
+
+They are made of sums of tokens, which add up over micro-batches, ranks and updates; `figures`
+divides last, so that nothing depends on how the tokens were cut. An iteration's figure is that of
+all tokens of its updates. A is what the methods made of the advantage; weights and clip are not in
+the flow: it is what the advantages ask for, before methods hold it back.
+
+Once an iteration, of the rollouts that are trained on, under the policy that sampled them
+(`of_rollouts`), what no sum of parts can give:
+
+    cov/mean, cov/top_0.02 ..      mean of COV's Eq. 8 of all tokens, and of the .02, .2, 2 and 20 %
+                                   of them where it is largest (COV Tab. 1)
+    cov/prompt                     COV's Eq. 7, mean over prompts; `_easy`, `_middle`, `_hard`: over
+                                   the thirds of the prompts by mean reward (COV Fig. 12)
+
+The tables need all tokens at once. The sampling policy's log-probs of all are at hand once an
+iteration in every host; the current policy's would have to be gathered, or computed again, at each
+update. Nothing here is gathered, and no random stream is touched.
+
+Shapes: B sequences, T completion tokens; N tokens at mask 1. All sums are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..batch import Terms, TokenBatch, at_least_float32
+from ..loss import clipped
+from ..method.cov import covariance
+from ..method.opefo import entropy_change
+from ..method.quadrant import Quadrants, in_quadrant
+from .tables import TOP_SHARES, covariance_table, prompt_covariance, terciles
+
+# begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together
+PART = "sum/"
+QUADRANTS: tuple[Quadrants, ...] = ("I", "II", "III", "IV")
+PARTS = (
+    "tokens", "increase", "decrease", "logp", "advantage", "product", "touched", "touched_entropy",
+    *QUADRANTS,
+)  # fmt: skip
+THIRDS = ("hard", "middle", "easy")  # in the order of `terciles`
+
+
+@torch.no_grad()
+def token_sums(
+    logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    entropy: Tensor | None = None,
+    touched: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Sums over tokens of what the figures of an update are made of.
+
+    Args:
+        logp: [B, T] float, nats.
+        advantage: [B, T] float.
+        mask: [B, T] bool; what stands at mask 0 is not read.
+        entropy: [B, T] float, nats; without it the sums that need it are NaN.
+        touched: [B, T] bool, the tokens that a method touched; likewise.
+
+    Returns:
+        `PART` + a name of `PARTS` -> [] float64. NaN stays NaN in any sum with others, and
+        `figures` leaves out what is made of it.
+    """
+    lp, A = (torch.where(mask, at_least_float32(x), 0) for x in (logp, advantage))
+    p = lp.exp()
+    rows = {"tokens": mask, "logp": lp, "advantage": A, "product": lp * A}
+    rows |= {name: in_quadrant(name, A, p) & mask for name in QUADRANTS}
+    if entropy is not None:
+        H = torch.where(mask, at_least_float32(entropy), 0)
+        change = entropy_change(A, lp, H)
+        rows |= {"increase": change.clamp(min=0), "decrease": (-change).clamp(min=0)}
+        if touched is not None:
+            rows["touched_entropy"] = torch.where(touched, H, 0)
+    if touched is not None:
+        rows["touched"] = touched & mask
+    dtype = torch.promote_types(lp.dtype, A.dtype)
+    total = torch.stack([x.to(dtype) for x in rows.values()]).sum((1, 2), dtype=torch.float64)
+    found = dict(zip(rows, total.unbind(), strict=True))
+    unknown = total.new_full((), math.nan)
+    return {PART + name: found.get(name, unknown) for name in PARTS}
+
+
+@torch.no_grad()
+def sums(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
+    """`token_sums` of a minibatch at its update, or of a slice of it under the whole's terms.
+
+    Args:
+        batch: logp, old_logp, mask; entropy and `edited` where there are. Where the engine gave no
+            entropy and every log-prob is still the old policy's, `old_entropy` is the entropy.
+        terms: those that the update's loss was made of, sliced alike.
+    """
+    touched = (terms.weight != 1) | clipped(batch, terms)
+    if terms.frozen is not None:
+        touched = touched | terms.frozen
+    if terms.abs_kl is not None:
+        touched = touched | (terms.abs_kl != 0)
+    if batch.edited is not None:
+        touched = touched | batch.edited
+    H = batch.entropy
+    if H is None and torch.equal(batch.logp, batch.old_logp):
+        H = batch.old_entropy
+    return token_sums(batch.logp, terms.advantage, batch.mask, H, touched)
+
+
+def figures(values: Mapping[str, float]) -> dict[str, float]:
+    """`values` with the sums among them made into figures; what is unknown is left out.
+
+    Args:
+        values: sums of `token_sums`, added up over micro-batches, ranks and updates (or averaged
+            over them: only quotients count), among whatever else; the rest comes back as it is.
+    """
+    rest = {key: value for key, value in values.items() if not key.startswith(PART)}
+    s = {name: float(values.get(PART + name, math.nan)) for name in PARTS}
+    if not s["tokens"] > 0:
+        return rest
+    mean = {name: value / s["tokens"] for name, value in s.items()}
+    flow = s["increase"] + s["decrease"]
+    found = {
+        "flow/increase": mean["increase"],
+        "flow/decrease": mean["decrease"],
+        "flow/net": mean["increase"] - mean["decrease"],
+        "flow/balance": (s["decrease"] - s["increase"]) / flow if flow != 0 else 0.0,
+        "cov/update": mean["product"] - mean["logp"] * mean["advantage"],
+        "touched/share": mean["touched"],
+        "touched/entropy": s["touched_entropy"] / s["touched"] if s["touched"] != 0 else math.nan,
+        **{f"quadrant/{name}": mean[name] for name in QUADRANTS},
+    }
+    return rest | {key: value for key, value in found.items() if math.isfinite(value)}
+
+
+@torch.no_grad()
+def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str, float]:
+    """Covariances of the rollouts that are trained on, under the policy that sampled them.
+
+    Args:
+        batch: old_logp, mask, group and the prepared advantages [B, T] of whole groups.
+        outcome: [B] float, the advantages before the methods' edits, which Eq. 7 is about; [B, T]
+            is averaged over a response's tokens.
+        rewards: [B] float, which say how hard a prompt is; NaN where unknown.
+
+    Returns:
+        name -> figure; what has nothing to be made of is left out: prompts with one response, a
+        third without a prompt, thirds where a reward is unknown.
+    """
+    assert batch.advantages is not None
+    assert batch.group is not None
+    if not bool(batch.mask.any()):
+        return {}
+    cov = covariance(batch.old_logp.double(), batch.advantages.double(), batch.mask)
+    table = covariance_table(cov, batch.mask)
+    found = {f"cov/top_{100 * share:g}": table[share] for share in TOP_SHARES if share < 1}
+    found["cov/mean"] = table[1.0]
+    each = prompt_covariance(batch.old_logp, outcome, batch.mask, batch.group)  # [G]
+    known = each.isfinite()
+    if not bool(known.any()):
+        return found
+    found["cov/prompt"] = float(each[known].mean())
+    _, place, size = batch.group.unique(return_inverse=True, return_counts=True)
+    reward = torch.zeros_like(each).index_add_(0, place, rewards.to(each)) / size
+    if bool(reward[known].isfinite().all()):
+        third = terciles(reward[known])
+        for i, name in enumerate(THIRDS):
+            if bool((some := third == i).any()):
+                found[f"cov/prompt_{name}"] = float(each[known][some].mean())
+    return found

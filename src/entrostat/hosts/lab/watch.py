@@ -1,0 +1,171 @@
+"""What each update of an analysed iteration did: estimates as of the update beside its own truth.
+
+STEER's Table 1 and OPEFO's Fig. 2(c) are of one update. From the second update on ratios have left
+1 and tokens are clipped: an estimate of before the first knows of neither.
+
+It reads the policy and changes nothing; its random stream is the analysis' own.
+
+Shapes: n rows of an update's minibatch, T completion tokens at most, N tokens at mask 1.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...batch import Terms, TokenBatch, masked_mean
+from ...config import TrainConfig
+from ...dynamics import ESTIMATORS, agreement, clipped_sides, estimate, flow
+from ...loss import clipped, importance_ratio
+from ...objective import Objective
+from .policy import Policy
+from .rollout import Sequences
+
+_STATISTICS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
+SIDES = ("high", "low")
+
+
+def pieces(sequences: Sequences, config: TrainConfig) -> tuple[Tensor, ...]:
+    """The rows in parts that fit in memory."""
+    rows = torch.arange(len(sequences.tokens), device=sequences.tokens.device)
+    return rows.split(config.optim.micro_batch)
+
+
+@torch.no_grad()
+def statistics(policy: Policy, sequences: Sequences, config: TrainConfig) -> dict[str, Tensor]:
+    """logp, entropy, sum_p2 and sum_p2_logp of the policy as it stands, each [B, T] float32."""
+    found = [
+        policy.token_stats(sequences[rows], config.sampling.temperature, moments=True)
+        for rows in pieces(sequences, config)
+    ]
+    return {name: torch.cat([getattr(stats, name) for stats in found]) for name in _STATISTICS}
+
+
+def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
+    """[B, T]: the ratio that the terms' bounds are meant for (a sequence's under GSPO); 1 if none.
+
+    As `loss.importance_ratio`.
+    """
+    ratio = importance_ratio(batch, terms)
+    return torch.ones_like(batch.logp) if ratio is None else ratio
+
+
+@dataclass
+class Watch:
+    """The updates of one iteration, measured on the minibatch that each was made on.
+
+    Attributes:
+        policy: in float32.
+        objective: whose clip counts.
+        trained: the rows trained on, prepared, as the iteration found them; [K, T].
+        sequences: the same rows.
+        config: the run's.
+        generator: for a plan's random selections; none of the training's streams.
+        updates: what has been found, an update each.
+        seconds: spent so far.
+    """
+
+    policy: Policy
+    objective: Objective
+    trained: TokenBatch
+    sequences: Sequences
+    config: TrainConfig
+    generator: torch.Generator
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def before(self, rows: Tensor) -> TokenBatch:
+        """The minibatch `rows` [n] under the policy that the update starts from."""
+        began = time.perf_counter()
+        batch = self.trained[rows].replace(
+            **statistics(self.policy, self.sequences[rows], self.config)
+        )
+        self.seconds += time.perf_counter() - began
+        return batch
+
+    def after(self, rows: Tensor, batch: TokenBatch, lr: float) -> None:
+        """Once the update has been made: its line.
+
+        Args:
+            rows: [n], of the minibatch.
+            batch: what `before` gave for them.
+            lr: the update's learning rate.
+        """
+        began = time.perf_counter()
+        assert batch.entropy is not None
+        assert batch.advantages is not None
+        after = self.policy.measure(
+            self.sequences[rows], self.config.sampling.temperature, self.config.optim.micro_batch
+        )
+        mask, N = batch.mask, int(batch.mask.sum())
+        truth = torch.where(mask, after.entropy - batch.entropy, 0)
+        terms = self.objective.plan(batch, self.generator)
+        held = clipped(batch, terms)
+        guesses = {name: estimate(name, batch, clipped=held) for name in ESTIMATORS}
+        ratio = ratio_of(batch, terms)
+        sides = clipped_sides(
+            ratio, terms.advantage, mask, 1 - terms.ratio_min, terms.ratio_max - 1
+        )
+
+        def total(values: Tensor, members: Tensor) -> float:
+            return float(values[members].double().sum())
+
+        self.updates.append(
+            {
+                "update": len(self.updates) + 1,
+                "tokens": N,
+                "change": float(masked_mean(truth.double(), mask)),
+                "ratio": {"min": float(ratio[mask].min()), "max": float(ratio[mask].max())},
+                "flow": asdict(flow(guesses["opefo"], mask)),
+                "clipped": {
+                    side: {
+                        "share": int(sides[side].sum()) / N,
+                        "opefo": total(guesses["opefo"], sides[side]),
+                        "in_update": total(truth, sides[side]),
+                    }
+                    for side in SIDES
+                },
+                "estimators": {
+                    name: {"mse_eta_l": _mse(lr / N * guess, truth, mask)}
+                    | asdict(agreement(guess, truth, mask))
+                    for name, guess in guesses.items()
+                },
+            }
+        )
+        self.seconds += time.perf_counter() - began
+
+    def estimators(self) -> dict[str, dict[str, float]]:
+        """Each estimator's figures, means over the updates that have them."""
+        return {
+            name: {
+                key: _mean([update["estimators"][name][key] for update in self.updates])
+                for key in self.updates[0]["estimators"][name]
+            }
+            for name in (ESTIMATORS if self.updates else ())
+        }
+
+    def clipped(self) -> dict[str, dict[str, float]]:
+        """OPEFO Fig. 2(c): sums over the tokens that each side of the clip held, and the updates.
+
+        `opefo` of Eq. 6, `in_update` of the change that the update nonetheless made there, nats.
+        """
+        return {
+            side: {
+                key: sum(update["clipped"][side][key] for update in self.updates)
+                for key in ("opefo", "in_update")
+            }
+            for side in SIDES
+        }
+
+
+def _mse(estimate: Tensor, truth: Tensor, mask: Tensor) -> float:
+    return float((estimate.double() - truth.double())[mask].square().mean())
+
+
+def _mean(values: list[float]) -> float:
+    known = [value for value in values if value == value]
+    return sum(known) / len(known) if known else float("nan")

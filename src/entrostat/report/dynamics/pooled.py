@@ -1,0 +1,129 @@
+"""Cumulative entropy and score over several runs (REPO App. E.3: Fig. 12, Tab. 6).
+
+Within one run the sum of the entropies so far rises with the iteration, so that it says no more
+than the iteration does. Over runs that differ in their entropy it can, and the mutual information
+of each with the score says how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ...logs.run import Run
+from ..figures import BLACK, Panel, Points
+from ..runs import drawable, entropy_key
+from ..seeds import Entry
+from .course import bins_for
+from .drawing import FEW
+from .reading import figure
+
+LEAST = 16  # checkpoints below which a histogram of 4 by 4 bins says nothing
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An evaluation of one run.
+
+    Attributes:
+        iteration: after whose updates; above 0.
+        entropy: of that iteration's rollouts, nats per token.
+        cumulative: sum of the entropies of the iterations 1 to that one, nats per token.
+        score: avg@k.
+    """
+
+    iteration: int
+    entropy: float
+    cumulative: float
+    score: float
+
+
+def checkpoints(run: Run, split: str, key: str) -> list[Checkpoint]:
+    """A run's evaluations on a split after training began, where its entropies are all logged.
+
+    Args:
+        run: the run.
+        split: which evaluations.
+        key: the metric that is the entropy.
+    """
+    x, y = drawable(run, key)
+    entropies = dict(zip(x, y, strict=True))
+    first = next((i for i in range(1, len(x) + 2) if i not in entropies), 1)
+    sums = list(accumulate(entropies[i] for i in range(1, first)))
+    found = []
+    for line in run.evaluation:
+        if not isinstance(line, dict):
+            continue
+        i, score = line.get("iteration"), figure(line.get("avg@k"))
+        if line.get("split") == split and type(i) is int and 0 < i < first and score is not None:
+            found.append(Checkpoint(i, entropies[i], sums[i - 1], score))
+    return found
+
+
+def pooled_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
+    """Score against cumulative entropy, a figure a split; none for a single run.
+
+    Runs are pooled where they log the same kind of entropy, that of the first that has one.
+    """
+    key = next((key for run in runs if (key := entropy_key(run))), None)
+    if key is None:
+        return []
+    splits = dict.fromkeys(
+        line["split"]
+        for run in runs
+        for line in run.evaluation
+        if isinstance(line, dict) and type(line.get("split")) is str
+    )
+    return [
+        panel
+        for split in splits
+        if (panel := _panel(split, [checkpoints(run, split, key) for run in runs], entries))
+    ]
+
+
+def _panel(
+    split: str, of_run: Sequence[Sequence[Checkpoint]], entries: Sequence[Entry]
+) -> Panel | None:
+    everything = [point for points in of_run for point in points]
+    several = sum(bool(points) for points in of_run)
+    if several < 2 or len(everything) < FEW:
+        return None
+    clouds = [
+        Points(entry.label, [p.cumulative for p in points], [p.score for p in points], entry.color)
+        for entry in entries
+        if (points := [p for i in entry.members for p in of_run[i]])
+    ]
+    best = [max(points, key=lambda p: p.score) for points in of_run if points]
+    peaks = Points(
+        "best of each run", [p.cumulative for p in best], [p.score for p in best], BLACK, 4.4, 1.0
+    )
+    return Panel(
+        f"Score against cumulative entropy, {split[:60]}",
+        f"All {len(everything)} evaluations after iteration 0 of {several} runs: avg@k against the "
+        "sum of the entropies of the iterations up to it (REPO, Fig. 12). " + _words(everything),
+        "avg@k",
+        points=(*clouds, peaks),
+        across="sum of entropies so far, nats per token",
+    )
+
+
+def _words(points: Sequence[Checkpoint]) -> str:
+    """What REPO's Tab. 6 says, and the iteration's own entropy beside it."""
+    from ...evaluate.metrics import mutual_information
+
+    if len(points) < LEAST:
+        return f"Fewer than {LEAST} are too few to estimate mutual information from."
+    bins, score = bins_for(len(points)), [p.score for p in points]
+    shared = [
+        f"{mutual_information(x, score, bins=bins, correct_bias=True):.2f} with {name}"
+        for name, x in (
+            ("cumulative entropy", [p.cumulative for p in points]),
+            ("the iteration's entropy", [p.entropy for p in points]),
+            ("the iteration's number", [float(p.iteration) for p in points]),
+        )
+    ]
+    return (
+        f"Mutual information of the score, nats: {', '.join(shared)} ({bins} by {bins} bins, "
+        "corrected for chance; REPO, Tab. 6)."
+    )
