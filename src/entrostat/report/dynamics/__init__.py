@@ -64,7 +64,12 @@ def dynamics_of(run: Run) -> Dynamics:
     ]
     sections = (
         Section("course", "Entropy and score", course.WORDS, course.panels_of(run, lines)),
-        Section("flow", "Entropy flow", flow.WORDS, flow.panels_of(run, lines)),
+        Section(
+            "flow",
+            "Entropy flow",
+            flow.WORDS if lines else flow.ESTIMATED,
+            flow.panels_of(run, lines),
+        ),
         Section("tokens", "Which tokens move entropy", tokens.WORDS, tokens.panels_of(lines)),
         Section(
             "agreement", "Do the estimators agree?", agreement.WORDS, agreement.panels_of(lines)

@@ -17,6 +17,10 @@ WORDS = (
     "does to the batch's mean entropy in one optimizer step, to first order. A token may lower the "
     "batch's entropy (influence) while its own rises (change)."
 )
+ESTIMATED = (
+    "What the updates ask of entropy, estimated in closed form at every one of them; --analyze "
+    "measures what became of it."
+)
 SOURCES = (
     ("influence", "influence", BLUE, "-"),
     ("change", "true change", BLACK, "-"),
