@@ -192,7 +192,8 @@ def test_settings_that_cannot_be_meant(settings: dict, words: str) -> None:
 def test_other_hosts_are_refused_with_what_to_do(host: str) -> None:
     fields = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
     words = (
-        f"`prime` needs `process_rewards`; {host} does not.*lab alone.*entrostat train.*loop_token"
+        f"`prime` does not run in {host}; it runs in lab.*second model.*lab alone.*"
+        "entrostat train.*loop_token"
     )
     with pytest.raises(ValueError, match=words):
         es.make_objective("prime").check_host(host, fields)

@@ -25,9 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import entrostat as es
 from entrostat.cli.flags import dataclass_flags
 from entrostat.config import TrainConfig, apply_open_flags, from_dict, load, take_open_flags
-from entrostat.dynamics.estimators import ESTIMATORS
 from entrostat.hosts.lab.loop import FIELDS
-from entrostat.method import METHODS as METHOD_CLASSES
 from entrostat.models import tiny_directory
 from entrostat.tasks import make_task
 
@@ -742,17 +740,3 @@ def test_subsets_are_lines_of_the_file(
     with pytest.raises(SystemExit):
         subsets.main([*settings, "13"])
     assert "13 of 12 prompts" in capsys.readouterr().err
-
-
-def test_the_index_names_what_there_is() -> None:
-    index = (ROOT / "docs" / "paper_index.md").read_text(encoding="utf-8")
-    for place in re.findall(r"`((?:tests/)?[a-z_/]+\.py)`", index):
-        root = ROOT if place.startswith("tests/") else ROOT / "src" / "entrostat"
-        assert (root / place).is_file(), place
-    for name in EXPERIMENTS:
-        assert f"`{name}`" in index, name
-    words = set(re.findall(r"`([a-z_0-9]+)(?:\([^`]*\))?`", index))
-    # other tests may have registered methods of their own
-    ours = {name for name, cls in METHOD_CLASSES.items() if cls.__module__.startswith("entrostat.")}
-    wanted = ours | set(ESTIMATORS)
-    assert wanted <= words, wanted - words

@@ -98,15 +98,17 @@ class Objective:
         """
         fields = set(fields)
         for name, method in zip(self.names, self.methods, strict=True):
-            for need in method.required():
-                if need not in fields and need not in ALWAYS:
-                    raise ValueError(
-                        f"`{name}` needs `{need}`; {host} does not supply it here{_only(need)}"
-                    )
+            instead = f". {method.instead}" if method.instead else ""
             if host not in method.hosts:
                 raise ValueError(
                     f"`{name}` does not run in {host}; it runs in {', '.join(method.hosts)}"
+                    f"{instead}"
                 )
+            for need in method.required():
+                if need not in fields and need not in ALWAYS:
+                    raise ValueError(
+                        f"`{name}` needs `{need}`; {host} does not supply it here{instead}"
+                    )
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
@@ -351,16 +353,6 @@ def _returned(value: _Data, given: _Data, hook: str) -> _Data:
                     f"{hook}: {field} must be {list(given.scale.shape)}, got {list(shape)}"
                 )
     return value
-
-
-def _only(need: str) -> str:
-    """What to do where a host lacks a field that one host alone can fill."""
-    if need != "process_rewards":
-        return ""
-    return (
-        ": they are a second model's, which the lab alone trains beside the policy. Train there "
-        "(entrostat train --method ...), or take `loop_token`, the same without them"
-    )
 
 
 def _difference(saved: Any, mine: Any) -> str:

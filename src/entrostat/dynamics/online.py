@@ -47,7 +47,7 @@ from ..loss import clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
 from ..method.quadrant import Quadrants, in_quadrant
-from .tables import TOP_SHARES, covariance_table, prompt_covariance, terciles
+from .tables import THIRDS, TOP_SHARES, covariance_table, prompt_covariance, terciles
 
 # begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together
 PART = "sum/"
@@ -56,7 +56,6 @@ PARTS = (
     "tokens", "increase", "decrease", "logp", "advantage", "product", "touched", "touched_entropy",
     *QUADRANTS,
 )  # fmt: skip
-THIRDS = ("hard", "middle", "easy")  # in the order of `terciles`
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..method.quadrant import in_quadrant
 
 TOP_SHARES = (0.0002, 0.002, 0.02, 0.2, 1.0)
+THIRDS = ("hard", "middle", "easy")  # in the order of `terciles`
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Method:
         paper: short name of the source, with its section.
         needs: the `TokenBatch` fields that it reads beyond logp, old_logp, mask and advantages.
         hosts: where it can run.
+        instead: a sentence on why and what to do where it cannot; ends an error message.
         base: the recipe or surrogate that a bare intervention sits on, with its advantage estimator
             and aggregation: the fair baseline, which differs in the intervention alone.
         on_policy: sound with one update a rollout batch only.
@@ -41,6 +42,7 @@ class Method:
     paper: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     hosts: ClassVar[tuple[str, ...]] = HOSTS
+    instead: ClassVar[str] = ""
     base: ClassVar[str] = "grpo_token"
     on_policy: ClassVar[bool] = False
     replaces_advantages: ClassVar[bool] = False

@@ -81,6 +81,10 @@ class Prime(Method):
     paper: ClassVar[str] = "COV 2.2, B.4"
     needs: ClassVar[tuple[str, ...]] = ("process_rewards", "group")
     hosts: ClassVar[tuple[str, ...]] = ("lab",)
+    instead: ClassVar[str] = (
+        "Its token rewards are a second model's, which the lab alone trains beside the policy: "
+        "train there (entrostat train --method prime), or take `loop_token`, the same without them"
+    )
     base: ClassVar[str] = "loop_token"
 
     def __post_init__(self) -> None:

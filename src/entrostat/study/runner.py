@@ -101,7 +101,7 @@ def run_study(path: str | Path, output: str | None = None, jobs: int | None = No
     paths = {name: directory / name for name in study.runs}
     for name, config in study.runs.items():
         _check_same(paths[name], config)
-    from .fairness import confounded  # it loads torch, which `train` must not for a name of ours
+    from .fairness import confounded  # loads torch; `train` reads this module before it does
 
     for line in confounded(study.runs):
         print(f"note: {line}", file=sys.stderr)

@@ -42,6 +42,7 @@ from ...dynamics import (
     terciles,
 )
 from ...dynamics.derivatives import along, directional
+from ...dynamics.tables import THIRDS
 from ...method.cov import covariance
 from ...objective import Objective
 from .dump import token_pieces
@@ -54,7 +55,6 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 POSITIONS = 16  # bins at most
 TOKENS = 30  # decoded tokens listed
 CLOUD = 600  # points
-DIFFICULTY = ("hard", "middle", "easy")  # thirds of the prompts by mean reward
 
 
 @dataclass
@@ -407,7 +407,7 @@ def _by_difficulty(batch: TokenBatch) -> dict[str, Any]:
     if not len(cov):
         return {}
     third = terciles(reward)
-    members = {name: third == i for i, name in enumerate(DIFFICULTY)}
+    members = {name: third == i for i, name in enumerate(THIRDS)}
     return {"mean": float(cov.mean())} | {
         name: {
             "prompts": int(some.sum()),

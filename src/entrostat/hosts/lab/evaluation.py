@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +59,7 @@ def evaluate(
             sequences, config.sampling.temperature, config.optim.micro_batch
         ).entropy
         of_prompts = prompt_entropies(policy, prompts, config).tolist()
-        known = [h for h in of_prompts if h == h]
+        known = [h for h in of_prompts if not math.isnan(h)]
         right = [[float(s) for s in row] for row in scores.view(count, k)]
         counts = [
             count_right(task, texts[i * k : (i + 1) * k], row, iteration)
@@ -85,7 +86,7 @@ def evaluate(
                     head
                     | {"prompt": i}
                     | line_of(example, found, k)
-                    | {"prompt_entropy": h if h == h else None}
+                    | {"prompt_entropy": None if math.isnan(h) else h}
                     for i, (example, found, h) in enumerate(
                         zip(examples, counts, of_prompts, strict=True)
                     )

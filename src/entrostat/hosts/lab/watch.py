@@ -10,6 +10,7 @@ Shapes: n rows of an update's minibatch, T completion tokens at most, N tokens a
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -167,5 +168,5 @@ def _mse(estimate: Tensor, truth: Tensor, mask: Tensor) -> float:
 
 
 def _mean(values: list[float]) -> float:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
