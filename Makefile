@@ -33,9 +33,9 @@ demo-llm: $(VENV)/.models
 	$(BIN)/entrostat model smollm2
 	$(BIN)/entrostat study recipes/demo_llm.toml --output runs/demo_llm
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

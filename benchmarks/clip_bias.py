@@ -33,7 +33,7 @@ import torch
 
 from entrostat import TokenBatch
 from entrostat.config import Numerics, TrainConfig, from_dict
-from entrostat.hosts.lab import loop
+from entrostat.hosts.lab import train, updates
 from entrostat.hosts.lab.numerics import rounds, with_rounded_ratio
 from entrostat.loss import importance_ratio
 
@@ -102,18 +102,18 @@ def config_of(args: argparse.Namespace, seed: int, output: Path, half: str | Non
 
 def watch(config: TrainConfig) -> Counts:
     """Train, counting before every update but the first of a batch."""
-    counts, update = Counts(), loop.update
+    counts, update = Counts(), updates.update
 
-    def counting(policy, objective, batch, sequences, *rest: Any, fresh: bool, where: str) -> Any:
+    def counting(state, batch, sequences, *rest: Any, fresh: bool, where: str) -> Any:
         if not fresh:
             temperature, size = config.sampling.temperature, config.optim.micro_batch
-            now = policy.measure(sequences, temperature, size)
+            now = state.policy.measure(sequences, temperature, size)
             current = batch.replace(logp=now.logp, entropy=now.entropy)
-            counts.add(current, objective, torch.Generator().manual_seed(0))
-        return update(policy, objective, batch, sequences, *rest, fresh=fresh, where=where)
+            counts.add(current, state.objective, torch.Generator().manual_seed(0))
+        return update(state, batch, sequences, *rest, fresh=fresh, where=where)
 
-    with mock.patch.object(loop, "update", counting):
-        loop.train(config)
+    with mock.patch.object(updates, "update", counting):
+        train(config)
     return counts
 
 
@@ -206,7 +206,7 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
     for seed in range(args.seeds):
         for name, values in ends.items():
             half = None if name == "exact" else name
-            run = loop.train(config_of(args, seed, folder / f"{name}{seed}", half))
+            run = train(config_of(args, seed, folder / f"{name}{seed}", half))
             lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             last = [json.loads(line) for line in lines[-max(1, len(lines) // 10) :]]
             values.append(statistics.mean(line["entropy/exact"] for line in last))

@@ -110,6 +110,7 @@ class Run:
     warm_up: int
     counted: int
     seed: int
+    measure: bool = True  # the lab's `sampling.measure`
 
     @property
     def iterations(self) -> int:

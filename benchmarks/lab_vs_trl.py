@@ -47,6 +47,9 @@ What is not the same, by each side's design:
   both sides they dip at first in the demo (Adam's first steps) and have recovered after about 10
   iterations.
 
+`--measure 0` has the lab take the old policy from the sampler's own figures (float32 only) in place
+of a pass of its own; TRL makes one, as wherever a rollout batch takes several updates.
+
 Both processes run with the same environment. With SmolLM2, THP_MEM_ALLOC_ENABLE=1 is in it, which
 puts torch's tensors on huge pages: the command `entrostat` sets it for itself, and TRL gets it too.
 With the tiny policy it is 0: TRL uses 15 columns of a tile of 32768, so that huge pages have half a
@@ -124,7 +127,7 @@ def run_lab(run: Run, directory: Path) -> dict[str, Any]:
         threads=run.threads,
         sampling=config.Sampling(
             prompts=job.prompts, rollouts=job.rollouts, max_new_tokens=job.new_tokens,
-            temperature=1.0, top_p=1.0, batch=job.batch,
+            temperature=1.0, top_p=1.0, batch=job.batch, measure=run.measure,
         ),
         optim=config.Optim(
             lr=job.lr, betas=(0.9, 0.95), weight_decay=0.0, clip=1.0, epochs=job.epochs,
@@ -414,6 +417,7 @@ def parse() -> tuple[argparse.Namespace, Run]:
     add("--precision", choices=["fp32", "bf16"], default="fp32", help="default %(default)s")
     add("--threads", type=int, help="of each side (default 1 with tiny, 2 with smollm2)")
     add("--huge-pages", type=int, choices=[0, 1], help="default 0 with tiny, 1 with smollm2")
+    add("--measure", type=int, choices=[0, 1], default=1, help="the lab's sampling.measure")
     add("--rounds", type=int, help="processes a side (default 5 with tiny, 2 with smollm2)")
     add("--warm-up", type=int, help="iterations before those counted (default 2, 1 with smollm2)")
     add("--iterations", type=int,
@@ -434,7 +438,7 @@ def parse() -> tuple[argparse.Namespace, Run]:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return args, Run(
         job, args.precision, args.threads, bool(args.huge_pages), args.warm_up, args.iterations,
-        args.seed,
+        args.seed, bool(args.measure),
     )  # fmt: skip
 
 
@@ -460,7 +464,9 @@ def main() -> None:
     except ValueError as error:
         sys.exit(str(error))
     facts = about(run)
-    passed = ("model", "job", "precision", "threads", "huge_pages", "warm_up", "iterations")
+    passed = (
+        "model", "job", "precision", "threads", "huge_pages", "warm_up", "iterations", "measure"
+    )  # fmt: skip
     flags = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in passed]
     rounds: list[dict[str, dict[str, Any]]] = []
     for i in range(args.rounds):

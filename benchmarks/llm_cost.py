@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from entrostat.config import from_dict
 from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.prompts import draw, encode, settings, stop_strings
+from entrostat.hosts.lab.prompts import draw, encode, sampler_settings, stop_strings
 from entrostat.hosts.lab.rollout import Sequences, sample
 from jobs import CHAT, WORDS
 
@@ -72,7 +72,7 @@ def main() -> None:
         return sample(
             policy.model, prompts, rollouts=job.rollouts,
             generator=torch.Generator().manual_seed(0),
-            **settings(policy, config, job.new_tokens, stop),
+            **sampler_settings(policy, config, job.new_tokens, stop),
         )  # fmt: skip
 
     sequences = sampled()

@@ -24,6 +24,7 @@ import random
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,7 +44,7 @@ SETTINGS = {
 }
 
 
-def make_data(seed: int = 0) -> dict[str, torch.Tensor]:
+def make_data(seed: int = 0) -> dict[str, Any]:
     """A minibatch's fields as a training step has them: 4 prompts x 4 rollouts of 0.8 T to T."""
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(int(0.8 * T), T + 1, (B,), generator=g)
@@ -64,9 +65,7 @@ def make_data(seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def step(
-    objective: es.Objective, data: dict[str, torch.Tensor], generator: torch.Generator
-) -> float:
+def step(objective: es.Objective, data: dict[str, Any], generator: torch.Generator) -> float:
     """Seconds from the fields to the gradient: `TokenBatch`, prepare, loss, backward."""
     data["logp"].grad = data["entropy"].grad = None
     began = time.perf_counter()

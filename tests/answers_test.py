@@ -19,6 +19,7 @@ from entrostat.errors import RunStopped
 from entrostat.hosts.lab import train
 from entrostat.hosts.lab.evaluation import count_right, line_of
 from entrostat.hosts.lab.run_directory import RunDirectory, check_output
+from entrostat.logs.lines import JsonLines
 from entrostat.logs.run import Run, read_run
 from entrostat.report import write_comparison, write_run_report
 from entrostat.report.answer_bars import Bar, contrast, fitting, shade, width_of
@@ -142,10 +143,12 @@ def test_what_came_later_is_forgotten(trained: Path, tmp_path: Path) -> None:
     lines = (trained / "answers.jsonl").read_text().splitlines(keepends=True)
     path = tmp_path / "answers.jsonl"
     later = [json.dumps(json.loads(line) | {"iteration": 2}) + "\n" for line in lines[:1]]
+    path.write_text("".join(lines))
+    mark = JsonLines(path).mark()
     path.write_text("".join(lines + later) + '{"iteration": 2, "spl')
-    RunDirectory(tmp_path).forget_after(1)
+    RunDirectory(tmp_path).rewind(1, {path.name: mark})
     assert path.read_text() == "".join(lines)
-    RunDirectory(tmp_path).forget_after(0)
+    RunDirectory(tmp_path).rewind(0, {})
     assert not path.exists()  # those of before training too: they come again
 
 

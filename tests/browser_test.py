@@ -4,7 +4,9 @@ The rollouts are made here, of small formulas, so that every expected text, colo
 known without the code under test.
 """
 
+import io
 import itertools
+import json
 import math
 import os
 import re
@@ -15,7 +17,7 @@ import pytest
 import torch
 
 from entrostat.logs.rollouts import Rollouts, save_rollouts
-from entrostat.report import write_run_report
+from entrostat.report import write_comparison, write_run_report
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -268,7 +270,14 @@ def test_a_dump_without_figures_is_plain_text(page):
     assert off == ["change", "influence"]
     assert page.is_checked("#tv-shade input[value=entropy]")
     check_colours(page, "entropy", [0, 1])
-    page.select_option("#tv-iteration", label="3")
+    # what this iteration lacks is grey, a choice that lacks one entry is not
+    ink, soft = (
+        page.evaluate(f"getComputedStyle(document.querySelector('label:has({which})')).opacity")
+        for which in ("#tv-sort", "input[value=influence]")
+    )
+    assert (ink, float(soft) < 1) == ("1", True)
+    assert page.locator("#tv-sort option:disabled").all_inner_texts() == ["sum of |influence|"]
+    page.select_option("#tv-iteration", label="3 (analysed)")
     assert page.is_checked("#tv-shade input[value=influence]")  # as was wanted
     check_colours(page, "influence", [0, 1])
 
@@ -475,4 +484,69 @@ def test_a_run_of_150_iterations_is_small_and_usable(browser, tmp_path):
     assert 1 <= len(shown(page)) <= 4
     assert page.locator("#tv-list .tok").count() == 300 * len(shown(page))
     assert wrong == []
+    page.close()
+
+
+def test_a_page_opens_on_an_analysed_iteration_and_marks_them(browser, tmp_path):
+    for i in range(1, 6):
+        save_rollouts(full(i, analysed=i in (1, 4)), tmp_path / "rollouts")
+    page = browser.new_page()
+    page.goto(write_page(tmp_path).as_uri())
+    assert page.locator("#tv-iteration option").all_inner_texts() == [
+        "1 (analysed)", "2", "3", "4 (analysed)", "5",
+    ]  # fmt: skip
+    assert page.input_value("#tv-iteration") == "3"  # the fourth
+    page.check("#tv-shade input[value=change]")
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """Two runs with what a table has columns for."""
+    path, runs = tmp_path_factory.mktemp("comparison"), []
+    for name in ("one", "two"):
+        (path / name).mkdir()
+        lines = [{"iteration": i, "entropy/exact": 1 / i, "reward/mean": i / 9} for i in (1, 2, 3)]
+        (path / name / "metrics.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
+        runs.append(path / name)
+    return write_comparison(runs, path / "c.html")
+
+
+def pixels(locator):
+    """[height, width] lightness of what is on the screen, 0 to 1."""
+    from matplotlib.image import imread
+
+    return imread(io.BytesIO(locator.screenshot()))[..., :3].mean(-1)
+
+
+def test_figures_follow_the_page_into_the_dark(browser, comparison):
+    page = browser.new_page()
+    for scheme, ground in (("light", (0.95, 1)), ("dark", (0, 0.2))):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(comparison.as_uri())
+        figure = pixels(page.locator("figure img").first)
+        assert ground[0] <= figure[2, 2] <= ground[1]  # a corner: the card's own colour
+        words = figure[:, : figure.shape[1] // 12]  # beside the axis; no grid is there
+        assert words.max() > 0.55 if scheme == "dark" else words.min() < 0.45
+        card = pixels(page.locator("figure figcaption").first)
+        assert figure[2, 2] == pytest.approx(float(card[0, 0]), abs=0.02)
+    page.close()
+
+
+def test_every_column_can_be_reached_at_420_pixels(browser, comparison):
+    page = browser.new_page(viewport={"width": 420, "height": 800})
+    page.goto(comparison.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    table = page.locator('.scroll[aria-label="Results table"]')
+    edge = pixels(table)[:, -10:-2].mean()
+    assert edge < 0.93  # a shadow lies over the side where columns are out of sight
+    table.focus()
+    table.evaluate("box => box.scrollLeft = box.scrollWidth")
+    page.wait_for_timeout(100)
+    last, first = table.locator("thead th").last, table.locator("tbody th").first
+    for cell in (last, first):  # the last column, and still whose it is
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 420
+    assert pixels(table)[:, -10:-2].mean() > edge
     page.close()

@@ -1,14 +1,17 @@
-"""Controllers, step by step and by hand (methods.md sections 3 and 4)."""
+"""Controllers, step by step and by hand, with the parameters that the papers give."""
 
 import json
 import math
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import entrostat as es
 from entrostat.control import Additive, ControlState, Multiplicative, at_limit
 from entrostat.logs.limits import saturation
+from entrostat.method import METHODS
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -252,6 +255,28 @@ def test_two_methods_with_a_coefficient_of_one_name():
     (sentence,) = saturation(rows, [fixed, other])
     assert "limit 10 in 3 of 3" in sentence
     assert sentence.endswith("Raise --method.repo_d.zeta_max.")
+
+
+def test_a_method_of_the_user_s_own_has_its_limit_too(monkeypatch):
+    @dataclass(frozen=True)
+    class Damper(es.Method):
+        """Damper: a controller of a coefficient of its own."""
+
+        most: float = 2.0
+
+        actuator = ("damping", "most")
+
+        def controls(self):
+            return "the damping"
+
+    rows = log("control/damping", [2.0] * 4)
+    assert saturation(rows, [{"name": "damper", "most": 2.0}]) == []  # not registered here
+    monkeypatch.setitem(METHODS, "damper", Damper)
+    (sentence,) = saturation(rows, [{"name": "damper", "most": 2.0}])
+    assert sentence.startswith("damping was at its limit 2 in 4 of 4 iterations")
+    assert saturation(rows, [{"name": "damper", "most": 3.0}]) == []
+    assert saturation(rows, [{"name": "damper", "gone": 3.0}]) == []  # another version's parameter
+    assert saturation(rows, [{"name": "os:system", "most": 2.0}]) == []  # nothing is imported
 
 
 # ---------------------------------------------------------------------------- state, errors

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.method.selection import largest, pick, rounded_share, share_of
+from entrostat.method.selection import rounded_share, share_of
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
@@ -398,41 +398,6 @@ def test_a_whole_share_is_that_without_a_draw():
     for at_least, expected in ((1, 2), (2, 2), (3, 3)):
         assert rounded_share(0.29, 9, at_least, generator) == expected  # floor(2.61)
     assert torch.equal(generator.get_state(), before)
-
-
-def test_pick_by_hand():
-    candidates = torch.tensor([[ON, OFF, ON], [OFF, ON, ON]])
-    for count in (0, 1, 2, 3):
-        chosen = pick(candidates, count, seed(2))
-        assert chosen.sum() == count
-        assert not (chosen & ~candidates).any()
-    for count in (4, 5, 99):
-        assert torch.equal(pick(candidates, count, seed(2)), candidates)
-    assert not pick(torch.zeros(2, 3).bool(), 2, seed(2)).any()
-    torch.manual_seed(5)  # without a generator the global one decides
-    one = pick(candidates, 2, None)
-    torch.manual_seed(5)
-    assert torch.equal(pick(candidates, 2, None), one)
-
-
-def test_pick_is_uniform_over_pairs():
-    # two of four, 2000 seeds, six pairs: chi-square of 5 degrees; 20.5 has probability .001
-    candidates = torch.tensor([[ON, OFF, ON], [OFF, ON, ON]])
-    seen = Counter(tuple(pick(candidates, 2, seed(n)).flatten().tolist()) for n in range(2000))
-    assert len(seen) == 6
-    assert chi_square(seen, 6) < 20.5
-
-
-def test_largest_by_hand():
-    values = f64([[3.0, 9.0, -1.0], [-5.0, 2.0, 3.0]])
-    candidates = torch.tensor([[ON, OFF, ON], [ON, ON, ON]])
-    assert largest(values, candidates, 1).sum() == 1  # one of the two 3s
-    assert largest(values, candidates, 2).tolist() == [[ON, OFF, OFF], [OFF, OFF, ON]]
-    assert largest(values, candidates, 3).tolist() == [[ON, OFF, OFF], [OFF, ON, ON]]
-    assert largest(values, candidates, 4).tolist() == [[ON, OFF, ON], [OFF, ON, ON]]
-    assert torch.equal(largest(values, candidates, 50), candidates)
-    assert not largest(values, candidates, 0).any()
-    assert not largest(values, torch.zeros(2, 3).bool(), 2).any()
 
 
 # ---------------------------------------------------------------------------- names, parameters

@@ -40,28 +40,33 @@ def figures(run, *keys: str) -> list[tuple]:
 
 def test_trl_output_directory_reads_the_newest_checkpoint() -> None:
     run = read(TRL)
+    # two optimizer steps a generation batch, of which the first logs the rewards
     assert figures(run, "entropy/exact", "reward/mean", "clip/low", "clip/high") == [
-        (1, 0.7889103889465332, 0.375, 0.0, 0.0),
-        (2, 0.7306569218635559, None, 0.1111111119389534, 0.013888888992369175),
-        (3, 0.7654502987861633, 0.5, 0.0, 0.0),
-        (4, 0.7326860427856445, None, 0.078125, 0.015625),
-        (5, 0.8848277926445007, 0.125, 0.0, 0.0),
-        (6, 0.8843185305595398, None, 0.0, 0.012500000186264515),
-    ]
-    third = run.metrics[2]  # its line and that of the evaluation after it
-    assert third["rollout/length_mean"] == 8.0
-    assert third["grad/norm"] == 3.6017284393310547
-    assert third["eval_entropy"] == 0.9254405498504639
-    assert {"entropy", "reward", "grad_norm"}.isdisjoint(third)
-    assert {"learning_rate", "frac_reward_zero_std", "reward_std"} <= third.keys()
-    assert (run.source, run.planned, run.notes, run.problems) == ("TRL", 6, (), ())
+        (1, (0.7889103889465332 + 0.7306569218635559) / 2, 0.375,
+         0.1111111119389534 / 2, 0.013888888992369175 / 2),
+        (2, (0.7654502987861633 + 0.7326860427856445) / 2, 0.5, 0.078125 / 2, 0.015625 / 2),
+        (3, (0.8848277926445007 + 0.8843185305595398) / 2, 0.125, 0.0, 0.012500000186264515 / 2),
+    ]  # fmt: skip
+    second = run.metrics[1]  # with the line of the evaluation in it
+    assert second["rollout/length_mean"] == 8.0
+    assert second["eval_entropy"] == 0.9254405498504639
+    assert {"entropy", "reward", "grad_norm"}.isdisjoint(second)
+    assert {"learning_rate", "frac_reward_zero_std", "reward_std", "grad/norm"} <= second.keys()
+    note = (
+        "An iteration is a generation batch, of 2 optimizer steps, and its figures are their means."
+    )
+    assert (run.source, run.planned, run.notes, run.problems) == ("TRL", 3, (note,), ())
     assert run.entropy_is.startswith("exact: the mean over completion tokens")
 
 
 def test_trl_checkpoint_and_file_are_the_same_run() -> None:
     half = read(TRL / "checkpoint-3")
-    assert half.metrics == read(TRL).metrics[:3]
-    assert half.notes == ("Unfinished: 3 of 6 steps are logged.",)
+    assert half.metrics[:1] == read(TRL).metrics[:1]
+    # cut inside an iteration: of its first step alone
+    assert figures(half, "entropy/exact", "grad/norm")[1:] == [
+        (2, 0.7654502987861633, 3.6017284393310547)
+    ]
+    assert half.notes[0] == "Unfinished: 2 of 3 iterations are logged."
     assert read(TRL / "checkpoint-3" / "trainer_state.json").metrics == half.metrics
 
 
@@ -72,7 +77,7 @@ def test_trl_under_any_name_and_the_older_checkpoint_where_the_newest_is_broken(
     write(tmp_path / "out/checkpoint-9/trainer_state.json", "{")
     write(tmp_path / "out/checkpoint-6/trainer_state.json", state)
     run = read(tmp_path / "out")
-    assert run.done == 6
+    assert run.done == 3
     assert run.problems[0].file == "checkpoint-9/trainer_state.json"
 
 
@@ -81,7 +86,7 @@ def test_trl_cut_state_keeps_the_whole_entries(tmp_path) -> None:
     # the fourth entry of the log is the evaluation of step 3; cut inside the one of step 4
     cut = state[: state.index('"step": 4')]
     run = read(write(tmp_path / "trainer_state.json", cut))
-    assert run.metrics == read(TRL).metrics[:3]
+    assert run.metrics == read(TRL / "checkpoint-3").metrics
     assert "the entries before the fault are read" in run.problems[0].reason
 
 
@@ -451,7 +456,7 @@ def test_two_hundred_problems_and_a_count(tmp_path) -> None:
 
 
 def test_a_line_too_long_is_passed_over(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("entrostat.logs.importers.source.text.LINE", 100)
+    monkeypatch.setattr("entrostat.logs.importers.source.LINE", 100)
     rows = [{"step": 1, "entropy": 1}, "x" * 1000, {"step": 2, "entropy": 1}]
     run = read(write(tmp_path / "t.jsonl", *rows))
     assert figures(run) == [(1,), (2,)]

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,8 @@ from entrostat.errors import RunStopped
 from entrostat.hosts.lab import checkpoint as checkpoints
 from entrostat.hosts.lab import train
 from entrostat.hosts.lab.progress import Progress
+from entrostat.loss import LossOutput
+from entrostat.objective import Objective
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 
@@ -389,17 +393,18 @@ def test_rewards_of_the_wrong_length(tmp_path: Path) -> None:
 def test_nan_stops_before_the_step_and_keeps_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Poison(TargetSum):
-        calls = 0
+    loss, calls = Objective.loss, 0
 
-        def score(self, completion: str, example: Example) -> float:
-            self.calls += 1
-            # huge but finite rewards: advantages of +-1e38 overflow float32 in the gradient
-            return float(self.calls % 2) * (3e38 if self.calls > 24 else 1.0)
+    def overflows(self: Objective, *args: Any) -> LossOutput:
+        nonlocal calls
+        calls += 1
+        out = loss(self, *args)
+        return replace(out, loss=out.loss * (math.inf if calls > 4 else 1))  # 4 updates a batch
 
+    monkeypatch.setattr(Objective, "loss", overflows)
     run = tmp_path / "run"
-    with pytest.raises(RunStopped, match=r"iteration 2, update 1: the (loss|gradient) is"):
-        train(small(run, method=["rloo", "ppo"], iterations=3, eval={"prompts": 0}), task=Poison())
+    with pytest.raises(RunStopped, match=r"iteration 2, update 1: the gradient is not finite in"):
+        train(small(run, method=["rloo", "ppo"], iterations=3, eval={"prompts": 0}))
     saved = checkpoints.newest(run / "checkpoints")
     assert saved is not None
     assert saved.iteration == 1
@@ -515,10 +520,10 @@ def test_resume_without_a_readable_checkpoint_deletes_nothing(tmp_path: Path) ->
     with pytest.raises(Stop):
         train(config, progress=StopAfter(3))
     before = metrics(tmp_path / "run")
-    files = sorted((tmp_path / "run/checkpoints").glob("*.safetensors"))
+    files = sorted((tmp_path / "run/checkpoints").iterdir())
     for file in files:
         file.write_bytes(b"damaged")
-    with pytest.raises(RunStopped, match=r"no checkpoint in .* can be read"):
+    with pytest.raises(RunStopped, match=r"no checkpoint in .* can be gone on from"):
         train(config, resume=True)
     for file in files:
         file.unlink()

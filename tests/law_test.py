@@ -198,8 +198,8 @@ def test_doubts_about_the_data() -> None:
     assert "10 steps are few" in words_of(h[::4], 1 - 0.3 * np.exp(h[::4]))
     flat = 0.5 + 0.05 * h
     assert "Entropy moved by 0.04 nats only, less than 0.1" in words_of(flat, 1 - np.exp(flat))
-    rising = np.linspace(0, 1, 40)  # the first four are 0 to 3/39
-    assert "Entropy did not fall (first tenth 0.0385, last tenth 0.962)" in words_of(
+    rising = np.linspace(0, 1, 40)  # an end is 40 // 15 = 2 steps: 0 and 1/39
+    assert "Entropy did not fall (start 0.0128, end 0.987)" in words_of(
         rising, 1 - 0.3 * np.exp(rising)
     )
     assert law.fit(h, np.full(40, 0.3)).doubts == (

@@ -18,7 +18,7 @@ from torch import Tensor
 from entrostat.config import Save, TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
 from entrostat.hosts.lab import checkpoint as checkpoints
-from entrostat.hosts.lab import loop, machine, needs, train
+from entrostat.hosts.lab import machine, needs, state, train
 from entrostat.hosts.lab.needs import Needs, _cached, free_memory, needs_of
 from entrostat.hosts.lab.policy import Policy, load_policy
 from entrostat.hosts.lab.pretrain import tokenizer
@@ -542,7 +542,7 @@ class Watching(Progress):
 def large(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """The tiny policy counts as large; the seconds of its passes by threads."""
     seconds = {1: 0.2, 2: 0.1}
-    monkeypatch.setattr(loop, "SMALL", 0)
+    monkeypatch.setattr(state, "SMALL", 0)
     monkeypatch.setattr(machine, "_THREADS", 2)
     monkeypatch.setattr(machine, "_pass_seconds", lambda policy, n: seconds[n])
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
@@ -650,9 +650,9 @@ class Clock(Watching):
         monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: self.now))
         write = WRITE
 
-        def noted(directory: Path, iteration: int, *rest: Any) -> None:
-            write(directory, iteration, *rest)
-            self.written.append(iteration)
+        def noted(directory: Path, saved: checkpoints.Checkpoint, keep: int) -> None:
+            write(directory, saved, keep)
+            self.written.append(saved.iteration)
 
         monkeypatch.setattr(checkpoints, "write", noted)
 

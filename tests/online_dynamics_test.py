@@ -411,15 +411,15 @@ def test_verls_driver_prepares_the_same_figures():
     objective.observe(entropy=1.0)
     done = prepare(objective, padded, real, 0.0)
     outcome = objective.outcome_advantages(batch).advantages
-    assert torch.equal(done.edited[:B], batch.mask & (outcome > 0)[:, None])
-    assert not done.edited[B].any()
+    assert torch.equal(done.batch.edited[:B], batch.mask & (outcome > 0)[:, None])
+    assert not done.batch.edited[B].any()
     assert outcome is not None
     expected = rollouts_by_hand(
-        batch.old_logp, batch.mask, done.advantages[:B], outcome, batch.rewards, batch.group
+        batch.old_logp, batch.mask, done.batch.advantages[:B], outcome, batch.rewards, batch.group
     )
     for key, value in expected.items():
         assert done.metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
-    assert prepare(es.make_objective("grpo"), padded, real, 0.0).edited is None
+    assert prepare(es.make_objective("grpo"), padded, real, 0.0).batch.edited is None
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

@@ -5,6 +5,7 @@ Each rank is a process of its own that runs this file; it hands its numbers back
 
 import json
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,13 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+import layouts
+from contract_test import SPECS
 from entrostat.hosts.ranks import gather_batch, number_groups, shared_generator, sum_over_ranks
+from entrostat.hosts.ranks import ranks as ranks_of
 from processes import run_ranks
 
+WORLDS = (8, 4, 2, 1)
 LENGTHS = ([3, 1, 2], [5, 4, 0, 2, 1])  # tokens of the rollouts of rank 0 and of rank 1
 GROUPS = ([0, 0, 1], [1, 2, 2, 2, 0])  # groups 0 and 1 lie on both ranks
 METHODS = ("clip_cov", "kl_cov", "steer", "repo_r", "forking_tokens", "rand_pos_clip", "quadrant")
@@ -102,7 +107,43 @@ def rank_main(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def decisions_main(rank: int, folder: Path) -> None:
+    """One of eight: every method on the first 8, 4, 2 of them and alone; what differs in a bit."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=8
+    )
+    data, found = layouts.fields(), {}
+    groups = {world: dist.new_group(range(world)) for world in WORLDS}
+    expected = {
+        name: layouts.decided(spec, layouts.laid_out(data, torch.arange(layouts.B)))
+        for name, spec in SPECS.items()
+    }
+    for world, group in groups.items():
+        if rank < world:
+            rows = layouts.cuts(world, seed=world)[rank]
+            batch = layouts.laid_out(data, rows, columns=rank % 3).replace(ranks=ranks_of(group))
+            for name, spec in SPECS.items():
+                mine = layouts.decided(spec, batch)
+                found[f"{world} {name}"] = layouts.differences(mine, expected[name], rows)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 # ---------------------------------------------------------------------------- on one process
+
+
+@pytest.mark.slow  # eight processes; in threads of this one: whole_test.py
+def test_every_method_decides_the_same_on_1_2_4_and_8_ranks(tmp_path):
+    run_ranks(1, tmp_path, lambda rank: [__file__, "decisions", str(tmp_path)], timeout=400)
+    for rank in range(8):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        worlds = [world for world in WORLDS if rank < world]
+        assert len(found) == len(worlds) * len(SPECS)
+        assert not {name: fields for name, fields in found.items() if fields}
 
 
 @pytest.fixture(scope="module")
@@ -191,4 +232,14 @@ def test_groups_is_a_word():
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "decisions":  # imported once, then eight processes
+        fork = get_context("fork")
+        eight = [
+            fork.Process(target=decisions_main, args=(rank, Path(sys.argv[2]))) for rank in range(8)
+        ]
+        for process in eight:
+            process.start()
+        for process in eight:
+            process.join()
+        sys.exit(any(process.exitcode for process in eight))
     rank_main(int(sys.argv[1]), Path(sys.argv[2]))

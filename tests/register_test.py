@@ -16,7 +16,8 @@ from torch.testing import assert_close
 
 import entrostat as es
 from entrostat.cli import main
-from entrostat.method import METHODS
+from entrostat.method import METHODS, RECIPES
+from entrostat.method.checks import check_class
 
 SMALL = [
     "--iterations", "2", "--sampling.prompts", "4", "--sampling.rollouts", "4",
@@ -252,6 +253,100 @@ def with_an_unknown_need():
     return Needy
 
 
+def with_annotated_needs():
+    @dataclass(frozen=True)
+    class Annotated(es.Method):
+        """Does nothing."""
+
+        needs: tuple[str, ...] = ("entropy",)
+
+    return Annotated
+
+
+def with_a_field_in_the_place_of_a_hook():
+    @dataclass(frozen=True)
+    class Planned(es.Method):
+        """Does nothing."""
+
+        plan: str = "a good one"
+
+    return Planned
+
+
+def with_a_need_in_brackets():
+    @dataclass(frozen=True)
+    class Brackets(es.Method):
+        """Does nothing."""
+
+        needs = "entropy"
+
+    return Brackets
+
+
+def with_an_unknown_host():
+    @dataclass(frozen=True)
+    class Hosted(es.Method):
+        """Does nothing."""
+
+        hosts = ("lab", "tlr")
+
+    return Hosted
+
+
+def with_a_plan_without_generator():
+    @dataclass(frozen=True)
+    class Short(es.Method):
+        """Does nothing."""
+
+        def plan(self, batch, terms, state):
+            return terms
+
+    return Short
+
+
+def with_an_observe_of_two():
+    @dataclass(frozen=True)
+    class Observer(es.Method):
+        """Does nothing."""
+
+        def observe(self, seen):
+            return None
+
+    return Observer
+
+
+def with_an_actuator_that_is_no_parameter():
+    @dataclass(frozen=True)
+    class Actuated(es.Method):
+        """Does nothing."""
+
+        actuator = ("zeta", "zeta_max")
+
+    return Actuated
+
+
+@pytest.mark.parametrize("name", [*METHODS])
+def test_every_method_here_would_be_admitted(name: str) -> None:
+    check_class(name, METHODS[name], METHODS | RECIPES)
+
+
+def test_a_hook_may_be_static_and_take_more_than_it_is_given() -> None:
+    @es.register("loose")
+    @dataclass(frozen=True)
+    class Loose(es.Method):
+        """Loose: as Python allows."""
+
+        @staticmethod
+        def prepare(batch, state):
+            return batch
+
+        def plan(self, batch, terms, state, generator, verbose=False):
+            return terms
+
+    objective = es.make_objective("loose")
+    objective.plan(objective.prepare(batch()))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -262,6 +357,16 @@ def with_an_unknown_need():
         (without_a_default, "parameter 'x' needs a default"),
         (with_a_default_that_is_made, "parameter 'x' needs a default"),
         (with_an_unknown_need, r"needs 'hidden_states', no field of TokenBatch \(.*old_entropy"),
+        (with_annotated_needs, r"'needs' is annotated.*hyperparameter.*write `needs = .*ClassVar"),
+        (with_a_field_in_the_place_of_a_hook, "'plan' is annotated"),
+        (with_a_need_in_brackets, r"needs must be a tuple of names, got 'entropy'"),
+        (with_an_unknown_host, r"hosts 'tlr', no host \(lab, trl, verl\)"),
+        (
+            with_a_plan_without_generator,
+            r"plan must take \(batch, terms, state, generator\), it takes \(batch, terms, state\)",
+        ),
+        (with_an_observe_of_two, r"observe must take \(state, seen\), it takes \(seen\)"),
+        (with_an_actuator_that_is_no_parameter, "actuator names 'zeta_max', which is no parameter"),
     ],
 )
 def test_a_class_that_will_not_do_is_refused_where_it_is_registered(make, words) -> None:
@@ -364,13 +469,14 @@ def test_it_trains_and_resumes_as_if_it_had_not_stopped(
     assert [line["control/iterations_seen"] for line in lines(mine / "run")] == [1, 2]
     assert (mine / "run/report.html").is_file()
     forget()
-    assert main(["train", "--resume", "run", "--iterations", "3"]) == 0
+    resume = ["train", "--resume", "run", "--trust-code", "--iterations"]
+    assert main([*resume, "3"]) == 0
     assert [line["control/iterations_seen"] for line in lines(mine / "run")] == [1, 2, 3]
     assert lines(mine / "run") == lines(mine / "whole")  # to the bit
     capsys.readouterr()
     forget()
     (mine / "my_method.py").unlink()
-    assert main(["train", "--resume", "run", "--iterations", "4"]) == 2
+    assert main([*resume, "4"]) == 2
     assert "no module 'my_method'" in capsys.readouterr().err
 
 
@@ -379,7 +485,7 @@ def test_a_config_names_it(mine: Path) -> None:
         'method = [{name = "my_method:fading", factor = 0.0}]\niterations = 1\noutput = "run"\n'
         "sampling = {prompts = 4, rollouts = 4}\neval = {prompts = 0}\n"
     )
-    assert main(["train", "--config", "c.toml"]) == 0
+    assert main(["train", "--config", "c.toml", "--trust-code"]) == 0
     (line,) = lines(mine / "run")
     assert line["control/iterations_seen"] == 1
     assert line["loss/policy"] == 0  # every advantage times 0
@@ -438,18 +544,69 @@ def test_a_hook_that_forgets_to_return_is_named(hook: str, words: str) -> None:
         objective.plan(objective.prepare(given))
 
 
-def test_a_weight_of_the_wrong_shape_is_named() -> None:
-    @es.register("flat")
-    @dataclass(frozen=True)
-    class Flat(es.Method):
-        """Flat: a weight a rollout."""
+def planning(edit) -> es.Objective:
+    """An objective of a method whose `plan` changes the terms by `edit(terms, batch)`."""
 
-        def plan(self, batch, terms, state, generator):
-            return terms.replace(weight=terms.weight.sum(-1))
+    def plan(self, batch, terms, state, generator):
+        return terms.replace(**edit(terms, batch))
 
-    objective = es.make_objective("flat")
-    with pytest.raises(ValueError, match=r"flat.plan: weight must be \[\d+, \d+\], got \[\d+\]"):
+    body = {"__doc__": "Slip: as the test says.", "plan": plan}
+    es.register("slip")(dataclass(frozen=True)(type("Slip", (es.Method,), body)))
+    return es.make_objective("slip")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda t, b: {"weight": t.weight.sum(-1)}, r"weight must be \[1, 2\], got \[1\]"),
+        (lambda t, b: {"weight": 0.5}, r"weight must be \[1, 2\], got 0.5"),
+        (lambda t, b: {"frozen": b.mask[:, 0]}, r"frozen must be \[1, 2\], got \[1\]"),
+        (lambda t, b: {"frozen": t.weight}, "frozen must be bool, got torch.float64"),
+        (lambda t, b: {"weight": b.mask}, "weight must be numbers, got torch.bool"),
+        (lambda t, b: {"abs_kl": t.weight[0]}, r"abs_kl must be \[1, 2\], got \[2\]"),
+        (lambda t, b: {"entropy": t.count}, r"entropy must be \[1, 2\], got \[\]"),
+        (lambda t, b: {"weight": 0 / (b.logp + 1)}, "weight is nan at 1 of 2 places, though all"),
+        (lambda t, b: {"advantage": 1 / (b.logp + 1)}, "advantage is inf at 1 of 2 places"),
+        (lambda t, b: {"ratio_min": 0 / (b.logp + 1)}, "ratio_min is nan at 1 of 2 places"),
+        (lambda t, b: {"ref_kl": -1 / (b.logp + 1)}, "ref_kl is -inf at 1 of 2 places"),
+    ],
+)
+def test_terms_that_no_loss_could_use_are_named(edit, words: str) -> None:
+    objective = planning(edit)
+    with pytest.raises(ValueError, match=f"slip.plan: {words}"):
         objective.plan(objective.prepare(batch()))
+
+
+def test_terms_may_be_left_out_infinite_as_bounds_and_anything_where_masked() -> None:
+    def edit(terms, batch):
+        infinite = torch.full_like(terms.weight, float("inf"))
+        return {"frozen": None, "ratio_max": infinite, "weight": 0 / batch.logp}  # masked: 0/0
+
+    half = batch()
+    half = es.TokenBatch(half.logp, half.old_logp, torch.tensor([[1, 0]]), half.advantages)
+    terms = planning(edit).plan(half)
+    assert terms.weight.isnan().tolist() == [[False, True]]
+
+
+def test_a_policy_that_has_diverged_is_not_the_method_s_fault() -> None:
+    diverged = batch().replace(logp=torch.tensor([[float("nan"), -2.0]], dtype=torch.float64))
+    objective = planning(lambda terms, batch: {"weight": batch.logp.exp()})
+    assert objective.plan(diverged).weight.isnan().any()  # the host reports it, with the iteration
+
+
+def test_prepared_advantages_and_shaped_rewards_have_to_be_numbers() -> None:
+    for hook, part in (("prepare", "advantages"), ("shape", "rewards")):
+
+        def edit(self, batch, state, part=part):
+            return batch.replace(**{part: torch.full_like(getattr(batch, part), float("nan"))})
+
+        name = f"slip_{hook}"
+        body = {"__doc__": "Slip: makes NaN.", hook: edit}
+        es.register(name)(dataclass(frozen=True)(type(name, (es.Method,), body)))
+        lp, one = torch.zeros(2, 1), torch.ones(2)
+        given = es.TokenBatch(lp, lp, torch.ones(2, 1), rewards=one, group=one)
+        with pytest.raises(ValueError, match=rf"{name}.{hook}: {part} is nan at 2 of 2 places"):
+            es.make_objective(name, advantage="reinforce_pp").prepare(given)
 
 
 @pytest.mark.parametrize(

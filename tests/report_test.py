@@ -18,10 +18,11 @@ import torch
 
 from entrostat.logs.rollouts import Rollouts, save_rollouts
 from entrostat.report import comparison_rows, write_comparison, write_run_report
+from entrostat.report.curves import scale_of
 from entrostat.report.figures import Curve, Panel, draw, log_ticks, tick
-from entrostat.report.panels import scale_of
-from entrostat.report.tokens.choice import choose, choose_iterations
+from entrostat.report.tokens.dumps import choose_iterations
 from entrostat.report.tokens.encoding import pack, script_json
+from entrostat.report.tokens.sample import choose
 
 EVIL = "<script>alert(1)</script>"
 VOID = {"meta", "img", "br", "link", "input", "hr", "base"}
@@ -76,6 +77,12 @@ class Page(html.parser.HTMLParser):
         for image in self.all("img"):
             assert image["src"].startswith(prefix)
             yield base64.b64decode(image["src"].removeprefix(prefix)).decode("utf-8")
+
+
+def addresses(page: Page) -> list[str]:
+    """Where its links lead, but for those to itself."""
+    links = [attrs["href"] or "" for attrs in page.all("a")]
+    return [link for link in links if not link.startswith("#")]
 
 
 def check_self_contained(page: Page) -> None:
@@ -311,7 +318,7 @@ def test_a_directory_cannot_be_another_kind_of_address(tmp_path):
     run = make_run(tmp_path / "javascript:alert(1)")
     write_run_report(run)
     page = Page(write_comparison([run], tmp_path / "c.html"))
-    assert [a["href"] for a in page.all("a")] == ["javascript%3Aalert%281%29/report.html"]
+    assert addresses(page) == ["javascript%3Aalert%281%29/report.html"]
 
 
 def test_comparison_overlays_the_runs(tmp_path):
@@ -326,7 +333,7 @@ def test_comparison_overlays_the_runs(tmp_path):
                  "Unfinished: 1 of 3 iterations", "No evaluation is logged."):  # fmt: skip
         assert part in words
     # a link where there is a report, else the name alone
-    assert [a["href"] for a in page.all("a")] == ["../two/report.html"]
+    assert addresses(page) == ["../two/report.html"]
     alts = [image["alt"] for image in page.all("img")]
     assert len(alts) == 4  # entropy, reward, zeta, alpha
     assert all(name in alts[0] for name in ("grpo", "repo_r", "par", "target"))
@@ -387,13 +394,13 @@ def test_a_damaged_rollout_file_is_said(tmp_path):
     (run / "rollouts").mkdir()
     (run / "rollouts" / "000003.safetensors").write_bytes(b"not that")
     words = Page(write_run_report(run)).words()
-    assert "The rollouts of iteration 3 cannot be read: load_rollouts: rollouts/000003.saf" in words
+    assert "The rollouts of iteration 3 cannot be read: rollouts/000003.safetensors is no" in words
     assert str(tmp_path) not in words
     short = make_rollouts(["p", "q"], ["ab", "ab"], [1.0, 0.0])
     short.completions = ["ab"]
     save_rollouts(short, run / "rollouts")
     words = Page(write_run_report(run)).words()
-    assert "The rollouts of iteration 3 cannot be read: its parts do not fit together" in words
+    assert "rollouts/000003.safetensors is not a rollout file: its parts do not fit" in words
     save_rollouts(make_rollouts(["p"], ["ab"], [1.0], iteration=1), run / "rollouts")
     page = Page(write_run_report(run))  # the others are shown
     assert [part["iteration"] for part in page.rollouts()["iterations"]] == [1]
@@ -676,8 +683,17 @@ def test_the_end_of_a_run_is_the_mean_of_a_fifteenth(tmp_path):
     lines = [
         {"iteration": i, "entropy/exact": float(i), "reward/mean": i / 100} for i in range(1, 46)
     ]
-    (row,) = comparison_rows([make_run(tmp_path / "a", lines=lines)])
+    run = make_run(tmp_path / "a", lines=lines)
+    (row,) = comparison_rows([run])
     assert row.entropy_before == 1
     assert row.entropy_after == 44  # of 43, 44, 45
     assert row.reward_last == pytest.approx(0.44)
     assert row.entropy_kept == pytest.approx(4400)
+    # a page says what was computed on it
+    assert "the mean of the last 3 iterations" in Page(write_run_report(run)).words()
+    short = make_run(tmp_path / "b", lines=lines[:20])
+    assert "and the last iteration;" in Page(write_run_report(short)).words()
+    words = Page(write_comparison([run, short], tmp_path / "c.html")).words()
+    assert "the mean of each run's last iterations, 1 to 3 of them" in words
+    for word in ("fifteenth", "tenth", "10 of 150"):
+        assert word not in words

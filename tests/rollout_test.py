@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import entrostat as es
-from entrostat.config import TrainConfig
+from entrostat.config import TrainConfig, from_dict
 from entrostat.hosts.lab.choice import _nucleus
 from entrostat.hosts.lab.head import find_head
 from entrostat.hosts.lab.policy import Policy, load_policy
 from entrostat.hosts.lab.rollout import sample
+from entrostat.hosts.lab.state import build
 
 PROMPTS = ["23/4:", "6/3:", "40/6:", "17/5:", "9/3:"]
 
@@ -47,7 +50,7 @@ def test_nearly_greedy_sampling_is_transformers_greedy(policy: Policy) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_statistics_match_an_unpadded_pass(policy: Policy, batch: int, temperature: float) -> None:
     """Log-prob and entropy from one sequence at a time, in float64, by log_softmax."""
-    sequences = run(policy, rollouts=4, batch=batch, temperature=temperature)
+    sequences = run(policy, rollouts=4, batch=batch, temperature=temperature, exact=True)
     stats = policy.measure(sequences, temperature, micro_batch=7)
     model = load_policy(TrainConfig()).model.double()
     for row in range(len(sequences.tokens)):
@@ -63,8 +66,37 @@ def test_statistics_match_an_unpadded_pass(policy: Policy, batch: int, temperatu
         torch.testing.assert_close(stats.entropy[row, :n].double(), entropy, atol=2e-5, rtol=1e-5)
         sampler = sequences.sampler_logp[row, :n].double()
         torch.testing.assert_close(sampler, expected, atol=2e-5, rtol=1e-5)
+        sampler = sequences.sampler_entropy[row, :n].double()
+        torch.testing.assert_close(sampler, entropy, atol=2e-5, rtol=1e-5)
+    assert (sequences.sampler_entropy[~sequences.mask] == 0).all()
     assert (stats.logp[~sequences.mask] == 0).all()
     assert (sequences.sampler_logp[~sequences.mask] == 0).all()
+
+
+def test_the_samplers_own_figures_train_alike(tmp_path: Path) -> None:
+    """Without a pass that measures: the same tokens, and weights that differ by rounding."""
+    ends, lines = [], []
+    for measure in (True, False):
+        run = es.train(from_dict({
+            "iterations": 2, "sampling": {"prompts": 8, "measure": measure},
+            "eval": {"prompts": 0}, "output": str(tmp_path / str(measure)),
+        }))  # fmt: skip
+        ends.append(load_file(run / "final" / "model.safetensors"))
+        lines.append([json.loads(x) for x in (run / "metrics.jsonl").read_text().splitlines()])
+    first, second = (line[0]["entropy/exact"] for line in lines)
+    assert first == pytest.approx(second, abs=1e-6)
+    assert "mismatch/logp_abs_max" in lines[0][0]
+    assert "mismatch/logp_abs_max" not in lines[1][0]
+    start = load_policy(TrainConfig()).model.state_dict()
+    for name, weight in ends[0].items():
+        moved = (weight - start[name]).norm()
+        assert (ends[1][name] - weight).norm() < 0.02 * moved
+
+
+def test_the_samplers_own_figures_are_refused_where_they_are_rounded() -> None:
+    config = from_dict({"precision": "bf16", "sampling": {"measure": False}})
+    with pytest.raises(ValueError, match=r"sampling\.measure is false, but .* bf16"):
+        build(config, None, print)
 
 
 def test_every_sequence_ends_with_eos_or_is_cut(policy: Policy) -> None:

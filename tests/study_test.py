@@ -1,8 +1,10 @@
-"""Seeds taken together: which runs belong to one group, and their intervals by hand."""
+"""Studies: the runs that a file means, their checks, and seeds taken together."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
 from entrostat.study.fairness import confounded
-from entrostat.study.runner import read_study
+from entrostat.study.file import check_runs, read_study
 from entrostat.study.seeds import Interval, group_by_seed, interval
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -54,9 +56,9 @@ def test_runs_that_differ_by_their_seed_alone_are_one_group(tmp_path: Path) -> N
         "gspo-s5": config("gspo", 5),
     }
     curves = {
-        # a tenth of twenty are two: early .5, last .5
-        "grpo-0": [1.0] * 2 + [0.25, 0.75] + [1.0] * 14 + [0.25, 0.75],
-        "grpo-1": [2.0] * 18 + [1.0, 2.0],
+        # of thirty a tenth are three, early: .5; a fifteenth are two, the end: .5
+        "grpo-0": [1.0] * 3 + [0.25, 0.5, 0.75] + [1.0] * 22 + [0.25, 0.75],
+        "grpo-1": [2.0] * 28 + [1.0, 2.0],
         "grpo-long-0": [1.0],
         "gspo-s3": [1.0, 0.5],
         "gspo-s4": [1.0, 0.5],
@@ -103,12 +105,12 @@ def test_the_report_of_a_study_s_directory_compares_its_runs(
     for name, entropy in (("a", [0.5, 0.25]), ("b", [1.0, 0.75])):
         run(tmp_path / name, entropy, None)
     assert main(["report", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"report: {tmp_path / 'report.html'}\n"
+    assert capsys.readouterr().out == f"runs: a, b\nreport: {tmp_path / 'report.html'}\n"
     page = (tmp_path / "report.html").read_text()
     assert f"<h1>{tmp_path.name}" in page
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path / "empty")]) == 2
-    assert "holds no metrics.jsonl" in capsys.readouterr().err
+    assert "holds nothing that can be read" in capsys.readouterr().err
 
 
 def arms(*methods: object) -> dict[str, TrainConfig]:
@@ -137,3 +139,131 @@ def test_runs_that_differ_in_more_than_the_method_are_named() -> None:
 )
 def test_fair_studies_get_no_note(methods: tuple[object, ...]) -> None:
     assert confounded(arms(*methods)) == []
+
+
+# --- the file
+
+
+def study_of(tmp_path: Path, text: str) -> dict[str, TrainConfig]:
+    (tmp_path / "s.toml").write_text(text)
+    return read_study(tmp_path / "s.toml").runs
+
+
+def test_seeds_and_a_grid_are_every_combination(tmp_path: Path) -> None:
+    runs = study_of(
+        tmp_path,
+        "seeds = [3, 5]\n[base]\niterations = 7\n[grid]\nmethod = ['grpo', {name = 'repo_r', "
+        "zeta = 0.1}]\n[grid.optim]\nlr = [1e-4, 0.5]\n[[runs]]\nname = 'a'\n"
+        "[[runs]]\nname = 'b'\nsampling = {prompts = 4}\n",
+    )
+    assert list(runs)[:4] == ["a-grpo-lr0.0001-3", "a-grpo-lr0.5-3", "a-repo_r-lr0.0001-3",
+                              "a-repo_r-lr0.5-3"]  # fmt: skip
+    assert list(runs)[8] == "a-grpo-lr0.0001-5"  # seed after seed
+    found = {(c.sampling.prompts, str(c.method), c.optim.lr, c.seed) for c in runs.values()}
+    assert len(found) == len(runs) == 2 * 2 * 2 * 2
+    assert {prompts for prompts, *_ in found} == {4, 32}
+    assert {lr for *_, lr, _ in found} == {1e-4, 0.5}
+    assert {seed for *_, seed in found} == {3, 5}
+    assert all(config.iterations == 7 for config in runs.values())
+    assert runs["b-repo_r-lr0.5-5"].method == [{"name": "repo_r", "zeta": 0.1}]
+
+
+def test_a_grid_or_seeds_alone_are_a_study(tmp_path: Path) -> None:
+    assert list(study_of(tmp_path, "seeds = [0, 1]\n")) == ["run-0", "run-1"]
+    text = "[grid]\n'optim.betas' = [[0.9, 0.95], [0.9, 0.999]]\nadvantage = ['grpo', 'rloo']\n"
+    runs = study_of(tmp_path, text)
+    assert [(c.optim.betas, c.advantage) for c in runs.values()] == [
+        ((0.9, 0.95), "grpo"), ((0.9, 0.95), "rloo"), ((0.9, 0.999), "grpo"), ((0.9, 0.999), "rloo")
+    ]  # fmt: skip
+    runs = study_of(tmp_path, "[grid]\nmodel = ['m/a b', 'm/a:b']\n")
+    assert list(runs) == ["model1", "model2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("seeds = []", "seeds must be a list of different whole numbers from 0"),
+        ("seeds = [1, 1]", "seeds must be a list of different whole numbers from 0"),
+        ("seeds = [-1]", "seeds must be a list of different whole numbers from 0"),
+        ("seeds = [true]", "seeds must be a list of different whole numbers from 0"),
+        ("seeds = 3", "got 3"),
+        ("seeds = [0]\n[base]\nseed = 1", "seed is set, and the study has seeds"),
+        ("seeds = [0]\n[grid]\nseed = [1]", "seed is set, and the study has seeds"),
+        ("[grid]\n", "grid is a table of lists"),
+        ("[grid]\nlr = 3", "grid.lr is a list of the values to try, got 3"),
+        ("[grid]\noptim = {lr = []}", "grid.optim.lr is a list of the values to try, got []"),
+        ("[grid]\nlr = [1]", "run 'lr1': unknown key 'lr'"),
+        ("[grid]\n'optim.lr' = [-1.0]", "run 'lr-1.0': optim.lr must be above 0, got -1.0"),
+        ("[grid]\n'optim.lr' = [1.0]\n[[runs]]\nname = 'a'\noptim = {lr = 2.0}",
+         "run 'a': optim.lr is set, and the grid varies it"),
+        ("[[runs]]\nname = 'a-b'\n[[runs]]\nname = 'a'\n[grid]\nmodel = ['b', 'b-b']",
+         "two runs are named 'a-b-b'"),
+        ("seeds = [0]\nbase = 3", "base is a table of settings, got 3"),
+        ("title = 'x'", "has no [[runs]], no [grid] and no seeds"),
+        (f"seeds = {list(range(40))}\n[grid]\niterations = {list(range(1, 40))}",
+         "means 1560 runs, more than 1000"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ValueError) as error:
+        study_of(tmp_path, text)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ("method = {name = 'repo_r', zeta_mx = 1}", "Did you mean 'zeta_max'"),
+        ("method = {name = 'clip_cov', ratio = -1.0}", "ratio"),
+        ("method = 'grpoo'", "unknown method 'grpoo'"),
+        ("advantage = 'rlo'", "Did you mean 'rloo'"),
+        ("task = {name = 'target_sum', k_max = 9}", "k_max"),
+        ("task = 'absent.jsonl'", "absent.jsonl"),
+        ("model = './absent'", "no such directory"),
+        ("optim = {epochs = 0}", "optim.epochs must be at least 1, got 0"),
+        ("sampling = {rollout = 3}", "unknown key 'sampling.rollout'"),
+    ],
+)
+def test_every_run_is_checked_before_the_first_starts(
+    tmp_path: Path, second: str, told: str, capsys: pytest.CaptureFixture
+) -> None:
+    file, output = tmp_path / "s.toml", tmp_path / "out"
+    file.write_text(f"[[runs]]\nname = 'good'\n[[runs]]\nname = 'bad'\n{second}\n")
+    assert main(["study", str(file), "--output", str(output)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"entrostat: error: study {str(file)!r}, run 'bad': ")
+    assert told in error
+    assert error.count("\n") == 1
+    assert not output.exists()
+
+
+def test_a_check_is_made_once_for_equal_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr("entrostat.tasks.make_task", lambda **task: made.append(task))
+    (tmp_path / "s.toml").write_text("seeds = [0, 1, 2]\n[grid]\n'optim.lr' = [0.1, 0.2]\n")
+    check_runs(read_study(tmp_path / "s.toml"), "s.toml")
+    assert len(made) == 1
+
+
+def test_a_file_that_a_study_writes_beside_is_not_a_planted_link_s(tmp_path: Path) -> None:
+    from entrostat.study.runner import _no_link
+
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "a.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError), open(tmp_path / "a.log", "ab", opener=_no_link):
+        pass
+    with open(tmp_path / "b.log", "ab", opener=_no_link) as file:
+        file.write(b"text")
+    assert (tmp_path / "b.log").read_bytes() == b"text"
+
+
+def test_reading_a_study_does_not_load_torch() -> None:
+    code = (
+        "import sys, entrostat.study.runner; from entrostat.study.file import read_study\n"
+        f"read_study({str(RECIPES / 'demo.toml')!r})\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
+from entrostat.cli import main
+from entrostat.config import apply_open_flags, take_open_flags
 from entrostat.tasks.gym import is_arithmetic, is_not_code
 from entrostat.tasks.jsonl import final_answer, grade_contains, grade_exact, grade_number
 from entrostat.tasks.target_sum import TargetSum, demonstration
@@ -67,16 +72,75 @@ def test_demonstrations_are_right_or_one_digit_off(seed: int) -> None:
 
 
 def test_graders() -> None:
-    assert final_answer("so <answer>1</answer> no, <answer> 2 </answer> done") == "2"
     assert grade_exact(" 42\n", "42") == 1
     assert grade_exact("42.", "42") == 0
     assert grade_contains("it is Paris, I think", "Paris") == 1
-    assert grade_number("3 apples and 4 pears: 7", "7.0") == 1
-    assert grade_number("1,234", "1234") == 1
-    assert grade_number("7 or 8", "7") == 0  # the last number counts
-    assert grade_number("none", "7") == 0
-    assert grade_number("-3", "3") == 0
+    assert grade_contains("it is Paris, I think", " ") == 0  # an empty text is in every answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("so <answer>1</answer> no, <answer> 2 </answer> done", "2"),
+        ("<answer>1</answer> <answer>2", "1"),
+        ("<answer>1</answer> 2</answer>", "1"),
+        ("I write <answer> and then <answer>5</answer>", "5"),
+        ("</answer>1<answer>", "</answer>1<answer>"),
+        (" none\n", "none"),
+    ],
+)
+def test_final_answer(text: str, answer: str) -> None:
+    assert final_answer(text) == answer
+
+
+RIGHT = {
+    "42": r"""42|The answer is 42.|= 42|x=42|**42**|**Answer: 42**|$42$|\boxed{42}|so \boxed{ 42 }.
+        |#### 42|42 km|$42|42%|(42)|\(42\)|42.0|4.2e1|84/2|`42`|3 apples, 39 pears: 42|+42|42,
+        |Answer:42|The total\n42\n|\[ 42 \]|\boxed{42\text{ cm}}|x := 42|40 or 42|41. 42""",
+    "0.75": r"\boxed{\frac{3}{4}}|3/4|.75|$\dfrac{3}{4}$|0.750",
+    "-42": "-42|\u221242|= -42|-84/2",
+    "1234": "1,234|1234|1,234.00",
+}
+WRONG = {
+    # the first two lines are the review's; after them what else is no 42 or none that stands alone
+    "42": r"""4,2|4,,2|10-42|3/42|0x42|\u221242|\u201342|\uff0d42|-42|4 2|42 or 43
+        |10 - 42|10*42|10 * 42|2**42|10 **42|6^42|\uff14\uff12|\u0664\u0662|42x|42km|x_42|f(42)
+        |\sqrt{42}|x^{42}|\frac{3}{42}|(3, 42)|3, 42|!= 42|\u2260 42|x < 42|42\u00b2|42\u00bd|42!
+        |1.42|4.2.42|10/12/42|42.5|42e5|42/7|12 + 42|- 42|-$42|\u00b142|\u221a42|42\pi|42_000
+        |42,\u00ac|42.\u2212|42.!!no|-\u200b42|4\u200b2|\boxed{41}42|none||42 and \boxed{41}
+        |0.42e2x""",
+    "2": r"1/2|\u00bd|-2|2/1/1|2/0|1\frac{1}{2}",
+    "0.75": r"-\frac{3}{4}|2\frac{3}{4}|\frac{3}{0}|0.7500001",
+    "1234": "12,34|1,2345|1234,5|1,,234",
+    "12": "12, as in step 3",  # the last number is 3
+}
+
+
+@pytest.mark.parametrize(("accepted", "table"), [(1, RIGHT), (0, WRONG)])
+def test_numbers_are_strict(accepted: float, table: dict[str, str]) -> None:
+    for answer, texts in table.items():
+        for text in texts.split("|"):
+            text = re.sub(r"\\u([0-9a-f]{4})|\\n(?!e)", _character, text.removesuffix("\n        "))
+            assert grade_number(text, answer) == accepted, (text, answer)
     assert grade_number("9" * 5000, "9") == 0
+
+
+def _character(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else "\n"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<answer>", "</answer>", "<answer>1", "9", "1,", "1/", "\\boxed{", "\\frac{1}{", "-", "*"],
+)
+def test_graders_are_linear(piece: str) -> None:
+    """400 KB a text; what was there before took 75 s for 80 KB of unclosed tags."""
+    text = piece * (400_000 // len(piece))
+    began = time.process_time()
+    for ending in ("", "</answer>", "1"):
+        for grader in (grade_exact, grade_contains, grade_number):
+            grader(text + ending, "1")
+    assert time.process_time() - began < 15
 
 
 def write(path: Path, *rows: object) -> str:
@@ -107,6 +171,27 @@ def test_jsonl_task(tmp_path: Path) -> None:
         ([{"prompt": "a", "answer": "b"}], {"grader": "number"}, "line 1: grader 'number' needs"),
         ([{"prompt": "a", "answer": "b"}], {"test": 1.0}, r"test must be in \[0, 1\)"),
         ([{"prompt": "a", "answer": "b"}], {"gradr": "exact"}, "Did you mean 'grader'"),
+        (
+            [{"prompt": "a", "answer": " "}],
+            {"grader": "contains"},
+            "line 1: grader 'contains'",
+        ),
+        ([{"prompt": "a", "answer": "4_2"}], {"grader": "number"}, "needs a number, got '4_2'"),
+        ([{"q": "a", "answer": "b"}], {}, "its columns: q, answer. Name another .*fields.prompt"),
+        (
+            [{"prompt": "a", "answer": "b"}],
+            {"fields": {"answer": "solution"}},
+            "line 1 needs an answer .* under 'solution'; its columns: prompt, answer",
+        ),
+        ([{"prompt": "a", "answer": "b"}], {"fields": {"anser": "b"}}, "Did you mean 'answer'"),
+        ([{"prompt": "a", "answer": "b"}], {"fields": "answer"}, "fields is a table, got 'answer'"),
+        ([{"prompt": "a", "answer": "b"}], {"grader": "math:no"}, "math has no function 'no'"),
+        (
+            [{"prompt": "a", "answer": "b"}],
+            {"grader": "math:gamma"},
+            r"must take \(response, ",
+        ),
+        ([{"prompt": [{"role": "system", "content": "a"}], "answer": "b"}], {}, "needs a prompt"),
     ],
 )
 def test_bad_jsonl(tmp_path: Path, rows: list, params: dict, match: str) -> None:
@@ -185,6 +270,7 @@ def test_literal_lists_are_not_code() -> None:
         ("gym:chain_summ", r"Did you mean 'chain_sum'\?"),
         ("no_such_module:Task", "no module 'no_such_module'"),
         ("json:Tusk", "json has no class 'Tusk'"),
+        ("json:JSONDecode", r"no class 'JSONDecode'. Did you mean 'JSONDecoder'\?"),
     ],
 )
 def test_unknown_tasks(name: str, match: str) -> None:
@@ -227,7 +313,11 @@ def test_a_class_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("class Mine(:", "importing it raised SyntaxError"),
         ("import nothing_of_that_name", "importing it raised ModuleNotFoundError"),
         ("Mine = 3", "has no class 'Mine'"),
-        ("class Mine:\n    def __init__(self): raise KeyError('x')", "making it raised KeyError"),
+        (
+            "from entrostat.tasks.target_sum import TargetSum\n"
+            "class Mine(TargetSum):\n    def __init__(self): raise KeyError('x')",
+            "making it raised KeyError",
+        ),
         ("class Mine: pass", "has no 'name'"),
         (
             "from entrostat.tasks.target_sum import TargetSum\n"
@@ -273,3 +363,157 @@ def test_an_answer_that_no_number_equals(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.jsonl", {"prompt": "a", "answer": float("nan")})
     with pytest.raises(ValueError, match="line 1: grader 'number' needs a number"):
         es.make_task(path, grader="number")
+
+
+def test_nothing_is_called_before_it_is_seen_to_be_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TOML file's `name = "os:system"`, `command = ...` ran the command."""
+    (tmp_path / "callable_module.py").write_text(
+        "def build(seed=0): open('called', 'w')\n"
+        "class Meta(type):\n    def __call__(cls, **k): open('called', 'w')\n"
+        "class NoTask(metaclass=Meta):\n    name = 'x'\n    splits = ('train',)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name, match in (
+        ("os:system", r"os has no class 'system' \(it is a builtin_function_or_method\)"),
+        ("callable_module:build", "has no class 'build'"),
+        (
+            "subprocess:Popen",
+            "has no 'name', 'splits', 'max_new_tokens', 'size', 'example', 'score'",
+        ),
+        ("callable_module:NoTask", "has no 'max_new_tokens', 'size', 'example', 'score'; see"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            es.make_task(name, command="touch called", args="touch called")
+    assert not (tmp_path / "called").exists()
+
+
+def test_columns_of_other_names_and_graders_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"{i}+1="}],
+            "reward_model": {"ground_truth": i + 1, "style": "rule"},
+            "solution": str(i + 1),
+        }
+        for i in range(10)
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "sums.parquet")
+    (tmp_path / "own_grader.py").write_text(
+        "def grade(response, answer): return len(response) == int(answer)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for file in (write(tmp_path / "sums.jsonl", *rows), str(tmp_path / "sums.parquet")):
+        for column in ("solution", "reward_model.ground_truth"):
+            task = es.make_task(file, fields={"answer": column}, grader="number")
+            assert (task.size("train"), task.size("test")) == (9, 1)
+            assert task.example(3, "train") == es.Example("3+1=", "4")
+        with pytest.raises(ValueError, match=r"(line|row) 1 needs an answer .*columns: prompt"):
+            es.make_task(file)
+        task = es.make_task(file, fields={"answer": "solution"}, grader="own_grader:grade")
+        assert task.score("four", task.example(3, "train")) == 1
+        assert task.score("three", task.example(3, "train")) == 0
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match=r"bad.parquet'?: cannot read it"):
+        es.make_task(str(tmp_path / "bad.parquet"))
+
+
+TRUSTED = """
+from entrostat.tasks.target_sum import TargetSum
+open("imported", "a").write("x")
+class Mine(TargetSum): pass
+def grade(response, answer): return 1.0
+"""
+OWN_METHOD = "[base]\niterations=1\n[[runs]]\nname='a'\nmethod=['grpo', {name='file_code:m'}]\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "text", "key"),
+    [
+        (["train", "--config"], "c.toml", "task = 'file_code:Mine'", "task"),
+        (["train", "--config"], "c.toml", "[task]\nname='file_code:Mine'", "task"),
+        (["train", "--config"], "c.toml", "method='file_code:m'", "method"),
+        (["train", "--config"], "c.toml", "method=['grpo', 'file_code:m']", "method 2"),
+        (
+            ["train", "--method.low", "1", "--config"], "c.toml",
+            "method=['grpo', {name='file_code:m'}]", "method 2",
+        ),
+        (
+            ["train", "--config"], "c.toml",
+            "[task]\nname='a.jsonl'\ngrader='file_code:grade'", "task.grader",
+        ),
+        (["train", "--resume"], "config.toml", "task='file_code:Mine'", "task"),
+        (["study"], "s.toml", "[base]\ntask='file_code:Mine'\n[[runs]]\nname='a'", "task"),
+        (["study"], "s.toml", OWN_METHOD, "method 2"),
+        (
+            ["verl-config"], "r.verl.toml",
+            "[objective]\nmethod='file_code:m'\n[overrides]\n", "method",
+        ),
+    ],
+)  # fmt: skip
+def test_code_that_a_file_names_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
+    words: list[str], file: str, text: str, key: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file_code.py").write_text(TRUSTED)
+    (tmp_path / file).write_text(text)
+    assert main([*words, "." if file == "config.toml" else file]) == 2
+    error = capsys.readouterr().err
+    assert re.search(rf"{key} = 'file_code:\w+' is code outside entrostat", error)
+    assert "--trust-code" in error
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--trust-code"], "task='file_code:Mine'"),
+        (["--task", "file_code:Mine"], "iterations=1"),
+        (["--task", "file_code:Mine"], "task='os:system'"),
+        (["--task.name", "file_code:Mine"], "[task]\nname='os:system'"),
+    ],
+)
+def test_code_that_the_user_names_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
+    words: list[str], text: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "file_code", raising=False)
+    (tmp_path / "file_code.py").write_text(TRUSTED)
+    (tmp_path / "c.toml").write_text(text)
+    assert main(["train", "--config", "c.toml", *words, "--device", "abacus"]) == 2
+    assert "device must be" in capsys.readouterr().err
+
+
+def test_fields_on_the_command_line() -> None:
+    words = ["--task", "a.jsonl", "--task.fields.answer", "solution", "--task.fields.prompt=q"]
+    _, flags = take_open_flags(words)
+    task = apply_open_flags({}, flags)["task"]
+    assert task == {"name": "a.jsonl", "fields": {"answer": "solution", "prompt": "q"}}
+    with pytest.raises(ValueError, match=r"task.fields is a table, got 'x'"):
+        apply_open_flags({"task": {"name": "a", "fields": "x"}}, flags[1:])
+
+
+def test_the_list_of_tasks(capsys: pytest.CaptureFixture) -> None:
+    assert main(["tasks"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for name in ("target_sum", "words", "arithmetic", "gym:NAME", "FILE.jsonl", "MODULE:CLASS"):
+        assert name in out
+    for option in ("k_max = 6", "operation = 'both'", "test = 0.1", "fields.answer = 'answer'"):
+        assert option in out
+    assert main(["tasks", "gym:countdown"]) == 0
+    assert "max_numbers = 6" in capsys.readouterr().out
+    assert main(["tasks", "arithmetik"]) == 2
+    assert "Did you mean 'arithmetic'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    out = capsys.readouterr().out
+    assert "entrostat tasks" in out
+    assert "--task.fields.answer" in out
+    assert "--trust-code" in out

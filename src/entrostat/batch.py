@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from .whole import Ranks, Whole
 
 _PER_TOKEN = (
     "logp",
@@ -21,6 +24,7 @@ _PER_TOKEN = (
     "sum_p2",
     "sum_p2_logp",
     "process_rewards",
+    "correction",
     "edited",
 )
 
@@ -49,8 +53,17 @@ class TokenBatch:
         sum_p2: [B, T] float. Sum over the vocabulary of pi^2.
         sum_p2_logp: [B, T] float. Sum over the vocabulary of pi^2 log pi.
         process_rewards: [B, T] float. Reward of each token, from a model of its own (PRIME).
+        correction: [B, T] float. Factor on the policy term, for a sampler whose log-probs are not
+            the old policy's (importance sampling); None: 1.
         edited: [B, T] bool. Tokens whose advantage a method moved away from the estimator's;
             `Objective.prepare` says so, and only figures read it. None: no token.
+        idle: [B] bool. Rollouts that have no part in the policy term, because their group has no
+            signal; penalties act on them as on all. Methods never see their tokens. None: none.
+        rollout: [B] int64. Who each rollout is, wherever it lies: random choices and the order of
+            sums go by it. None numbers the rows that have a token, in one process.
+        ranks: the processes over which the minibatch lies. What is planned on this batch is then
+            planned on the rows of all, every rank making the same calls; a slice is part of what
+            all ranks slice.
 
     Raises:
         ValueError: a shape does not fit; the message names the argument.
@@ -68,7 +81,11 @@ class TokenBatch:
     sum_p2: Tensor | None = None
     sum_p2_logp: Tensor | None = None
     process_rewards: Tensor | None = None
+    correction: Tensor | None = None
     edited: Tensor | None = None
+    idle: Tensor | None = None
+    rollout: Tensor | None = None
+    ranks: Ranks = Ranks()  # noqa: RUF009 (it has no state)
 
     def __post_init__(self) -> None:
         if self.mask.ndim != 2:
@@ -80,7 +97,7 @@ class TokenBatch:
     def _admit(self, name: str) -> None:
         """Check one field's shape and blank its masked entries."""
         value = getattr(self, name)
-        if value is None or name == "mask":
+        if value is None or name in ("mask", "ranks"):
             return
         B, T = self.mask.shape
         shapes: list[tuple[int, ...]] = [(B, T) if name in _PER_TOKEN else (B,)]
@@ -91,6 +108,8 @@ class TokenBatch:
             raise ValueError(f"TokenBatch: {name} must be {wanted}, got {list(value.shape)}")
         if name == "edited":
             self.edited = value.to(torch.bool) & self.mask
+        elif name == "idle":
+            self.idle = value.to(torch.bool)
         elif value.ndim == 2:
             setattr(self, name, torch.where(self.mask, value, 0))
 
@@ -107,6 +126,23 @@ class TokenBatch:
         """[B] int64: trained tokens of each sequence."""
         return self.mask.sum(-1)
 
+    @cached_property
+    def whole(self) -> Whole:
+        """What may be asked of the whole minibatch, of which these rows may be one rank's."""
+        return Whole(self.mask, self.rollout, self.ranks)
+
+    @property
+    def policy_mask(self) -> Tensor:
+        """[B, T] bool: the tokens of the policy term, those at mask 1 of rollouts not idle."""
+        return self.mask if self.idle is None else self.mask & ~self.idle.unsqueeze(-1)
+
+    def without_idle(self) -> TokenBatch:
+        """The batch, of the same shape, in which idle rollouts have no token."""
+        if self.idle is None:
+            return self
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return TokenBatch(**values | {"mask": self.policy_mask, "idle": None})
+
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with some fields changed; the others keep their gradient, under no_grad too."""
         new = copy.copy(self)
@@ -115,6 +151,8 @@ class TokenBatch:
                 raise TypeError(f"TokenBatch.replace: cannot change {name!r}")
             setattr(new, name, value)
             new._admit(name)
+        if changes.keys() & {"rollout", "ranks"}:
+            new.__dict__.pop("whole", None)
         return new
 
 
@@ -128,7 +166,8 @@ class Terms:
     Args:
         advantage: [B, T] float.
         scale: [B, T] float. Share of a token in the aggregated loss: loss = sum(scale * per_token).
-        count: [] float. N of the minibatch that was planned (at least 1).
+            Over the tokens of the policy term; of an idle rollout that over all sampled tokens.
+        count: [] float. N, the policy term's tokens in the minibatch planned (at least 1).
         weight: [B, T] float. Factor on the surrogate's loss.
         ratio_min: [B, T] float. Lower clip bound of the ratio (1 - low); -inf for none.
         ratio_max: [B, T] float. Upper clip bound of the ratio (1 + high); inf for none.
@@ -143,6 +182,8 @@ class Terms:
             tokens sampled from the old policy estimates KL(pi_old || pi) without bias.
         ref_kl_form: estimator of the reference KL: "k1", "k2" or "k3".
         figures: what methods found out about the minibatch while planning, [] tensors to log.
+        sampled: [] float. Tokens in the minibatch with those of idle rollouts; None: `count`.
+        overall: [B, T] float. Share of a token in the aggregation over these; None: `scale`.
     """
 
     advantage: Tensor
@@ -160,6 +201,8 @@ class Terms:
     abs_kl_form: Literal["abs", "k3"] = "abs"
     ref_kl_form: Literal["k1", "k2", "k3"] = "k3"
     figures: dict[str, Tensor] = field(default_factory=dict)
+    sampled: Tensor | None = None
+    overall: Tensor | None = None
 
     def __getitem__(self, rows: slice | Tensor) -> Terms:
         """The terms of some rows; `count` stays that of the whole minibatch."""
@@ -174,13 +217,25 @@ class Terms:
         return replace(self, frozen=tokens if self.frozen is None else self.frozen | tokens)
 
     def add_entropy(self, coefficient: float) -> Terms:
-        """A copy with `coefficient` times the mean entropy of the N tokens taken off the loss.
+        """A copy with `coefficient` times the mean entropy of all sampled tokens off the loss.
 
         The mean over tokens whatever the aggregation: that is how the bonus is defined.
         """
-        share = self.count * self.scale  # the aggregation's factor over that of the mean
+        # the aggregation's factor over that of the mean
+        share = (self.count if self.sampled is None else self.sampled) * self.scale
         each = torch.where(self.scale > 0, coefficient / torch.where(share > 0, share, 1), 0)
         return replace(self, entropy=each if self.entropy is None else self.entropy + each)
+
+    def add_ref_kl(self, coefficient: float, form: Literal["k1", "k2", "k3"]) -> Terms:
+        """A copy with `coefficient` times the KL to the reference, over all sampled tokens.
+
+        Aggregated as the policy term is.
+        """
+        inside = self.scale > 0
+        each = coefficient * inside.to(self.scale.dtype)
+        if self.overall is not None:
+            each = each * self.overall / torch.where(inside, self.scale, 1)
+        return replace(self, ref_kl=each, ref_kl_form=form)
 
 
 def _take(data: TokenBatch | Terms, rows: slice | Tensor) -> dict[str, Any]:

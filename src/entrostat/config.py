@@ -42,6 +42,8 @@ class Sampling:
     """Sequences generated at once."""
     stop: tuple[str, ...] | None = None
     """Texts that end a rollout, as eos does; None asks the task, none at all turns its own off."""
+    measure: bool = True
+    """Measure the old policy in a pass of its own; false takes what the sampler saw (float32)."""
 
 
 @dataclass
@@ -132,6 +134,18 @@ class Analyze:
 
 
 @dataclass
+class Scoring:
+    """Scorers of others, in processes of their own: reasoning-gym's, MODULE:FUNCTION graders."""
+
+    timeout: float = 10.0
+    """Seconds for an answer; one that takes longer scores 0 and is counted (`reward/failed`)."""
+    workers: int = 0
+    """Processes; 0 takes one a processor, at most 16."""
+    memory: int = 2048
+    """MiB that such a process may take (Linux); an answer that takes more scores 0."""
+
+
+@dataclass
 class Save:
     """What is written."""
 
@@ -155,8 +169,8 @@ class TrainConfig:
     advantage: str | None = None
     """Advantage estimator; None takes that of the method's recipe."""
     task: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=lambda: {"name": "target_sum"})
-    """The task's name and parameters: target_sum, words, arithmetic, gym:NAME, FILE.jsonl or
-    MODULE:CLASS."""
+    """The task's name and parameters: target_sum, words, arithmetic, gym:NAME, FILE.jsonl,
+    FILE.parquet or MODULE:CLASS; `entrostat tasks` lists their parameters."""
     model: str = TINY
     """A directory, a Hugging Face name, or a name of `entrostat model`: "tiny" ships with it."""
     iterations: int = 150
@@ -182,6 +196,7 @@ class TrainConfig:
     lora: Lora = field(default_factory=Lora)
     eval: Evaluation = field(default_factory=Evaluation)
     analyze: Analyze = field(default_factory=Analyze)
+    scoring: Scoring = field(default_factory=Scoring)
     save: Save = field(default_factory=Save)
 
     def validate(self) -> TrainConfig:
@@ -196,13 +211,23 @@ class TrainConfig:
             ("sampling.batch", 1), ("optim.epochs", 1), ("optim.minibatches", 1),
             ("optim.micro_batch", 1), ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
-            ("analyze.every", 0),
+            ("analyze.every", 0), ("scoring.workers", 0), ("scoring.memory", 64),
             ("save.checkpoint_every", 0), ("save.checkpoints", 0), ("save.rollouts_every", 0),
         ):  # fmt: skip
             value = self._get(key)
             if value is not None and value < low:
                 raise ValueError(f"{key} must be at least {low}, got {value}")
-        for key in ("sampling.temperature", "optim.lr", "optim.clip", "save.checkpoint_minutes"):
+            if value is not None and value > (most := _MOST.get(key, 2**31 - 1)):
+                raise ValueError(f"{key} must be at most {most}, got {value}")
+        if self.sampling.prompts * self.sampling.rollouts > 10**6:
+            raise ValueError(
+                f"sampling: {self.sampling.prompts} prompts of {self.sampling.rollouts} rollouts "
+                "are more than a million an iteration; lower one of them"
+            )
+        for key in (
+            "sampling.temperature", "optim.lr", "optim.clip", "save.checkpoint_minutes",
+            "scoring.timeout",
+        ):  # fmt: skip
             value = self._get(key)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{key} must be above 0, got {value}")
@@ -210,8 +235,6 @@ class TrainConfig:
             raise ValueError(f"optim.betas must be in [0, 1), got {self.optim.betas}")
         if not 0 <= self.optim.lr_min <= 1:
             raise ValueError(f"optim.lr_min must be in [0, 1], got {self.optim.lr_min}")
-        if self.seed >= 2**32:
-            raise ValueError(f"seed must be below 2^32, got {self.seed}")
         if not 0 < self.sampling.top_p <= 1:
             raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
         if self.sampling.stop is not None and "" in self.sampling.stop:
@@ -224,6 +247,12 @@ class TrainConfig:
                 raise ValueError(f"method: each is a name or a table with a name, got {entry!r}")
         if not isinstance(self.task.get("name"), str):
             raise ValueError("task needs a name")
+        for key, text in (("model", self.model), ("output", self.output)):
+            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise ValueError(
+                    f"{key} {text!r} is no UTF-8, which config.toml is written in; rename it, or "
+                    "link to it by another name"
+                )
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
         return self
@@ -267,6 +296,13 @@ class TrainConfig:
         return tomli_w.dumps(_plain(data))
 
 
+# above, a run would hang or crash where it begins: it is a slip
+_MOST = {
+    "seed": 2**32 - 1, "iterations": 10**9, "threads": 1024, "lora.rank": 2**16,
+    "sampling.prompts": 10**5, "sampling.rollouts": 10**5, "sampling.max_new_tokens": 10**7,
+    "eval.prompts": 10**5, "eval.samples": 10**5, "scoring.workers": 1024,
+}  # fmt: skip
+
 # settings that a run resolves itself, with the value that asks it to
 _OPEN: dict[str, Any] = {
     "optim.lr": None,
@@ -301,11 +337,11 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the keys of `over`, table by table. A task of another name starts afresh."""
+    """`base` with the keys of `over`, table by table; a task or method with a name is whole."""
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
-        fresh = key == "task" and isinstance(value, Mapping) and "name" in value
+        fresh = key in ("task", "method") and isinstance(value, Mapping) and "name" in value
         if isinstance(value, Mapping) and isinstance(old, Mapping) and not fresh:
             out[key] = merge(old, value)
         else:
@@ -431,10 +467,21 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
         elif path == ["task"]:
             task = {"name": text}
         elif path[0] == "task":
-            task[".".join(path[1:])] = _toml_value(text)
+            *tables, key = path[1:]  # --task.fields.answer sets `answer` of the table `fields`
+            table: dict[str, Any] = task
+            for name in tables:
+                table[name] = dict(_table(table.get(name, {}), f"task.{name}"))
+                table = table[name]
+            table[key] = _toml_value(text)
         else:
             _set_parameter(methods, path[1:], _toml_value(text))
     return {**data, "method": methods, "task": task}
+
+
+def _table(value: Any, key: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} is a table, got {value!r}")
+    return value
 
 
 def _set_parameter(methods: list[Any], path: list[str], value: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .batch import Terms, TokenBatch, at_least_float32
+from .whole import Whole, row_sums
 
 MAX_LOG_RATIO = 60.0
 
@@ -19,22 +20,27 @@ Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_n
 
 
 def aggregation_scale(
-    mask: Tensor, aggregation: Aggregation, dtype: torch.dtype, max_length: int | None = None
+    mask: Tensor,
+    aggregation: Aggregation,
+    dtype: torch.dtype,
+    max_length: int | None = None,
+    whole: Whole | None = None,
 ) -> Tensor:
     """[B, T]: what one token's loss counts for; the aggregated loss is sum(scale * per_token).
 
     token_mean: 1/N (DAPO). seq_mean_token_mean: 1/(B' len_i), the mean over sequences of their
     means (GRPO, GSPO). seq_mean_token_sum_norm: 1/(B' max_length), Dr. GRPO, where max_length is a
-    constant (the mask's width T when None). B' counts the sequences that have a token.
+    constant (the mask's width T when None). B' counts the sequences that have a token. N, B' and T
+    are those of `whole`, where these rows are one rank's.
     """
+    whole = Whole(mask) if whole is None else whole
     m = mask.to(dtype)
-    lengths = m.sum(-1, keepdim=True)  # [B, 1]
-    sequences = (lengths > 0).sum().clamp(min=1)
     if aggregation == "token_mean":
-        return m / m.sum().clamp(min=1)
+        return m / max(1, whole.tokens)
+    sequences = max(1, whole.sequences)
     if aggregation == "seq_mean_token_mean":
-        return m / lengths.clamp(min=1) / sequences
-    return m / (max_length or mask.shape[-1]) / sequences
+        return m / m.sum(-1, keepdim=True).clamp(min=1) / sequences
+    return m / (max_length or whole.width) / sequences
 
 
 def importance_ratio(batch: TokenBatch, terms: Terms, lp: Tensor | None = None) -> Tensor | None:
@@ -50,14 +56,15 @@ def importance_ratio(batch: TokenBatch, terms: Terms, lp: Tensor | None = None) 
     lp = at_least_float32(batch.logp) if lp is None else lp
     delta = lp - at_least_float32(batch.old_logp).detach()
     if terms.ratio == "sequence":
-        mean = delta.sum(-1, keepdim=True) / batch.lengths.clamp(min=1).unsqueeze(-1)
-        return mean.detach().clamp(max=MAX_LOG_RATIO).exp() * (lp - lp.detach()).exp()
+        mean = row_sums(delta.detach()) / batch.lengths.clamp(min=1)
+        mean = mean.to(delta.dtype).unsqueeze(-1)
+        return mean.clamp(max=MAX_LOG_RATIO).exp() * (lp - lp.detach()).exp()
     # exp overflows above 88; a ratio of e^60 is as hopeless, but finite
     return delta.clamp(max=MAX_LOG_RATIO).exp()
 
 
 def clipped(batch: TokenBatch, terms: Terms) -> Tensor:
-    """[B, T] bool: tokens that the surrogate's clip leaves without gradient; False at mask 0.
+    """[B, T] bool: tokens of the policy term that the surrogate's clip leaves without gradient.
 
     A > 0 and r > ratio_max, A < 0 and r < ratio_min, or A < 0 and r above the dual clip.
     """
@@ -68,7 +75,7 @@ def clipped(batch: TokenBatch, terms: Terms) -> Tensor:
     cut = ((A > 0) & (ratio > terms.ratio_max)) | ((A < 0) & (ratio < terms.ratio_min))
     if terms.dual is not None:
         cut = cut | ((A < 0) & (ratio > terms.dual))
-    return cut & batch.mask
+    return cut & batch.policy_mask
 
 
 def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -77,9 +84,11 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
     Both are 0 at mask 0.
 
     per_token = weight * clipped policy loss + abs_kl KL(lp0, lp) - entropy H + ref_kl KL(lp, ref);
-    `frozen` detaches the first part.
+    `frozen` detaches the first part, which `batch.correction` multiplies. Of an idle rollout's
+    tokens the last two are left.
     Gradients flow into `batch.logp` and `batch.entropy` only.
     """
+    live = batch.policy_mask
     lp = at_least_float32(batch.logp)  # once: gradients meet in this precision
     A = terms.advantage
     ratio = importance_ratio(batch, terms, lp)
@@ -90,13 +99,17 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
         if terms.dual is not None:
             policy = torch.where(A < 0, policy.clamp(max=-terms.dual * A), policy)
     per_token = terms.weight * policy
+    if batch.correction is not None:
+        per_token = per_token * batch.correction.detach()
     if terms.frozen is not None:
         per_token = torch.where(terms.frozen, per_token.detach(), per_token)
-    policy = torch.where(batch.mask, per_token.detach(), 0)
+    policy = torch.where(live, per_token.detach(), 0)
     if terms.abs_kl is not None:
         # the old policy sampled the tokens: of KL(old || pi) it is log pi - log old
         log_ratio = lp - at_least_float32(batch.old_logp).detach()
         per_token = per_token + terms.abs_kl * _kl(log_ratio, terms.abs_kl_form)
+    if batch.idle is not None:
+        per_token = torch.where(live, per_token, 0)
     if terms.entropy is not None:
         if batch.entropy is None:
             raise ValueError(missing("the entropy bonus", "entropy"))
@@ -137,8 +150,8 @@ class LossOutput:
         loss: [] scalar with gradient; sums over micro-batches of one plan give the whole's.
         per_token: [B, T] loss of each token before aggregation, 0 at mask 0.
         terms: the terms used.
-        metrics: [] tensors without gradient, means over the planned minibatch's N tokens; those of
-            micro-batches add up.
+        metrics: [] tensors without gradient, means over the planned minibatch's N tokens (`kl/ref`
+            over all sampled tokens); those of micro-batches add up.
     """
 
     loss: Tensor
@@ -159,23 +172,28 @@ def loss_metrics(
         policy: [B, T] the policy part of the loss of each token, detached.
         ratio: [B, T] or None, as `surrogate` returns it.
     """
+    live = batch.policy_mask
     out = {"loss/policy": (policy * terms.scale).sum()}
-    out["terms/weight"] = torch.where(batch.mask, terms.weight, 0).sum() / terms.count
+    out["terms/weight"] = torch.where(live, terms.weight, 0).sum() / terms.count
     if terms.frozen is not None:
         out["terms/frozen"] = terms.frozen.sum() / terms.count
     if terms.abs_kl is not None:
         out["terms/penalised"] = (terms.abs_kl != 0).sum() / terms.count
+    if terms.ref_kl is not None and batch.ref_logp is not None:
+        # k3 of KL(policy || reference), whatever estimator the penalty uses
+        gap = at_least_float32(batch.ref_logp) - at_least_float32(batch.logp).detach()
+        sampled = terms.count if terms.sampled is None else terms.sampled
+        out["kl/ref"] = _kl(gap, "k3").sum() / sampled
     if ratio is not None:
         delta = (at_least_float32(batch.logp) - at_least_float32(batch.old_logp)).detach()
-        delta = delta.clamp(max=MAX_LOG_RATIO)
         above = (ratio > terms.ratio_max) & (terms.advantage > 0)
         below = (ratio < terms.ratio_min) & (terms.advantage < 0)
-        out["clip/high"] = (above & batch.mask).sum() / terms.count
-        out["clip/low"] = (below & batch.mask).sum() / terms.count
+        out["clip/high"] = (above & live).sum() / terms.count
+        out["clip/low"] = (below & live).sum() / terms.count
         if terms.dual is not None:
             dual = (ratio > terms.dual) & (terms.advantage < 0)
-            out["clip/dual"] = (dual & batch.mask).sum() / terms.count
-        out["ratio/mean"] = torch.where(batch.mask, ratio, 0).sum() / terms.count
+            out["clip/dual"] = (dual & live).sum() / terms.count
+        out["ratio/mean"] = torch.where(live, ratio, 0).sum() / terms.count
         # k3 of KL(old || new): its mean over tokens sampled from the old policy
-        out["kl/old_new"] = (delta.expm1() - delta).sum() / terms.count
+        out["kl/old_new"] = torch.where(live, _kl(delta, "k3"), 0).sum() / terms.count
     return out

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from .loss import (
     surrogate,
 )
 from .method import Method, MethodSpec, resolve
+from .method.checks import returned
 
 
 class Objective:
@@ -85,6 +86,11 @@ class Objective:
         plans = [m for m in self.methods if type(m).plan is not Method.plan]
         return any(method.reads_current for method in plans)
 
+    @property
+    def penalises(self) -> bool:
+        """Whether rollouts of groups without a signal matter: a penalty acts on their tokens."""
+        return any(method.penalises for method in self.methods)
+
     def check_host(self, host: str, fields: Iterable[str], updates: int = 1) -> None:
         """Refuse, before the run, what a host cannot supply.
 
@@ -132,8 +138,9 @@ class Objective:
     def outcome_advantages(self, batch: TokenBatch) -> TokenBatch:
         """The batch with advantages [B] from its rewards and groups, before any edit of these.
 
-        Methods that shape rewards have done so in what is returned. A host that drops groups whose
-        advantages are all 0 does so between this and `prepare`.
+        Methods that shape rewards have done so in what is returned. A host marks groups whose
+        advantages are all 0 as `idle` between this and `prepare`; where nothing `penalises`, it may
+        drop them.
 
         Raises:
             ValueError: no rewards or groups; a group of one where the estimator compares.
@@ -147,33 +154,56 @@ class Objective:
         for name, method, state in self._chain():
             if type(method).shape is not Method.shape:
                 self._check_fields(name, method, batch)
-                batch = _returned(method.shape(batch, state), batch, f"{name}.shape")
+                batch = returned(method.shape(batch, state), batch, batch, f"{name}.shape")
         assert batch.rewards is not None
         assert batch.group is not None
-        A = estimate_advantages(self.advantage, batch.rewards, batch.group, batch.lengths)
+        A = self._estimate(batch)
         if batch.rewards is rewards:
             return batch.replace(advantages=A, edited=None)
-        unshaped = estimate_advantages(self.advantage, rewards, batch.group, batch.lengths)
+        unshaped = self._estimate(batch.replace(rewards=rewards))
         before = _per_token(batch.replace(advantages=unshaped))
         return _note_edits(batch.replace(advantages=A, edited=None), before)
+
+    def _estimate(self, batch: TokenBatch) -> Tensor:
+        """[B]: outcome advantages, from a few numbers of each rollout of the whole."""
+        assert batch.rewards is not None
+        assert batch.group is not None
+        numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
+        return estimate_advantages(self.advantage, *numbers)[mine]
 
     @torch.no_grad()
     def prepare(self, batch: TokenBatch) -> TokenBatch:
         """Once a rollout batch: advantages [B, T], float32 or better, edited by the methods.
 
-        Advantages already in the batch ([B] or [B, T]) are taken as they are.
+        Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
+        rollouts become 0, and methods do not see these.
 
         Raises:
             ValueError: a field that a method needs is missing.
         """
         if batch.advantages is None:
             batch = self.outcome_advantages(batch)
+        if batch.idle is None:
+            return self._prepared(batch)
+        rows, A, edited = (~batch.idle).nonzero()[:, 0], torch.zeros_like(_per_token(batch)), None
+        live = batch[rows].replace(idle=None)
+        if live.whole.sequences:  # on some rank
+            part = self._prepared(live)
+            assert part.advantages is not None
+            A[rows] = part.advantages
+            if part.edited is not None:
+                edited = torch.zeros_like(batch.mask)
+                edited[rows] = part.edited
+        return batch.replace(advantages=A, edited=edited)
+
+    def _prepared(self, batch: TokenBatch) -> TokenBatch:
+        """`prepare` of a batch without idle rollouts."""
         batch = batch.replace(advantages=_per_token(batch))
         before = batch.advantages
         assert before is not None
         for name, method, state in self._chain():
             self._check_fields(name, method, batch)
-            batch = _returned(method.prepare(batch, state), batch, f"{name}.prepare")
+            batch = returned(method.prepare(batch, state), batch, batch, f"{name}.prepare")
         return batch if batch.advantages is before else _note_edits(batch, before)
 
     @torch.no_grad()
@@ -181,7 +211,8 @@ class Objective:
         """At every update: the terms, from detached statistics of the whole minibatch.
 
         Args:
-            batch: prepared; the whole minibatch (all micro-batches, all ranks).
+            batch: prepared; the whole minibatch (all micro-batches, all ranks). Methods decide on
+                it without its idle rollouts; penalties are spread over all sampled tokens.
             generator: for random selections; the run's own, so that a resumed run repeats them.
 
         Raises:
@@ -189,26 +220,43 @@ class Objective:
         """
         if batch.advantages is None:
             raise ValueError("Objective.plan: the batch has no advantages; call prepare first")
+        if batch.ranks.world > 1 and generator is None:
+            raise ValueError(
+                "Objective.plan: on several ranks chance needs a generator, in the same state on "
+                "each; pass generator=entrostat.hosts.ranks.shared_generator(seed, step)"
+            )
         batch = batch.replace(
             logp=at_least_float32(batch.logp.detach()),
             entropy=None if batch.entropy is None else at_least_float32(batch.entropy.detach()),
             advantages=_per_token(batch),
         )
+        sampled, batch = batch, batch.without_idle()
         assert batch.advantages is not None
         dtype = batch.advantages.dtype
         one = torch.ones((), dtype=dtype, device=batch.mask.device)
         terms = Terms(
             advantage=batch.advantages,
-            scale=aggregation_scale(batch.mask, self.aggregation, dtype, self.max_length),
-            count=batch.mask.sum().clamp(min=1).to(dtype),
+            scale=self._scale(batch, dtype),
+            count=one * max(1, batch.whole.tokens),
             weight=one.expand(batch.mask.shape),
             ratio_min=(one * -math.inf).expand(batch.mask.shape),
             ratio_max=(one * math.inf).expand(batch.mask.shape),
         )
+        if batch is not sampled:
+            overall = self._scale(sampled, dtype)
+            terms = terms.replace(
+                scale=torch.where(batch.mask, terms.scale, overall), overall=overall,
+                sampled=one * max(1, sampled.whole.tokens),
+            )  # fmt: skip
         for name, method, state in self._chain():
             self._check_fields(name, method, batch)
-            terms = _returned(method.plan(batch, terms, state, generator), terms, f"{name}.plan")
+            planned = method.plan(batch, terms, state, generator)
+            terms = returned(planned, terms, batch, f"{name}.plan")
         return terms
+
+    def _scale(self, batch: TokenBatch, dtype: torch.dtype) -> Tensor:
+        aggregation, whole = self.aggregation, batch.whole
+        return aggregation_scale(batch.mask, aggregation, dtype, self.max_length, whole)
 
     def loss(
         self,
@@ -333,26 +381,6 @@ class Objective:
         for need in method.required():
             if getattr(batch, need) is None:
                 raise ValueError(missing(f"`{name}`", need))
-
-
-_Data = TypeVar("_Data", TokenBatch, Terms)
-
-
-def _returned(value: _Data, given: _Data, hook: str) -> _Data:
-    """What a hook returned, if it can be gone on with."""
-    if not isinstance(value, type(given)):
-        raise ValueError(
-            f"{hook} returned {type(value).__name__}; return the {type(given).__name__} it was "
-            "given, or an edited copy"
-        )
-    if isinstance(value, Terms) and isinstance(given, Terms):
-        for field in ("advantage", "weight", "ratio_min", "ratio_max"):
-            shape = getattr(value, field).shape
-            if shape != given.scale.shape:
-                raise ValueError(
-                    f"{hook}: {field} must be {list(given.scale.shape)}, got {list(shape)}"
-                )
-    return value
 
 
 def _difference(saved: Any, mine: Any) -> str:

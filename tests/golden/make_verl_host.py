@@ -25,7 +25,7 @@ import entrostat as es
 from entrostat.batch import TokenBatch
 from entrostat.hosts.ranks import gather_batch, shared_generator
 from entrostat.hosts.verl.driver import prepare
-from entrostat.hosts.verl.loss import GROUP, MASK, REWARD, ROW, Update, loss, token_batch
+from entrostat.hosts.verl.loss import GROUP, IDLE, MASK, REWARD, ROW, Update, loss, token_batch
 
 B, T, K, STEP = 16, 9, 4, 7
 SEEN = {"entropy": 0.1, "progress": 0.8}  # what the controllers see, twice before the batch
@@ -88,7 +88,7 @@ def case(name: str) -> dict[str, Any]:
         ref_logp=padded["ref_logp"],
     )  # fmt: skip
     real = torch.arange(B + 1) < B
-    ready = prepare(objective, rollouts, real, SEEN["progress"])
+    ready = prepare(objective, rollouts, real, SEEN["progress"]).batch
     prompts = [2 + i % 5 for i in range(B)]
     lengths = INPUTS["lengths"]
 
@@ -107,6 +107,7 @@ def case(name: str) -> dict[str, Any]:
         MASK: response_to_nested(ready.mask[:B].long(), shape),
         REWARD: ready.rewards[:B].double(),
         GROUP: rollouts.group[:B],
+        IDLE: ready.idle[:B].long(),
         ROW: torch.arange(B),
     }
     td = TensorDict(fields, batch_size=B)

@@ -24,7 +24,7 @@ from verl.workers.config import (
 
 import entrostat
 from entrostat.batch import TokenBatch
-from entrostat.hosts.verl.loss import GROUP, MASK, NOTE, REWARD
+from entrostat.hosts.verl.loss import GROUP, IDLE, MASK, NOTE, REWARD
 from entrostat.hosts.verl.settings import PolicyLoss
 from entrostat.hosts.verl.worker import EntropyTrainingWorker
 from entrostat.objective import Objective
@@ -125,6 +125,8 @@ def worker_td(
         REWARD: batch.rewards,
         GROUP: batch.group,
     }
+    if batch.idle is not None:
+        fields[IDLE] = batch.idle.long()
     if batch.ref_logp is not None:
         fields["ref_log_prob"] = nested(batch.ref_logp, lengths)
     td = TensorDict(fields, batch_size=len(batch))

@@ -30,8 +30,11 @@ from torch import Tensor
 
 import entrostat as es
 from entrostat.batch import TokenBatch
+from entrostat.dynamics import online
 from entrostat.hosts.ranks import shared_generator
-from entrostat.hosts.verl.settings import FIELDS, PolicyLoss
+from entrostat.hosts.rollouts import FIELDS
+from entrostat.hosts.verl.loss import PREFIX
+from entrostat.hosts.verl.settings import PolicyLoss
 from entrostat.method import METHODS
 
 B, K, TOLERANCE = 16, 4, 1e-5
@@ -98,8 +101,9 @@ def of_verl(worker: Any, objective: es.Objective, case: Case, batch: TokenBatch,
     tokens = rollouts_td(case.prompts, case.answers)
     td = worker_td(tokens, batch, objective, step=7, epochs=epochs)
     metrics = worker.train_mini_batch(td)["metrics"]
-    last = {key: float(values[-1]) for key, values in metrics.items()}
-    return last["entrostat/loss/total"], seen[-1], last
+    last = {key.removeprefix(PREFIX): float(values[-1]) for key, values in metrics.items()}
+    last = online.figures(last)
+    return last["loss/total"], seen[-1], last
 
 
 def of_torch(model: Any, objective: es.Objective, case: Case, batch: TokenBatch, which: str):
@@ -145,9 +149,9 @@ def test_loss_and_gradient(name: str, which: str, case: Case, pairs: Any) -> Non
     assert FIGURES[name, which][0] < TOLERANCE
     assert FIGURES[name, which][1] < TOLERANCE
     assert max(float(g.abs().max()) for g in reference) > 1e-4  # there was something to compare
-    assert metrics["entrostat/plan/tokens"] == float(case.old.mask.sum())
+    assert metrics["plan/tokens"] == float(case.old.mask.sum())
     again = which == "later" and objective.reads_current
-    assert metrics["entrostat/plan/passes"] == float(again)
+    assert metrics["plan/passes"] == float(again)
 
 
 @pytest.mark.parametrize("name", ["clip_cov", "steer", "forking_tokens", "entropy_bonus"])
@@ -166,6 +170,23 @@ def test_dynamic_micro_batches(name: str, case: Case, pairs: Any) -> None:
     wanted, size, reference = of_torch(model, objective, case, batch, "later")
     assert abs(loss - wanted) / size < TOLERANCE
     assert distance(grads, reference) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["clip_cov", "h_bonus", "kl_ref"])
+def test_groups_without_a_signal(name: str, case: Case, pairs: Any) -> None:
+    """Their tokens are with the worker, where penalties act on them; the policy term does not."""
+    worker, model = pairs["later"]
+    worker.use_objective(PolicyLoss(method=name))
+    objective = PolicyLoss(method=name).objective()
+    for _ in range(3):
+        objective.observe(entropy=0.1, nll=0.1, progress=0.8)
+    idle = torch.arange(B) // K == 1
+    batch = objective.prepare(objective.outcome_advantages(case.old).replace(idle=idle))
+    loss, grads, metrics = of_verl(worker, objective, case, batch, "later")
+    wanted, size, reference = of_torch(model, objective, case, batch, "later")
+    assert abs(loss - wanted) / size < TOLERANCE
+    assert distance(grads, reference) < TOLERANCE
+    assert metrics["plan/tokens"] == float(case.old.mask[~idle].sum())
 
 
 def test_what_is_compared_depends_on_the_method(case: Case, pairs: Any) -> None:

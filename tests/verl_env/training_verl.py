@@ -210,6 +210,7 @@ def test_twenty_steps(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for key, value in metrics.items():
             assert math.isfinite(float(value)), (key, value)
     wanted = {"entropy/exact", "entropy/nll", "reward/mean", "rollout/zero_advantage_groups",
+              "reward/std_in_group", "reward/best_in_group", "rollout/length_max", "rollout/tokens",
               "loss/policy", "clip/high", "clip/low", "kl/old_new", "plan/tokens",
               "plan/passes", "terms/weight", "actor/grad_norm"}  # fmt: skip
     assert wanted <= log[0].keys(), wanted - log[0].keys()
@@ -270,8 +271,11 @@ def test_padding_rows_and_groups_without_signal_do_not_train(
     trainer._compute_advantage(batch, metrics)
     for key in [*batch.keys[:ROLLOUTS], batch.keys[-1]]:
         assert rows[key]["advantages"].abs().sum() == 0
-        assert rows[key]["entrostat_mask"].sum() == 0
-    trained = [k for k in batch.keys if rows[k]["entrostat_mask"].sum() > 0]
+    # of the one the tokens are there, for penalties; of the other nothing
+    assert all(rows[k]["entrostat_idle"] and rows[k]["entrostat_mask"].sum() for k in
+               batch.keys[:ROLLOUTS])  # fmt: skip
+    assert rows[batch.keys[-1]]["entrostat_mask"].sum() == 0
+    trained = [k for k in batch.keys[:-1] if not rows[k]["entrostat_idle"]]
     assert trained
     # GRPO by hand: (R - mean) / (std + 1e-6) over the group's rollouts
     group = [k for k in batch.keys if k.rsplit("_", 2)[0] == trained[0].rsplit("_", 2)[0]]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 
 from .._names import unknown
+from .._text import open_streams, say
 from .._version import __version__
 from .catalogue import methods_verb
 from .models import model_verb
-from .runs import analyze_verb, law_verb, report_verb, study_verb, verl_config_verb
+from .runs import law_verb, report_verb, study_verb, verl_config_verb
+from .tasks import tasks_verb
 from .terminal import show_warning, tell
 from .training import pretrain_verb, train_verb
 
@@ -22,9 +22,10 @@ entrostat: an entropy thermostat for reinforcement learning with verifiable rewa
   entrostat train        train a policy, its entropy watched token by token and held
   entrostat study        run several trainings side by side and compare them
   entrostat methods      list the methods; `entrostat methods NAME` explains one
+  entrostat tasks        list the tasks and their options; `entrostat tasks NAME` explains one
   entrostat model        list the models that go by a name, or fetch one into the cache
-  entrostat report       write report.html for a run, or one page that compares several
-  entrostat analyze      the same page for a run of TRL, veRL, prime-rl, slime, or any CSV
+  entrostat report       the page of a run, or one that compares several: ours, or what TRL, veRL,
+                         prime-rl, slime or any CSV left
   entrostat law          fit R = -a exp(H) + b: what entropy was traded for, and where it ends
   entrostat verl-config  print a veRL recipe as the command that starts it on a cluster
   entrostat pretrain     make the tiny policy that ships with entrostat
@@ -47,35 +48,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train_verb,
         "study": study_verb,
         "methods": methods_verb,
+        "tasks": tasks_verb,
         "model": model_verb,
         "report": report_verb,
-        "analyze": analyze_verb,
+        "analyze": report_verb,  # its name of before, still taken
         "law": law_verb,
         "verl-config": verl_config_verb,
         "pretrain": pretrain_verb,
     }
-    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows ? for an arrow, no traceback
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    open_streams()
     warnings.showwarning = show_warning
     try:
         if not args or args[0] in ("-h", "--help", "help"):
-            print(_HELP.format(version=__version__), end="", flush=True)
+            say(_HELP.format(version=__version__).rstrip())
             return 0
         if args[0] == "--version":
-            print(__version__)
+            say(__version__)
             return 0
         if args[0] not in verbs:
             return tell(unknown("command", args[0], verbs))
         return verbs[args[0]](args[1:])
-    except BrokenPipeError:
-        # whoever read our output has gone, `head` say; nothing is left to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except ValueError as error:
         return tell(str(error))
     except OSError as error:  # the last net: a place that cannot be read or written
         return tell(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), code=1)
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        say("\ninterrupted", sys.stderr)
         return 130

@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 from .._names import refuse_options
+from .._text import say
 
 
 def asked_for_help(args: list[str], text: str) -> int | None:
     """The exit code after printing a verb's help, if that is all to do: asked for, or no words."""
     if args and "-h" not in args and "--help" not in args:
         return None
-    print(text.rstrip("\n"))
+    say(text.rstrip("\n"))
     return 0 if args else 2
 
 
@@ -59,12 +60,17 @@ def take(args: list[str], name: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
+def take_switch(args: list[str], name: str) -> tuple[bool, list[str]]:
+    """Whether `--name` is there, and the other arguments."""
+    return f"--{name}" in args, [word for word in args if word != f"--{name}"]
+
+
 def spread(args: list[str], name: str) -> list[str]:
     """`--name KEY=VALUE[,KEY=VALUE]` as the flags `--name.KEY VALUE`."""
     value, args = take(args, name)
     for word in value.split(",") if value else ():
         key, is_pair, setting = word.partition("=")
         if not is_pair:
-            raise ValueError(f"--{name} takes KEY=VALUE, as --{name} every=10; got {word!r}")
+            raise ValueError(f"--{name} takes no value of its own; write --{name}.every {word}")
         args = [*args, f"--{name}.{key.strip()}", setting.strip()]
     return args

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._names import refuse_options, unknown
+from .._text import console, say
 from .terminal import quiet_libraries
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Examples:
 def model_verb(args: list[str]) -> int:
     """List the known models, or fetch one."""
     if "-h" in args or "--help" in args:
-        print(_MODEL, end="")
+        say(_MODEL.rstrip())
         return 0
     words, files, accept_terms = _read(args)
     if not words:
@@ -55,7 +55,7 @@ def model_verb(args: list[str]) -> int:
     if name == TINY:
         if len(words) > 1 or files:
             raise ValueError(f"model {TINY!r} ships with entrostat; there is nothing to fetch")
-        print(f"{TINY} ships with entrostat: {tiny_directory()}")
+        say(f"{TINY} ships with entrostat: {tiny_directory()}")
         return 0
     if name not in MODELS:
         raise ValueError(unknown("model", name, [TINY, *MODELS]))
@@ -93,14 +93,14 @@ def _fetch(model: KnownModel, target: Path, files: list[Path], accept_terms: boo
     from ..models.fetch import fetch_model, is_here
 
     if is_here(model, target):
-        print(f"{model.name} is already there: {target}")
+        say(f"{model.name} is already there: {target}")
         return 0
     quiet_libraries()
     with _bars() as show:
         fetch_model(model, target, files, accept_terms, show)
-    print(f"{model.name}: {target} ({model.licence}; its weights were {_quantised(model)})")
+    say(f"{model.name}: {target} ({model.licence}; its weights were {_quantised(model)})")
     chosen = model.name if target == model_directory(model.name) else target
-    print(f"use it: entrostat train --model {chosen}")
+    say(f"use it: entrostat train --model {chosen}")
     return 0
 
 
@@ -113,7 +113,7 @@ def _bars() -> Iterator[Any]:
         TextColumn("{task.description:<8}"), BarColumn(), TextColumn("{task.fields[amount]:>16}"),
         TimeElapsedColumn(),
     )  # fmt: skip
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=console()) as progress:
         bars: dict[str, Any] = {}
 
         def show(step: str, done: int, total: int) -> None:
@@ -142,9 +142,9 @@ def _show_all() -> None:
             )
             for line in lines
         )  # fmt: skip
-        print(f"  {name:<12} {text[len(indent) :]}\n")
+        say(f"  {name:<12} {text[len(indent) :]}\n")
 
-    print("A name stands wherever a model is asked for: entrostat train --model NAME\n")
+    say("A name stands wherever a model is asked for: entrostat train --model NAME\n")
     here = tiny_directory()
     show(TINY, ["a policy of 0.1M parameters, pretrained on sums", f"ships with entrostat: {here}"])
     for model in MODELS.values():
@@ -165,8 +165,7 @@ def _show_all() -> None:
             if model.terms:
                 lines.append(f"terms to accept: {model.terms}")
         show(model.name, lines)
-    print(f"cache: {cache_directory()}")
-    sys.stdout.flush()
+    say(f"cache: {cache_directory()}")
 
 
 def _quantised(model: KnownModel) -> str:

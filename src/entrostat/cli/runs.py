@@ -1,89 +1,64 @@
-"""The verbs that read runs: study, report, analyze, law; and verl-config."""
+"""The verbs that read runs: study, report (also called analyze), law; and verl-config."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .._names import refuse_options
-from .flags import asked_for_help, take
+from .._text import say
+from .flags import asked_for_help, take, take_switch
+
+if TYPE_CHECKING:
+    from ..logs.run import Run
 
 
 def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
     text = (
-        "usage: entrostat study FILE.toml [--output DIR] [--jobs N]\n\n"
+        "usage: entrostat study FILE.toml [--output DIR] [--jobs N] [--trust-code]\n\n"
         "Run the trainings of a file side by side (those that are done are skipped, those that\n"
         "were stopped go on), print a table and write DIR/report.html.\n\n"
         "  --output    default: runs/NAME for NAME.toml\n"
-        "  --jobs      trainings at once; default: `jobs` of the file, else one a processor\n\n"
+        "  --jobs      trainings at once; default: `jobs` of the file, else one a processor\n"
+        "  --trust-code    import the code (MODULE:NAME) that the file names\n\n"
         "The file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
-        "differs; docs/lab.md describes it.\n\n"
+        "differs, seeds = [0, 1, 2], and [grid] with lists of values; docs/lab.md describes it.\n"
+        "All runs are checked before the first one starts.\n\n"
         "Example:\n  entrostat study recipes/demo.toml --output runs/demo\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
     output, args = take(args, "output")
     jobs, args = take(args, "jobs")
-    refuse_options(args, "entrostat study", ("output", "jobs", "help"))
+    trusted, args = take_switch(args, "trust-code")
+    refuse_options(args, "entrostat study", ("output", "jobs", "trust-code", "help"))
     if len(args) != 1:
         raise ValueError(f"study takes one file, got {' '.join(args) or 'none'}")
     if jobs is not None and (not jobs.isdigit() or int(jobs) < 1):
         raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
     from ..study import run_study
 
-    return run_study(args[0], output, None if jobs is None else int(jobs))
+    return run_study(args[0], output, None if jobs is None else int(jobs), trusted)
 
 
 def report_verb(args: list[str]) -> int:
-    """Write the page of a run, or one that compares several."""
+    """Write the page of a run, ours or another trainer's, or one that compares several."""
     text = (
-        "usage: entrostat report RUN [RUN...] [--output FILE.html]\n\n"
-        "Write RUN/report.html, or one page that compares several runs. The directory of a\n"
-        "study stands for the runs in it.\n\n"
-        "  --output    default: RUN/report.html; of several runs report.html here, of a study\n"
-        "              STUDY/report.html\n\n"
-        "Example:\n  entrostat report runs/a runs/b --output compare.html"
-    )
-    if (done := asked_for_help(args, text)) is not None:
-        return done
-    from ..report import write_comparison, write_run_report
-
-    output, args = take(args, "output")
-    refuse_options(args, "entrostat report", ("output", "help"))
-    paths = [Path(a) for a in args]
-    runs = [run for path in paths for run in _runs_of(path)]
-    if runs != paths and len(paths) == 1:
-        page = Path(output) if output is not None else paths[0] / "report.html"
-        path = write_comparison(runs, page, paths[0].resolve().name)
-    elif len(runs) == 1:
-        path = write_run_report(runs[0], None if output is None else Path(output))
-    else:
-        path = write_comparison(runs, Path(output or "report.html"))
-    print(f"report: {path}")
-    return 0
-
-
-def _runs_of(path: Path) -> list[Path]:
-    """The runs within a study's directory; a run, or what is neither, as it is."""
-    if (path / "metrics.jsonl").exists() or not path.is_dir():
-        return [path]
-    return sorted(p.parent for p in path.glob("*/metrics.jsonl")) or [path]
-
-
-def analyze_verb(args: list[str]) -> int:
-    """The page of another trainer's run."""
-    text = (
-        "usage: entrostat analyze PATH [--output FILE.html] [--format FORMAT]\n"
-        "                              [--step NAME] [--entropy NAME] [--score NAME]\n\n"
-        "Read a run of any known trainer (a file or a directory), say which entropy it logged and\n"
-        "what could not be read, and write the report page.\n\n"
+        "usage: entrostat report PATH [PATH...] [--output FILE.html] [--format FORMAT]\n"
+        "                        [--step NAME] [--entropy NAME] [--score NAME]\n\n"
+        "Write the page of a run, or one that compares several. A path is a run's directory, a\n"
+        "study's (which stands for the runs in it), or a log or directory of another trainer; of\n"
+        "these it is said which entropy they logged and what could not be read.\n\n"
         "  --format     entrostat, trl, verl, prime_rl, slime or table; default: by the contents\n"
         "  --step, --entropy, --score    a table's own names of these columns\n"
-        "  --output     default: RUN/report.html for our own run, else NAME.report.html here\n\n"
+        "  --output     default: RUN/report.html, STUDY/report.html, NAME.report.html here for\n"
+        "               another trainer's log, report.html here for several\n\n"
         "Examples:\n"
-        "  entrostat analyze outputs/checkpoint-500\n"
-        "  entrostat analyze verl.log --output verl.html\n"
-        "  entrostat analyze log.csv --step update --entropy H --score accuracy\n"
+        "  entrostat report runs/demo\n"
+        "  entrostat report runs/a runs/b --output compare.html\n"
+        "  entrostat report outputs/checkpoint-500\n"
+        "  entrostat report log.csv --step update --entropy H --score accuracy\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
@@ -95,27 +70,55 @@ def analyze_verb(args: list[str]) -> int:
         if name is not None:
             columns[kind] = name
     refuse_options(
-        args, "entrostat analyze", ("output", "format", "step", "entropy", "score", "help")
+        args, "entrostat report", ("output", "format", "step", "entropy", "score", "help")
     )
-    if len(args) != 1:
-        raise ValueError(f"analyze takes one path, got {' '.join(args) or 'none'}; see --help")
+    if not args:
+        raise ValueError("report needs the path of a run, or of several; see --help")
     from ..logs.importers import read
-    from ..report import write_report
+    from ..report import write_comparison, write_report
 
-    run = read(args[0], format, columns or None)
-    if output is None:
-        ours = run.source == "entrostat"
-        output = run.path / "report.html" if ours else f"{run.path.resolve().name}.report.html"
-    first, last = run.metrics[0]["iteration"], run.metrics[-1]["iteration"]
-    print(f"source: {run.source}, {len(run.metrics)} steps ({first} to {last})")
-    print(f"entropy: {run.entropy_is}")
+    paths = [Path(word) for word in args]
+    runs = [read(p, format, columns or None) for path in paths for p in _runs_of(path)]
+    for run in runs:
+        _say_source(run, several=len(runs) > 1)
+    if len(runs) == 1 and _runs_of(paths[0]) == paths:
+        page = write_report(runs[0], Path(output or _default_page(runs[0])))
+    else:
+        study = paths[0] if len(paths) == 1 else None
+        title = "Comparison" if study is None else study.resolve().name
+        say(f"runs: {', '.join(run.name for run in runs)}")
+        page = write_comparison(runs, Path(output or (study or Path()) / "report.html"), title)
+    say(f"report: {page}")
+    return 0
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """The runs within a study's directory; a run, or what is neither, as it is."""
+    from ..logs.importers.trl import states
+
+    if not path.is_dir() or (path / "metrics.jsonl").exists() or any(states(path)):
+        return [path]
+    return sorted(p.parent for p in path.glob("*/metrics.jsonl")) or [path]
+
+
+def _default_page(run: Run) -> Path:
+    if run.source == "entrostat":
+        return run.path / "report.html"
+    return Path(f"{run.path.resolve().name}.report.html")
+
+
+def _say_source(run: Run, several: bool) -> None:
+    """What was read of another trainer's run, and what was not."""
+    name = f"{run.name}: " if several else ""
+    if run.source != "entrostat":
+        first, last = run.metrics[0]["iteration"], run.metrics[-1]["iteration"]
+        say(f"{name}source: {run.source}, iterations {first} to {last}")
+        say(f"{name}entropy: {run.entropy_is}")
     for problem in run.problems[:5]:
         where = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
-        print(f"left out: {where}: {problem.reason}")
+        say(f"{name}left out: {where}: {problem.reason}")
     if len(run.problems) > 5:
-        print(f"left out: {len(run.problems) - 5} more, listed in the report")
-    print(f"report: {write_report(run, Path(output))}")
-    return 0
+        say(f"{name}left out: {len(run.problems) - 5} more, listed in the report")
 
 
 def law_verb(args: list[str]) -> int:
@@ -155,20 +158,27 @@ def law_verb(args: list[str]) -> int:
 def verl_config_verb(args: list[str]) -> int:
     """Print a veRL recipe as a command."""
     text = (
-        "usage: entrostat verl-config RECIPE.verl.toml [KEY=VALUE...]\n\n"
+        "usage: entrostat verl-config RECIPE.verl.toml [KEY=VALUE...] [--trust-code]\n\n"
         "Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM): every Hydra\n"
         "override that the objective and the recipe need, and then yours, which win.\n\n"
+        "  --trust-code    import the method (MODULE:NAME) that the recipe names\n\n"
         "Examples:\n"
         "  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.verl.toml\n"
         "  entrostat verl-config my.verl.toml trainer.n_gpus_per_node=4 trainer.nnodes=1\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
-    recipe, *overrides = args
+    trusted, (recipe, *overrides) = take_switch(args, "trust-code")
     for word in overrides:
         if "=" not in word:
             raise ValueError(f"verl-config: {word!r} is no override; write KEY=VALUE")
+    if not trusted and Path(recipe).is_file():
+        from ..config import load
+        from ..tasks.trust import refuse_code
+
+        objective = load(recipe).get("objective")
+        refuse_code(objective if isinstance(objective, dict) else {}, f"recipe {recipe!r}")
     from ..hosts.verl import shell_command, verl_config
 
-    print(shell_command(verl_config(recipe, overrides)))
+    say(shell_command(verl_config(recipe, overrides)))
     return 0

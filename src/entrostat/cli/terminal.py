@@ -6,16 +6,22 @@ import os
 import sys
 from typing import Any
 
+from .._text import say
+
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """One line, without the place in the code that a library would name."""
-    print(f"entrostat: warning: {str(message).strip()}", file=sys.stderr)
+    say(f"entrostat: warning: {_line(message)}", sys.stderr)
 
 
 def tell(message: str, code: int = 2) -> int:
     """One line on stderr; returns the exit code."""
-    print(f"entrostat: error: {message}", file=sys.stderr)
+    say(f"entrostat: error: {_line(message)}", sys.stderr)
     return code
+
+
+def _line(message: Warning | str) -> str:
+    return " ".join(str(message).strip().splitlines())
 
 
 def quiet_libraries() -> None:

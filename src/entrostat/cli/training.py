@@ -8,7 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from .flags import dataclass_flags, spread, take
+from .._text import console, say
+from .flags import dataclass_flags, spread, take, take_switch
 from .terminal import quiet_libraries, show_warning, tell
 
 _TRAIN = """\
@@ -16,18 +17,22 @@ Train a policy by reinforcement learning and watch its entropy.
 
   --method NAME[,NAME...]       what to train with (`entrostat methods`); MODULE:NAME for your own
   --method.KEY VALUE            a parameter; --method.NAME.KEY where several methods have it
-  --task NAME                   target_sum, words, arithmetic, gym:NAME, FILE.jsonl, MODULE:CLASS
-  --task.KEY VALUE              a parameter of the task
-  --analyze every=N             what updates do to entropy, token by token, every N iterations
+  --task NAME                   target_sum, words, arithmetic, gym:NAME, FILE.jsonl, FILE.parquet,
+                                MODULE:CLASS (`entrostat tasks`)
+  --task.KEY VALUE              a parameter of the task; of a file --task.grader NAME, --task.test X
+                                (the share held out), --task.fields.answer COLUMN
+  --analyze.every N             what updates do to entropy, token by token, every N iterations
   --config FILE.toml            start from a file; flags override it
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
+  --trust-code                  import the code (MODULE:NAME) that the file or the run names
 
 Examples:
   entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \\
       --method.zeta_max 0.5 --seed 1
   entrostat train --method gspo,repo_r --method.gspo.high 5e-4
   entrostat train --task gym:chain_sum --task.max_terms 3 --model path/to/model
-  entrostat train --method steer --analyze every=10
+  entrostat train --task my.parquet --task.fields.answer solution --task.grader my_module:grade
+  entrostat train --method steer --analyze.every 10
   entrostat train --config recipes/grpo.toml --optim.lr 1e-4 --output runs/mine
   entrostat train --resume runs/mine
 """
@@ -43,10 +48,12 @@ def train_verb(args: list[str]) -> int:
         load,
         take_open_flags,
     )
+    from ..tasks.trust import code_in, refuse_code, typed_keys
 
     file, args = take(args, "config")
     run, args = take(args, "resume")
-    args = spread(args, "analyze")
+    trusted, args = take_switch(args, "trust-code")
+    args = spread(args, "analyze")  # `--analyze every=10`, its spelling of before, still taken
     if file is not None and run is not None:
         raise ValueError("--config and --resume exclude each other: a run keeps its own config")
     args, flags = take_open_flags(args)
@@ -63,12 +70,16 @@ def train_verb(args: list[str]) -> int:
                 "and --threads may be given"
             )
         data = {**load(path), "output": run}
+        if not trusted:
+            refuse_code(data, f"--resume {run!r}")
     else:
         given = load(file) if file is not None else {}
         if "runs" in given:
             raise ValueError(
                 f"config {file!r} is a study of several runs; use: entrostat study {file}"
             )
+        if not trusted:
+            refuse_code(given, f"config {file!r}", typed_keys(flags))
         data = apply_open_flags(given, flags)
     config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
     config.validate()
@@ -84,16 +95,23 @@ def train_verb(args: list[str]) -> int:
     from ..tasks import make_task
 
     config.output = config.output or default_output(config)
+    own = Path(config.output) / "config.toml"
+    if file is not None and own.exists() and own.samefile(file):
+        raise ValueError(
+            f"output {config.output!r} holds the --config file itself, which the run would "
+            "overwrite; choose another --output"
+        )
     check_output(Path(config.output), config.iterations, run is not None)
     if run is not None and RunDirectory(Path(run)).complete(config.iterations):
-        print(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
+        say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
         return _finish(Path(run))
     check_model(config.model)
     chosen: dict[str, Any] = {"seed": config.seed} | config.task
     task = make_task(**chosen)
 
     if sys.stdout.isatty():
-        print("loading ...", end="\r", flush=True)
+        sys.stdout.write("loading ...\r")
+        sys.stdout.flush()
     _use_large_pages()
     import torch
 
@@ -122,9 +140,9 @@ def train_verb(args: list[str]) -> int:
         )
     except KeyboardInterrupt:
         progress.close()
-        print(
-            f"\ninterrupted; go on with: entrostat train --resume {config.output}", file=sys.stderr
-        )
+        trust = " --trust-code" if code_in({"task": config.task, "method": config.method}) else ""
+        words = f"entrostat train --resume {config.output}{trust}"
+        say(f"\ninterrupted; go on with: {words}", sys.stderr)
         return 130
     finally:
         progress.close()
@@ -137,7 +155,7 @@ def _finish(path: Path) -> int:
 
     for sentence in saturated(path, read_run(path).metrics):
         show_warning(sentence)
-    print(f"report: {write_run_report(path)}")
+    say(f"report: {write_run_report(path)}")
     return 0
 
 
@@ -161,13 +179,13 @@ def pretrain_verb(args: list[str]) -> int:
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
                TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=console()) as progress:
         bar = progress.add_task("", total=config.steps)
         path = pretrain(
             config,
             lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}"),
         )
-    print(f"done: {path}")
+    say(f"done: {path}")
     return 0
 
 

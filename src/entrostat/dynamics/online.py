@@ -1,6 +1,7 @@
 """Entropy dynamics while a run trains: closed forms of what an update has at hand anyway.
 
-At every update, of the minibatch's tokens under the policy that the update starts from (`sums`):
+At every update, of the policy term's tokens in the minibatch under the policy that the update
+starts from (`sums`):
 
     flow/increase, flow/decrease   S+ / N, S- / N: mean over the tokens of OPEFO's estimate
                                    dH_t = -A (1 - p)^2 (lp + H) (Eq. 6) where it is positive, and of
@@ -14,10 +15,12 @@ At every update, of the minibatch's tokens under the policy that the update star
     touched/entropy                their mean entropy, nats
     quadrant/I .. quadrant/IV      share of the N tokens in STEER's quadrants of (A, p)
 
-They are made of sums of tokens, which add up over micro-batches, ranks and updates; `figures`
-divides last, so that nothing depends on how the tokens were cut. An iteration's figure is that of
-all tokens of its updates. A is what the methods made of the advantage; weights and clip are not in
-the flow: it is what the advantages ask for, before methods hold it back.
+They are made of sums of tokens, which add up over micro-batches, ranks and updates, and so are the
+figures of the loss (`of_update`: `clip/*`, `ratio/*`, `terms/*`, ...); `figures` divides last, so
+that nothing depends on how the tokens were cut. An iteration's figure is that of all tokens of its
+updates, the first among them, where every ratio is 1 and nothing is clipped. A is what the methods
+made of the advantage; weights and clip are not in the flow: it is what the advantages ask for,
+before methods hold it back.
 
 Once an iteration, of the rollouts that are trained on, under the policy that sampled them
 (`of_rollouts`), what no sum of parts can give:
@@ -43,14 +46,17 @@ import torch
 from torch import Tensor
 
 from ..batch import Terms, TokenBatch, at_least_float32
-from ..loss import clipped
+from ..loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
 from ..method.quadrant import Quadrants, in_quadrant
 from .tables import THIRDS, TOP_SHARES, covariance_table, prompt_covariance, terciles
 
-# begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together
+# begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.
+# What is only to be divided is PART + the name of its divisor + "/" + its own.
 PART = "sum/"
+# figures of the loss that are over all sampled tokens, those of idle rollouts too
+_OVER_SAMPLED = ("loss/", "kl/ref")
 QUADRANTS: tuple[Quadrants, ...] = ("I", "II", "III", "IV")
 PARTS = (
     "tokens", "increase", "decrease", "logp", "advantage", "product", "touched", "touched_entropy",
@@ -107,6 +113,7 @@ def sums(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
             entropy and every log-prob is still the old policy's, `old_entropy` is the entropy.
         terms: those that the update's loss was made of, sliced alike.
     """
+    mask = batch.policy_mask
     touched = (terms.weight != 1) | clipped(batch, terms)
     if terms.frozen is not None:
         touched = touched | terms.frozen
@@ -117,17 +124,48 @@ def sums(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
     H = batch.entropy
     if H is None and torch.equal(batch.logp, batch.old_logp):
         H = batch.old_entropy
-    return token_sums(batch.logp, terms.advantage, batch.mask, H, touched)
+    return token_sums(batch.logp, terms.advantage, mask, H, touched)
+
+
+@torch.no_grad()
+def of_update(batch: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
+    """Every sum of an update, or of a slice of it under the whole's terms: [] float64.
+
+    Those of `sums`, those of the loss's metrics and of what methods found out while planning. The
+    latter is of the whole minibatch already and counts with each slice's tokens.
+
+    Args:
+        batch: as for `sums`; the one that the loss was made of.
+        out: what the objective returned for it.
+    """
+    terms = out.terms
+    found = sums(batch, terms)
+    found[f"{PART}sampled"] = batch.mask.sum().double()
+    for name, mean in out.metrics.items():
+        sampled = name.startswith(_OVER_SAMPLED)
+        count = terms.sampled if sampled and terms.sampled is not None else terms.count
+        over = "sampled" if sampled else "tokens"
+        found[f"{PART}{over}/{name}"] = mean.double() * count.double()
+    tokens = found[f"{PART}tokens"]
+    return found | {
+        f"{PART}tokens/{name}": value.double() * tokens for name, value in terms.figures.items()
+    }
 
 
 def figures(values: Mapping[str, float]) -> dict[str, float]:
     """`values` with the sums among them made into figures; what is unknown is left out.
 
     Args:
-        values: sums of `token_sums`, added up over micro-batches, ranks and updates (or averaged
+        values: sums of `of_update`, added up over micro-batches, ranks and updates (or averaged
             over them: only quotients count), among whatever else; the rest comes back as it is.
     """
-    rest = {key: value for key, value in values.items() if not key.startswith(PART)}
+    rest: dict[str, float] = {}
+    for key, value in values.items():
+        over, _, name = key.removeprefix(PART).partition("/")
+        if not key.startswith(PART):
+            rest[key] = value
+        elif name and values[PART + over] > 0:
+            rest[name] = value / values[PART + over]
     s = {name: float(values.get(PART + name, math.nan)) for name in PARTS}
     if not s["tokens"] > 0:
         return rest
@@ -151,7 +189,8 @@ def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str
     """Covariances of the rollouts that are trained on, under the policy that sampled them.
 
     Args:
-        batch: old_logp, mask, group and the prepared advantages [B, T] of whole groups.
+        batch: old_logp, mask, group and the prepared advantages [B, T] of whole groups; idle
+            rollouts are left out.
         outcome: [B] float, the advantages before the methods' edits, which Eq. 7 is about; [B, T]
             is averaged over a response's tokens.
         rewards: [B] float, which say how hard a prompt is; NaN where unknown.
@@ -160,6 +199,9 @@ def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str
         name -> figure; what has nothing to be made of is left out: prompts with one response, a
         third without a prompt, thirds where a reward is unknown.
     """
+    if batch.idle is not None:
+        live = ~batch.idle
+        batch, outcome, rewards = batch[live], outcome[live], rewards[live]
     assert batch.advantages is not None
     assert batch.group is not None
     if not bool(batch.mask.any()):

@@ -19,14 +19,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ..batch import Terms, TokenBatch, at_least_float32
+from ..whole import Array, Ranks
 
-_FIELDS = tuple(f.name for f in fields(TokenBatch))
+_FIELDS = tuple(f.name for f in fields(TokenBatch) if f.name != "ranks")
 _DTYPES = (torch.bool, torch.int32, torch.int64, torch.float32, torch.float64)
 _Data = TypeVar("_Data", TokenBatch, Terms)
 
@@ -51,6 +53,59 @@ class Place:
             if isinstance(value, Tensor) and value.ndim == 2:
                 setattr(mine, part.name, value[:, : self.width])
         return mine
+
+
+class ProcessGroup(Ranks):
+    """Several processes of torch.distributed: what `TokenBatch.ranks` is on each of them.
+
+    Args:
+        group: of torch.distributed; None is the default one.
+        device: where its backend works: NCCL on the rank's GPU, gloo on the CPU.
+    """
+
+    def __init__(self, group: Any = None, device: torch.device | str = "cpu") -> None:
+        self.group, self.device = group, torch.device(device)
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+
+    def sum(self, numbers: Array) -> Array:
+        """[n] int64 -> their sums over all ranks."""
+        return self._reduced(numbers, dist.ReduceOp.SUM)
+
+    def max(self, numbers: Array) -> Array:
+        """[n] float64, none NaN -> their maxima over all ranks."""
+        return self._reduced(numbers, dist.ReduceOp.MAX)
+
+    def gather(self, rows: Array) -> Array:
+        """[B, n] int64 -> [A, n]: the rows of all ranks, in the order of the ranks."""
+        sizes = np.zeros(self.world, dtype=np.int64)
+        sizes[self.rank] = len(rows)
+        sizes = self.sum(sizes)
+        mine = np.zeros((sizes.max(), rows.shape[1]), dtype=np.int64)
+        mine[: len(rows)] = rows
+        sent = torch.from_numpy(mine).to(self.device)
+        got = [torch.empty_like(sent) for _ in range(self.world)]
+        dist.all_gather(got, sent, group=self.group)
+        parts = (part[:n].cpu().numpy() for part, n in zip(got, sizes, strict=True))
+        return np.concatenate(list(parts))
+
+    def exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> Sequence[Tensor]:
+        """One [n] for each rank -> what each rank has for this one, of these sizes."""
+        sent = torch.cat(list(parts)).to(self.device)
+        got = sent.new_empty(sum(sizes))
+        dist.all_to_all_single(
+            got, sent, list(sizes), [len(part) for part in parts], group=self.group
+        )
+        return got.to(parts[0].device).split(list(sizes))
+
+    def _reduced(self, numbers: Array, how: Any) -> Array:
+        held = torch.from_numpy(numbers).to(self.device, copy=True)
+        dist.all_reduce(held, how, group=self.group)
+        return held.cpu().numpy()
+
+
+def ranks(process_group: Any = None, device: torch.device | str = "cpu") -> Ranks:
+    """The processes of a group; one where torch.distributed is not in use, or the group has one."""
+    return ProcessGroup(process_group, device) if _world(process_group) > 1 else Ranks()
 
 
 def gather_batch(
@@ -96,7 +151,8 @@ def gather_batch(
             whole[name] = None
             continue
         gap = (0, width - T, 0, height - B) if value.ndim == 2 else (0, height - B)
-        padded = pad(value.to(torch.uint8) if name == "mask" else value, gap).contiguous()
+        flags = value.dtype == torch.bool
+        padded = pad(value.to(torch.uint8) if flags else value, gap).contiguous()
         parts = [torch.empty_like(padded) for _ in range(world)]
         dist.all_gather(parts, padded, group=process_group)
         if name == "group" and groups == "local":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..logs.run import last_ones
 from .steps import Array
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ def data_doubts(law: EntropyLaw) -> list[str]:
             f"Entropy moved by {moved:.2g} nats only, less than {ENTROPY_MOVED}; the law speaks of "
             "entropy that is spent."
         )
-    tenth = max(1, n // 10)
-    first, last = law.entropy[:tenth].mean(), law.entropy[-tenth:].mean()
+    ends = last_ones(n)
+    first, last = law.entropy[:ends].mean(), law.entropy[-ends:].mean()
     if last >= first:
         found.append(
-            f"Entropy did not fall (first tenth {first:.3g}, last tenth {last:.3g}); the law was "
-            "found in runs that lose it."
+            f"Entropy did not fall (start {first:.3g}, end {last:.3g}); the law was found in runs "
+            "that lose it."
         )
     return found
 

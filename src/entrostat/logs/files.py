@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,23 +33,64 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file under a temporary name, then put it in place: whole, or not at all.
+    """Write a file of a run under a temporary name, then put it in place (`atomic`).
 
     Raises:
         RunStopped: the disk is full or refuses; what was there before stays.
     """
-    part = path.with_name(f".{path.name}.part")
-    with writing(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield part
-            with open(part, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except (OSError, SafetensorError):
-            with suppress(OSError):
-                part.unlink()
+    with writing(path), atomic(path) as part:
+        yield part
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`; what was written to it takes the place, whole or not at all.
+
+    The name is random and the file made by this process, so that a link that someone else planted
+    is never written through; one under `path` itself is replaced, not followed.
+
+    Raises:
+        OSError: the disk is full or refuses; what was there before stays.
+    """
+    make_directory(path.parent)
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield part
+        sync(part)
+        os.replace(part, path)
+        sync(path.parent)
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, their names on the disk.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file's content, or a directory's names, on the disk before going on.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
+    place = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without such a thing
             raise
+    finally:
+        os.close(place)
 
 
 def in_bytes(count: float) -> str:

@@ -6,24 +6,17 @@ where the rest of the training takes it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..control import at_limit
+from ..method.base import Method
+from ..method.compose import built
+from ..method.registry import METHODS
 from .run import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
-
-# method -> its coefficient in `control/...`, and the parameter that is the end of its range on the
-# side that keeps entropy up; None where that end is 0. The other end is the method at rest.
-_ACTUATORS: dict[str, tuple[str, str | None]] = {
-    "repo_r": ("zeta", "zeta_max"),
-    "repo_d": ("zeta", "zeta_max"),
-    "adapo": ("clip_high", "high_max"),
-    "entropy_bonus": ("entropy_coef", "coef_max"),
-    "adaptive_entropy": ("entropy_coef", "coef_max"),
-    "pos_adv": ("pos_weight", None),
-}
 
 
 def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
@@ -36,16 +29,15 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
     tables = [table for table in methods if isinstance(table, Mapping)]
     sentences = []
     for table in tables:
-        name = str(table.get("name"))
-        moves = table.get("controller") != "none" and table.get("schedule", "entropy") == "entropy"
-        if name not in _ACTUATORS or not moves:
+        name, method = str(table.get("name")), _rebuilt(table)
+        if method is None or method.actuator is None or method.controls() is None:
             continue
-        coefficient, parameter = _ACTUATORS[name]
-        limit = 0.0 if parameter is None else number(table.get(parameter))
+        coefficient, parameter = method.actuator
+        limit = 0.0 if parameter is None else float(getattr(method, parameter))
         own = f"control/{name}_{coefficient}"  # where two methods have a coefficient of one name
         key = own if any(own in row for row in metrics) else f"control/{coefficient}"
         values = _series(metrics, key)
-        count = None if limit is None else at_limit(values, limit)
+        count = at_limit(values, limit)
         if count is None or _holds(metrics):
             continue
         text = f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations"
@@ -55,6 +47,19 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
             text += f" Raise --method.{name + '.' if several else ''}{parameter}."
         sentences.append(text)
     return sentences
+
+
+def _rebuilt(table: Mapping[str, Any]) -> Method | None:
+    """The method that a table means; None where it is not known here, or was another once."""
+    name = str(table.get("name"))
+    if name not in METHODS:
+        return None
+    given = {key: value for key, value in table.items() if key != "name"}
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return built(name, METHODS[name], given)
+    except (TypeError, ValueError):
+        return None
 
 
 def _ends_at(metrics: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:

@@ -2,46 +2,131 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import replacing, writing
+from .files import replacing, sync, writing
+
+_BLOCK = 1 << 20  # bytes read at once
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a log had come, and what it said until there.
+
+    Attributes:
+        bytes: its length.
+        sha256: of these bytes, in hexadecimal.
+    """
+
+    bytes: int
+    sha256: str
 
 
 class JsonLines:
-    """A file of one JSON object a line, each flushed as it is written.
-
-    `keep_until(n)` drops the lines after iteration n, and a last line that was cut short.
-    """
+    """A file of one JSON object a line, each flushed as it is written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._hash, self._hashed = hashlib.sha256(), 0
 
     def read(self) -> list[dict[str, Any]]:
         """The whole lines; reading stops at the first that is not one."""
         rows: list[dict[str, Any]] = []
-        if not self.path.exists():
-            return rows
-        for line in self.path.read_text(encoding="utf-8").split("\n")[:-1]:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):  # cut short, or made to break a reader
+        for row in self._rows():
+            if row is None:
                 break
             rows.append(row)
         return rows
 
+    def readable(self) -> list[dict[str, Any]]:
+        """Every whole line, also those after a damaged one."""
+        return [row for row in self._rows() if row is not None]
+
+    def _rows(self) -> list[dict[str, Any] | None]:
+        """The lines that are ended, None for one that is no JSON object."""
+        if not self.path.exists():
+            return []
+        return [_object(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
+
     def keep_until(self, iteration: int) -> None:
-        """Forget what came after `iteration`."""
-        rows = [row for row in self.read() if row["iteration"] <= iteration]
+        """Forget what came after `iteration`, and a last line that was cut short.
+
+        Raises:
+            ValueError: a line before the last is damaged; nothing is changed.
+        """
+        rows = self._rows()
+        for place, row in enumerate(rows, 1):
+            if row is None or type(row.get("iteration")) is not int:
+                raise ValueError(
+                    f"{self.path}: line {place} of {len(rows)} is damaged, and to go on would drop "
+                    "it; put the log back from a copy, or write to another directory"
+                )
+        kept = [row for row in rows if row is not None and row["iteration"] <= iteration]
         with replacing(self.path) as part:
-            part.write_text("".join(map(_line, rows)), encoding="utf-8")
+            part.write_text("".join(map(_line, kept)), encoding="utf-8")
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add lines."""
         with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write("".join(map(_line, rows)))
+
+    def mark(self) -> Mark:
+        """Have the log on the disk; where it is now."""
+        before = self._hashed
+        with writing(self.path), open(self.path, "rb") as file:
+            file.seek(before)
+            while block := file.read(_BLOCK):
+                self._hash.update(block)
+                self._hashed += len(block)
+            if self._hashed > before or not before:
+                os.fsync(file.fileno())
+        return Mark(self._hashed, self._hash.hexdigest())
+
+    def damage(self, mark: Mark) -> str | None:
+        """In words, why the log is not what it was at `mark`; None where it is, or is longer."""
+        name, digest, left = self.path.name, hashlib.sha256(), mark.bytes
+        if not self.path.is_file():
+            return f"{name} is gone"
+        with open(self.path, "rb") as file:
+            while left and (block := file.read(min(left, _BLOCK))):
+                digest.update(block)
+                left -= len(block)
+        if left:
+            return f"{name} lacks its last {left} bytes"
+        if digest.hexdigest() == mark.sha256:
+            return None
+        bad = [place for place, row in enumerate(self._rows(), 1) if row is None]
+        return f"line {bad[0]} of {name} is damaged" if bad else f"{name} is not what was written"
+
+    def rewind(self, mark: Mark) -> int:
+        """Forget what came after `mark`; returns how many lines, one cut short among them."""
+        with writing(self.path), open(self.path, "r+b") as file:
+            file.seek(mark.bytes)
+            rest = file.read()
+            if rest:
+                file.truncate(mark.bytes)
+                os.fsync(file.fileno())
+        return len(rest.splitlines())
+
+    def remove(self) -> None:
+        """Forget all."""
+        if self.path.exists():
+            self.path.unlink()
+            sync(self.path.parent)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):  # cut short, not UTF-8, or made to break a reader
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -81,6 +81,7 @@ _TENSORS = (
     "entropy", "advantage",
 )  # fmt: skip
 _ANALYSED = ("change", "influence")
+_FLOATS, _INTEGERS = (torch.float32, torch.float64), (torch.int32, torch.int64)
 
 
 def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
@@ -132,12 +133,45 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
             tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *there)}
             data = file.get_tensor("texts").numpy().tobytes()
         texts = json.loads(data.decode("utf-8", "surrogatepass"))
-        return Rollouts(
+        rollouts = Rollouts(
             iteration=texts["iteration"],
             prompts=[texts["prompts"][str(g)] for g in tensors["group"].tolist()],
             completions=texts["completions"],
             pieces={int(k): v for k, v in texts["pieces"].items()},
             **tensors,
         )
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        check(rollouts)
+        return rollouts
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError,
+            RecursionError) as error:  # fmt: skip
         raise ValueError(f"load_rollouts: {path} is not a rollout file: {error}") from None
+
+
+def check(r: Rollouts) -> None:
+    """Refuse rollouts whose parts do not fit together: a damaged file, or one that someone made.
+
+    Raises:
+        ValueError: says which part.
+    """
+    texts = [*r.prompts, *r.completions, *r.pieces.values()]
+    if type(r.iteration) is not int or not all(type(text) is str for text in texts):
+        raise ValueError("its iteration is no whole number, or a text is none")
+    if not isinstance(r.completions, list) or len(r.prompts) != len(r.completions):
+        raise ValueError("its parts do not fit together: prompts and completions")
+    B, n = len(r.completions), r.tokens.numel()
+    for names, size, types in (
+        (("rewards",), B, _FLOATS), (("group",), B, _INTEGERS), (("start",), B + 1, _INTEGERS),
+        (("finished", "trained"), B, (torch.bool,)), (("tokens",), n, _INTEGERS),
+        (("logp", "sampler_logp", "entropy", "advantage", *_ANALYSED), n, _FLOATS),
+    ):  # fmt: skip
+        for name in names:
+            values = getattr(r, name)
+            if values is None and name in _ANALYSED:
+                continue
+            if values.shape != (size,) or values.dtype not in types:
+                raise ValueError(f"its parts do not fit together: {name}")
+    edges = r.start.tolist()
+    if edges[0] != 0 or edges[-1] != n or edges != sorted(edges):
+        raise ValueError("its parts do not fit together: start")
+    if n and not 0 <= int(r.tokens.min()) <= int(r.tokens.max()) < 2**31:
+        raise ValueError("its tokens are no ids")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Lines = list[dict[str, Any]]
 
+MOST = 2**53  # iterations: a larger number is no count
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -100,7 +102,7 @@ class Run:
     def planned(self) -> int | None:
         """Iterations asked for."""
         planned = self.config.get("iterations")
-        return planned if isinstance(planned, int) else None
+        return planned if type(planned) is int and 0 < planned < MOST else None
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
         """Iterations and values of one metric, where a line has it as a finite number."""
@@ -117,6 +119,14 @@ class Run:
     def coefficients(self) -> list[str]:
         """Metrics that are a controller's coefficient."""
         return [key for key in self.keys("control") if key != "control/target"]
+
+
+def last_ones(n: int) -> int:
+    """How many of n iterations are a run's end: a fifteenth, 10 of 150, at least one.
+
+    One batch's figure is noisy: what a run ends with is everywhere the mean over these.
+    """
+    return max(1, n // 15)
 
 
 def number(value: Any) -> float | None:
@@ -150,7 +160,7 @@ def read_run(path: Path) -> Run:
     config: dict[str, Any] = {}
     try:
         config = tomllib.loads(config_text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of a number of many digits a plain one
         notes.append(f"config.toml is not TOML ({error}); the settings are unknown.")
     environment = _text(path / "environment.json", notes)
     run = Run(
@@ -163,7 +173,9 @@ def read_run(path: Path) -> Run:
 
 def saturated(path: Path, metrics: Lines) -> list[str]:
     """A sentence for each controller that spent the end of a run at its limit (`limits`)."""
-    from .limits import saturation  # which reads numbers as this module does
+    if not any(key.startswith("control/") for key in metrics[-1]):
+        return []
+    from .limits import saturation  # torch, which a log without controllers does not need
 
     try:
         methods = json.loads((path / "objective.json").read_text(encoding="utf-8"))["methods"]
@@ -213,12 +225,7 @@ def _lines(path: Path, notes: list[str]) -> Lines:
         return []
     # counted before they are read: a run that is still writing can only add whole lines
     found = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
-    try:
-        rows = JsonLines(path).read()
-    except UnicodeDecodeError:
-        notes.append(f"{path.name} is not UTF-8 text; it is left out.")
-        return []
-    whole = list(itertools.takewhile(_is_line, rows))
+    whole = list(itertools.takewhile(is_line, JsonLines(path).read()))
     left_out = sum(bool(line.strip()) for line in found) - len(whole)
     if left_out == 1:
         notes.append(f"The last line of {path.name} is cut short; it is left out.")
@@ -230,5 +237,6 @@ def _lines(path: Path, notes: list[str]) -> Lines:
     return whole
 
 
-def _is_line(row: Any) -> bool:
-    return isinstance(row, dict) and type(row.get("iteration")) is int
+def is_line(row: Any) -> bool:
+    """Whether a value is a line of a log: an object with an iteration."""
+    return isinstance(row, dict) and type(i := row.get("iteration")) is int and 0 <= i < MOST

@@ -1,8 +1,8 @@
 """Every method by name. One paper, one file; `registry` holds the one dict name -> class.
 
 To add one here: a file with a frozen dataclass that derives from `Method`, a line in `METHODS`, a
-test with hand-computed values, a line in docs/paper_index.md and one in CHANGELOG.md. Recipes, the
-command line and the hosts find it there. One of your own needs only the decorator `register`.
+test with hand-computed values (CONTRIBUTING.md). Recipes, the command line and the hosts find it
+there. One of your own needs only the decorator `register`.
 """
 
 from .base import Method

@@ -47,6 +47,8 @@ class Adapo(Method):
     paper: ClassVar[str] = "REPO App. B"
     base: ClassVar[str] = "dapo"
     reads_current: ClassVar[bool] = False
+    idle_on_policy: ClassVar[str] = "its clip never acts"
+    actuator: ClassVar[tuple[str, str | None]] = ("clip_high", "high_max")
 
     def __post_init__(self) -> None:
         check_bounds("adapo", self.low, self.high)

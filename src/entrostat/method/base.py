@@ -36,6 +36,14 @@ class Method:
         replaces_advantages: computes advantages anew, so edits before it would be lost.
         reads_current: its `plan` reads the current policy's logp or entropy, so that a host has to
             have them for the whole minibatch first.
+        penalises: adds a term that acts on every sampled token, those of groups without a signal
+            too, which hosts may else leave out.
+        alone: why a surrogate shares an objective with no other.
+        contradicts: methods that it cannot stand beside, with the reason.
+        idle_on_policy: what of it does nothing while every ratio is 1; "" where all of it acts.
+        actuator: where a controller moves a coefficient, the coefficient's name in `control/...`
+            and the parameter that ends its range on the side that keeps entropy up (None: that end
+            is 0). The other end is the method at rest.
     """
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "intervention"
@@ -47,6 +55,11 @@ class Method:
     on_policy: ClassVar[bool] = False
     replaces_advantages: ClassVar[bool] = False
     reads_current: ClassVar[bool] = True
+    penalises: ClassVar[bool] = False
+    alone: ClassVar[str] = "an objective has one ratio and one clip"
+    contradicts: ClassVar[Mapping[str, str]] = {}
+    idle_on_policy: ClassVar[str] = ""
+    actuator: ClassVar[tuple[str, str | None] | None] = None
 
     def required(self) -> tuple[str, ...]:
         """The fields these hyperparameters really need; `needs` unless a parameter changes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ def resolve(
     aggregations: list[Aggregation] = []
     for name, given in items:
         if name in METHODS:
-            chain.append((name, _build(name, METHODS[name], given)))
+            chain.append((name, built(name, METHODS[name], given)))
         elif name in ESTIMATORS and name in RECIPES and len(items) > 1 and not given:
             estimators.append(name)  # beside others "grpo" is the estimator, alone the algorithm
         elif name in RECIPES:
@@ -84,7 +85,8 @@ def resolve(
     if not any(method.kind == "surrogate" for _, method in chain):
         surrogate = base if base in METHODS else RECIPES[base].chain[0][0]
         given = {} if base in METHODS else RECIPES[base].chain[0][1]
-        chain.append((surrogate, _build(surrogate, METHODS[surrogate], given)))
+        _warn_of_other_bases(chain, base)
+        chain.append((surrogate, built(surrogate, METHODS[surrogate], given)))
     chain.sort(key=lambda pair: pair[1].kind != "surrogate")
     chain = _merged(chain, items)
     if advantage is not None:
@@ -164,6 +166,19 @@ def _base(methods: list[Method]) -> str:
     return next((base for base in bases if base != Method.base), Method.base)
 
 
+def _warn_of_other_bases(chain: Chain, base: str) -> None:
+    """Say where interventions ask for different bases: the first one's is taken."""
+    first = next((name for name, method in chain if method.base == base), "")
+    for name, method in chain:
+        if method.base not in (base, Method.base):
+            warnings.warn(
+                f"make_objective: {first} sits on {base}, {name} on {method.base}; {first} is "
+                f"listed first, so both are over {base}. List the one that you mean as well: "
+                f"{base!r} or {method.base!r}",
+                stacklevel=4,
+            )
+
+
 def _check(chain: Chain) -> None:
     """Refuse combinations that cannot be meant.
 
@@ -176,12 +191,8 @@ def _check(chain: Chain) -> None:
             raise ValueError(f"make_objective: {name!r} stands twice in {', '.join(names)}")
     surrogates = [name for name, method in chain if method.kind == "surrogate"]
     if len(surrogates) > 1:
-        why = "an objective has one ratio and one clip"
-        if "gspo" in surrogates:
-            why = (
-                "gspo's ratio is one a sequence and leaves 1 by some 1e-4, so the clip of a "
-                "token's ratio would never act on it"
-            )
+        reasons = [METHODS[name].alone for name in surrogates]
+        why = next((reason for reason in reasons if reason != Method.alone), Method.alone)
         raise ValueError(
             f"make_objective: two surrogates ({', '.join(surrogates)}): {why}. "
             "Keep one and list interventions beside it"
@@ -205,10 +216,11 @@ def _check(chain: Chain) -> None:
             )
         if type(method).prepare is not Method.prepare:
             edited = name
-    if "pos_only" in names and "neg_only" in names:
-        raise ValueError(
-            "make_objective: pos_only and neg_only together leave no token to train on; keep one"
-        )
+    for name, method in chain:
+        for other in method.contradicts.keys() & set(names):
+            raise ValueError(
+                f"make_objective: {name} and {other} {method.contradicts[other]}; keep one"
+            )
 
 
 def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -240,7 +252,12 @@ def imported(name: str) -> str:
     return method
 
 
-def _build(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
+def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
+    """A method from parameters as a user or a file writes them; the rest are its defaults.
+
+    Raises:
+        ValueError: an unknown parameter, or a value of another kind or out of range.
+    """
     known = cls.parameters()
     given = dict(given)
     for key, value in given.items():
@@ -281,5 +298,5 @@ def _expand(name: str, given: Mapping[str, Any]) -> Chain:
     for part, defaults in recipe.chain:
         cls = METHODS[part]
         mine = {key: value for key, value in given.items() if key in cls.parameters()}
-        out.append((part, _build(part, cls, {**defaults, **mine})))
+        out.append((part, built(part, cls, {**defaults, **mine})))
     return out

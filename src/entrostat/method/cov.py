@@ -8,19 +8,21 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch, masked_mean
+from ..batch import Terms, TokenBatch
 from ..loss import clipped
+from ..whole import Whole
 from .base import Method, in_range, one_of
-from .selection import largest, pick, rounded_share
+from .selection import rounded_share
 
 
-def covariance(logp: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
-    """(lp - mean lp)(A - mean A) of each token (COV Eq. 8), means over the mask; all [B, T].
+def covariance(logp: Tensor, advantage: Tensor, mask: Tensor, whole: Whole | None = None) -> Tensor:
+    """(lp - mean lp)(A - mean A) of each token (COV Eq. 8); all [B, T], 0 at mask 0.
 
-    Its mean over the mask is the covariance of log-prob and advantage; 0 at mask 0.
+    The means are over `whole`; None: over the mask. Its mean over the same tokens is the covariance
+    of log-prob and advantage.
     """
-    centred = (logp - masked_mean(logp, mask)) * (advantage - masked_mean(advantage, mask))
-    return centred * mask
+    mean_lp, mean_A = (whole or Whole(mask)).mean(logp, advantage)
+    return (logp - mean_lp) * (advantage - mean_A) * mask
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,10 @@ class ClipCov(Method):
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Freeze the chosen tokens."""
-        cov = covariance(batch.logp, terms.advantage, batch.mask)
+        cov = covariance(batch.logp, terms.advantage, batch.mask, batch.whole)
         candidates = (cov >= self.low) & (cov <= self.high) & batch.mask & ~clipped(batch, terms)
         count = rounded_share(self.ratio, int(terms.count), self.at_least, generator)
-        return terms.freeze(pick(candidates, count, generator))
+        return terms.freeze(batch.whole.pick(candidates, count, generator))
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class KlCov(Method):
 
     paper: ClassVar[str] = "COV 4.1, Alg. 1"
     base: ClassVar[str] = "clip_free"
+    idle_on_policy: ClassVar[str] = "its penalty is flat"
 
     def __post_init__(self) -> None:
         in_range("kl_cov", "frac", self.frac, 0, 1, open_low=True)
@@ -110,7 +113,7 @@ class KlCov(Method):
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Put the coefficient on the chosen tokens."""
-        cov = covariance(batch.logp, terms.advantage, batch.mask)
+        cov = covariance(batch.logp, terms.advantage, batch.mask, batch.whole)
         count = rounded_share(self.frac, int(terms.count), self.at_least, generator)
-        chosen = largest(cov, batch.mask & (cov > 0), count)
+        chosen = batch.whole.largest(cov, batch.mask & (cov > 0), count, generator)
         return terms.replace(abs_kl=self.coef * chosen.to(cov.dtype), abs_kl_form=self.penalty)

@@ -22,13 +22,13 @@ def entropy_change(advantage: Tensor, logp: Tensor, entropy: Tensor) -> Tensor:
     return -advantage * (-logp.expm1()).square() * (logp + entropy)
 
 
-def balance(increase: Tensor, decrease: Tensor) -> Tensor:
-    """OPEFO's lam = (N- - P+)/(N- + P+) in [-1, 1] (Eq. 9), 0 where nothing flows; all [].
+def balance(increase: float, decrease: float) -> float:
+    """OPEFO's lam = (N- - P+)/(N- + P+) in [-1, 1] (Eq. 9), 0 where nothing flows.
 
     P+ is the sum of the positive changes, N- that of the negative ones' magnitudes.
     """
     total = increase + decrease
-    return torch.where(total > 0, (decrease - increase) / torch.where(total > 0, total, 1), 0)
+    return (decrease - increase) / total if total > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,10 @@ class Opefo(Method):
         assert batch.entropy is not None
         change = entropy_change(terms.advantage, batch.logp, batch.entropy)
         change = torch.where(batch.mask, change, 0)
-        increase, decrease = change.clamp(min=0).sum(), (-change).clamp(min=0).sum()
-        static = self.mode == "static"
-        lam = change.new_tensor(self.lam) if static else balance(increase, decrease)
+        lam = self.lam
+        if self.mode != "static":
+            lam = balance(*batch.whole.sum(change.clamp(min=0), (-change).clamp(min=0)))
+        lam = change.new_tensor(lam)
         up = 1 if self.mode == "minus_only" else 1 + lam
         down = 1 if self.mode == "plus_only" else 1 - lam
         weight = torch.where(change > 0, up, torch.where(change < 0, down, 1))

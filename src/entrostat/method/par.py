@@ -10,7 +10,7 @@ import torch
 from ..batch import Terms, TokenBatch
 from ..control import Additive, ControlState, Observation
 from .base import Method, in_range, one_of, unread
-from .selection import floor, pick, share_of
+from .selection import floor, share_of
 
 Schedule = Literal["entropy", "stage", "epoch"]
 
@@ -52,6 +52,7 @@ class PosAdv(Method):
 
     paper: ClassVar[str] = "PAR 7.3"
     reads_current: ClassVar[bool] = False
+    actuator: ClassVar[tuple[str, str | None]] = ("pos_weight", None)
 
     def __post_init__(self) -> None:
         one_of("pos_adv", "schedule", self.schedule, ("entropy", "stage", "epoch"))
@@ -111,6 +112,7 @@ class PosOnly(Method):
 
     paper: ClassVar[str] = "PAR 7.2, STEER 4"
     reads_current: ClassVar[bool] = False
+    contradicts: ClassVar[dict[str, str]] = {"neg_only": "together leave no token to train on"}
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
@@ -165,4 +167,5 @@ class RandPosClip(Method):
     ) -> Terms:
         """Freeze the chosen tokens."""
         count = share_of(self.ratio, int(terms.count))
-        return terms.freeze(pick((terms.advantage > 0) & batch.mask, count, generator))
+        candidates = (terms.advantage > 0) & batch.mask
+        return terms.freeze(batch.whole.pick(candidates, count, generator))

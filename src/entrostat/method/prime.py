@@ -5,14 +5,16 @@ Shapes: B rollouts, T completion tokens at most; a group is the rollouts of one 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..advantage import EPS, Groups
+from ..advantage import EPS
 from ..batch import TokenBatch, at_least_float32
+from ..whole import Whole, row_sums
 from .base import Method, in_range, one_of
 
 _VARIANCE = 1e-8  # added to the variance by the authors' whitening
@@ -102,27 +104,28 @@ class Prime(Method):
         assert batch.process_rewards is not None
         assert batch.group is not None
         A = batch.advantages
-        groups = Groups(batch.group, A.dtype)
-        signal = groups.sum(A.abs().sum(-1)) > 0  # [B]
-        mask = batch.mask & signal[:, None]
+        (signal,) = batch.whole.group_sums(batch.group, (A != 0).any(-1).long())
+        mask = batch.mask & (signal > 0)[:, None]
+        whole = Whole(mask, batch.rollout, batch.ranks)
         r = torch.where(mask, at_least_float32(batch.process_rewards.detach()).to(A.dtype), 0)
         if self.norm == "batch":
             # an empty batch has no maximum
-            r = r / (torch.cat([returns(r, mask).abs().flatten(), r.new_zeros(1)]).max() + EPS)
-        total = A + returns(leave_one_out(r, mask, groups), mask, self.gamma)
-        return batch.replace(advantages=whitened(total, mask) if self.whiten else total)
+            r = r / (max(0.0, *whole.max(returns(r, mask).abs())) + EPS)
+        total = A + returns(leave_one_out(r, batch.group, whole), mask, self.gamma)
+        return batch.replace(advantages=whitened(total, whole) if self.whiten else total)
 
 
-def leave_one_out(rewards: Tensor, mask: Tensor, groups: Groups) -> Tensor:
+def leave_one_out(rewards: Tensor, group: Tensor, whole: Whole) -> Tensor:
     """[B, T]: token rewards less the mean of the mean token rewards of a group's other rollouts.
 
     Rollouts without tokens are in no mean. 0 at mask 0, and where a rollout has no others.
     """
-    length = mask.sum(-1).to(rewards.dtype)
-    mean = rewards.sum(-1) / length.clamp(min=1)  # [B]
-    others = groups.sum((length > 0).to(rewards.dtype)) - 1
-    baseline = (groups.sum(mean) - mean) / others.clamp(min=1)
-    return torch.where(mask & (others > 0)[:, None], rewards - baseline[:, None], 0)
+    length = whole.mask.sum(-1)
+    mean = (row_sums(rewards) / length.clamp(min=1)).to(rewards.dtype)  # [B]
+    total, alive = whole.group_sums(group, mean, (length > 0).to(rewards.dtype))
+    others = alive - 1
+    baseline = (total - mean) / others.clamp(min=1)
+    return torch.where(whole.mask & (others > 0)[:, None], rewards - baseline[:, None], 0)
 
 
 def returns(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
@@ -134,10 +137,8 @@ def returns(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     return torch.where(mask, out, 0)
 
 
-def whitened(values: Tensor, mask: Tensor) -> Tensor:
-    """[B, T]: (values - mean) / sqrt(variance + 1e-8) over mask, variance unbiased; 0 elsewhere."""
-    n = mask.sum()
-    mean = torch.where(mask, values, 0).sum() / n.clamp(min=1)
-    centred = torch.where(mask, values - mean, 0)
-    variance = centred.square().sum() / (n - 1).clamp(min=1)
-    return centred / (variance + _VARIANCE).sqrt()
+def whitened(values: Tensor, whole: Whole) -> Tensor:
+    """[B, T]: (values - mean) / sqrt(variance + 1e-8), variance unbiased; 0 at mask 0."""
+    centred = torch.where(whole.mask, values - whole.mean(values)[0], 0)
+    variance = whole.sum(centred.square())[0] / max(1, whole.tokens - 1)
+    return centred / math.sqrt(variance + _VARIANCE)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..batch import Terms, TokenBatch
 from .base import Method, in_range, one_of
-from .selection import pick, share_of
+from .selection import share_of
 
 Quadrants = Literal["I", "II", "III", "IV"]
 
@@ -56,6 +56,7 @@ class Quadrant(Method):
     ) -> Terms:
         """Weight the chosen tokens."""
         inside = in_quadrant(self.which, terms.advantage, batch.logp.exp()) & batch.mask
-        chosen = pick(inside, share_of(self.share, int(inside.sum())), generator)
+        count = share_of(self.share, batch.whole.count(inside))
+        chosen = batch.whole.pick(inside, count, generator)
         factor = 0.0 if self.action == "mask" else 2.0
         return terms.replace(weight=torch.where(chosen, factor * terms.weight, terms.weight))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .._names import unknown
 from ..advantage import ESTIMATORS
-from ..batch import TokenBatch
 from .adapo import Adapo
 from .base import HOSTS, Method
+from .checks import check_class
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
 from .opefo import Opefo
@@ -74,8 +72,9 @@ def register(name: str) -> Callable[[_Class], _Class]:
     Raises:
         ValueError: the name is taken or no identifier.
         TypeError: the class is no frozen dataclass that derives from `Method`, a parameter has no
-            default, it lacks a docstring, it needs a field that `TokenBatch` does not have, or its
-            kind or base is none that there is.
+            default or hides an attribute of `Method`, it lacks a docstring, it needs a field that
+            `TokenBatch` does not have, its kind or base is none that there is, or a hook takes
+            other arguments than it is given.
 
     Example:
         >>> from dataclasses import dataclass
@@ -95,24 +94,7 @@ def register(name: str) -> Callable[[_Class], _Class]:
 
     def admit(cls: _Class) -> _Class:
         who = f"register({name!r})"
-        if not (isinstance(cls, type) and issubclass(cls, Method)):
-            raise TypeError(f"{who}: {cls!r} must derive from entrostat.Method")
-        settings = cls.__dict__.get("__dataclass_params__")
-        if settings is None or not settings.frozen:
-            raise TypeError(f"{who}: {cls.__name__} must be decorated with @dataclass(frozen=True)")
-        for f in dataclasses.fields(cls):
-            if f.default is dataclasses.MISSING:
-                raise TypeError(f"{who}: parameter {f.name!r} needs a default")
-        if not (cls.__doc__ or "").strip() or (cls.__doc__ or "").startswith(f"{cls.__name__}("):
-            raise TypeError(f"{who}: {cls.__name__} needs a docstring: a line says what it does")
-        for need in cls.needs:
-            if need not in TokenBatch.__dataclass_fields__:
-                known = ", ".join(TokenBatch.__dataclass_fields__)
-                raise TypeError(f"{who}: needs {need!r}, no field of TokenBatch ({known})")
-        if cls.kind not in ("surrogate", "intervention"):
-            raise TypeError(f"{who}: kind must be 'surrogate' or 'intervention', got {cls.kind!r}")
-        if cls.base not in METHODS and cls.base not in RECIPES:
-            raise TypeError(f"{who}: base: {unknown('recipe or surrogate', cls.base, RECIPES)}")
+        check_class(who, cls, METHODS | RECIPES)
         old = METHODS.get(name)
         # the same class again is its module imported twice, in a notebook say
         again = old is not None and (old.__module__, old.__qualname__) == (

@@ -1,7 +1,7 @@
 """Terms added to the loss: entropy bonus, adaptive entropy coefficient, KL to a reference.
 
-They act on the tokens that are trained on. Where a host drops groups without a signal, as the lab
-does, these are not among them, and an iteration in which no group has one makes no update.
+They act on all sampled tokens of a minibatch, those of groups without a signal too, which have no
+part in the policy term.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ from .base import Method, in_range, one_of, unread
 class EntropyBonus(Method):
     """Entropy bonus in the loss, with a fixed or a controlled coefficient.
 
-    loss - coef * (masked mean of H), H the exact entropy with its gradient. The mean is over the N
-    tokens of the minibatch, whatever the aggregation of the policy loss. With controller "doubling"
-    it is REPO's baseline: the coefficient is doubled while the iteration's entropy is below the
-    target and halved while above, like REPO-D's (REPO 4). Also COV App. E and PAR 3.1.
+    loss - coef * (masked mean of H), H the exact entropy with its gradient. The mean is over all
+    sampled tokens of the minibatch, whatever the aggregation of the policy loss. With controller
+    "doubling" it is REPO's baseline: the coefficient is doubled while the iteration's entropy is
+    below the target and halved while above, like REPO-D's (REPO 4). Also COV App. E and PAR 3.1.
 
     Parameters:
         coef: coefficient; the start value under a controller.
         controller: "none" or "doubling".
         coef_min, coef_max: the controller's range.
         target: entropy to hold, nats per token; None takes that of the first iteration.
-
-    Deviation: groups that a host drops for want of a signal get no bonus either.
     """
 
     coef: float = 1e-3
@@ -43,6 +41,8 @@ class EntropyBonus(Method):
     paper: ClassVar[str] = "REPO 4, COV App. E, PAR 3.1"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
     reads_current: ClassVar[bool] = False
+    penalises: ClassVar[bool] = True
+    actuator: ClassVar[tuple[str, str | None]] = ("entropy_coef", "coef_max")
 
     def __post_init__(self) -> None:
         one_of("entropy_bonus", "controller", self.controller, ("none", "doubling"))
@@ -102,9 +102,8 @@ class AdaptiveEntropy(Method):
     The defaults are those of Skywork-OR1's training scripts. PAR follows them at target .2; what
     it says of delta, start and range is lost from the text at hand.
 
-    Deviations: the coefficient moves on the iteration's entropy before its updates, which are the
-    first to use it; TRL moves it after the step. Groups that a host drops for want of a signal get
-    no bonus either.
+    Deviation: the coefficient moves on the iteration's entropy before its updates, which are the
+    first to use it; TRL moves it after the step.
     """
 
     target: float = 0.2
@@ -117,6 +116,8 @@ class AdaptiveEntropy(Method):
     paper: ClassVar[str] = "PAR 3.2"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
     reads_current: ClassVar[bool] = False
+    penalises: ClassVar[bool] = True
+    actuator: ClassVar[tuple[str, str | None]] = ("entropy_coef", "coef_max")
 
     def __post_init__(self) -> None:
         one_of("adaptive_entropy", "signal", self.signal, ("exact", "nll"))
@@ -159,16 +160,14 @@ class AdaptiveEntropy(Method):
 class KlRef(Method):
     """KL penalty that holds the policy near a frozen reference.
 
-    loss + coef * KL(pi || ref), aggregated as the policy loss. d = lp_ref - lp of the sampled
-    token; estimators (Schulman 2020): k1 = -d, k2 = d^2/2, k3 = exp(d) - d - 1. As in TRL and veRL
-    the estimator itself is differentiated, so that under k1 the gradient's expectation is 0. COV
-    App. E.
+    loss + coef * KL(pi || ref), aggregated as the policy loss but over all sampled tokens. With
+    d = lp_ref - lp of the sampled token, the estimators (Schulman 2020) are k1 = -d, k2 = d^2/2,
+    k3 = exp(d) - d - 1. As in TRL and veRL the estimator itself is differentiated, so that under k1
+    the gradient's expectation is 0. COV App. E.
 
     Parameters:
         coef: coefficient.
         form: "k1", "k2" or "k3".
-
-    Deviation: groups that a host drops for want of a signal pay nothing either.
     """
 
     coef: float = 1e-3
@@ -177,6 +176,7 @@ class KlRef(Method):
     paper: ClassVar[str] = "COV App. E"
     needs: ClassVar[tuple[str, ...]] = ("ref_logp",)
     reads_current: ClassVar[bool] = False
+    penalises: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         in_range("kl_ref", "coef", self.coef, 0)
@@ -186,5 +186,4 @@ class KlRef(Method):
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Put the coefficient on every token."""
-        each = self.coef * batch.mask.to(terms.weight.dtype)
-        return terms.replace(ref_kl=each, ref_kl_form=self.form)
+        return terms.add_ref_kl(self.coef, self.form)

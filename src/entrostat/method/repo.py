@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from ..batch import TokenBatch, at_least_float32, masked_mean
+from ..batch import TokenBatch, at_least_float32
 from ..control import ControlState, Flip, Multiplicative, Observation
 from .base import Method, one_of, unread
 
@@ -29,7 +28,7 @@ def centred_logp(batch: TokenBatch, center: Center) -> Tensor:
                 "center='batch', which centres by the batch mean"
             )
         return logp + at_least_float32(batch.old_entropy.detach())
-    return logp - masked_mean(logp, batch.mask)
+    return logp - batch.whole.mean(logp)[0]
 
 
 def entropy_change(advantage: Tensor, L: Tensor, logp: Tensor) -> Tensor:
@@ -61,6 +60,7 @@ class _Repo(Method):
     paper: ClassVar[str] = "REPO 3, App. B"
     needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
     base: ClassVar[str] = "dapo"
+    actuator: ClassVar[tuple[str, str | None]] = ("zeta", "zeta_max")
     _name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -196,6 +196,5 @@ class RepoD(_Repo):
         L = centred_logp(batch, self.center)
         change = entropy_change(batch.advantages, L, at_least_float32(batch.old_logp.detach()))
         if self.scope == "batch":
-            change = masked_mean(change, batch.mask)
-        beta = torch.as_tensor(-state.value * change)
-        return batch.replace(advantages=repo_d(batch.advantages, L, beta))
+            change = change.new_tensor(batch.whole.mean(change)[0])
+        return batch.replace(advantages=repo_d(batch.advantages, L, -state.value * change))

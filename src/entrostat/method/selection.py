@@ -1,15 +1,10 @@
-"""Choosing tokens over the whole minibatch: how many, at random, or by size.
-
-Masks are [B, T] bool. Everything works on detached values.
-"""
+"""How many tokens a share is. Which ones: `entrostat.whole`."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-from torch import Tensor
 
 _ROUNDING = 1e-9
 
@@ -48,42 +43,3 @@ def rounded_share(
     device = None if generator is None else generator.device
     chance = torch.rand((), generator=generator, device=device, dtype=torch.float64)
     return whole + int(chance < rest)
-
-
-def pick(candidates: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """[B, T] bool: `count` of the candidates (all where there are fewer), uniformly at random.
-
-    Args:
-        candidates: [B, T] bool.
-        count: how many.
-        generator: the run's; None takes torch's global one.
-    """
-    places = candidates.flatten().nonzero()[:, 0]
-    if count < len(places):
-        device = places.device if generator is None else generator.device
-        order = torch.randperm(len(places), generator=generator, device=device)
-        places = places[order[:count].to(places.device)]
-    chosen = torch.zeros_like(candidates).flatten()
-    chosen[places] = True
-    return chosen.view_as(candidates)
-
-
-def largest(values: Tensor, candidates: Tensor, count: int) -> Tensor:
-    """[B, T] bool: the `count` candidates of largest value (all where there are fewer).
-
-    Which of equal values at the threshold is left to `topk`, and may depend on their order.
-    """
-    count = min(count, int(candidates.sum()))
-    ranked = torch.where(candidates, values, -math.inf).flatten()
-    chosen = torch.zeros_like(candidates).flatten()
-    chosen[ranked.topk(count, sorted=False).indices] = True
-    return chosen.view_as(candidates) & candidates
-
-
-def order_statistics(values: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The values [n] that would stand at `rank` and at the next place if they were sorted; []."""
-    if values.device.type == "cpu":  # numpy sorts with vector instructions: a tenth of torch's time
-        ranked = torch.from_numpy(np.sort(values.numpy()))
-    else:
-        ranked = values.sort().values
-    return ranked[rank], ranked[min(rank + 1, len(values) - 1)]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..advantage import EPS, Groups
 from ..batch import TokenBatch, at_least_float32
+from ..whole import row_sums
 from .base import Method, in_range
 
 _TINY = 1e-30
@@ -21,13 +22,7 @@ _TINY = 1e-30
 def _row_mean(values: Tensor, batch: TokenBatch) -> Tensor:
     """[B]: mean of values [B, T] (0 at mask 0) over each rollout's tokens; 0 without any."""
     values = at_least_float32(values.detach())
-    return values.sum(-1) / batch.lengths.clamp(min=1)
-
-
-def _groups(batch: TokenBatch) -> Groups:
-    assert batch.group is not None
-    assert batch.advantages is not None
-    return Groups(batch.group, batch.advantages.dtype)
+    return (row_sums(values) / batch.lengths.clamp(min=1)).to(values.dtype)
 
 
 @dataclass(frozen=True)
@@ -62,11 +57,12 @@ class Unlikeliness(Method):
         """Scale the rewards by rank."""
         assert batch.rewards is not None
         assert batch.group is not None
-        likelihood = at_least_float32(batch.old_logp.detach()).sum(-1)  # [B]
+        likelihood = row_sums(at_least_float32(batch.old_logp.detach()))
         alive = batch.lengths > 0  # a rollout without tokens is in no ranking
-        same = (batch.group[:, None] == batch.group[None, :]) & alive & alive[:, None]  # [B, B]
+        (likelihoods, groups, others), mine = batch.whole.gather(likelihood, batch.group, alive)
+        same = (groups[mine, None] == groups) & others & alive[:, None]  # [B, A]
         size = same.sum(-1)
-        rank = 1 + (same & (likelihood[None, :] > likelihood[:, None])).sum(-1)
+        rank = 1 + (same & (likelihoods > likelihood[:, None])).sum(-1)
         rewards = batch.rewards.detach()
         rewards = rewards if rewards.dtype == torch.float64 else rewards.float()
         share = torch.where(alive, (size - rank).to(rewards.dtype) / size.clamp(min=1), 0)
@@ -136,31 +132,34 @@ class Gtpo(Method):
         assert batch.advantages is not None
         assert batch.old_entropy is not None
         assert batch.rewards is not None
+        assert batch.group is not None
         A, mask = batch.advantages, batch.mask
-        groups = _groups(batch)
         H = at_least_float32(batch.old_entropy.detach()).to(A.dtype)
-        R = batch.rewards.detach().to(A.dtype)[:, None]
+        R = batch.rewards.detach().to(A.dtype)
         # entropies of the group's rewarded rollouts at each position, holes closed up
-        position = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        running = (mask & (R > 0)).to(H.dtype)
-        cell = (groups.index[:, None] * mask.shape[1] + position).flatten()  # (group, position)
-        blank = H.new_zeros(len(groups.size) * mask.shape[1])
-        total = blank.index_add(0, cell, (running * H).flatten())
-        count = blank.index_add(0, cell, running.flatten())
-        mean = (total / count.clamp(min=1))[cell].view_as(H)
+        place, tokens = batch.whole.companions(batch.group, H)
+        (group, rewarded, length), mine = batch.whole.gather(batch.group, R > 0, batch.lengths)
+        groups = Groups(group[place], A.dtype)
+        position = torch.arange(tokens.shape[1], device=mask.device)
+        running = (rewarded[place, None] & (position < length[place, None])).to(A.dtype)
+        mean = groups.sum(running * tokens) / groups.sum(running).clamp(min=1)
+        own = mean[torch.searchsorted(place, mine)]
+        mean = own.gather(1, (mask.cumsum(-1) - 1).clamp(min=0))
         # where no entropy is left every token is average
         share = (H + _TINY) / (mean + _TINY)
-        normal = _normalise((R + self.alpha * share * running) * mask, mask, groups)
-        signal = groups.sum(A.abs().sum(-1)) > 0
-        return batch.replace(advantages=normal * signal[:, None])
+        bonus = self.alpha * share * (R > 0)[:, None]
+        normal = _normalise((R[:, None] + bonus) * mask, batch)
+        (signal,) = batch.whole.group_sums(batch.group, (A != 0).any(-1).long())
+        return batch.replace(advantages=normal * (signal > 0)[:, None])
 
 
-def _normalise(values: Tensor, mask: Tensor, groups: Groups) -> Tensor:
+def _normalise(values: Tensor, batch: TokenBatch) -> Tensor:
     """(values - mean)/(std + 1e-6) over the tokens of each group; [B, T], values 0 at mask 0."""
-    n = groups.sum(mask.sum(-1).to(values.dtype))
-    mean = groups.sum(values.sum(-1)) / n.clamp(min=1)
-    centred = (values - mean[:, None]) * mask
-    std = (groups.sum(centred.square().sum(-1)) / (n - 1).clamp(min=1)).sqrt()
+    assert batch.group is not None
+    n, total = batch.whole.group_sums(batch.group, batch.lengths, row_sums(values))
+    centred = (values - (total / n.clamp(min=1)).to(values.dtype)[:, None]) * batch.mask
+    (squares,) = batch.whole.group_sums(batch.group, row_sums(centred.square()))
+    std = (squares / (n - 1).clamp(min=1)).sqrt().to(values.dtype)
     return centred / (std[:, None] + EPS)
 
 
@@ -181,10 +180,11 @@ class EdgeGrpo(Method):
         """Divide by the normalised entropy."""
         assert batch.advantages is not None
         assert batch.old_entropy is not None
-        groups = _groups(batch)
+        assert batch.group is not None
         own = _row_mean(batch.old_entropy, batch).to(batch.advantages.dtype)
         alive = (batch.lengths > 0).to(own.dtype)
-        mean = groups.sum(own) / groups.sum(alive).clamp(min=1)
+        total, n = batch.whole.group_sums(batch.group, own, alive)
+        mean = total / n.clamp(min=1)
         h = torch.where(mean > 0, own / torch.where(mean > 0, mean, 1), 1).clamp(min=EPS)
         return batch.replace(advantages=batch.advantages / h[:, None])
 
@@ -238,4 +238,5 @@ class PositionAdv(Method):
         assert batch.advantages is not None
         A = batch.advantages
         place = batch.mask.to(A.dtype).cumsum(-1) / batch.lengths.clamp(min=1)[:, None]
-        return batch.replace(advantages=A + self.gamma * A.sign() * place.sigmoid())
+        # torch.sigmoid rounds otherwise at the end of a vector: a token would depend on its row
+        return batch.replace(advantages=A + self.gamma * A.sign() / (1 + (-place).exp()))

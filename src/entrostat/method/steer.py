@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..batch import Terms, TokenBatch, at_least_float32
 from ..loss import clipped
+from ..whole import Whole
 from .base import Method, in_range, one_of, unread
-from .selection import floor, order_statistics
 
 Mapping = Literal["exp", "linear", "binary"]
 
@@ -84,36 +84,19 @@ class Steer(Method):
         assert batch.entropy is not None
         old = at_least_float32(batch.old_logp)
         fall = omega(terms.advantage, batch.logp, old, batch.entropy, clipped(batch, terms))
-        weight = self._weight(fall, batch.mask, int(terms.count))
-        return terms.replace(weight=terms.weight * weight)
+        size = -fall if self.signed else fall.abs()
+        return terms.replace(weight=terms.weight * self._weight(size, batch.whole))
 
-    def _weight(self, fall: Tensor, mask: Tensor, n: int) -> Tensor:
-        if not mask.any():
-            return torch.ones_like(fall)
-        size = fall.abs()  # 0 at mask 0
-        if self.signed:  # from below all changes up: the mappings look at differences alone
-            size = torch.where(mask, fall.max() - fall, 0)
+    def _weight(self, size: Tensor, whole: Whole) -> Tensor:
+        one = torch.ones_like(size)
         if self.mapping == "binary":
-            one = torch.ones_like(size)
-            return torch.where(size > _quantile(size, n, self.quantile), self.lambda_min, one)
-        top, bottom = size.max(), size.new_zeros(())
+            return torch.where(size > whole.quantile(size, self.quantile), self.lambda_min, one)
+        top, bottom = whole.max(size)[0], 0.0
         if self.mapping == "linear":
-            bottom = size.masked_fill(~mask, math.inf).min()
+            bottom = whole.min(size)[0]
         if not top > bottom:
-            return torch.ones_like(size)
-        x = (size - bottom) / (top - bottom)
+            return one
+        x = (size - bottom) / (size.new_tensor(top) - bottom)
         if self.mapping == "exp":
             return (math.log(self.lambda_min) * x).exp()
         return self.lambda_max - (self.lambda_max - self.lambda_min) * x
-
-
-def _quantile(size: Tensor, n: int, q: float) -> Tensor:
-    """The linearly interpolated quantile of the n tokens' sizes; the other places of [B, T] are 0.
-
-    torch.quantile stops at 16 million values.
-    """
-    outside = max(0, size.numel() - n)  # the zeros of the other places come first
-    place = q * (n - 1)
-    rank = min(floor(place), n - 1)
-    below, above = order_statistics(size.flatten(), outside + rank)
-    return below + (above - below) * max(0.0, place - rank)

@@ -1,4 +1,4 @@
-"""Surrogates (methods.md section 2): which ratio is meant and where it is clipped."""
+"""Surrogates: which ratio is meant and where it is clipped."""
 
 from __future__ import annotations
 
@@ -89,6 +89,10 @@ class Gspo(Method):
     paper: ClassVar[str] = "REPO 2 (GSPO)"
     base: ClassVar[str] = "loop"
     reads_current: ClassVar[bool] = False
+    alone: ClassVar[str] = (
+        "gspo's ratio is one per sequence and leaves 1 by some 1e-4, so the clip of a token's "
+        "ratio would never act on it"
+    )
 
     def __post_init__(self) -> None:
         check_bounds("gspo", self.low, self.high)

@@ -10,7 +10,7 @@ import torch
 from ..batch import Terms, TokenBatch
 from .base import Method, in_range
 from .par import weigh_positive
-from .selection import largest, share_of
+from .selection import share_of
 
 
 @dataclass(frozen=True)
@@ -64,5 +64,6 @@ class ForkingTokens(Method):
     ) -> Terms:
         """Weight 0 below the threshold."""
         assert batch.entropy is not None
-        chosen = largest(batch.entropy, batch.mask, share_of(self.top, int(terms.count)))
+        count = share_of(self.top, int(terms.count))
+        chosen = batch.whole.largest(batch.entropy, batch.mask, count, generator)
         return terms.replace(weight=torch.where(chosen, terms.weight, 0))

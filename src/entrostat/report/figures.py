@@ -1,7 +1,8 @@
 """Curves as SVG images inside `data:` addresses, drawn by matplotlib's object interface.
 
 Text in a figure may come from anyone's directory or method names, so it is never read as
-mathematics, and the figure sits in an image, where nothing in it could run.
+mathematics, and the figure sits in an image, where nothing in it could run. Its ground is clear;
+on a dark page a filter turns light to dark and keeps the hues (base.html.jinja).
 """
 
 from __future__ import annotations
@@ -40,12 +41,19 @@ _STYLE: dict[str, Any] = {
     "ytick.labelcolor": "#222222",
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#E6E6E6",
+    "grid.color": "#DCDCDC",
     "grid.linewidth": 0.7,
     "lines.solid_capstyle": "round",
     "text.parse_math": False,
     "svg.fonttype": "path",
     "svg.hashsalt": "entrostat",  # the same run gives the same page, byte for byte
+}
+
+# what a caption says of the vertical axis
+AXES = {
+    "linear": "",
+    "log": "Logarithmic axis.",
+    "symlog": "Axis: logarithmic on both sides of 0.",
 }
 
 
@@ -117,6 +125,7 @@ class Panel:
         bars: bars, in a panel that has nothing else.
         across: label of the horizontal axis.
         floor: on a symlog axis, the share of the largest value below which it is linear at least.
+        part: heading of the page that it stands under.
     """
 
     title: str
@@ -131,6 +140,7 @@ class Panel:
     bars: tuple[Bars, ...] = ()
     across: str = "iteration"
     floor: float = 1e-5  # a value near 0 on its way through must not stretch the axis
+    part: str = ""
 
     @property
     def empty(self) -> bool:
@@ -154,6 +164,7 @@ class Image:
     caption: str
     alt: str
     src: str
+    part: str = ""
 
 
 def describe(panel: Panel) -> str:
@@ -209,7 +220,8 @@ def draw(panel: Panel) -> Image:
             for text, words in zip(box.get_texts(), texts, strict=True):
                 text.set_text(words)
         src = address(figure)
-    return Image(panel.title, panel.caption, describe(panel), src)
+    caption = " ".join(filter(None, (panel.caption, AXES[panel.scale])))
+    return Image(panel.title, caption, describe(panel), src, panel.part)
 
 
 @contextmanager
@@ -227,7 +239,7 @@ def address(figure: Any) -> str:
     """A figure as an SVG image in a `data:` address, to be called within `styled`."""
     svg = io.BytesIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(svg, format="svg", metadata=nothing)
+    figure.savefig(svg, format="svg", metadata=nothing, transparent=True)
     return "data:image/svg+xml;base64," + base64.b64encode(_rounded(svg.getvalue())).decode("ascii")
 
 

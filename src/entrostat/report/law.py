@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..logs.run import Run
+from ..logs.run import Run, last_ones
 from .figures import BLACK, BLUE, ORANGE, RED, Curve, Panel, Points
-from .runs import HUGE, last_ones
+from .runs import HUGE
 
 if TYPE_CHECKING:
     from ..law import EarlyPrediction, EntropyLaw, Pairs
@@ -169,7 +169,7 @@ def _tiles(
     r2 = "—" if math.isnan(law.r2) else f"{law.r2:.2f}"
     return (
         Tile("Ceiling b - a", f"{law.ceiling:.3g}", f"{LEVEL:.0%}: {_to(*interval)}"),
-        Tile("a", f"{law.a:.3g}", "score a unit of exp(H)"),
+        Tile("a", f"{law.a:.3g}", "score per unit of exp(H)"),
         Tile("b", f"{law.b:.3g}", "score"),
         Tile("R²", r2, "share of the score's variance"),
         Tile("RMSE, in-sample", f"{law.rmse:.2g}", f"of all {_counted(len(law.score), point)}"),

@@ -10,28 +10,32 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import resources
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from .._text import printable
 from .._version import __version__
+from ..logs.files import atomic
 from ..logs.run import Run, number, read_run
 from .answers import answers_of, answers_of_all
 from .dynamics import Dynamics, dynamics_of
 from .dynamics.pooled import pooled_panels
-from .figures import draw
+from .figures import Image, draw
 from .law import law_of
-from .panels import comparison_panels, run_panels, with_dumps
-from .runs import entropy_key, last_ones, pretty_environment, rows_of
+from .overlays import comparison_panels
+from .panels import run_panels, with_dumps
+from .runs import entropy_key, pretty_environment, rows_of
 from .seeds import entries_of
 from .spread import spread_of
+from .summary import ends_note, summary_of, summary_of_all
 from .tokens import token_view
 
 _MISSING = "—"
-# C0 controls but tab and line break, as the signs that stand for them; HTML has no way to say them
-_CONTROLS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"} | {127: 0x2421}
+SUFFIXES = ("", ".html", ".htm")
 
 
 def write_run_report(run: Path, output: Path | None = None) -> Path:
@@ -58,15 +62,18 @@ def write_report(run: Run, output: Path) -> Path:
     Raises:
         ValueError: the file cannot be written.
     """
+    output = _page(output)
     run = with_dumps(run)
     tokens, dynamics, law = token_view(run), dynamics_of(run), law_of(run)
     answers = answers_of(run)
+    (row,) = rows_of([run])
     return _write(
         "run.html.jinja",
-        Path(output),
+        output,
         run=run,
-        row=rows_of([run])[0],
-        ends=last_ones(len(run.metrics)),
+        row=row,
+        summary=summary_of(row),
+        ends=ends_note([row]),
         heading=_heading(run),
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
@@ -85,8 +92,7 @@ def write_report(run: Run, output: Path) -> Path:
 
 def _contents(run: Run, dynamics: Dynamics, tokens: bool, answers: bool) -> list[tuple[str, str]]:
     """Anchor and name of the page's sections."""
-    found = [("overview", "Overview")]
-    found += answers * [("answers", "What the policy says")]
+    found = answers * [("answers", "What the policy says")]
     found += [("curves", "Curves")]
     found += [(f"dynamics-{s.anchor}", s.heading) for s in dynamics.sections]
     found += [("law", "The law")]
@@ -95,11 +101,11 @@ def _contents(run: Run, dynamics: Dynamics, tokens: bool, answers: bool) -> list
     return [*found, ("settings", "Settings")]
 
 
-def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") -> Path:
+def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Comparison") -> Path:
     """Write one page that overlays several runs; returns its path.
 
     Args:
-        runs: run directories, one or more.
+        runs: run directories, or runs already read, ours or other trainers'; one or more.
         output: the file to write.
         title: heading of the page.
 
@@ -109,19 +115,24 @@ def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") 
     """
     if not runs:
         raise ValueError("write_comparison: runs is empty; name at least one run directory")
-    read = [read_run(path) for path in runs]
+    output = _page(output)
+    read = [run if isinstance(run, Run) else read_run(run) for run in runs]
     rows = rows_of(read)
-    output = Path(output)
-    ks = {row.k for row in rows if row.k is not None}
     entries = entries_of(read, [row.label for row in rows])
+    answers = answers_of_all(read, entries)
+    ks = {row.k for row in rows if row.k is not None}
     of_run = {i: entry for entry in entries for i in entry.members}
     keys = {entropy_key(run) for run in read} - {None}
-    other = len(keys) > 1 or keys - {"entropy/exact"}
+    foreign = any(run.source != "entrostat" for run in read)
+    other = foreign or len(keys) > 1 or keys - {"entropy/exact"}
     panels = [*comparison_panels(read, entries), *pooled_panels(read, entries)]
     return _write(
         "comparison.html.jinja",
         output,
         title=title,
+        summary=summary_of_all(rows),
+        ends=ends_note(rows),
+        contents=_comparison_contents(any(e.is_band for e in entries), answers is not None),
         rows=rows,
         colors=[of_run[i].color for i in range(len(rows))],
         bands=[spread_of(entry, rows, read) for entry in entries if entry.is_band],
@@ -136,10 +147,17 @@ def write_comparison(runs: list[Path], output: Path, title: str = "Comparison") 
         k=str(ks.pop()) if len(ks) == 1 else "k",
         splits=sorted({row.split for row in rows if row.split is not None}),
         images=[draw(panel) for panel in panels],
-        answers=answers_of_all(read, entries),
+        answers=answers,
         settings=_common(read),
         entropy_words="as each run has it (see the notes)" if other else "exact",
     )
+
+
+def _comparison_contents(bands: bool, answers: bool) -> list[tuple[str, str]]:
+    """Anchor and name of the page's sections."""
+    found = bands * [("bands", "Over seeds")] + [("results", "Results")]
+    found += answers * [("answers", "What the policy says")]
+    return [*found, ("curves", "Curves"), ("runs", "Runs"), ("settings", "Settings")]
 
 
 def _evaluation(line: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +211,23 @@ def _link(run: Run, output: Path) -> str | None:
     if not report.is_file() or report.resolve() == output.resolve():
         return None
     # every character but the slash is quoted, so that a name cannot be another kind of address
-    return quote(os.path.relpath(report.resolve(), output.resolve().parent), safe="/")
+    path = os.path.relpath(report.resolve(), output.resolve().parent)
+    return quote(os.fsencode(path), safe="/")  # a name need not be UTF-8
+
+
+def _page(output: Path) -> Path:
+    """Where a page goes.
+
+    Raises:
+        ValueError: its name is that of another kind of file.
+    """
+    output = Path(output)
+    if output.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"report: the page is HTML, and {str(output)!r} is named otherwise; write "
+            f"{output.with_suffix('.html').name!r}"
+        )
+    return output
 
 
 def _write(template: str, output: Path, **values: Any) -> Path:
@@ -203,15 +237,10 @@ def _write(template: str, output: Path, **values: Any) -> Path:
         ValueError: it cannot be written.
     """
     html = _environment().get_template(template).render(version=__version__, **values)
-    part = output.with_name(f".{output.name}.part")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        # model output may hold half of a surrogate pair, which no file can
-        part.write_bytes(html.encode("utf-8", "replace"))
-        os.replace(part, output)
+        with atomic(output) as part:
+            part.write_bytes(html.encode("utf-8", "replace"))
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise ValueError(f"report: cannot write {str(output)!r}: {error.strerror}") from None
     return output
 
@@ -230,11 +259,17 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda v: v.translate(_CONTROLS) if type(v) is str else v,
+        finalize=lambda v: printable(v) if type(v) is str else v,
     )
     environment.filters["num"] = _decimal
+    environment.filters["by_part"] = _by_part
     environment.filters["duration"] = _duration
     return environment
+
+
+def _by_part(images: Sequence[Image]) -> list[tuple[str, list[Image]]]:
+    """Figures that follow each other under one heading."""
+    return [(part, list(some)) for part, some in groupby(images, attrgetter("part"))]
 
 
 def _duration(seconds: float | None) -> str:

@@ -1,174 +1,300 @@
-"""Which figures a page has: the metrics that go together, their words, their axes."""
+"""Which figures a run's page has: the metrics that go together, their words, their axes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from ..logs.run import Run
-from .figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Band, Curve, Panel
-from .runs import drawable, entropy_key
-from .seeds import Entry
-from .tokens.choice import choose_iterations
-from .tokens.reading import read_dump
+from .curves import curves_of, logged, named, say_smoothed, scale_of, smoothed
+from .figures import BLACK, BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, Curve, Panel
+from .runs import drawable
+from .tokens.dumps import choose_iterations, read_dump
 
-POINTS = 1200  # a longer curve is averaged down to so many points
 DUMPS = 16  # dumps that are read for what a run did not log
+SCORES = 7  # of other trainers' evaluations drawn
 
-
-def scale_of(values: Iterable[float]) -> str:
-    """Which axis suits a coefficient.
-
-    "log" where all values are above 0 and span more than a factor of 20, "symlog" where the sign
-    changes, else "linear".
-    """
-    values = list(values)
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    if low < 0 < high:
-        return "symlog"
-    return "log" if low > 0 and high > 20 * low else "linear"
+# other trainers' scores of evaluations, and what is beside them and none
+_SCORE = re.compile(r"eval_reward$|eval_rewards/.*mean$|val-core/|eval/|val/|test_score/")
+_NO_SCORE = re.compile(r"entropy|length|len/|len_|truncat|clip|runtime|std|loss|time|num_|kl")
 
 
 def run_panels(run: Run) -> list[Panel]:
     """The figures of one run, without those that it logged nothing for."""
-    groups = _setting(run, "sampling", "prompts")
-    exact, nll, logged, target, best = (
-        bool(drawable(run, key)[0])
+    parts = (
+        ("Entropy and reward", _outcome(run)),
+        ("Updates", _updates(run)),
+        ("Rollouts", _rollouts(run)),
+        ("Entropy dynamics", _dynamics(run)),
+        ("PRIME's second model", _prime(run)),
+        ("Sampler, trainer and speed", _machine(run)),
+    )
+    return [
+        replace(say_smoothed(panel, [run]), part=part)
+        for part, panels in parts
+        for panel in panels
+        if panel.curves
+    ]
+
+
+def _outcome(run: Run) -> Iterator[Panel]:
+    exact, nll, as_logged, target, best = (
+        logged(run, key) is not None
         for key in (
             "entropy/exact", "entropy/nll", "entropy/logged", "control/target",
             "reward/best_in_group",
         )
     )  # fmt: skip
-    panels = [
-        Panel(
-            "Entropy",
-            " ".join(
-                exact * ["Exact: mean of the full next-token entropy."]
-                + nll * ["NLL: mean of -log p of the sampled tokens, an estimate of it."]
-                + logged * [f"Logged: {run.entropy_is}"[:300]]
-                + target * ["Dashed: the controller's target."]
-            ),
-            "nats a token",
-            _curves(
-                run,
-                ("entropy/exact", "exact", {"color": BLUE, "width": 2.2}),
-                ("entropy/nll", "NLL", {"color": BLACK, "width": 0.6 if exact else 1.7}),
-                ("entropy/logged", "logged", {"color": BLUE, "width": 1.7}),
-                ("control/target", "target", {"color": RED, "dash": "--", "width": 1.3}),
-            ),
-            low=0,
+    yield Panel(
+        "Entropy",
+        " ".join(
+            exact * ["Exact: mean of the full next-token entropy."]
+            + nll * ["NLL: mean of -log p of the sampled tokens, an estimate of it."]
+            + as_logged * [f"Logged: {run.entropy_is}"[:300]]
+            + target * ["Dashed: the controller's target."]
         ),
-        Panel(
-            "Reward",
-            "Mean reward of an iteration's rollouts{smooth}."
-            + best * " Best: mean over prompts of the group's highest reward.",
-            "reward",
-            (
-                *_curves(run, ("reward/best_in_group", "best of group", {"color": ORANGE})),
-                *_smoothed(run, "reward/mean", "mean", BLUE),
-            ),
-            low=0, high=1,
+        "nats per token",
+        curves_of(
+            run,
+            ("entropy/exact", "exact", {"color": BLUE, "width": 2.2}),
+            ("entropy/nll", "NLL", {"color": BLACK, "width": 0.6 if exact else 1.7}),
+            ("entropy/logged", "logged", {"color": BLUE, "width": 1.7}),
+            ("control/target", "target", {"color": RED, "dash": "--", "width": 1.3}),
         ),
-        *(
-            Panel(
-                f"Coefficient {key.removeprefix('control/')}",
-                "What the controller sets, once an iteration, from the entropy it sees.",
-                key.removeprefix("control/"),
-                _curves(run, (key, "", {"color": PURPLE})),
-                scale_of(drawable(run, key)[1]),
-            )
-            for key in run.coefficients
+        low=0,
+    )
+    yield Panel(
+        "Reward",
+        "Mean reward of an iteration's rollouts{smooth}."
+        + best * " Best: mean over prompts of the group's highest reward.",
+        "reward",
+        (
+            *curves_of(run, ("reward/best_in_group", "best of group", {"color": ORANGE})),
+            *smoothed(run, "reward/mean", "mean", BLUE),
         ),
-        Panel(
-            "Clipped tokens",
-            "Tokens whose ratio to the old policy is above the upper bound at a positive "
-            "advantage (high), below the lower one at a negative (low).",
-            "fraction of tokens",
-            _curves(
-                run,
-                ("clip/low", "low", {"color": BLUE}),
-                ("clip/high", "high", {"color": RED}),
-                ("numerics/clip_low_exact", "low, not rounded", {"color": BLUE, "dash": "--"}),
-                ("numerics/clip_high_exact", "high, not rounded", {"color": RED, "dash": "--"}),
-            ),
-            low=0,
+        low=0,
+        high=1,
+    )
+    for key in run.coefficients:
+        yield _one(
+            run, key, f"Coefficient {key.removeprefix('control/')}",
+            "What the controller sets, once an iteration, from the entropy it sees.",
+            key.removeprefix("control/"), PURPLE, fit=True,
+        )  # fmt: skip
+    yield _imported_scores(run)
+
+
+def _imported_scores(run: Run) -> Panel:
+    """What another trainer's evaluations came to."""
+    found = [
+        name
+        for name in dict.fromkeys(key for line in run.metrics for key in line)
+        if _SCORE.match(name) and not _NO_SCORE.search(name) and drawable(run, name)[0]
+    ]
+    more = f" The first {SCORES} of {len(found)} are drawn." if len(found) > SCORES else ""
+    return Panel(
+        "Evaluation scores",
+        f"Scores of the trainer's own evaluations, under its names.{more}",
+        "score",
+        tuple(
+            replace(curve, marked=True)
+            for name, color in zip(found, COLORS, strict=False)
+            for curve in curves_of(run, (name, name, {"color": color}))
         ),
-        Panel(
-            "Gradient norm",
-            "Norm of the whole gradient before clipping, mean over the iteration's updates.",
-            "norm",
-            _curves(run, ("grad/norm", "", {"color": BLUE})),
-            scale_of(drawable(run, "grad/norm")[1]),
-            low=0,
+        low=0,
+        high=1,
+    )
+
+
+def _updates(run: Run) -> Iterator[Panel]:
+    tokens = "Means over the tokens of the iteration's updates"
+    yield Panel(
+        "Clipped tokens",
+        "Tokens whose ratio to the old policy is above the upper bound at a positive "
+        "advantage (high), below the lower one at a negative (low); of all tokens of the "
+        "iteration's updates, of which the first clips none: every ratio is 1 there."
+        + named(run, "clip/both"),
+        "fraction of tokens",
+        curves_of(
+            run,
+            ("clip/low", "low", {"color": BLUE}),
+            ("clip/high", "high", {"color": RED}),
+            ("clip/dual", "dual", {"color": PURPLE}),
+            ("clip/both", "both", {"color": BLACK, "width": 1.0}),
+            ("numerics/clip_low_exact", "low, not rounded", {"color": BLUE, "dash": "--"}),
+            ("numerics/clip_high_exact", "high, not rounded", {"color": RED, "dash": "--"}),
         ),
-        Panel(
-            "Groups without a signal",
-            "Prompts whose rollouts all earned the same: zero advantage, nothing to learn.",
-            f"groups (of {groups})" if isinstance(groups, int) else "groups",
-            _curves(run, ("rollout/zero_advantage_groups", "", {"color": BLUE})),
-            low=0,
+        low=0,
+    )
+    yield _one(
+        run, "ratio/mean", "Ratio to the old policy",
+        f"{tokens}, the first among them, where it is 1: the probability now over that when the "
+        "token was sampled. An average far from 1 is of a few tokens that moved far.",
+        "ratio",
+    )  # fmt: skip
+    yield _one(
+        run, "kl/old_new", "KL divergence from the old policy",
+        f"{tokens}, the first among them, where it is 0: how far the updates take the policy from "
+        "the one that sampled.", "nats per token",
+    )  # fmt: skip
+    yield _one(
+        run, "kl/ref", "KL divergence from the reference",
+        f"{tokens}: how far the policy is from the reference model.", "nats per token",
+    )  # fmt: skip
+    losses = [key for key in ("loss/total", "loss/policy") if logged(run, key) is not None]
+    losses += [key for key in run.keys("loss") if key not in losses]
+    yield _each(
+        run, losses, "Loss",
+        "What is minimised (total), its policy part and what is added to it. Its height says "
+        "little: advantages are centred, so that a loss near 0 is the rule.", "loss",
+    )  # fmt: skip
+    yield _one(
+        run, "terms/weight", "Weight of the tokens",
+        f"{tokens} of the weight that the methods give a token's policy term; 1 where none does.",
+        "weight",
+    )  # fmt: skip
+    others = [key for key in run.keys("terms") if key != "terms/weight"]
+    yield _each(
+        run, others, "Tokens that terms hold",
+        "Frozen: their gradient is taken away. Penalised: held to the old policy by |log p - log "
+        "p old| or a KL divergence.", "fraction of tokens", low=0,
+    )  # fmt: skip
+    yield _one(
+        run, "grad/norm", "Gradient norm",
+        "Norm of the whole gradient before clipping, mean over the iteration's updates.", "norm",
+        fit=True, low=0,
+    )  # fmt: skip
+    rates = drawable(run, logged(run, "optim/lr") or "")[1]
+    if len(set(rates)) > 1:
+        yield _one(run, "optim/lr", "Learning rate", "As the schedule has it.", "rate", low=0)
+
+
+def _rollouts(run: Run) -> Iterator[Panel]:
+    prompts = run.config.get("sampling")
+    groups = prompts.get("prompts") if isinstance(prompts, dict) else None
+    without = "Prompts whose rollouts all earned the same: zero advantage, nothing to learn."
+    yield _one(
+        run, "rollout/zero_advantage_groups", "Groups without a signal", without,
+        f"groups (of {groups})" if isinstance(groups, int) else "groups", low=0,
+    )  # fmt: skip
+    yield _one(
+        run, "rollout/zero_advantage_share", "Share of groups without a signal", without,
+        "share of groups", low=0, high=1,
+    )  # fmt: skip
+    yield Panel(
+        "Completion length",
+        "Tokens of a completion, its end included.",
+        "tokens",
+        curves_of(
+            run,
+            ("rollout/length_max", "longest", {"color": ORANGE, "width": 0.9}),
+            ("rollout/length_mean", "mean", {"color": BLUE}),
         ),
-        *_dynamics(run),
-        Panel(
-            "Completion length",
-            "Tokens of a completion, its end included.",
-            "tokens",
-            _curves(
-                run,
-                ("rollout/length_max", "longest", {"color": ORANGE, "width": 0.9}),
-                ("rollout/length_mean", "mean", {"color": BLUE}),
-            ),
-            low=0,
+        low=0,
+    )
+    yield _one(
+        run, "rollout/truncated", "Cut-off completions",
+        "Completions that reached the length limit before they ended.", "share of completions",
+        low=0,
+    )  # fmt: skip
+
+
+def _prime(run: Run) -> Iterator[Panel]:
+    yield _one(
+        run, "prime/loss", "PRIME: loss of the second model",
+        "Cross-entropy of the outcomes of rollouts that it has yet to learn from; ln 2 = 0.693 is "
+        "guessing.", "nats per rollout",
+    )  # fmt: skip
+    yield Panel(
+        "PRIME: accuracy of the second model",
+        "Rollouts: whose score has the sign of their outcome. Pairs: of one prompt with different "
+        "outcomes, in which the better has the larger score. 1/2 is guessing.",
+        "share",
+        curves_of(
+            run,
+            ("prime/pair_accuracy", "pairs", {"color": BLUE}),
+            ("prime/accuracy", "rollouts", {"color": ORANGE, "width": 1.0}),
         ),
-        Panel(
-            "Sampler and trainer",
-            "How far the sampler's log-probs are from the trainer's: |difference| a token, and "
-            "the KL divergence it amounts to. With the same weights, rounding.",
-            "nats",
-            (mismatch := _curves(
-                run,
-                ("mismatch/logp_abs_max", "largest", {"color": ORANGE, "width": 1.0}),
-                ("mismatch/logp_abs_mean", "mean", {"color": BLUE}),
-                ("mismatch/kl", "KL", {"color": PURPLE, "width": 1.0}),
-            )),
-            scale_of(y for curve in mismatch for y in curve.y),
-            low=0,
+        low=0,
+        high=1,
+    )
+    yield _one(
+        run, "prime/reward_mean", "PRIME: mean token reward",
+        "beta times the log-ratio of the second model to the reference, mean over tokens.",
+        "reward per token",
+    )  # fmt: skip
+    yield _one(
+        run, "prime/grad_norm", "PRIME: gradient norm of the second model",
+        "Before clipping, mean over its updates.", "norm", low=0,
+    )  # fmt: skip
+
+
+def _machine(run: Run) -> Iterator[Panel]:
+    mismatch = curves_of(
+        run,
+        ("mismatch/logp_abs_max", "largest", {"color": ORANGE, "width": 1.0}),
+        ("mismatch/logp_abs_mean", "mean", {"color": BLUE}),
+        ("mismatch/kl", "KL", {"color": PURPLE, "width": 1.0}),
+    )
+    yield Panel(
+        "Sampler and trainer",
+        "How far the sampler's log-probs are from the trainer's: |difference| per token, and "
+        "the KL divergence it amounts to. With the same weights, rounding.",
+        "nats",
+        mismatch,
+        scale_of(y for curve in mismatch for y in curve.y),
+        low=0,
+    )
+    yield Panel(
+        "Sampler and trainer: probability ratio",
+        "The least and the largest ratio, over an iteration's tokens, of the trainer's "
+        "probability to the sampler's (REPO Fig. 6). 1: they agree.",
+        "ratio",
+        curves_of(
+            run,
+            ("mismatch/ratio_max", "largest", {"color": ORANGE, "width": 1.0}),
+            ("mismatch/ratio_min", "least", {"color": BLUE, "width": 1.0}),
         ),
-        Panel(
-            "Sampler and trainer: probability ratio",
-            "The least and the largest ratio, over an iteration's tokens, of the trainer's "
-            "probability to the sampler's (REPO Fig. 6). 1: they agree.",
-            "ratio",
-            _curves(
-                run,
-                ("mismatch/ratio_max", "largest", {"color": ORANGE, "width": 1.0}),
-                ("mismatch/ratio_min", "least", {"color": BLUE, "width": 1.0}),
-            ),
-        ),
-        Panel(
-            "Sampler and trainer: probability difference",
-            "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
-            "probability",
-            _curves(run, ("mismatch/prob_abs_mean", "", {"color": BLUE})),
-            low=0,
-        ),
-        Panel(
-            "Speed",
-            "Completion tokens a second of the whole iteration: sampling, scoring, measuring, "
-            "updates.",
-            "tokens a second",
-            _curves(run, ("time/tokens_per_second", "", {"color": BLUE})),
-            low=0,
-        ),
-    ]  # fmt: skip
-    return [_say_smoothed(panel, [run]) for panel in panels if panel.curves]
+    )
+    yield _one(
+        run, "mismatch/prob_abs_mean", "Sampler and trainer: probability difference",
+        "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
+        "probability", low=0,
+    )  # fmt: skip
+    yield _one(
+        run, "time/tokens_per_second", "Speed",
+        "Completion tokens per second of the whole iteration: sampling, scoring, measuring, "
+        "updates.", "tokens per second", low=0,
+    )  # fmt: skip
+
+
+def _one(
+    run: Run, key: str, title: str, caption: str, unit: str, color: str = BLUE,
+    fit: bool = False, **axis: Any,
+) -> Panel:  # fmt: skip
+    """A figure of one metric; `fit` chooses the axis that suits it (`scale_of`)."""
+    curves = curves_of(run, (key, "", {"color": color}))
+    scale = scale_of(y for curve in curves for y in curve.y) if fit else "linear"
+    return Panel(title, caption + named(run, key), unit, curves, scale, **axis)
+
+
+def _each(
+    run: Run, keys: list[str], title: str, caption: str, unit: str, low: float | None = None
+) -> Panel:
+    """A figure of several metrics of a group, under their own names; equal ones are drawn once."""
+    curves: list[Curve] = []
+    for key, color in zip(keys, COLORS, strict=False):
+        for curve in curves_of(run, (key, key.partition("/")[2].replace("_", " "), {})):
+            if not any((curve.x, curve.y) == (other.x, other.y) for other in curves):
+                curves.append(replace(curve, color=color))
+    return Panel(title, caption + named(run, *keys), unit, tuple(curves), low=low)
 
 
 def _dynamics(run: Run) -> list[Panel]:
     """Entropy dynamics of every update, but for the flow, which has a section of its own."""
-    tokens = _curves(
+    tokens = curves_of(
         run,
         ("cov/top_0.02", "top 0.02 %", {"color": RED}),
         ("cov/top_0.2", "top 0.2 %", {"color": ORANGE}),
@@ -177,7 +303,7 @@ def _dynamics(run: Run) -> list[Panel]:
         ("cov/mean", "all", {"color": BLACK}),
         ("cov/update", "all, in the updates", {"color": PURPLE, "dash": ":"}),
     )
-    touched = _curves(run, ("touched/entropy", "touched", {"color": RED}))
+    touched = curves_of(run, ("touched/entropy", "touched", {"color": RED}))
     return [
         Panel(
             "Token covariance",
@@ -195,7 +321,7 @@ def _dynamics(run: Run) -> list[Panel]:
             "Tokens of the iteration's updates that a method touched: weighted, frozen, penalised, "
             "clipped, or given another advantage than the estimator's.",
             "fraction of tokens",
-            _curves(run, ("touched/share", "", {"color": BLUE})),
+            curves_of(run, ("touched/share", "", {"color": BLUE})),
             low=0,
         ),
         Panel(
@@ -204,7 +330,7 @@ def _dynamics(run: Run) -> list[Panel]:
             "nats per token",
             touched and (
                 *touched,
-                *_curves(run, ("entropy/exact", "all", {"color": BLACK, "width": 1.2})),
+                *curves_of(run, ("entropy/exact", "all", {"color": BLACK, "width": 1.2})),
             ),
             low=0,
         ),
@@ -214,7 +340,7 @@ def _dynamics(run: Run) -> list[Panel]:
             "A > 0, p > .8; II: A > 0, p < .2; III: A < 0, p < .2; IV: A < 0, p > .8. In a softmax "
             "table I and III lower entropy, II and IV raise it.",
             "fraction of tokens",
-            _curves(
+            curves_of(
                 run,
                 ("quadrant/I", "I", {"color": BLUE}),
                 ("quadrant/II", "II", {"color": GREEN}),
@@ -252,170 +378,3 @@ def with_dumps(run: Run) -> Run:
     )
     metrics = [found.get(line["iteration"], line) for line in run.metrics]
     return replace(run, metrics=metrics, notes=(*run.notes, note))
-
-
-def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
-    """Entropy, reward and coefficients of several runs: a line a run, a band where seeds differ."""
-    shown = [([runs[i] for i in entry.members], entry) for entry in entries]
-    bands = any(entry.is_band for entry in entries)
-    said = (
-        bands * " Line in a band: the mean over seeds at the iterations that all of them logged; "
-        "band: the lowest to the highest."
-    )
-    exact = all(entropy_key(run) in ("entropy/exact", None) for run in runs)
-    targets = _targets(shown)
-    entropy = [_entry(some, entry, entropy_key(some[0]) or "") for some, entry in shown]
-    reward = [_entry(some, entry, "reward/mean", smooth=True) for some, entry in shown]
-    panels = [
-        Panel(
-            "Entropy",
-            (
-                "Exact: mean of the full next-token entropy over an iteration's rollouts."
-                if exact
-                else "Mean over an iteration's rollouts, as each run has it: not the same figure "
-                "in all of them (see the notes)."
-            )
-            + bool(targets)
-            * " Dashed: the controllers' target, in a run's colour where they differ."
-            + said,
-            "nats a token",
-            (*targets, *(curve for curves, _ in entropy for curve in curves)),
-            low=0,
-            bands=tuple(band for _, some in entropy for band in some),
-        ),
-        Panel(
-            "Reward",
-            "Mean reward of an iteration's rollouts{smooth}."
-            + (said and f"{said[:-1]}, of the seeds' averages."),
-            "reward",
-            tuple(curve for curves, _ in reward for curve in curves),
-            low=0,
-            high=1,
-            bands=tuple(band for _, some in reward for band in some),
-        ),
-    ]
-    for key in dict.fromkeys(key for run in runs for key in run.coefficients):
-        parts = [_entry(some, entry, key) for some, entry in shown]
-        curves = tuple(curve for curves, _ in parts for curve in curves)
-        in_bands = tuple(band for _, some in parts for band in some)
-        panels.append(
-            Panel(
-                f"Coefficient {key.removeprefix('control/')}",
-                "What the controller sets, once an iteration, from the entropy it sees."
-                + (said if in_bands else ""),
-                key.removeprefix("control/"),
-                curves,
-                scale_of(
-                    [y for curve in curves for y in curve.y]
-                    + [y for band in in_bands for part in (band.low, band.high) for y in part]
-                ),
-                bands=in_bands,
-            )
-        )
-    return [_say_smoothed(panel, runs) for panel in panels if panel.curves]
-
-
-def _entry(
-    runs: Sequence[Run], entry: Entry, key: str, smooth: bool = False
-) -> tuple[tuple[Curve, ...], tuple[Band, ...]]:
-    """One run's line, or the mean line and the band of several seeds."""
-    looks = {"color": entry.color, "dash": entry.dash}
-    if not entry.is_band:
-        if smooth:
-            return _smoothed(runs[0], key, entry.label, entry.color, entry.dash), ()
-        return _curves(runs[0], (key, entry.label, looks)), ()
-    series = [drawable(run, key) for run in runs]
-    columns = [dict(zip(x, _average(y) if smooth else y, strict=True)) for x, y in series]
-    shared = sorted(set(columns[0]).intersection(*columns[1:]))
-    if not shared:
-        curves = (
-            _curves(run, (key, f"{entry.label} (seed {run.config.get('seed')})", looks))
-            for run in runs
-        )
-        return tuple(curve for some in curves for curve in some), ()
-    mean, low, high = (
-        [measure([column[i] for column in columns]) for i in shared]
-        for measure in (lambda values: sum(values) / len(values), min, max)
-    )
-    label = f"{entry.label} ({len(runs)} seeds)"
-    x, mean = _thin(shared, mean)
-    band = Band("", x, _thin(shared, low)[1], _thin(shared, high)[1], entry.color)
-    return (Curve(label, x, mean, width=2.0, **looks),), (band,)
-
-
-def _targets(shown: Sequence[tuple[Sequence[Run], Entry]]) -> list[Curve]:
-    """The controllers' targets: one line where all of them hold the same, else one an entry."""
-    looks = {"dash": "--", "width": 1.1}
-    curves = [
-        curve
-        for runs, entry in shown
-        for curve in _curves(
-            max(runs, key=lambda run: run.done),
-            ("control/target", "", {"color": entry.color, **looks}),
-        )
-    ]
-    if len({y for curve in curves for y in curve.y}) == 1:
-        longest = max(curves, key=lambda curve: curve.x[-1])
-        return [replace(longest, label="target", color="#555555")]
-    return curves
-
-
-def _curves(run: Run, *parts: tuple[str, str, dict[str, Any]]) -> tuple[Curve, ...]:
-    curves = []
-    for key, label, looks in parts:
-        x, y = drawable(run, key)
-        if x:
-            curves.append(Curve(label, *_thin(x, y), **looks))
-    return tuple(curves)
-
-
-def _smoothed(run: Run, key: str, label: str, color: str, dash: Any = "-") -> tuple[Curve, ...]:
-    """The values faintly and their moving average; only the values where there are few."""
-    x, y = drawable(run, key)
-    window = _window(len(y))
-    if window == 1:
-        return _curves(run, (key, label, {"color": color, "dash": dash}))
-    return (
-        Curve("", *_thin(x, y), color=color, width=0.8, alpha=0.35),
-        Curve(label, *_thin(x, _average(y)), color=color, dash=dash, width=1.9),
-    )
-
-
-def _average(y: Sequence[float]) -> list[float]:
-    """The centred moving average."""
-    half = _window(len(y)) // 2
-    mean = []
-    for i in range(len(y)):
-        part = y[max(0, i - half) : i + half + 1]  # shorter at both ends
-        mean.append(sum(part) / len(part))
-    return mean
-
-
-def _window(n: int) -> int:
-    return 1 if n < 30 else 2 * (n // 30) + 1
-
-
-def _say_smoothed(panel: Panel, runs: Sequence[Run]) -> Panel:
-    windows = {_window(len(drawable(run, "reward/mean")[1])) for run in runs} - {1}
-    span = str(windows.pop()) if len(windows) == 1 else "several"
-    words = f" (faint) and its centred average over {span} iterations" if span != "several" else (
-        " (faint) and its centred average over about a fifteenth of the run"
-    )  # fmt: skip
-    if not any(curve.alpha < 1 for curve in panel.curves):
-        # seeds alone: their values are not drawn, the average is
-        words = words.replace(" (faint) and its", ", as a") if panel.bands and windows else ""
-    return replace(panel, caption=panel.caption.replace("{smooth}", words))
-
-
-def _thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Averages of blocks where there are more points than a figure can show."""
-    size = math.ceil(len(x) / POINTS)
-    if size <= 1:
-        return list(x), list(y)
-    blocks = [slice(i, i + size) for i in range(0, len(x), size)]
-    return [sum(x[b]) / len(x[b]) for b in blocks], [sum(y[b]) / len(y[b]) for b in blocks]
-
-
-def _setting(run: Run, table: str, key: str) -> Any:
-    values = run.config.get(table)
-    return values.get(key) if isinstance(values, dict) else None

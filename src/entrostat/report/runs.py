@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..logs.run import Run, number, read_run
+from ..logs.run import Run, last_ones, number, read_run
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Row:
         run: the run directory.
         iterations: last iteration logged.
         planned: iterations asked for.
-        entropy_before: entropy of the first iteration's rollouts, nats a token: exact where that
+        entropy_before: entropy of the first iteration's rollouts, nats per token: exact where that
             is logged, else what `entropy_key` finds.
-        entropy_after: that of the last iterations' (before their updates), a fifteenth of the run.
+        entropy_after: that of the last iterations' (before their updates), `ends` of them.
         entropy_kept: after / before, percent.
-        target: the entropy that a controller holds, nats a token.
+        target: the entropy that a controller holds, nats per token.
         split: the evaluation split that the next seven fields are of, the first one logged.
         k: samples a prompt.
         avg_before: avg@k before training (iteration 0), 0 to 1.
@@ -35,7 +35,9 @@ class Row:
         distinct_after: the same at the last evaluation.
         evaluated: iteration of the last evaluation.
         reward_first: mean reward of the first iteration.
-        reward_last: mean reward of the last iterations, a fifteenth of the run.
+        reward_last: mean reward of the last iterations, `ends` of them.
+        ends: how many iterations are the run's end (`last_ones` of those that log an entropy or,
+            without one, a reward).
         seconds: time of the logged iterations, without evaluations.
     """
 
@@ -58,6 +60,7 @@ class Row:
     evaluated: int | None
     reward_first: float | None
     reward_last: float | None
+    ends: int
     seconds: float | None
 
 
@@ -112,11 +115,13 @@ def comparison_rows(runs: list[Path]) -> list[Row]:
 
 
 def _row(run: Run, label: str) -> Row:
-    before, after = _ends(run.series(entropy_key(run) or "")[1])
+    entropy, reward = run.series(entropy_key(run) or "")[1], run.series("reward/mean")[1]
+    ends = last_ones(len(entropy) or len(reward))
+    before, after = _ends(entropy, ends)
     kept = 100 * after / before if before and after is not None else None
     target = run.series("control/target")[1]
     seconds = run.series("time/iteration")[1]
-    first, last = _ends(run.series("reward/mean")[1])
+    first, last = _ends(reward, ends)
     split = run.evaluation[0].get("split") if run.evaluation else None
     of_split = [e for e in run.evaluation if e.get("split") == split]
     start = next((e for e in of_split if e["iteration"] == 0), {})
@@ -142,26 +147,32 @@ def _row(run: Run, label: str) -> Row:
         evaluated=end.get("iteration"),
         reward_first=first,
         reward_last=last,
+        ends=ends,
         seconds=sum(seconds) if seconds else None,
     )
 
 
-def _ends(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The first value, and the mean of the last: one batch's figure is noisy."""
+def _ends(values: Sequence[float], ends: int) -> tuple[float | None, float | None]:
+    """The first value, and the mean of the last `ends`: one batch's figure is noisy."""
     if not values:
         return None, None
-    end = values[-last_ones(len(values)) :]
+    end = values[-ends:]
     return values[0], sum(end) / len(end)
 
 
-def last_ones(n: int) -> int:
-    """How many of n iterations are a run's end: a fifteenth, 10 of 150, at least one."""
-    return max(1, n // 15)
+def end_words(rows: Sequence[Row]) -> str:
+    """What "end" means in a table of these rows: the iterations that were averaged."""
+    counts = sorted({row.ends for row in rows})
+    if counts == [1]:
+        return "the last iteration"
+    if len(counts) == 1:
+        return f"the mean of the last {counts[0]} iterations"
+    return f"the mean of each run's last iterations, {counts[0]} to {counts[-1]} of them"
 
 
 def pretty_environment(text: str) -> str:
     """environment.json indented by two; as it is where it is not JSON."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text

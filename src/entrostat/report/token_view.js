@@ -29,7 +29,12 @@
   const list = $("list");
   const tip = $("tip");
   const radios = [...$("shade").querySelectorAll("input")];
-  const state = { iteration: data.iterations.length - 1, wanted: "entropy", page: 0 };
+  const analysed = data.iterations.map(({ values }) => "change" in values || "influence" in values);
+  // the last analysed iteration, which has most to show; without one the last
+  const begin = analysed.lastIndexOf(true);
+  const state = {
+    iteration: begin < 0 ? data.iterations.length - 1 : begin, wanted: "entropy", page: 0,
+  };
   let iteration;       // the one shown, decoded
   let found = [];      // its rollouts that match, sorted
   let starts = [0];    // where in `found` each page begins
@@ -439,7 +444,8 @@
   // The controls
 
   data.iterations.forEach(({ iteration: number }, index) => {
-    $("iteration").append(new Option(String(number), String(index)));
+    const mark = analysed[index] && analysed.includes(false) ? " (analysed)" : "";
+    $("iteration").append(new Option(number + mark, String(index)));
   });
   $("iteration").value = String(state.iteration);
   $("iteration").addEventListener("change", () => open(Number($("iteration").value)));

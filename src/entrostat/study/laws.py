@@ -15,6 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from .._text import console, say
 from ..law import (
     SHARE,
     EarlyPrediction,
@@ -29,9 +30,10 @@ from ..law import (
     pairs_of,
     predict_early,
 )
+from ..logs.files import atomic
 from ..logs.importers import read
-from ..logs.run import Run
-from ..report.runs import labels, last_ones
+from ..logs.run import Run, last_ones
+from ..report.runs import labels
 
 _NOMINAL = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 _EMBEDDING = re.compile(r"(^|\.)(embed_\w+|wte|wpe|lm_head|word_embeddings\w*|embed_out)\.")
@@ -106,11 +108,10 @@ def run_law(
     sizes = _size_law(found)
     _print(found, why, sizes, share)
     if output is not None:
-        file = Path(output)
-        file.parent.mkdir(parents=True, exist_ok=True)
         data = _json(found, why, sizes, share)
-        file.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        print(f"written: {file}")
+        with atomic(Path(output)) as part:
+            part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        say(f"written: {output}")
     return 1 if failed else 0
 
 
@@ -199,14 +200,13 @@ def _print(
     share: float,
 ) -> None:
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    screen = console()
     of_all, of_one = _shared([_basis(one) for one in found])
     for text in of_all:
-        print(text)
+        say(text)
     table = Table(
         title="R = -a exp(H) + b\nbelow each coefficient its 95% interval",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
@@ -227,32 +227,41 @@ def _print(
             "-" if early is None else f"{early.rmse:.3f}\n[dim]({early.rmse_stay:.3f})[/]",
             "-" if early is None else f"{early.end_error:+.3f}",
         )
-    console.print(table)
-    print(
+    screen.print(table)
+    say(
         "ceiling: b - a, the score at H = 0; intervals: bootstrap of blocks of consecutive\n"
         "steps, seed 0\n"
         "in-sample: error of the fit at the steps that it was fitted to (COV prints none)\n"
         f"predicted: error at the later steps of a law fitted to the first {100 * share:g}% (in\n"
         "brackets: of saying that the score stays); COV's .9% and 1.2% are of this kind\n"
-        "at end: predicted minus seen, mean of the last fifteenth"
+        f"at end: predicted minus seen, {_ends(found)}"
     )
     for one, own in zip(found, of_one, strict=True):
         for text in own:
-            print(f"{one.name}: {text}")
+            say(f"{one.name}: {text}")
     if not _alike(found):
-        print(
+        say(
             "The runs are fitted to different scores or entropies; their coefficients cannot be "
             "compared."
         )
     for one in found:
         for doubt in one.doubts:
-            print(f"{one.name}: {doubt}")
+            say(f"{one.name}: {doubt}")
         if not one.doubts:
-            print(f"{one.name}: nothing speaks against the law.")
+            say(f"{one.name}: nothing speaks against the law.")
     if sizes is not None:
-        _print_sizes(console, *sizes)
+        _print_sizes(screen, *sizes)
     for name, why in failed.items():
-        print(f"{name}: not fitted: {why}")
+        say(f"{name}: not fitted: {why}")
+
+
+def _ends(found: Sequence[RunLaw]) -> str:
+    """Over which steps the error at the end was averaged."""
+    ends = sorted({one.early.end for one in found if one.early is not None})
+    if not ends:
+        return "mean of the last steps"
+    span = f"{ends[0]}" if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+    return f"mean of the last {span} steps" if ends != [1] else "at the last step"
 
 
 def _basis(one: RunLaw) -> list[str]:
@@ -269,14 +278,12 @@ def _shared(texts: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
     return common, [[line for line in own if line not in common] for own in texts]
 
 
-def _print_sizes(
-    console: Any, known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]
-) -> None:
+def _print_sizes(screen: Any, known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    print("\ncoefficients against the model's size: intercept + slope ln(parameters)")
+    say("\ncoefficients against the model's size: intercept + slope ln(parameters)")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
     for column in ("slope", "intercept", "R²"):
@@ -284,7 +291,7 @@ def _print_sizes(
     for name, line in (("a", law.a), ("b", law.b)):
         r2 = f"{line.r2:.2f}" if isfinite(line.r2) else "-"
         table.add_row(name, f"{line.slope:+.4f}", f"{line.intercept:.3f}", r2)
-    console.print(table)
+    screen.print(table)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("run")
     for column in ("parameters", "residual of a", "of b"):
@@ -292,9 +299,9 @@ def _print_sizes(
     for one, a, b in zip(known, law.a.residuals, law.b.residuals, strict=True):
         size = f"{one.size:.3g}" + ("" if one.counted else " (by name)")
         table.add_row(escape(one.name), size, f"{a:+.3f}", f"{b:+.3f}")
-    console.print(table)
+    screen.print(table)
     for doubt in doubts:
-        print(f"sizes: {doubt}")
+        say(f"sizes: {doubt}")
 
 
 def _coefficient(value: float, interval: tuple[float, float]) -> str:

@@ -1,101 +1,51 @@
 """Run the trainings of a study file in processes of their own, and compare them.
 
-A study file is TOML: `title`, `jobs`, a table `[base]` of settings that all runs share, and one
-`[[runs]]` table each with a `name` and what differs. Runs that are done are skipped, runs that were
-stopped go on, so a study may be interrupted and repeated.
+Runs that are done are skipped, runs that were stopped go on, so a study may be interrupted and
+repeated.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._names import unknown
-from ..config import TrainConfig, from_dict, load, merge
+from .._text import console, say
+from ..config import TrainConfig, from_dict, load
+from ..logs.files import atomic
+from ..logs.run import is_line, number
+from .file import Study, check_runs, read_study
 from .seeds import Group, group_by_seed
 
 if TYPE_CHECKING:
     from ..report import Row
 
 STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # set for its trainings, which end when it is killed
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
-@dataclass(frozen=True)
-class Study:
-    """What a study file says.
-
-    Attributes:
-        title: heading of the report.
-        jobs: processes at once.
-        runs: configurations by name, `output` still empty.
-    """
-
-    title: str
-    jobs: int
-    runs: dict[str, TrainConfig]
-
-
-def read_study(path: str | Path) -> Study:
-    """Read and check a study file.
-
-    Raises:
-        ValueError: an unknown key, a run without a name or with that of another, a bad setting; the
-            message names the run.
-    """
-    data = load(path)
-    if "runs" not in data and any(key in TrainConfig.__dataclass_fields__ for key in data):
-        raise ValueError(
-            f"study {str(path)!r} holds the settings of one run; use: entrostat train --config "
-            f"{path}"
-        )
-    known = ("title", "jobs", "base", "runs")
-    for key in data:
-        if key not in known:
-            raise ValueError(f"study {str(path)!r}: {unknown('key', key, known)}")
-    tables = data.get("runs")
-    if not isinstance(tables, list) or not tables:
-        raise ValueError(f"study {str(path)!r} has no [[runs]]")
-    jobs = data.get("jobs", max(1, (os.cpu_count() or 1)))
-    if not isinstance(jobs, int) or jobs < 1:
-        raise ValueError(f"study {str(path)!r}: jobs must be a whole number above 0, got {jobs!r}")
-    runs: dict[str, TrainConfig] = {}
-    for place, table in enumerate(tables, 1):
-        settings = dict(table) if isinstance(table, Mapping) else {}
-        name = settings.pop("name", None)
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in runs:
-            raise ValueError(
-                f"study {str(path)!r}: run {place} needs a name of its own, of letters, digits and "
-                f"._+-, got {name!r}"
-            )
-        try:
-            runs[name] = from_dict(merge(data.get("base", {}), settings))
-        except ValueError as error:
-            raise ValueError(f"study {str(path)!r}, run {name!r}: {error}") from None
-    return Study(str(data.get("title", Path(path).stem)), jobs, runs)
-
-
-def run_study(path: str | Path, output: str | None = None, jobs: int | None = None) -> int:
+def run_study(
+    path: str | Path, output: str | None = None, jobs: int | None = None, trusted: bool = False
+) -> int:
     """Run a study, print its table and write its report; returns the exit code.
 
     Args:
         path: the study file.
         output: directory for the runs; None takes runs/NAME of the file.
         jobs: processes at once; None takes the file's.
+        trusted: whether the code that it names (MODULE:NAME) may be imported.
 
     Raises:
-        ValueError: the file is wrong, or the directory holds runs with other settings.
+        ValueError: the file is wrong, or the directory holds runs with other settings; no run has
+            started.
     """
-    study = read_study(path)
+    study = read_study(path, trusted)
+    check_runs(study, path)
     directory = Path(output or f"runs/{Path(path).stem}")
     directory.mkdir(parents=True, exist_ok=True)
     paths = {name: directory / name for name in study.runs}
@@ -104,8 +54,8 @@ def run_study(path: str | Path, output: str | None = None, jobs: int | None = No
     from .fairness import confounded  # loads torch; `train` reads this module before it does
 
     for line in confounded(study.runs):
-        print(f"note: {line}", file=sys.stderr)
-    failed = _run_all(study, paths, jobs or study.jobs)
+        say(f"note: {line}", sys.stderr)
+    failed = _run_all(study, paths, jobs or study.jobs, trusted)
     done = [p for name, p in paths.items() if name not in failed]
     if done:
         from ..report import comparison_rows, write_comparison
@@ -113,9 +63,9 @@ def run_study(path: str | Path, output: str | None = None, jobs: int | None = No
         report = write_comparison(done, directory / "report.html", study.title)
         _print_table(comparison_rows(done))
         _print_groups(group_by_seed(study.runs, {n: p for n, p in paths.items() if p in done}))
-        print(f"report: {report}")
+        say(f"report: {report}")
     for name, log in failed.items():
-        print(f"run {name!r} stopped: {_last_line(log)} (all of it: {log})", file=sys.stderr)
+        say(f"run {name!r} stopped: {_last_line(log)} (all of it: {log})", sys.stderr)
     return 1 if failed else 0
 
 
@@ -133,7 +83,7 @@ def _check_same(path: Path, config: TrainConfig) -> None:
         )
 
 
-def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]:
+def _run_all(study: Study, paths: dict[str, Path], jobs: int, trusted: bool) -> dict[str, Path]:
     """Keep `jobs` processes busy; returns the logs of the runs that failed."""
     from ..hosts.lab.run_directory import RunDirectory
 
@@ -150,7 +100,7 @@ def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]
         while waiting or working:
             while waiting and len(working) < jobs:
                 name = waiting.pop(0)
-                working[name] = _start(study.runs[name], paths[name], jobs)
+                working[name] = _start(study.runs[name], paths[name], jobs, trusted)
             for name, process in list(working.items()):
                 if process.poll() is not None:
                     del working[name]
@@ -167,22 +117,29 @@ def _run_all(study: Study, paths: dict[str, Path], jobs: int) -> dict[str, Path]
     return failed
 
 
-def _start(config: TrainConfig, path: Path, jobs: int) -> subprocess.Popen[bytes]:
+def _start(config: TrainConfig, path: Path, jobs: int, trusted: bool) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "entrostat.cli", "train"]
+    command += ["--trust-code"] if trusted else []
     if (path / "config.toml").exists():
         command += ["--resume", str(path)]
     else:
         settings = path.with_name(f"{path.name}.toml")
-        settings.write_text(config.to_toml(), encoding="utf-8")
+        with atomic(settings) as part:
+            part.write_text(config.to_toml(), encoding="utf-8")
         command += ["--config", str(settings), "--output", str(path)]
     threads = max(1, (os.cpu_count() or 1) // jobs)
     environment = os.environ | {
         "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", STARTED_BY_A_STUDY: "1",
     }  # fmt: skip
-    with open(_log(path), "ab") as log:
+    with open(_log(path), "ab", opener=_no_link) as log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
         )
+
+
+def _no_link(name: str, flags: int) -> int:
+    """Open a log; a link that someone planted there is not followed."""
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _log(path: Path) -> Path:
@@ -199,12 +156,11 @@ class _Bars:
     """A bar a run on a terminal; elsewhere a line now and then."""
 
     def __init__(self, study: Study, paths: dict[str, Path]) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
 
         self.paths = paths
-        self.console = Console()
+        self.console = console()
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining(),
             TextColumn("{task.fields[figures]}"), console=self.console,
@@ -237,10 +193,12 @@ class _Bars:
             line = _last_metrics(self.paths[name] / "metrics.jsonl")
             if line is None:
                 continue
-            figures = f"entropy {line['entropy/exact']:.3f}  reward {line['reward/mean']:.3f}"
+            pairs = (("entropy", "entropy/exact"), ("reward", "reward/mean"))
+            known = [(word, number(line.get(key))) for word, key in pairs]
+            figures = "  ".join(f"{word} {_figure(value, 3)}" for word, value in known)
             self.progress.update(bar, completed=line["iteration"], figures=figures)
             if speak and name in working:
-                print(f"{name}: iteration {line['iteration']}  {figures}", flush=True)
+                say(f"{name}: iteration {line['iteration']}  {figures}")
         if speak:
             self.said = time.monotonic()
 
@@ -255,19 +213,19 @@ def _last_metrics(path: Path) -> dict[str, Any] | None:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 8192))
             lines = file.read().split(b"\n")[:-1]
-        return json.loads(lines[-1]) if lines else None
-    except (OSError, ValueError):
+        line = json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError, RecursionError):
         return None
+    return line if is_line(line) else None
 
 
 def _print_table(rows: Sequence[Row]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     # narrow enough for 80 columns
     table = Table(
-        title="before → after training; entropy in nats a token",
+        title="before → after training; entropy in nats per token",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     table.add_column("run", no_wrap=True)
@@ -285,8 +243,8 @@ def _print_table(rows: Sequence[Row]) -> None:
             f"{_figure(row.distinct_before, 1)}→{_figure(row.distinct_after, 1)}",
             "-" if row.seconds is None else f"{row.seconds:.0f}s",
         )
-    Console().print(table)
-    print(f"distinct: different right answers among {k} samples of a prompt")
+    console().print(table)
+    say(f"distinct: different right answers among {k} samples of a prompt")
 
 
 def _print_groups(groups: Sequence[Group]) -> None:
@@ -294,12 +252,11 @@ def _print_groups(groups: Sequence[Group]) -> None:
     if not groups:
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
         title="over seeds: mean ± 95% interval; entropy of the first iteration,\n"
-        "of the second tenth of the iterations (early) and of the last tenth",
+        "of the second tenth of the iterations (early) and of the end (a fifteenth)",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     columns = list(dict.fromkeys(key for group in groups for key in group.figures))
@@ -309,7 +266,7 @@ def _print_groups(groups: Sequence[Group]) -> None:
     for group in groups:
         cells = [str(group.figures.get(column, "-")) for column in columns]
         table.add_row(group.name, str(len(group.runs)), *cells)
-    Console().print(table)
+    console().print(table)
 
 
 def _figure(value: float | None, digits: int) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ..config import TrainConfig
-from ..logs.run import read_run
+from ..logs.run import last_ones, read_run
 from ..report import comparison_rows
 from ..report.seeds import by_settings, common_name
 
@@ -84,14 +84,14 @@ def group_by_seed(configs: Mapping[str, TrainConfig], paths: Mapping[str, Path])
 
 
 def _figures(paths: Sequence[Path]) -> dict[str, Interval]:
-    """Entropy over the second and the last tenth of the iterations (one is noisy), final scores."""
+    """Entropy of the second tenth of the iterations and of the end (one is noisy), final scores."""
     rows = comparison_rows(list(paths))
     early, late = [], []
     for path in paths:
         entropy = read_run(path).series("entropy/exact")[1]
         tenth = max(1, len(entropy) // 10)
         early.append(mean(entropy[tenth : 2 * tenth] or entropy))
-        late.append(mean(entropy[-tenth:]))
+        late.append(mean(entropy[-last_ones(len(entropy)) :]))
     columns: dict[str, Sequence[float | None]] = {
         "first": [row.entropy_before for row in rows],
         "early": early,

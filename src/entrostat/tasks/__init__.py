@@ -5,7 +5,7 @@ A task is any object with the members of `Task`; no base class. `make_task` find
 - `target_sum`: the built-in task of the tiny policy,
 - `words`, `arithmetic`: few-shot tasks of small language models,
 - `gym:NAME`: a reasoning-gym data set with its own scorer,
-- `FILE.jsonl`: prompt/answer pairs and a grader's name,
+- `FILE.jsonl`, `FILE.parquet`: prompt/answer pairs and a grader's name,
 - `MODULE:CLASS`: your own class, imported from where Python finds it.
 """
 
@@ -13,24 +13,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from .._names import nearest, unknown
 from .._plugins import find
 from ..errors import in_one_line
 from .base import Example, Task
+from .rows import SUFFIXES
 
-BUILT_IN = ("target_sum", "words", "arithmetic")
+BUILT_IN = {"target_sum": "TargetSum", "words": "Words", "arithmetic": "Arithmetic"}
+_METHODS = ("max_new_tokens", "size", "example", "score")
+_MEMBERS = ("name", "splits", *_METHODS)
 
 
 def make_task(name: str, seed: int = 0, **params: Any) -> Task:
     """A task by name.
 
     Args:
-        name: "target_sum", "words", "arithmetic", "gym:NAME", a path to a JSONL file, or
-            "MODULE:CLASS".
+        name: "target_sum", "words", "arithmetic", "gym:NAME", a path to a JSONL or Parquet file,
+            or "MODULE:CLASS".
         seed: of the prompts.
-        **params: the task's own parameters.
+        **params: the task's own parameters; `entrostat tasks` lists them.
 
     Raises:
         ValueError: one line that says what was given, what exists and the nearest name.
@@ -39,43 +43,63 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
         from .gym import GymTask
 
         return GymTask(name.removeprefix("gym:"), seed=seed, **params)
-    if name.endswith((".jsonl", ".json")):
+    cls = task_class(name)
+    if name.endswith(SUFFIXES):
+        params = {"path": name, **params}
+    if _takes(cls, "seed"):
+        params = {"seed": seed, **params}
+    return _construct(cls, name, params)
+
+
+def task_class(name: str) -> type[Any]:
+    """The class of a task by name; a file's and a reasoning-gym data set's among them.
+
+    Raises:
+        ValueError: there is none, or MODULE:CLASS is no class with a task's members. Its module is
+            imported; nothing of it is called.
+    """
+    if name.startswith("gym:"):
+        from .gym import GymTask
+
+        return GymTask
+    if name.endswith(SUFFIXES):
         from .jsonl import JsonlTask
 
-        return _construct(JsonlTask, name, {"path": name, "seed": seed, **params})
-    if name == "target_sum":
-        from .target_sum import TargetSum
-
-        return _construct(TargetSum, name, {"seed": seed, **params})
-    if name == "words":
-        from .words import Words
-
-        return _construct(Words, name, {"seed": seed, **params})
-    if name == "arithmetic":
-        from .arithmetic import Arithmetic
-
-        return _construct(Arithmetic, name, {"seed": seed, **params})
+        return JsonlTask
+    if name in BUILT_IN:
+        return getattr(import_module(f".{name}", __name__), BUILT_IN[name])
     if ":" in name:
-        cls = _import(name)
-        if _takes(cls, "seed"):
-            params = {"seed": seed, **params}
-        return _construct(cls, name, params)
+        return _import(name)
     raise ValueError(
-        f"{unknown('task', name, BUILT_IN)} Others: gym:NAME (reasoning-gym), FILE.jsonl "
-        "(prompt/answer pairs), MODULE:CLASS (your own)."
+        f"{unknown('task', name, BUILT_IN)} Others: gym:NAME (reasoning-gym), FILE.jsonl or "
+        "FILE.parquet (prompt/answer pairs), MODULE:CLASS (your own). `entrostat tasks` explains."
     )
 
 
-def _import(name: str) -> Callable[..., Any]:
+def _import(name: str) -> type[Any]:
     module, class_name = find(name, "task")
     found = getattr(module, class_name, None)
-    if not callable(found):
-        guess = nearest(class_name, vars(module))
+    if not isinstance(found, type):
+        guess = nearest(class_name, [k for k, v in vars(module).items() if isinstance(v, type)])
         hint = f" Did you mean {guess!r}?" if guess else ""
+        what = "" if found is None else f" (it is a {type(found).__name__})"
         raise ValueError(
-            f"unknown task {name!r}: {module.__name__} has no class {class_name!r}.{hint}"
+            f"unknown task {name!r}: {module.__name__} has no class {class_name!r}{what}.{hint}"
         )
+    # name and splits may be set when it is made, methods not
+    missing = [member for member in _MEMBERS if not _has(found, member)]
+    if set(missing) & set(_METHODS):
+        raise ValueError(_has_no(name, missing))
     return found
+
+
+def _has(task: Any, member: str) -> bool:
+    return hasattr(task, member) or (member == "score" and hasattr(task, "score_batch"))
+
+
+def _has_no(name: str, missing: list[str]) -> str:
+    listed = ", ".join(map(repr, missing))
+    return f"task {name!r} has no {listed}; see entrostat.Task for its members"
 
 
 def _takes(cls: Callable[..., Any], name: str) -> bool:
@@ -94,12 +118,12 @@ def _construct(cls: Callable[..., Any], name: str, params: Mapping[str, Any]) ->
         raise
     except Exception as error:
         raise ValueError(f"task {name!r}: making it raised {in_one_line(error)}") from error
-    for member in ("name", "splits", "max_new_tokens", "size", "example", "score"):
-        if not hasattr(task, member) and not (member == "score" and hasattr(task, "score_batch")):
-            raise ValueError(f"task {name!r} has no {member!r}; see entrostat.Task for its members")
+    missing = [member for member in _MEMBERS if not _has(task, member)]
+    if missing:
+        raise ValueError(_has_no(name, missing))
     if isinstance(task.splits, str) or not task.splits:
         raise ValueError(f"task {name!r}: splits must be names in a tuple, got {task.splits!r}")
     return task
 
 
-__all__ = ["BUILT_IN", "Example", "Task", "make_task"]
+__all__ = ["BUILT_IN", "Example", "Task", "make_task", "task_class"]

@@ -35,7 +35,11 @@ class Task(Protocol):
     - `chat: bool`, whether prompts go through the tokenizer's chat template, unless the run says
       otherwise (`prompt.chat`); without it they do where there is one;
     - `canonical(completion) -> str`, the form in which right answers are counted as the same
-      (lower case, say).
+      (lower case, say);
+    - `remote(completion, example) -> Call | None`, what `score` does as a call for a worker process
+      (`entrostat.workers`), for a scorer that may hang or raise: then such an answer scores 0, is
+      counted, and the run goes on. None: `score` is called here. `remote_setup() -> Call`, made
+      once before the first.
 
     Attributes:
         name: for logs and reports.

@@ -1,35 +1,24 @@
 """Any reasoning-gym data set by name, with its own scorer and parameters.
 
-Some of reasoning-gym's scorers hand the answer to Python's or SymPy's evaluator. Answers come from
-a model, so for those data sets an answer reaches the scorer only if it is plain arithmetic (or a
-plain list of literals) by its syntax tree; anything else scores as no answer.
+The scorers are written for answers of good will: given others, some raise, some take hours, some
+take wrong for right. `guards` refuses what is known of the last; hosts run them in worker
+processes, where the other two cost an answer and no more.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._names import unknown
+from ..workers import Call
+from ..workers.wire import is_plain
 from .base import Example
-from .jsonl import final_answer
-
-_EVALUATES = re.compile(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(|sympify\(")
-_MAX_ANSWER = 1000
-_MAX_EXPONENT = 20
-_FUNCTIONS = frozenset(
-    "sqrt exp log ln sin cos tan sec csc cot asin acos atan sinh cosh tanh Abs".split()
-)
-_LITERALS = (
-    ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.UnaryOp, ast.USub, ast.Load, ast.Name,
-)  # fmt: skip
-_ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Call, ast.Load,
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd,
-)  # fmt: skip
+from .graders import as_reward, final_answer
+from .guards import Guard, guard_of
+from .guards import is_arithmetic as is_arithmetic
+from .guards import is_not_code as is_not_code
 
 
 class GymTask:
@@ -51,13 +40,8 @@ class GymTask:
     splits: tuple[str, ...] = ("train", "test")
 
     def __init__(self, name: str, seed: int = 0, max_new_tokens: int = 256, **params: Any) -> None:
-        from reasoning_gym.factory import DATASETS
-
-        if name not in DATASETS:
-            listed = f"reasoning-gym's GALLERY.md shows all {len(DATASETS)}."
-            raise ValueError(unknown("reasoning-gym data set", name, DATASETS, listed))
-        cls, config_cls = DATASETS[name]
-        known = {field.name for field in fields(config_cls)} - {"seed"}
+        _, config = data_set(name)
+        known = {field.name for field in fields(config)} - {"seed"}
         for key in params:
             if key not in known:
                 raise ValueError(
@@ -65,18 +49,13 @@ class GymTask:
                 )
         self.name: str = f"gym:{name}"
         self._max_new_tokens = max_new_tokens
-        try:
-            # prompt i of a data set is made from seed + i: far apart, splits never share a prompt
-            self._data = {
-                "train": cls(config_cls(**params, seed=(10_000_000 + seed * 1_000_003) % 2**31)),
-                "test": cls(config_cls(**params, seed=0)),
-            }
-        except (AssertionError, TypeError, ValueError) as error:
-            raise ValueError(f"task 'gym:{name}': its configuration says: {error}") from None
-        source = inspect.getsource(cls.score_answer)
-        self._guard = None
-        if _EVALUATES.search(source):
-            self._guard = is_arithmetic if "parse_expr" in source else is_not_code
+        self._call = (name, params)
+        # prompt i of a data set is made from seed + i: far apart, splits never share a prompt
+        self._data = {
+            "train": _make(name, params, (10_000_000 + seed * 1_000_003) % 2**31),
+            "test": _make(name, params, 0),
+        }
+        self._scorer = _Scorer.of(name, self._data["train"])
 
     def max_new_tokens(self, split: str) -> int:
         """As given."""
@@ -88,59 +67,83 @@ class GymTask:
 
     def example(self, index: int, split: str) -> Example:
         """Item number `index` of a split."""
-        entry = self._data[split][index]
+        entry = _plain(self._data[split][index])
         return Example(entry["question"], entry["answer"], {"entry": entry, "split": split})
 
     def score(self, completion: str, example: Example) -> float:
-        """What the data set's own scorer says."""
+        """What the data set's own scorer says. It may raise, and take its time."""
+        return self._scorer.grade(completion, example.data["entry"])
+
+    def remote(self, completion: str, example: Example) -> Call:
+        """The same for a worker process."""
+        return Call("entrostat.tasks.gym:grade", (*self._call, completion, example.data["entry"]))
+
+    def remote_setup(self) -> Call:
+        """What a worker process starts with."""
+        return Call("entrostat.tasks.gym:prepare", self._call)
+
+
+class _Scorer(NamedTuple):
+    data: Any
+    guard: Guard | None
+
+    @classmethod
+    def of(cls, name: str, data: Any) -> _Scorer:
+        return cls(data, guard_of(name, inspect.getsource(type(data).score_answer)))
+
+    def grade(self, completion: str, entry: dict[str, Any]) -> float:
         answer = final_answer(completion)
-        if self._guard is not None and not self._guard(answer):
-            answer = None
-        scorer = self._data[example.data["split"]]
-        return float(scorer.score_answer(answer, example.data["entry"]))
+        seen = self.guard is None or self.guard(answer, entry)
+        return as_reward(self.data.score_answer(answer if seen else None, entry))
 
 
-def _nodes(text: str) -> list[ast.AST] | None:
-    """The nodes of a Python expression; None where it is not one."""
+_SCORERS: dict[str, _Scorer] = {}  # of this process: a worker knows those of its run
+
+
+def prepare(name: str, params: dict[str, Any]) -> None:
+    """Make a data set for its scorer, once a process."""
+    _SCORERS[f"{name} {params!r}"] = _Scorer.of(name, _make(name, params, 0))
+
+
+def grade(name: str, params: dict[str, Any], completion: str, entry: dict[str, Any]) -> float:
+    """The reward of a completion; what workers call."""
+    key = f"{name} {params!r}"
+    if key not in _SCORERS:
+        prepare(name, params)
+    return _SCORERS[key].grade(completion, entry)
+
+
+def data_set(name: str) -> tuple[Any, Any]:
+    """The classes of a data set and of its configuration.
+
+    Raises:
+        ValueError: reasoning-gym has none of that name.
+    """
+    from reasoning_gym.factory import DATASETS
+
+    if name not in DATASETS:
+        listed = f"`entrostat tasks gym` lists all {len(DATASETS)}."
+        raise ValueError(unknown("reasoning-gym data set", name, DATASETS, listed))
+    return DATASETS[name]
+
+
+def _make(name: str, params: dict[str, Any], seed: int) -> Any:
+    cls, config = data_set(name)
     try:
-        return list(ast.walk(ast.parse(text.strip(), mode="eval")))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return cls(config(**params, seed=seed))
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(f"task 'gym:{name}': its configuration says: {error}") from None
 
 
-def is_not_code(text: str) -> bool:
-    """Whether evaluating `text` could only build a list of literals or names, or fail."""
-    if len(text) > _MAX_ANSWER:
-        return False
-    nodes = _nodes(text)
-    return nodes is None or all(isinstance(node, _LITERALS) for node in nodes)
-
-
-def is_arithmetic(text: str) -> bool:
-    """Whether `text` is an expression of numbers, symbols, + - * / **, and known functions."""
-    if len(text) > _MAX_ANSWER:
-        return False
-    nodes = _nodes(text)
-    return nodes is not None and all(_is_arithmetic_node(node) for node in nodes)
-
-
-def _is_arithmetic_node(node: ast.AST) -> bool:
-    if not isinstance(node, _ARITHMETIC):
-        return False
-    if isinstance(node, ast.Constant):
-        return type(node.value) in (int, float)
-    if isinstance(node, ast.Name):
-        return not node.id.startswith("_")
-    if isinstance(node, ast.Call):
-        named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
-        return named and not node.keywords
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        # a tower of powers is a number that fills the memory
-        exponent = node.right
-        if isinstance(exponent, ast.Constant) and isinstance(exponent.value, int | float):
-            inner = any(isinstance(child, ast.Pow) for child in ast.walk(node.left))
-            return exponent.value <= _MAX_EXPONENT and not inner
-        return all(not isinstance(child, ast.Pow) for child in ast.walk(exponent)) and any(
-            isinstance(child, ast.Name) for child in ast.walk(node)
-        )
-    return True
+def _plain(value: Any) -> Any:
+    """An entry with NumPy's numbers and texts as Python's own, so that it can go to a worker."""
+    if is_plain(value):
+        return value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(of) for key, of in value.items()}
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(value, kind):
+            return kind(map(_plain, value))
+    return str(value) if isinstance(value, str) else value

@@ -1,10 +1,11 @@
-"""What a model can do, asked of the model itself on a few short sequences.
+"""What a model can do, asked of the model itself on a few short sequences; nothing is changed.
 
 Shapes: V vocabulary.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,7 +31,6 @@ def known_head(policy: Policy) -> LanguageHead | None:
     targets = few.completions[few.mask]
     try:
         plain = token_stats_from_logits(policy.padded(few), targets)
-        policy.head = head
         stats = head.stats(policy.model, policy.hidden(few), targets, 1.0)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return None
@@ -106,9 +106,8 @@ def attends_rows(policy: Policy) -> bool:
         return False
     few = probe(policy)
     fused = policy.packed(few)
-    policy.rows = True
     try:
-        plain = policy.packed(few)
+        plain = replace(policy, rows=True).packed(few)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return False
     return torch.allclose(fused.log_softmax(-1), plain.log_softmax(-1), atol=1e-3)

@@ -8,7 +8,7 @@ Around each update (`watched`): the same for that update alone, with the ratio a
 It reads the policy and the optimizer and changes neither; its random stream is its own. It computes
 in float32 whatever the precision of training. In memory: three more copies of what is trained.
 
-Shapes: B rollouts of the iteration, T completion tokens at most; K rollouts trained on.
+Shapes: B rollouts of the iteration, T completion tokens at most; R rollouts trained on.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from ...dynamics import (
     forward_mode,
     functional,
     parts,
-    prompt_covariance,
     quadrants,
-    terciles,
 )
 from ...dynamics.derivatives import along, directional
-from ...dynamics.tables import THIRDS
 from ...method.cov import covariance
 from ...objective import Objective
 from .dump import token_pieces
+from .experience import Sampled, Selection
 from .policy import Policy
-from .responses import of_responses
+from .responses import by_difficulty, of_responses
 from .rollout import Sequences
+from .schedule import learning_rate_at
+from .seeds import generator
+from .state import State
 from .watch import Watch, pieces, ratio_of, statistics
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -64,8 +65,8 @@ class Analysis:
     Attributes:
         policy: the policy, in float32.
         before: statistics [B, T] at the start: logp, entropy, moments, outcome advantages, rewards.
-        trained: the rows trained on, prepared, with moments; [K, T].
-        kept: [K] row numbers.
+        trained: the rows trained on, prepared, with moments; [R, T].
+        kept: [R] row numbers.
         terms: what the methods planned for all of `trained`.
         start: the trained parameters as they were.
         influence: [B, T] nats; 0 where not trained.
@@ -202,7 +203,7 @@ class Analysis:
             "updates": self.watch.updates,
             "position": self._positions(table),
             "tokens": self._by_token(truth),
-            "prompt_covariance": _by_difficulty(before[kept]),
+            "prompt_covariance": by_difficulty(before[kept]),
             "cloud": self._cloud(before.advantages, used),
         } | of_responses(before, self.sequences.completions)
 
@@ -265,50 +266,38 @@ class Analysis:
         return {name: (xy.double() * 1e4).round().div(1e4).tolist() for name, xy in points.items()}
 
 
-def begin(
-    policy: Policy,
-    objective: Objective,
-    optimizer: torch.optim.Optimizer,
-    graded: TokenBatch,
-    train_batch: TokenBatch,
-    kept: Tensor,
-    sequences: Sequences,
-    config: TrainConfig,
-    lr: float,
-    generator: torch.Generator,
-) -> Analysis:
+def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
     """Before an iteration's updates: the tokens' influences on the batch's mean entropy.
 
     An influence is the token's share of what one AdamW step (without momentum, on all that is
-    trained on, at learning rate `lr`, its gradient norm clipped as configured) does to the mean
-    entropy of the whole rollout batch, to first order: c_i = -(dL/dlp_i dlp_i + dL/dH_i dH_i), with
-    d the derivative along P grad H and L the loss as the methods make it. They add up to
-    <grad H, -P grad L>.
+    trained on, at the learning rate of the iteration's first update, its gradient norm clipped as
+    configured) does to the mean entropy of the whole rollout batch, to first order:
+    c_i = -(dL/dlp_i dlp_i + dL/dH_i dH_i), with d the derivative along P grad H and L the loss as
+    the methods make it. They add up to <grad H, -P grad L>.
 
     Args:
-        policy: at the start of the iteration.
-        objective: its loss.
-        optimizer: AdamW, as the last iteration left it.
-        graded: the rollout batch [B, T] with outcome advantages [B].
-        train_batch: its rows `kept`, prepared [K, T]; at least one.
-        kept: [K] row numbers.
-        sequences: the rollout batch's.
-        config: the run's.
-        lr: learning rate of the iteration's first update.
-        generator: for a plan's random selections; none of the training's streams.
+        state: at the start of the iteration; AdamW as the last iteration left it.
+        sampled: the rollout batch.
+        rewards: [B], the task's.
+        selection: what is trained on, at least one rollout.
     """
     began = time.perf_counter()
     # plain float32, by operations that forward mode knows
-    policy = replace(policy, autocast=nullcontext, half=None, rows=False)
+    policy = replace(state.policy, autocast=nullcontext, half=None, rows=False)
+    config, objective, sequences = state.config, state.objective, sampled.sequences
+    kept, graded = selection.kept, selection.graded.replace(rewards=rewards)
+    place = (sampled.iteration - 1) * config.updates
+    lr = learning_rate_at(config, place, state.updates)
+    select = generator(config.seed, sampled.iteration, "analysis", policy.device)
     temperature = config.sampling.temperature
     parts_of_batch = pieces(sequences, config)
     now = statistics(policy, sequences, config)
     before = graded.replace(**now, old_logp=now["logp"], old_entropy=now["entropy"])
-    trained = train_batch.replace(
+    trained = selection.batch.replace(
         **{name: values[kept] for name, values in now.items()},
         old_logp=now["logp"][kept], old_entropy=now["entropy"][kept],
     )  # fmt: skip
-    terms = objective.plan(trained, generator)
+    terms = objective.plan(trained, select)
     of_logp, of_entropy = (
         torch.zeros_like(now["logp"]).index_copy(0, kept, x)
         for x in _loss_gradient(objective, trained, terms)
@@ -332,7 +321,7 @@ def begin(
     norm = torch.stack(list(torch._foreach_norm(list(loss_gradient.values())))).norm()
     clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
     first = {name: clip * g for name, g in loss_gradient.items()}
-    P = adamw_preconditioner(optimizer, parameters, first, lr)
+    P = adamw_preconditioner(state.optimizer, parameters, first, lr)
     direction = {name: clip * P[name] * g for name, g in entropy_gradient.items()}
     predicted = -sum(
         float((direction[name].double() * loss_gradient[name].double()).sum()) for name in direction
@@ -358,7 +347,7 @@ def begin(
     }
     return Analysis(
         policy, sequences, before, trained, kept, terms, start, influence, config,
-        Watch(policy, objective, trained, sequences[kept], config, generator), line,
+        Watch(policy, objective, trained, selection.sequences, config, select), line,
         time.perf_counter() - began,
     )  # fmt: skip
 
@@ -381,42 +370,13 @@ def watched(analysis: Analysis | None, rows: Tensor, lr: float) -> Iterator[None
 
 
 def _loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor]:
-    """dL/dlp and dL/dH [K, T] of the whole batch's loss, on the first update."""
+    """dL/dlp and dL/dH [R, T] of the whole batch's loss, on the first update."""
     assert batch.entropy is not None
     logp = batch.logp.clone().requires_grad_()
     entropy = batch.entropy.clone().requires_grad_()
     loss = objective.loss(batch.replace(logp=logp, entropy=entropy), terms).loss
     found = torch.autograd.grad(loss, (logp, entropy), allow_unused=True)
     return tuple(torch.zeros_like(logp) if g is None else g for g in found)  # pyrefly: ignore
-
-
-def _by_difficulty(batch: TokenBatch) -> dict[str, Any]:
-    """COV Eq. 7 of the prompts trained on: their mean, and by thirds of difficulty (COV Fig. 12).
-
-    Difficulty is the mean reward of a prompt's responses; prompts with one response are left out.
-    """
-    assert batch.rewards is not None
-    assert batch.group is not None
-    assert batch.advantages is not None
-    cov = prompt_covariance(batch.logp, batch.advantages, batch.mask, batch.group)
-    prompts, place = batch.group.unique(return_inverse=True)
-    size = torch.bincount(place, minlength=len(prompts))
-    reward = cov.new_zeros(len(prompts)).index_add_(0, place, batch.rewards.to(cov.dtype)) / size
-    known = cov.isfinite()
-    cov, reward = cov[known], reward[known]
-    if not len(cov):
-        return {}
-    third = terciles(reward)
-    members = {name: third == i for i, name in enumerate(THIRDS)}
-    return {"mean": float(cov.mean())} | {
-        name: {
-            "prompts": int(some.sum()),
-            "reward": float(reward[some].mean()),
-            "cov": float(cov[some].mean()),
-        }
-        for name, some in members.items()
-        if some.any()
-    }
 
 
 def finite(value: Any) -> Any:

@@ -1,33 +1,38 @@
-"""Checkpoints: one safetensors file each, complete or absent.
+"""Checkpoints: what a run goes on from, verified before it does.
 
-`checkpoints/000012.safetensors` holds the trained weights, AdamW's moments (those of a second model
-that is trained, too) and, in its header, the rest of the state as JSON. It is written under another
-name, flushed to the disk and renamed, so a run killed while writing leaves the one before. Random
-numbers need no state: every stream is seeded from (seed, iteration, purpose).
+`checkpoints/000012.safetensors` holds the trained weights and AdamW's moments (those of a second
+model that is trained, too). `000012.json`, the manifest, has the rest: the state in plain data, the
+SHA-256 of that file, the configuration that made it, and how far each log had come. It is written
+last, when logs, rollouts and weights are on the disk, and has a SHA-256 of its own: a checkpoint is
+complete where its manifest is there, and intact where all of these agree. Random numbers need no
+state: every stream is seeded from (seed, iteration, purpose).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from ...config import Save
 from ...errors import RunStopped
 from ...logs.files import in_bytes, replacing
+from ...logs.lines import Mark
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 CHEAP = 64_000_000  # bytes: written after every iteration, unless told otherwise
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checkpoint:
     """A state to go on from.
 
@@ -36,12 +41,18 @@ class Checkpoint:
         updates: optimizer steps made.
         tensors: "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
         state: the objective's and the loss scaler's, plain data.
+        config: of the run, as TOML.
+        logs: how far each log had come, by its name.
+        passed_over: why newer ones are not gone on from.
     """
 
     iteration: int
     updates: int
-    tensors: dict[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor]
     state: dict[str, Any]
+    config: str = ""
+    logs: Mapping[str, Mark] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
 
 
 class Schedule:
@@ -89,53 +100,136 @@ def tensors_of(
     return tensors
 
 
-def write(
-    directory: Path,
-    checkpoint_iteration: int,
-    updates: int,
-    trained: dict[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    state: dict[str, Any],
-    keep: int,
-    more: Mapping[str, torch.Tensor],
-) -> None:
-    """Write a checkpoint, `more` tensors in it, then remove all but the newest `keep` (or one)."""
-    tensors = tensors_of(trained, optimizer) | dict(more)
-    header = {"iteration": checkpoint_iteration, "updates": updates, "state": state}
-    with replacing(directory / f"{checkpoint_iteration:06d}.safetensors") as part:
-        save_file(tensors, part, metadata={"entrostat": json.dumps(header)})
-    for old in _files(directory)[: -max(1, keep)]:
-        old.unlink()
+def write(directory: Path, saved: Checkpoint, keep: int) -> None:
+    """Write a checkpoint, then remove all but the newest `keep` (or one).
 
-
-def remove(directory: Path) -> None:
-    """Remove all checkpoints of a run that is over."""
-    for path in _files(directory):
-        path.unlink()
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(p for p in directory.glob("*.safetensors") if p.stem.isdigit())
-
-
-def newest(directory: Path) -> Checkpoint | None:
-    """The newest checkpoint that can be read whole; None where no checkpoint was written.
+    The manifest comes last, when all that it names is on the disk.
 
     Raises:
-        RunStopped: there are checkpoints, but none can be read.
+        RunStopped: the disk is full or refuses; the checkpoint before is intact.
     """
-    files = _files(directory)
-    for path in reversed(files):
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})["entrostat"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, json.JSONDecodeError):
-            continue
-        return Checkpoint(header["iteration"], header["updates"], tensors, header["state"])
-    if files:
-        raise RunStopped(f"no checkpoint in {directory} can be read; nothing was changed")
+    data = directory / f"{saved.iteration:06d}.safetensors"
+    with replacing(data) as part:
+        save_file(dict(saved.tensors), part, metadata={"entrostat": "checkpoint"})
+    body = {
+        "iteration": saved.iteration,
+        "updates": saved.updates,
+        "state": saved.state,
+        "config": saved.config,
+        "logs": {name: asdict(mark) for name, mark in saved.logs.items()},
+        "files": {data.name: _sha256(data)},
+    }
+    with replacing(data.with_suffix(".json")) as part:
+        manifest = {"sha256": _digest(body), "checkpoint": body}
+        part.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    for old in manifests(directory)[: -max(1, keep)]:
+        _remove(old)
+
+
+def remove(directory: Path, after: int = 0) -> None:
+    """Remove the checkpoints after an iteration, and files of none."""
+    for path in manifests(directory):
+        if int(path.stem) > after:
+            _remove(path)
+    for path in directory.glob("*.safetensors"):
+        if not path.with_suffix(".json").exists():
+            path.unlink()
+
+
+def _remove(manifest: Path) -> None:
+    manifest.unlink()
+    manifest.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def manifests(directory: Path) -> list[Path]:
+    """Manifests of the checkpoints in a directory, the oldest first."""
+    found = [p for p in directory.glob("*.json") if p.stem.isascii() and p.stem.isdecimal()]
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def bound_to(directory: Path) -> str | None:
+    """The configuration, as TOML, of the newest checkpoint whose manifest can be read."""
+    for path in reversed(manifests(directory)):
+        with suppress(_DamagedError):
+            return _body(path)["config"]
     return None
+
+
+def newest(directory: Path, check: Callable[[Checkpoint], str | None] | None = None) -> (
+    Checkpoint | None
+):  # fmt: skip
+    """The newest checkpoint that is what was written; None where none was.
+
+    Args:
+        directory: of checkpoints.
+        check: says in words what else speaks against going on from one.
+
+    Raises:
+        RunStopped: there are checkpoints, but none to go on from; says why.
+    """
+    reasons: list[str] = []
+    for path in reversed(manifests(directory)):
+        try:
+            saved = _read(path)
+            reason = None if check is None else check(saved)
+        except _DamagedError as error:
+            reason = str(error)
+        else:
+            if reason is None:
+                return replace(saved, passed_over=tuple(reasons))
+        reasons.append(f"checkpoint {int(path.stem)}: {reason}")
+    if reasons:
+        raise RunStopped(
+            f"no checkpoint in {directory} can be gone on from; nothing was changed ("
+            f"{'; '.join(reasons)})"
+        )
+    return None
+
+
+class _DamagedError(Exception):
+    """Something of a checkpoint is not what was written."""
+
+
+def _body(path: Path) -> dict[str, Any]:
+    """What a manifest says.
+
+    Raises:
+        _DamagedError: it is not what was written, or of another iteration.
+    """
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        body = manifest["checkpoint"]
+        if manifest["sha256"] == _digest(body) and body["iteration"] == int(path.stem):
+            return body
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise _DamagedError(f"{path.name} is damaged")
+
+
+def _read(path: Path) -> Checkpoint:
+    body = _body(path)
+    for name, digest in body["files"].items():
+        try:
+            found = _sha256(path.with_name(name))
+        except OSError as error:
+            raise _DamagedError(f"{name}: {error.strerror}") from None
+        if found != digest:
+            raise _DamagedError(f"{name} is damaged (its SHA-256 is not what was written)")
+    with safe_open(path.with_suffix(".safetensors"), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    logs = {name: Mark(**mark) for name, mark in body["logs"].items()}
+    return Checkpoint(
+        body["iteration"], body["updates"], tensors, body["state"], body["config"], logs
+    )
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def restore(

@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ...batch import TokenBatch
 from ...logs.rollouts import Rollouts
-from ...tasks import Example
-from .policy import Policy
-from .rollout import Sequences
+
+if TYPE_CHECKING:
+    from .experience import Sampled, Selection
 
 
 def rollouts_of(
-    iteration: int,
-    policy: Policy,
-    sequences: Sequences,
+    sampled: Sampled,
     batch: TokenBatch,
-    train_batch: TokenBatch,
-    kept: Tensor,
-    examples: Sequence[Example],
-    texts: list[str],
+    selection: Selection,
+    tokenizer: Any,
     change: Tensor | None = None,
     influence: Tensor | None = None,
 ) -> Rollouts:
-    """The rollouts of `batch`, with the advantages that `train_batch`, its rows `kept`, has.
+    """The rollouts of `batch` [B, T], with the advantages that those trained on have.
 
     `change` and `influence` [B, T] are an analysis's, where there is one.
     """
+    sequences, kept = sampled.sequences, selection.kept
     assert batch.rewards is not None
     assert batch.group is not None
     assert batch.old_entropy is not None
-    assert train_batch.advantages is not None
+    assert selection.batch.advantages is not None
     advantage = torch.zeros_like(batch.old_logp)
     if len(kept):
-        advantage[kept] = train_batch.advantages.to(advantage.dtype)
-    trained = torch.zeros_like(sequences.finished)
-    trained[kept] = True
+        advantage[kept] = selection.batch.advantages.to(advantage.dtype)
+    assert selection.graded.idle is not None
+    trained = ~selection.graded.idle
     start = torch.cat([batch.lengths.new_zeros(1), batch.lengths.cumsum(0)])
     tokens = flatten(sequences.completions, batch.mask)
     return Rollouts(
-        iteration=iteration,
-        prompts=[examples[g].prompt for g in batch.group.tolist()],
-        completions=texts,
+        iteration=sampled.iteration,
+        prompts=[sampled.examples[g].prompt for g in batch.group.tolist()],
+        completions=sampled.texts,
         rewards=batch.rewards.cpu(),
         group=batch.group.int().cpu(),
         finished=sequences.finished.cpu(),
@@ -56,7 +52,7 @@ def rollouts_of(
         sampler_logp=flatten(sequences.sampler_logp, batch.mask),
         entropy=flatten(batch.old_entropy, batch.mask),
         advantage=flatten(advantage, batch.mask),
-        pieces=token_pieces(policy.tokenizer, tokens),
+        pieces=token_pieces(tokenizer, tokens),
         change=None if change is None else flatten(change, batch.mask),
         influence=None if influence is None else flatten(influence, batch.mask),
     )

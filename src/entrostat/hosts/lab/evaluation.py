@@ -18,9 +18,9 @@ from ...logs.lines import JsonLines
 from ...tasks import Example, Task
 from .policy import Policy
 from .progress import Progress, figures
-from .prompts import encode, example, new_tokens, settings, stop_strings
+from .prompts import encode, example, new_tokens, sampler_settings, stop_strings
 from .rollout import Sequences, sample
-from .scoring import score
+from .scoring import Scorer
 from .seeds import generator
 
 MOST = 32  # different right answers of a prompt that are kept
@@ -28,8 +28,8 @@ _LABEL, _QUESTION, _ANSWER = 24, 80, 80  # characters kept of each
 
 
 def evaluate(
-    policy: Policy, task: Task, config: TrainConfig, iteration: int, progress: Progress,
-    answers: JsonLines | None = None,
+    policy: Policy, task: Task, score: Scorer, config: TrainConfig, iteration: int,
+    progress: Progress, answers: JsonLines | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Sample the evaluation prompts of every split but the first; one row of figures a split.
 
@@ -51,10 +51,10 @@ def evaluate(
         sequences = sample(
             policy.model, prompts, rollouts=k,
             generator=generator(config.seed, 0, "evaluate", policy.device),
-            **settings(policy, config, new, stop),
+            **sampler_settings(policy, config, new, stop),
         )  # fmt: skip
         texts = policy.decode(sequences, stop)
-        scores = score(task, texts, [e for e in examples for _ in range(k)], iteration)
+        scores = score(texts, [e for e in examples for _ in range(k)], iteration)
         entropy = policy.measure(
             sequences, config.sampling.temperature, config.optim.micro_batch
         ).entropy
@@ -78,6 +78,7 @@ def evaluate(
                 "entropy": float(masked_mean(entropy, sequences.mask)),
                 "prompt_entropy": sum(known) / len(known) if known else None,
             }
+            | ({"failed": score.failed} if score.failed else {})
         )
         if answers is not None:
             head = {"iteration": iteration, "split": split}

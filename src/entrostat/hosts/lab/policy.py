@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ...config import NOWHERE, TrainConfig, check_model
+from ...errors import in_one_line
 from ...models import find, provenance, write_provenance
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
@@ -87,10 +88,11 @@ class Policy:
                 text = self.tokenizer.apply_chat_template(
                     turns, tokenize=False, add_generation_prompt=True
                 )
-            except (ValueError, TemplateError) as error:
+            except Exception as error:  # a template is a program, and not ours
+                known = isinstance(error, ValueError | TemplateError) and str(error).strip()
+                reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
                 raise ValueError(
-                    f"the tokenizer's chat template: {str(error).splitlines()[0]}; "
-                    "see prompt.chat and prompt.system"
+                    f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
                 ) from None
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         else:
@@ -268,13 +270,14 @@ def load_policy(config: TrainConfig) -> Policy:
         if config.gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
             module.training = True
     eos = _eos(model, tokenizer)
-    pad = tokenizer.pad_token_id
+    pad = tokenizer.pad_token_id  # none, or one that was added to the tokenizer alone
+    pad = pad if pad is not None and 0 <= pad < vocabulary(model) else eos[0]
     autocast: Callable[[], AbstractContextManager] = nullcontext
     if config.precision != "fp32":
         autocast = partial(torch.autocast, device.type, dtype=_DTYPES[config.precision])
     context = getattr(model.config, "max_position_embeddings", None)
     policy = Policy(
-        model, tokenizer, device, eos, eos[0] if pad is None else pad, autocast, context,
+        model, tokenizer, device, eos, pad, autocast, context,
         origin=provenance(name),
     )  # fmt: skip
     # weights are float32: without autocast the two ways to compute differ by rounding alone
@@ -301,6 +304,11 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
+def vocabulary(model: Any) -> int:
+    """Token ids that a model knows: 0 to one less."""
+    return model.get_input_embeddings().weight.shape[0]
+
+
 def _eos(model: Any, tokenizer: Any) -> list[int]:
     ends: list[int] = []
     for found in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
@@ -309,6 +317,13 @@ def _eos(model: Any, tokenizer: Any) -> list[int]:
                 ends.append(token)
     if not ends:
         raise ValueError("the model's tokenizer has no eos token, so no completion could end")
+    size = vocabulary(model)
+    outside = [token for token in ends if not 0 <= token < size]
+    if outside:
+        raise ValueError(
+            f"eos token {outside[0]} is outside the model's vocabulary of {size}, so it could "
+            "never be sampled; mend eos_token_id in tokenizer_config.json or generation_config.json"
+        )
     return ends
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..._text import console, say
 from ...config import TrainConfig
 from ...logs.lines import JsonLines
 
@@ -40,6 +41,19 @@ class Progress:
 
     def close(self) -> None:
         """Give the terminal back, also after an error."""
+
+
+class Facts:
+    """Says what a run finds out about itself, and keeps it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.said: list[str] = []
+        self._progress = progress
+
+    def __call__(self, text: str) -> None:
+        """Say it."""
+        self.said.append(text)
+        self._progress.fact(text)
 
 
 def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
@@ -119,7 +133,7 @@ class Lines(Progress):
         return duration(seconds)
 
     def _say(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)
+        say(text, self.stream)
 
 
 def duration(seconds: float) -> str:
@@ -135,7 +149,6 @@ class Live(Lines):
 
     def begin(self, config: TrainConfig, start: int) -> None:
         """Start the display."""
-        from rich.console import Console
         from rich.live import Live as RichLive
 
         super().begin(config, start)
@@ -143,7 +156,7 @@ class Live(Lines):
         self.curve: list[float] = []
         self.latest: dict[str, Any] = {}
         self.live: Any = RichLive(
-            console=Console(file=self.stream), refresh_per_second=4, get_renderable=self._render
+            console=console(self.stream), refresh_per_second=4, get_renderable=self._render
         )
         self.live.start()
 

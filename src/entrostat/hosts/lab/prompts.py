@@ -10,7 +10,7 @@ import numpy as np
 from ...config import TINY, TrainConfig
 from ...errors import RunStopped, in_one_line
 from ...tasks import Example, Task
-from .policy import Policy
+from .policy import Policy, vocabulary
 from .seeds import stream_seed
 from .stops import Stops
 
@@ -55,6 +55,13 @@ def example(task: Task, index: int, split: str) -> Example:
             f"{task.name}.example({index}, {split!r}) must give an entrostat.Example with a text "
             f"as prompt, not {given!r:.80}"
         )
+    try:
+        given.prompt.encode()
+    except UnicodeEncodeError:
+        raise RunStopped(
+            f"{task.name}.example({index}, {split!r}): the prompt holds half a surrogate pair, "
+            f"which is no text: {given.prompt[:80]!r}"
+        ) from None
     return given
 
 
@@ -65,14 +72,21 @@ def encode(
     """Token ids of each prompt.
 
     Raises:
-        RunStopped: a prompt and its `new` tokens do not fit the model's context; `refusal` in its
-            place, where no run has begun.
+        RunStopped: a prompt and its `new` tokens do not fit the model's context, or a token is
+            none of the model's; `refusal` in its place, where no run has begun.
     """
+    known = vocabulary(policy.model)
     chat = config.prompt.chat
     chat = bool(policy.tokenizer.chat_template) if chat is None else chat
     prompts = []
     for example in examples:
         ids = policy.encode(example.prompt, chat, config.prompt.system)
+        if max(ids) >= known:
+            raise refusal(
+                f"the tokenizer makes token {max(ids)} of the prompt {example.prompt[:60]!r}, but "
+                f"the model's vocabulary has {known}: they do not belong together, give the model "
+                "with its own tokenizer"
+            )
         if policy.context is not None and len(ids) + new > policy.context:
             foreign = config.model == TINY and config.task["name"] != "target_sum"
             other = ". The tiny policy knows target_sum only: give another --model"
@@ -99,10 +113,10 @@ def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def settings(
+def sampler_settings(
     policy: Policy, config: TrainConfig, new: int, stop: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The arguments of `sample` that a run never changes."""
+    """The arguments of `rollout.sample` that a run never changes."""
     return {
         "max_new_tokens": new,
         "eos": policy.eos,

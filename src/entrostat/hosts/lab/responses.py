@@ -1,4 +1,4 @@
-"""An iteration's responses as wholes: whether right ones are likelier, and how they differ.
+"""An iteration's responses as wholes: are right ones likelier, how do they differ, by difficulty.
 
 Shapes: B rollouts, T completion tokens at most.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...batch import TokenBatch
+from ...dynamics import prompt_covariance, terciles
+from ...dynamics.tables import THIRDS
 from ...evaluate.metrics import calibration, ngram_diversity, self_bleu
 
 
@@ -46,3 +49,32 @@ def of_responses(batch: TokenBatch, completions: Tensor) -> dict[str, dict[str, 
             "self_bleu": sum(alike) / len(alike) if alike else None,
         },
     }  # fmt: skip
+
+
+def by_difficulty(batch: TokenBatch) -> dict[str, Any]:
+    """COV Eq. 7 of the prompts trained on: their mean, and by thirds of difficulty (COV Fig. 12).
+
+    Difficulty is the mean reward of a prompt's responses; prompts with one response are left out.
+    """
+    assert batch.rewards is not None
+    assert batch.group is not None
+    assert batch.advantages is not None
+    cov = prompt_covariance(batch.logp, batch.advantages, batch.mask, batch.group)
+    prompts, place = batch.group.unique(return_inverse=True)
+    size = torch.bincount(place, minlength=len(prompts))
+    reward = cov.new_zeros(len(prompts)).index_add_(0, place, batch.rewards.to(cov.dtype)) / size
+    known = cov.isfinite()
+    cov, reward = cov[known], reward[known]
+    if not len(cov):
+        return {}
+    third = terciles(reward)
+    members = {name: third == i for i, name in enumerate(THIRDS)}
+    return {"mean": float(cov.mean())} | {
+        name: {
+            "prompts": int(some.sum()),
+            "reward": float(reward[some].mean()),
+            "cov": float(cov[some].mean()),
+        }
+        for name, some in members.items()
+        if some.any()
+    }

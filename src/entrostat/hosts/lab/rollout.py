@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RunStopped
+from ...stats import token_stats_from_logits
 from .cache import branch
 from .choice import choose
 from .stops import Stops
@@ -30,6 +31,8 @@ class Sequences:
         sampler_logp: [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0.
         finished: [B] bool, whether the sequence ended with eos or a stop.
         prompt: [B] int64, equal for sequences of one prompt.
+        sampler_entropy: [B, T] float32, nats, of the distribution sampled from, 0 at mask 0; None
+            where it was not asked for.
     """
 
     tokens: Tensor
@@ -39,6 +42,7 @@ class Sequences:
     sampler_logp: Tensor
     finished: Tensor
     prompt: Tensor
+    sampler_entropy: Tensor | None = None
 
     @property
     def completions(self) -> Tensor:
@@ -50,6 +54,7 @@ class Sequences:
         return Sequences(
             self.tokens[rows], self.attention[rows], self.prompt_width,
             self.mask[rows], self.sampler_logp[rows], self.finished[rows], self.prompt[rows],
+            None if self.sampler_entropy is None else self.sampler_entropy[rows],
         )  # fmt: skip
 
 
@@ -74,6 +79,7 @@ def sample(
     autocast: Callable[[], AbstractContextManager] = nullcontext,
     share: bool = True,
     stops: Stops | None = None,
+    exact: bool = False,
     where: str = "sampling",
     on_progress: Callable[[int], None] | None = None,
 ) -> Sequences:
@@ -93,6 +99,7 @@ def sample(
         autocast: context for the forward passes.
         share: compute a prompt once and branch its cache; False where the cache cannot.
         stops: strings that end a sequence as well.
+        exact: also the entropies, and the log-probs by the statistics that a pass of training uses.
         where: for an error message.
         on_progress: called with the number of tokens sampled since the last call.
 
@@ -110,6 +117,7 @@ def sample(
     attention = torch.zeros((B, P + T), dtype=torch.int64, device=device)
     attention[:, :P] = real.repeat_interleave(rollouts, 0)
     logps = torch.zeros((B, T), device=device)
+    entropies = torch.zeros((B, T), device=device) if exact else None
     finished = torch.zeros(B, dtype=torch.bool, device=device)
     ends = torch.tensor(eos, device=device)
     # one context for all steps: autocast keeps the weights that it has cast until it ends
@@ -137,6 +145,10 @@ def sample(
                     )
                 alive = ~finished[rows]
                 tokens[rows, P + step] = torch.where(alive, choice, pad)
+                if entropies is not None:
+                    found = token_stats_from_logits(logits, choice, temperature)
+                    logp = found.logp
+                    entropies[rows, step] = torch.where(alive, found.entropy, 0)
                 logps[rows, step] = torch.where(alive, logp, 0)
                 attention[rows, P + step] = alive.long()
                 if on_progress is not None:
@@ -165,4 +177,5 @@ def sample(
         tokens[:, : P + used], attention[:, : P + used], P,
         attention[:, P : P + used].bool(), logps[:, :used], finished,
         torch.arange(len(prompts), device=device).repeat_interleave(rollouts),
+        None if entropies is None else entropies[:, :used],
     )  # fmt: skip

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 
 from ...config import TrainConfig
 from ...errors import RunStopped
-from ...logs.files import replacing, writing
-from ...logs.lines import JsonLines
+from ...logs.files import make_directory, replacing, sync, writing
+from ...logs.lines import JsonLines, Mark
+from ...logs.run import MOST
 
 
 @dataclass
@@ -40,7 +41,7 @@ class RunDirectory:
         config.output = str(path)
         check_output(path, config.iterations, resume)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
             lock = open(path / ".lock", "a")  # noqa: SIM115 - held until the run ends
         except OSError as error:
             raise ValueError(f"output {str(path)!r}: {error.strerror}") from None
@@ -51,7 +52,7 @@ class RunDirectory:
             raise ValueError(f"{path}: another process is training in this directory") from None
         return cls(path, lock)
 
-    def describe(
+    def write_settings(
         self, config: TrainConfig, objective: dict[str, Any], found: dict[str, Any]
     ) -> None:
         """Write down the settings, what they came to, and the machine.
@@ -112,9 +113,19 @@ class RunDirectory:
         """Iterations of the final model; None where there is none."""
         try:
             done = json.loads((self.path / "final" / "entrostat.json").read_text())["iterations"]
-            return int(done)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
+        return done if type(done) is int and 0 < done < MOST else None
+
+    def logs(self) -> dict[str, JsonLines]:
+        """By name, those that are there."""
+        paths = (self.metrics, self.evaluations, self.answers, self.analysis)
+        return {path.name: JsonLines(path) for path in paths if path.exists()}
+
+    def check_logs(self, marks: Mapping[str, Mark]) -> str | None:
+        """In words, why the logs are not what they were at `marks`; None where they are."""
+        found = (JsonLines(self.path / name).damage(mark) for name, mark in marks.items())
+        return next((reason for reason in found if reason is not None), None)
 
     def check_unsaved(self) -> None:
         """Without a checkpoint, only a run that had not written one may start again.
@@ -122,31 +133,40 @@ class RunDirectory:
         Raises:
             RunStopped: it had; starting again would delete what it logged.
         """
-        rows = JsonLines(self.metrics).read()
-        written = rows and rows[-1].get("time/checkpoint", len(rows) - 1) > 0
-        if written or (rows and self.finished() is not None):
+        rows = JsonLines(self.metrics).readable()
+        newest = [row.get("time/checkpoint", place) for place, row in enumerate(rows)]
+        if rows and (any(n != 0 for n in newest) or self.finished() is not None):
             raise RunStopped(
-                f"{self.path} has {len(rows)} iterations but no checkpoint to go on from; "
-                "start a new run in another directory"
+                f"{self.path} has {len(rows)} iterations but no checkpoint to go on from (one "
+                "without its .json, of an older version say, cannot be verified); start a new run "
+                "in another directory"
             )
 
-    def forget_after(self, iteration: int) -> None:
-        """Drop what was logged after an iteration: it will be done again, exactly."""
-        if iteration == 0:
-            for path in (self.evaluations, self.answers):
-                path.unlink(missing_ok=True)
-        for path in (self.metrics, self.evaluations, self.answers, self.analysis):
-            if path.exists():
-                JsonLines(path).keep_until(iteration)
+    def rewind(self, iteration: int, marks: Mapping[str, Mark]) -> int:
+        """Forget what came after an iteration: it will be done again, exactly.
+
+        `marks` say how far each log had come then. Returns how many lines of metrics are forgotten.
+        """
+        lines = 0
+        for name, log in self.logs().items():
+            count = log.rewind(marks.get(name, Mark(0, "")))
+            lines += count if log.path == self.metrics else 0
+            if name not in marks:
+                log.remove()
         for path in self.rollouts.glob("*.safetensors"):
-            if path.stem.isdigit() and int(path.stem) > iteration:
+            if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
                 path.unlink()
+        for directory in (self.path, self.rollouts, self.checkpoints):
+            for path in directory.glob(".*.part"):  # of a write that was cut short
+                path.unlink() if path.is_file() else shutil.rmtree(path)
+        return lines
 
     def finish(self, save: Callable[[Path], None], iterations: int) -> None:
         """Write the final model, whole or not at all."""
-        part, final = self.path / ".final.part", self.path / "final"
+        part, final, old = (self.path / name for name in (".final.part", "final", ".old.part"))
         with writing(final):
-            shutil.rmtree(part, ignore_errors=True)
+            for path in (part, old):
+                shutil.rmtree(path, ignore_errors=True)
             try:
                 part.mkdir()
                 save(part)
@@ -154,9 +174,13 @@ class RunDirectory:
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)  # on a full disk it would be in the way
                 raise
+            for path in (*part.rglob("*"), part):
+                sync(path)
             if final.exists():  # of fewer iterations: the run was extended
-                shutil.rmtree(final)
+                os.replace(final, old)
             os.replace(part, final)
+            sync(self.path)
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def check_output(path: Path, iterations: int, resume: bool) -> None:
@@ -190,11 +214,14 @@ def _unused(path: Path) -> bool:
     """Whether no iteration was finished there: a run that stopped at once may be tried again."""
     if not path.is_dir():
         return False
+    there = {p.name for p in path.iterdir()}
+    if "config.toml" in there and ".lock" not in there:
+        return False  # it is the user's: no run made it
     before_the_first = {
         ".lock", "config.toml", "objective.json", "environment.json", "evaluation.jsonl",
         "answers.jsonl",
     }  # fmt: skip
-    return all(p.name in before_the_first or p.name.endswith(".part") for p in path.iterdir())
+    return all(name in before_the_first or name.endswith(".part") for name in there)
 
 
 def default_output(config: TrainConfig) -> str:

@@ -5,7 +5,8 @@ STEER's Table 1 and OPEFO's Fig. 2(c) are of one update. From the second update 
 
 It reads the policy and changes nothing; its random stream is the analysis' own.
 
-Shapes: n rows of an update's minibatch, T completion tokens at most, N tokens at mask 1.
+Shapes: R rollouts trained on, n of them in an update's minibatch; T completion tokens at most, N
+tokens at mask 1.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Watch:
     Attributes:
         policy: in float32.
         objective: whose clip counts.
-        trained: the rows trained on, prepared, as the iteration found them; [K, T].
+        trained: the rows trained on, prepared, as the iteration found them; [R, T].
         sequences: the same rows.
         config: the run's.
         generator: for a plan's random selections; none of the training's streams.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .equal import from_grpo_config
+
 if TYPE_CHECKING:
     from .trainer import EntropyGRPOTrainer
 
-__all__ = ["EntropyGRPOTrainer"]
+__all__ = ["EntropyGRPOTrainer", "from_grpo_config"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,24 +1,32 @@
 """A run directory beside TRL's own output: our figures an iteration, and its rollouts' tokens.
 
+    DIR/config.toml, objective.json    the settings, and all that decides what is trained
     DIR/metrics.jsonl                  one line a generation batch, as the lab writes it
     DIR/rollouts/000012.safetensors    `entrostat.load_rollouts` reads it
 
-`entrostat analyze DIR` makes the report.
+`entrostat report DIR` makes the page.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import tomli_w
 import torch
 from torch import Tensor
 
 from ...batch import TokenBatch
+from ...logs.files import replacing
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
 from ..lab.dump import flatten, token_pieces
+
+if TYPE_CHECKING:
+    from .trainer import EntropyGRPOTrainer
 
 
 class RunLog:
@@ -37,6 +45,15 @@ class RunLog:
         if self.metrics.path.exists():
             self.metrics.keep_until(done)
 
+    def write_settings(self, trainer: EntropyGRPOTrainer, iterations: int) -> None:
+        """What the run is: an objective's description, and settings under the lab's names."""
+        objective = None if trainer.objective is None else trainer.objective.describe()
+        with replacing(self.directory / "config.toml") as part:
+            part.write_text(tomli_w.dumps(_settings(trainer, objective, iterations)), "utf-8")
+        if objective is not None:
+            with replacing(self.directory / "objective.json") as part:
+                part.write_text(json.dumps(objective, indent=1), "utf-8")
+
     def due(self, iteration: int) -> bool:
         """Whether this iteration's tokens are written."""
         return (iteration - 1) % self.every == 0
@@ -51,18 +68,58 @@ class RunLog:
         save_rollouts(rollouts, self.directory / "rollouts")
 
 
-def own_rows(tokenizer: Any, output: dict[str, Any], mask: Tensor, eos: list[int]) -> list[Any]:
-    """This rank's rollouts as plain data, to be gathered: texts, ids, the sampler's log-probs."""
+def _settings(
+    trainer: EntropyGRPOTrainer, objective: dict[str, Any] | None, iterations: int
+) -> dict[str, Any]:
+    """The run's settings, as config.toml has them; TRL's own where they are not its defaults."""
+    args, rewards = trainer.args, "+".join(trainer.reward_func_names)
+    sampled = args.per_device_train_batch_size * args.steps_per_generation
+    known = {"host": "trl", "model": trainer.model.config._name_or_path, "seed": args.seed,
+             "iterations": iterations, "method": f"TRL's {args.loss_type}"}  # fmt: skip
+    if objective is not None:
+        known |= {key: objective[key] for key in ("advantage", "aggregation")}
+        known["method"] = [_said(method) for method in objective["methods"]]
+    defaults = {f.name: f.default for f in dataclasses.fields(args)}
+    return known | {
+        "task": {"name": rewards},
+        "sampling": {
+            "prompts": sampled * args.world_size // trainer.num_generations,
+            "rollouts": trainer.num_generations, "temperature": args.temperature,
+            "max_new_tokens": args.max_completion_length,
+        },
+        "trl": {
+            key: value
+            for key, value in args.to_dict().items()
+            if value != defaults.get(key) and isinstance(value, str | bool | int | float)
+        },
+    }  # fmt: skip
+
+
+def _said(method: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null: the word "none"."""
+    return {key: "none" if value is None else value for key, value in method.items()}
+
+
+def own_rows(
+    tokenizer: Any,
+    output: dict[str, Any],
+    completions: list[list[int]],
+    mask: Tensor,
+    eos: list[int],
+) -> list[Any]:
+    """This rank's rollouts as plain data, to be gathered: texts, ids, the sampler's log-probs.
+
+    `completions` are the ids that were generated, of truncated rollouts that TRL masks as well.
+    """
     rows = []
     sampler = output.get("sampling_per_token_logps")
-    for i in range(len(mask)):
+    for i, completion in enumerate(completions):
         prompt = output["prompt_ids"][i][output["prompt_mask"][i].bool()]
-        completion = output["completion_ids"][i][output["completion_mask"][i].bool()]
         rows.append(
             {
                 "prompt": tokenizer.decode(prompt, skip_special_tokens=True),
                 "completion": tokenizer.decode(completion, skip_special_tokens=True),
-                "finished": len(completion) > 0 and int(completion[-1]) in eos,
+                "finished": len(completion) > 0 and completion[-1] in eos,
                 "tokens": output["completion_ids"][i][mask[i]].tolist(),
                 "sampler": None if sampler is None else sampler[i][mask[i]].tolist(),
             }
@@ -71,22 +128,22 @@ def own_rows(tokenizer: Any, output: dict[str, Any], mask: Tensor, eos: list[int
 
 
 def rollouts_of(
-    iteration: int, whole: TokenBatch, advantage: Tensor, kept: Tensor, rows: list[Any],
-    tokenizer: Any,
-) -> Rollouts:  # fmt: skip
+    iteration: int, whole: TokenBatch, rewards: Tensor, rows: list[Any], tokenizer: Any
+) -> Rollouts:
     """The rollouts of all ranks.
 
     Args:
         iteration: which generation batch, from 1.
-        whole: B rollouts with old_logp, old_entropy, rewards and group.
-        advantage: [B, T] after the methods' edits, 0 where not trained.
-        kept: [B] bool, trained on.
+        whole: B rollouts with old_logp, old_entropy, group, the advantages [B, T] after the
+            methods' edits, and those that are `idle`.
+        rewards: [B] float, as they were given; NaN where none was.
         rows: B of `own_rows`, in the same order.
         tokenizer: for the text of each token.
     """
-    assert whole.rewards is not None
     assert whole.group is not None
     assert whole.old_entropy is not None
+    assert whole.advantages is not None
+    assert whole.idle is not None
     tokens = torch.tensor([t for row in rows for t in row["tokens"]], dtype=torch.int32)
     nan = [math.nan]
     sampler = [x for row in rows for x in (row["sampler"] or nan * len(row["tokens"]))]
@@ -94,15 +151,15 @@ def rollouts_of(
         iteration=iteration,
         prompts=[row["prompt"] for row in rows],
         completions=[row["completion"] for row in rows],
-        rewards=whole.rewards.float().cpu(),
+        rewards=rewards.float().cpu(),
         group=whole.group.int().cpu(),
         finished=torch.tensor([row["finished"] for row in rows]),
-        trained=kept.cpu(),
+        trained=~whole.idle.cpu(),
         start=torch.cat([whole.lengths.new_zeros(1), whole.lengths.cumsum(0)]).cpu(),
         tokens=tokens,
         logp=flatten(whole.old_logp, whole.mask).float(),
         sampler_logp=torch.tensor(sampler, dtype=torch.float32),
         entropy=flatten(whole.old_entropy, whole.mask).float(),
-        advantage=flatten(advantage, whole.mask).float(),
+        advantage=flatten(whole.advantages, whole.mask).float(),
         pieces=token_pieces(tokenizer, tokens),
     )

@@ -1,108 +1,86 @@
-"""A generation batch of all ranks: who is trained on, with what advantages, and how it looks.
+"""TRL's batches as ours: what is added to them, read from them, and watched without an objective.
 
-No TRL here. Shapes: B rollouts of all ranks, T completion tokens at most.
+TRL holds a batch as a dictionary of tensors. What we add to a generation batch survives its shuffle
+and its split into micro-batches.
+
+Shapes: B rollouts of a micro-batch, or of all ranks; T completion tokens at most.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...advantage import NEED_PAIRS, Groups, with_signal
-from ...batch import TokenBatch, masked_mean
+from ...advantage import with_signal
+from ...batch import TokenBatch
 from ...dynamics import online
-from ...objective import Objective
+
+OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
+ADVANTAGE, IDLE, REWARD, GROUP = (
+    "entrostat_advantage", "entrostat_idle", "entrostat_reward", "entrostat_group",
+)  # fmt: skip
+EDITED = "entrostat_edited"  # only where a method edits advantages
+IMAGES = (
+    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes",
+    "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A generation batch, graded.
-
-    Attributes:
-        kept: [B] bool, the rollouts that are trained on.
-        advantages: [B, T] float, after all edits; 0 where not trained.
-        edited: [B, T] bool, as in `TokenBatch`; None for no token.
-        figures: `dynamics.online.of_rollouts`.
-    """
-
-    kept: Tensor
-    advantages: Tensor
-    edited: Tensor | None
-    figures: dict[str, float]
+def loss_mask(inputs: dict[str, Any]) -> Tensor:
+    """[B, T] bool: the tokens that the policy sampled and TRL trains on."""
+    mask = inputs["completion_mask"]
+    return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).bool()
 
 
-def prepared(objective: Objective, whole: TokenBatch) -> Prepared:
-    """Which rollouts are trained on, and with what advantages."""
-    assert whole.rewards is not None
-    assert whole.group is not None
-    kept = ~whole.rewards.isnan()  # as TRL: no reward, no part in its group's baseline
-    if objective.advantage in NEED_PAIRS:
-        kept = kept & (Groups(whole.group, torch.float32).sum(kept.float()) >= 2)
-    full = torch.zeros_like(whole.old_logp)
-    if not bool(kept.any()):
-        return Prepared(kept, full, None, {})
-    rows = kept.nonzero()[:, 0]
-    graded = objective.outcome_advantages(whole[rows])
-    assert graded.advantages is not None
-    assert graded.group is not None
-    signal = with_signal(graded.advantages, graded.group)
-    kept = torch.zeros_like(kept).index_fill(0, rows[signal], True)
-    if not bool(signal.any()):
-        return Prepared(kept, full, None, {})
-    trained = objective.prepare(graded[signal])
-    assert trained.advantages is not None
-    full[rows[signal]] = trained.advantages.to(full.dtype)
-    edited = None
-    if trained.edited is not None:
-        edited = torch.zeros_like(whole.mask)
-        edited[rows[signal]] = trained.edited
-    figures = online.of_rollouts(trained, graded.advantages[signal], whole.rewards[rows[signal]])
-    return Prepared(kept, full, edited, figures)
+def addition(ready: TokenBatch) -> dict[str, Tensor]:
+    """What a graded and prepared batch adds to TRL's: `token_batch` reads it again."""
+    fields = {
+        ADVANTAGE: ready.advantages, IDLE: ready.idle, REWARD: ready.rewards, GROUP: ready.group,
+        EDITED: ready.edited,
+    }  # fmt: skip
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def watched(whole: TokenBatch, advantages: Tensor, exact: bool) -> dict[str, float]:
+def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
+    """Micro-batches as one batch under the policy that sampled; `logp` and `entropy` are its."""
+
+    def joined(name: str) -> Tensor | None:
+        parts = [piece[name] for piece in pieces if name in piece]
+        return torch.cat(parts) if parts else None
+
+    mask = torch.cat([loss_mask(piece) for piece in pieces])
+    logp, entropy = joined(OLD_LOGP), joined(OLD_ENTROPY)
+    assert logp is not None
+    correction = joined("importance_sampling_ratio")  # [B, T] or [B, 1], where vLLM sampled
+    return TokenBatch(
+        logp, logp, mask, joined(ADVANTAGE), rewards=joined(REWARD), group=joined(GROUP),
+        entropy=entropy, old_entropy=entropy, ref_logp=joined("ref_per_token_logps"),
+        correction=None if correction is None else correction.expand(mask.shape),
+        edited=joined(EDITED), idle=joined(IDLE),
+    )  # fmt: skip
+
+
+def watched(whole: TokenBatch, exact: bool) -> dict[str, float]:
     """Entropy dynamics of a generation batch that no objective trains on.
 
     Args:
-        whole: all rollouts.
-        advantages: [B] float, the trainer's own.
+        whole: all rollouts, `advantages` [B] the trainer's own.
         exact: one update is made on the batch, so that its policy is the one that sampled; the
             figures of an update are left out where it is not.
     """
     assert whole.rewards is not None
     assert whole.group is not None
-    signal = with_signal(advantages, whole.group)
+    assert whole.advantages is not None
+    signal = with_signal(whole.advantages, whole.group)
     if not bool(signal.any()):
         return {}
-    outcome, mask = advantages[signal], whole.mask[signal]
+    trained = whole[signal]
+    outcome, mask = whole.advantages[signal], trained.mask
     A = outcome[:, None].expand(mask.shape)
-    trained = whole[signal].replace(advantages=A)
-    figures = online.of_rollouts(trained, outcome, whole.rewards[signal])
+    figures = online.of_rollouts(trained.replace(advantages=A), outcome, whole.rewards[signal])
     if not exact:
         return figures
     sums = online.token_sums(trained.old_logp, A, mask, trained.old_entropy)
     return online.figures({key: float(value) for key, value in sums.items()}) | figures
-
-
-def describe(batch: TokenBatch, rollouts: int) -> dict[str, float]:
-    """What the rollout batch of all ranks looks like, before any update; the lab's names."""
-    assert batch.rewards is not None
-    assert batch.old_entropy is not None
-    known = batch.rewards[~batch.rewards.isnan()]
-    groups = [g[~g.isnan()] for g in batch.rewards.view(-1, rollouts)]
-    spread = [float(g.std(correction=0)) for g in groups if len(g)]
-    best = [float(g.max()) for g in groups if len(g)]
-    lengths = batch.lengths.float()
-    return {
-        "entropy/exact": float(masked_mean(batch.old_entropy, batch.mask)),
-        "entropy/nll": -float(masked_mean(batch.old_logp, batch.mask)),
-        "reward/mean": float(known.mean()) if len(known) else math.nan,
-        "reward/std_in_group": sum(spread) / len(spread) if spread else math.nan,
-        "reward/best_in_group": sum(best) / len(best) if best else math.nan,
-        "rollout/length_mean": float(lengths.mean()),
-        "rollout/length_max": float(lengths.max()),
-        "rollout/tokens": float(lengths.sum()),
-    }

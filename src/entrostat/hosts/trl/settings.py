@@ -17,18 +17,18 @@ import torch
 
 from ...batch import Terms, TokenBatch
 from ...method import MethodSpec
-from ...method.adapo import Adapo
-from ...method.cov import KlCov
 from ...objective import Objective, make_objective
+from ..rollouts import FIELDS
+from .equal import from_grpo_config, spoken
 
 WHO = "EntropyGRPOTrainer"
-FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
 LOSS_TYPES = {
     "token_mean": "dapo",
     "seq_mean_token_mean": "grpo",
     "seq_mean_token_sum_norm": "dr_grpo",
 }
 _SCALES = {"grpo": "group", "dr_grpo": "none"}
+_USUAL = (0.2, 0.2)
 
 
 def build(method: MethodSpec | Objective, args: Any) -> Objective:
@@ -74,55 +74,60 @@ def updates_per_generation(args: Any) -> int:
     return micro // args.gradient_accumulation_steps
 
 
-def settle(args: Any, objective: Objective) -> Any:
-    """A copy of the arguments in which TRL computes what the objective means.
+def settle(args: Any, objective: Objective, said: str | None = None) -> Any:
+    """A copy of the arguments whose own loss, which TRL logs, is near what the objective means.
+
+    Args:
+        args: TRL's.
+        objective: what trains.
+        said: the objective in its user's words.
 
     Raises:
-        ValueError: an argument contradicts the objective, or TRL's loss cannot express it.
+        ValueError: an argument contradicts the objective.
     """
+    given = args
     args = copy.copy(args)
     terms = probe(objective)
     defaults = {f.name: f.default for f in dataclasses.fields(args)}
     low, high = _bounds(terms)
-    _check_dual(terms, high)
-    # GSPO's ratio is made from the token's (trainer.py), so TRL's own level stays; either is right
-    level = args.importance_sampling_level if terms.ratio == "sequence" else "token"
-    wanted: dict[str, tuple[Any, str]] = {
-        "loss_type": (LOSS_TYPES[objective.aggregation], "make_objective(..., aggregation=...)"),
-        "epsilon": (low, "the surrogate's `low`"),
-        "epsilon_high": (high, "the surrogate's `high`"),
-        "delta": (terms.dual, "ppo's `dual`"),
-        "scale_rewards": (
-            _SCALES.get(objective.advantage, defaults["scale_rewards"]),
-            "make_objective(..., advantage=...)",
-        ),
-        "beta": (_beta(objective), "the method `kl_ref`"),
-        "importance_sampling_level": (level, "the method `gspo`"),
-        "top_entropy_quantile": (1.0, "the method `forking_tokens`"),
-        "entropy_coef": (0.0, "the method `entropy_bonus`"),
-        "use_adaptive_entropy": (False, "the method `adaptive_entropy`"),
-        "multi_objective_aggregation": ("sum_then_normalize", "make_objective(..., advantage=...)"),
-        "off_policy_mask_threshold": (None, "no method yet"),
-        # TRL's KL is not computed; were it, the ratio would multiply it by default
-        "use_bias_correction_kl": (False, "the method `kl_ref`"),
+    wanted: dict[str, Any] = {
+        "loss_type": LOSS_TYPES[objective.aggregation],
+        "epsilon": low,
+        "epsilon_high": high,
+        "delta": terms.dual,
+        "scale_rewards": _SCALES.get(objective.advantage, defaults["scale_rewards"]),
+        "beta": _beta(objective),
+        "importance_sampling_level": "sequence" if terms.ratio == "sequence" else "token",
+        "top_entropy_quantile": 1.0,
+        "entropy_coef": 0.0,
+        "use_adaptive_entropy": False,
+        "multi_objective_aggregation": "sum_then_normalize",
+        "off_policy_mask_threshold": None,
+        "use_bias_correction_kl": False,
     }
-    for name, (value, where) in wanted.items():
-        given = getattr(args, name)
-        agrees = given == value or (
-            isinstance(given, float) and isinstance(value, float) and math.isclose(given, value)
-        )
-        if not agrees and given != defaults[name]:
+    for name, value in wanted.items():
+        old = getattr(args, name)
+        near = isinstance(old, float) and isinstance(value, float) and math.isclose(old, value)
+        if old not in (value, defaults[name]) and not near:
             raise ValueError(
-                f"{WHO}: {name}={given!r} contradicts the objective {'+'.join(objective.names)}, "
-                f"which means {value!r}; leave {name} at TRL's default and say it in the "
-                f"objective ({where})"
+                f"{WHO}: {name}={old!r} contradicts objective={said or repr(objective)}, which "
+                f"means {value!r}; leave {name} at TRL's default and say it in the objective. "
+                f"{_instead(given)}"
             )
         setattr(args, name, value)
     return args
 
 
+def _instead(args: Any) -> str:
+    """The objective that TRL's arguments mean by themselves, in a sentence."""
+    try:
+        return f"By itself this GRPOConfig is objective={spoken(from_grpo_config(args))}"
+    except ValueError as error:
+        return f"No objective is equal to this GRPOConfig ({error}); objective=None trains it"
+
+
 def check_generation(args: Any) -> None:
-    """Refuse what spoils a run whatever the objective.
+    """Refuse what would make the log-probs of an objective another policy's.
 
     Raises:
         ValueError: continuous batching under mixed precision.
@@ -143,11 +148,12 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
     terms = probe(objective)
     low, high = _bounds(terms)
     chain = list(zip(objective.names, objective.methods, strict=True))
-    inert = [f"`{n}` (its penalty is flat)" for n, m in chain if isinstance(m, KlCov)]
+    inert = [f"`{name}` ({each.idle_on_policy})" for name, each in chain if each.idle_on_policy]
     alone = all(method.kind == "surrogate" for _, method in chain)
     clips = terms.ratio != "none" and (math.isfinite(low) or math.isfinite(high))
+    clips = clips and (low, high) != _USUAL  # TRL has that clip too, and says nothing
     for name, method in chain:
-        if isinstance(method, Adapo) or (alone and clips and method.kind == "surrogate"):
+        if alone and clips and method.kind == "surrogate" and not method.idle_on_policy:
             inert.append(f"`{name}` (its clip never acts)")
     if inert:
         warnings.warn(
@@ -177,17 +183,8 @@ def _bounds(terms: Terms) -> tuple[float, float]:
     return round(1 - low, 6), round(high - 1, 6)
 
 
-def _check_dual(terms: Terms, high: float) -> None:
-    if terms.dual is not None and terms.dual < 1 + high:
-        raise ValueError(
-            f"{WHO}: dual={terms.dual:g} is below the upper clip bound {1 + high:g}; TRL's `delta` "
-            "cuts the ratio of positive advantages there too, which is another loss. Raise dual, "
-            "or use the lab"
-        )
-
-
 def _beta(objective: Objective) -> float:
-    """What makes TRL load the reference; the loss takes the coefficient from the terms."""
+    """What makes TRL load the reference; the coefficient that trains is in the terms."""
     if "ref_logp" not in objective.needs:
         return 0.0
     coefs = [getattr(m, "coef", 0.0) for m in objective.methods if "ref_logp" in m.required()]

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...advantage import with_signal
-from ...batch import TokenBatch, masked_mean
+from ...batch import TokenBatch
 from ...dynamics import online
 from ...objective import Objective
 from ..mismatch import mismatch
+from ..rollouts import describe, graded, idle_groups
 
 
 @dataclass
@@ -22,19 +22,13 @@ class Prepared:
     """What the workers get for each rollout.
 
     Attributes:
-        advantages: [B, T] float, 0 at mask 0.
-        mask: [B, T] bool. Tokens that are trained on: none of padding rows, none of groups whose
-            advantages are all 0.
-        rewards: [B] float, as the objective's methods shaped them.
+        batch: [B, T] with mask 0 at padding rows, the methods' advantages, shaped rewards, and
+            `idle` rollouts.
         metrics: figures of the rollout batch and of the controllers.
-        edited: [B, T] bool, as in `TokenBatch`; None for no token.
     """
 
-    advantages: Tensor
-    mask: Tensor
-    rewards: Tensor
+    batch: TokenBatch
     metrics: dict[str, float]
-    edited: Tensor | None = None
 
 
 def prepare(
@@ -47,7 +41,7 @@ def prepare(
     """Move the controllers, estimate advantages, let the methods edit them.
 
     The order is the lab's: the controllers see the entropy of the full rollout batch, then groups
-    without a signal are left out, then advantages are prepared on the others.
+    without a signal are marked, then advantages are prepared on the others.
 
     Args:
         objective: its controllers move.
@@ -60,49 +54,45 @@ def prepare(
         ValueError: a reward or an entropy is no number, or a group has one rollout where the
             estimator compares.
     """
-    assert batch.old_entropy is not None
     assert batch.rewards is not None
-    advantages = torch.zeros(batch.mask.shape, dtype=torch.float32, device=batch.mask.device)
-    mask = torch.zeros_like(batch.mask)
-    edited, figures = None, {}
-    rewards = batch.rewards.float()
-    if not torch.isfinite(rewards[real]).all():
+    if not torch.isfinite(batch.rewards[real]).all():
         raise ValueError("veRL gave a reward that is no finite number; look at the reward function")
     rows = real.nonzero()[:, 0]
     mine = batch[rows]
-    assert mine.old_entropy is not None
-    entropy = float(masked_mean(mine.old_entropy.float(), mine.mask))
-    nll = -float(masked_mean(mine.old_logp.float(), mine.mask))
-    objective.observe(entropy=entropy, nll=nll, progress=progress)
-    graded = objective.outcome_advantages(mine)
-    assert graded.advantages is not None
-    assert graded.group is not None
-    assert graded.rewards is not None
-    signal = with_signal(graded.advantages, graded.group)
-    kept = signal.nonzero()[:, 0]
-    groups = len(graded.group.unique())
-    dropped = groups - len(graded.group[signal].unique())
-    if len(kept):
-        trained = objective.prepare(graded[kept])
-        assert trained.advantages is not None
-        advantages[rows[kept]] = trained.advantages.float()
-        mask[rows[kept]] = trained.mask
-        if trained.edited is not None:
-            edited = torch.zeros_like(mask)
-            edited[rows[kept]] = trained.edited
-        outcome, own = graded.advantages[kept], batch.rewards[rows[kept]]
-        figures = online.of_rollouts(trained, outcome, own)
-    rewards[rows] = graded.rewards.float()
-    metrics = {
-        "entropy/exact": entropy,
-        "entropy/nll": nll,
-        "reward/mean": float(batch.rewards[real].float().mean()),
-        "rollout/length_mean": float(mine.lengths.float().mean()),
-        "rollout/groups": float(groups),
-        "rollout/zero_advantage_groups": float(dropped),
+    figures = describe(mine)
+    objective.observe(
+        entropy=figures["entropy/exact"], nll=figures["entropy/nll"], progress=progress
+    )
+    outcome = graded(objective, mine)
+    ready = objective.prepare(outcome)
+    assert mine.rewards is not None
+    assert mine.group is not None
+    assert outcome.advantages is not None
+    figures |= {
+        "rollout/groups": float(len(mine.group.unique())),
+        "rollout/zero_advantage_groups": float(idle_groups(outcome)),
         **objective.metrics(),
-        **figures,
+        **online.of_rollouts(ready, outcome.advantages, mine.rewards),
     }
     if sampler_logp is not None:
-        metrics |= mismatch(mine.old_logp, sampler_logp[rows], mine.mask)
-    return Prepared(advantages, mask, rewards, metrics, edited)
+        figures |= mismatch(mine.old_logp, sampler_logp[rows], mine.mask)
+    return Prepared(_with_padding(ready, batch, rows), figures)
+
+
+def _with_padding(ready: TokenBatch, batch: TokenBatch, rows: Tensor) -> TokenBatch:
+    """`ready`, which is rows [n] of `batch`, in its place; the other rows have no token."""
+    assert batch.rewards is not None
+    assert ready.rewards is not None
+    assert ready.advantages is not None
+    assert ready.idle is not None
+
+    def placed(values: Tensor) -> Tensor:
+        return values.new_zeros(len(batch), *values.shape[1:]).index_copy(0, rows, values)
+
+    return TokenBatch(
+        batch.logp, batch.old_logp, placed(ready.mask), placed(ready.advantages.float()),
+        rewards=batch.rewards.float().index_copy(0, rows, ready.rewards.float()),
+        group=batch.group, entropy=batch.entropy, old_entropy=batch.old_entropy,
+        ref_logp=batch.ref_logp, idle=placed(ready.idle),
+        edited=None if ready.edited is None else placed(ready.edited),
+    )  # fmt: skip

@@ -18,10 +18,12 @@ from verl.workers.utils.padding import no_padding_2_padding
 from ...batch import Terms, TokenBatch
 from ...dynamics import online
 from ...objective import Objective
+from ..rollouts import at_update
 
 # what the driver adds to a batch; per token [B, T] or per rollout [B]
 MASK, REWARD, GROUP = "entrostat_mask", "entrostat_reward", "entrostat_group"
 EDITED = "entrostat_edited"  # only where a method edits advantages
+IDLE = "entrostat_idle"  # rollouts of groups without a signal
 NOTE = "entrostat_note"  # JSON: the objective's state and the step
 ROW = "entrostat_row"  # a rollout's row in this rank's minibatch
 PREFIX = "entrostat/"  # of metrics, until the driver takes it off
@@ -70,19 +72,16 @@ def loss(
         warnings.warn(_ROUNDED, stacklevel=2)
     H = model_output.get("entropy")
     entropy = None if H is None else responses(H, data, whole.mask.shape[1])
-    part = whole[rows].replace(logp=logp, entropy=entropy)
-    if config.fresh:
-        # the same weights were measured before: what differs is the rounding of another packing,
-        # which |lp - lp0| would turn into a gradient
-        part = part.replace(old_logp=logp.detach())
+    part = at_update(whole[rows], logp, entropy, config.fresh)
     out = config.objective.loss(part, config.terms[rows])
     ranks = data["dp_size"]
     metrics = {
         PREFIX + key: Metric(AggregationType.SUM, float(value) * ranks)
-        for key, value in (out.metrics | online.sums(part, out.terms)).items()
+        for key, value in online.of_update(part, out).items()
     }
-    figures = {key: float(value) for key, value in out.terms.figures.items()} | config.figures
-    metrics |= {PREFIX + key: Metric(AggregationType.MEAN, value) for key, value in figures.items()}
+    metrics |= {
+        PREFIX + key: Metric(AggregationType.MEAN, value) for key, value in config.figures.items()
+    }
     return out.loss * ranks, metrics
 
 
@@ -108,8 +107,7 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
     names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP]
     if "ref_logp" in objective.needs:
         names.append("ref_log_prob")
-    if EDITED in data.keys():  # noqa: SIM118
-        names.append(EDITED)
+    names += [name for name in (EDITED, IDLE) if name in data.keys()]  # noqa: SIM118
     absent = [name for name in names if name not in data.keys()]  # noqa: SIM118 (a TensorDict)
     if absent:
         raise ValueError(
@@ -128,6 +126,7 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
         old_entropy=dense["entropy"],
         ref_logp=dense["ref_log_prob"] if "ref_log_prob" in names else None,
         edited=dense[EDITED] if EDITED in names else None,
+        idle=dense[IDLE] if IDLE in names else None,
     )
 
 

@@ -20,9 +20,9 @@ from verl.workers.config import PolicyLossConfig
 
 from ...advantage import advantages
 from ...objective import Objective, make_objective
+from ..rollouts import FIELDS
 from .selfcheck import NAME, check
 
-FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
 _HERE = "actor_rollout_ref.actor"
 
 

@@ -25,7 +25,7 @@ from verl.workers.utils.padding import response_to_nested
 from ...batch import TokenBatch
 from ...dynamics import online
 from .driver import prepare
-from .loss import EDITED, GROUP, MASK, NOTE, PREFIX, REWARD
+from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD
 from .selfcheck import NAME, check
 from .settings import check_run
 from .worker import EntropyActorWorker
@@ -90,16 +90,19 @@ class EntropyTrainer(PPOTrainerSync):
         sampled = dense.get("rollout_log_probs", None)
         prepared = prepare(self.objective, rollouts, real, progress, sampled)
         metrics.update(prepared.metrics)
-        A = response_to_nested(prepared.advantages, lengths)
+        ready = prepared.batch
+        assert ready.idle is not None
+        A = response_to_nested(ready.advantages, lengths)
         fields = {
             "advantages": A,
             "returns": A.clone(),
-            MASK: response_to_nested(prepared.mask.to(torch.int64), lengths),
-            REWARD: prepared.rewards,
-            GROUP: rollouts.group,
+            MASK: response_to_nested(ready.mask.to(torch.int64), lengths),
+            REWARD: ready.rewards,
+            GROUP: ready.group,
+            IDLE: ready.idle.to(torch.int64),
         }
-        if prepared.edited is not None:
-            fields[EDITED] = response_to_nested(prepared.edited.to(torch.int64), lengths)
+        if ready.edited is not None:
+            fields[EDITED] = response_to_nested(ready.edited.to(torch.int64), lengths)
         return tq.kv_batch_put(
             keys=batch.keys,
             partition_id=batch.partition_id,

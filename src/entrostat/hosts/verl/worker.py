@@ -89,8 +89,8 @@ class EntropyTrainingWorker(TrainingWorker):
         terms = objective.plan(whole, generator)
         data[ROW] = torch.arange(len(batch))
         figures = {
-            "plan/tokens": float(whole.mask.sum()),
-            "plan/sequences": float((whole.lengths > 0).sum()),
+            "plan/tokens": float(whole.policy_mask.sum()),
+            "plan/sequences": float(whole.policy_mask.any(-1).sum()),
             "plan/passes": float(again),
         }
         return Update(objective, batch, place.own(terms), fresh, figures)

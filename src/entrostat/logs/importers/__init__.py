@@ -203,6 +203,10 @@ def _directory(path: Path, format: str | None, given: Given) -> Run | None:
         if format == "entrostat":
             raise ValueError(f"{str(path)!r} holds no metrics.jsonl of entrostat")
     if format in (None, "trl") and (files := list(trl.states(path))):
+        if format is None and (ours := entrostat.under(path.resolve())) is not None:
+            note = f"Read from {clean(ours.name)}/, which has more than TRL's own log beside it."
+            run = entrostat.read(ours)
+            return replace(run, notes=(*run.notes, note))
         run = trl.read(files, given)
         if run is not None or format == "trl":
             return run

@@ -17,6 +17,17 @@ def is_run(directory: Path) -> bool:
     return '"iteration"' in first[:100_000]
 
 
+def under(output: Path) -> Path | None:
+    """The run directory that EntropyGRPOTrainer left in TRL's output directory.
+
+    None where there is none, or several.
+    """
+    if output.name.startswith("checkpoint-"):
+        output = output.parent
+    found = [each.parent for each in output.glob("*/metrics.jsonl") if is_run(each.parent)]
+    return found[0] if len(found) == 1 else None
+
+
 def read(directory: Path) -> Run:
     """`read_run`.
 

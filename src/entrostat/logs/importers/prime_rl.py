@@ -26,19 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import (
-    Given,
-    Means,
-    Rollout,
-    column,
-    finish,
-    finite,
-    json_lines,
-    read_dump,
-    short,
-    step_of,
-    token_ids,
-)
+from .source import Given, finite, json_lines, short, step_of
+from .steps import Means, Rollout, column, finish, read_dump, token_ids
 
 ENTROPY_IS = (
     "exact: the full next-token entropy of logits divided by the token's sampling temperature "

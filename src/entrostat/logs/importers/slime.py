@@ -21,23 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import (
-    ANSI,
-    Given,
-    Log,
-    Means,
-    Rollout,
-    UnreadableError,
-    column,
-    finish,
-    finite,
-    lines,
-    number,
-    parse,
-    read_dump,
-    step_of,
-    token_ids,
-)
+from .source import ANSI, Given, UnreadableError, finite, lines, number, parse, step_of
+from .steps import Log, Means, Rollout, column, finish, read_dump, token_ids
 
 PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import Given, Log, clean, finish, lines, records, short, step_of
+from .source import Given, clean, lines, records, short, step_of
+from .steps import Log, finish
 
 STEPS = (
     "iteration", "step", "global_step", "_step", "train/global_step", "trainer/global_step",

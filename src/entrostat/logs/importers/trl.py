@@ -6,17 +6,24 @@ The trainer writes the state with every checkpoint, and under the output directo
 entropy over their number, for every micro-batch over all processes, from logits divided by
 `temperature`; tokens of tools and of masked truncated completions do not count. `log` takes the
 plain mean over the micro-batches since the last logged line.
+
+An iteration is a generation batch. Its rewards are logged with the first of its optimizer steps, so
+that where every step is logged the number of these can be told; an iteration's figures are then
+their means. `EntropyGRPOTrainer` logs figures under our names as well, and these are taken.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import Given, Log, UnreadableError, document, finish, objects, parse, step_of
+from .source import Given, UnreadableError, document, number, objects, parse, step_of
+from .steps import Log, finish
 
 STATE = "trainer_state.json"
 NAMES = {
@@ -31,6 +38,10 @@ ENTROPY_IS = (
     "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "
     "the sampling temperature (which the log does not name), in nats, under the policy that was "
     "being updated; micro-batches{steps} have equal weight (TRL 1.16)"
+)
+OURS = (
+    "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "
+    "the sampling temperature, in nats, under the policy that sampled (EntropyGRPOTrainer)"
 )
 UNKNOWN = (
     "it cannot be known: the log has an entropy, but neither rewards nor completion lengths, so "
@@ -73,17 +84,25 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
     seen = {key for _, row in history for key in row}
     grpo = bool(seen & {"reward", "completions/mean_length", "frac_reward_zero_std"})
     names = NAMES if grpo else NAMES | {"entropy": "entropy/logged"}
-    log = Log(given, names)
-    for place, row in history:
-        figures = {key: value for key, value in row.items() if key != "step"}
-        log.add(path, place, row.get("step"), figures)
+    log = Log(given, {key: name for key, name in names.items() if name not in seen})
     every = step_of(state.get("logging_steps"))
     several = every is not None and every > 1
+    updates = 1 if several else _updates(history)
+    for place, row in history if updates == 1 else _iterations(history, updates):
+        figures = {key: value for key, value in row.items() if key != "step"}
+        log.add(path, place, row.get("step"), figures)
     entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if several else "")
-    if "entropy" not in seen:
+    if "entropy/exact" in seen:
+        entropy_is = OURS
+    elif "entropy" not in seen:
         entropy_is = NONE
     elif not grpo:
         entropy_is = UNKNOWN
+    if updates > 1:
+        given.notes.append(
+            f"An iteration is a generation batch, of {updates} optimizer steps, and its figures "
+            "are their means."
+        )
     if several:
         given.notes.append(f"A line is logged every {every} steps and is their mean.")
     for folder in {path.parent, path.parent.parent}:
@@ -93,15 +112,47 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
             )
             break
     source = "TRL" if grpo else "a Hugging Face trainer"
-    return finish(given, source, entropy_is, log.metrics(), planned=_planned(state))
-
-
-def _planned(state: dict[str, Any]) -> int | None:
     planned = step_of(state.get("max_steps"))
-    return planned or None
+    planned = None if not planned else -(-planned // updates)
+    return finish(given, source, entropy_is, log.metrics(), planned=planned)
 
 
 Entries = list[tuple[int | None, dict[str, Any]]]
+
+
+def _updates(history: Entries) -> int:
+    """Optimizer steps an iteration; 1 where they cannot be told."""
+    steps = {step_of(row.get("step")) for _, row in history}
+    begin = sorted({step_of(row.get("step")) or 0 for _, row in history if "reward" in row})
+    gaps = {after - before for before, after in pairwise(begin)}
+    whole = len(gaps) == 1 and begin[0] == 1 and steps.issuperset(range(1, begin[-1]))
+    return gaps.pop() if whole else 1
+
+
+def _iterations(history: Entries, updates: int) -> Entries:
+    """The entries an iteration each; of a number that several have, their mean."""
+    places: dict[int, int | None] = {}
+    values: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    others: Entries = []
+    for place, row in history:
+        step = step_of(row.get("step"))
+        if not step:
+            others.append((place, row))
+            continue
+        iteration = (step - 1) // updates + 1
+        places.setdefault(iteration, place)
+        for key, value in row.items():
+            values[iteration][key].append(value)
+    return others + [
+        (places[i], {key: _mean(found) for key, found in row.items()} | {"step": i})
+        for i, row in values.items()
+    ]
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Of the numbers among some values; the last value where none is one."""
+    known = [x for x in map(number, values) if x is not None]
+    return sum(known) / len(known) if known else values[-1]
 
 
 def _history(path: Path, given: Given) -> tuple[Entries, dict[str, Any]]:

@@ -24,20 +24,16 @@ from ..run import Run
 from .source import (
     ANSI,
     Given,
-    Log,
-    Means,
-    Rollout,
     UnreadableError,
     clean,
-    finish,
     json_lines,
     lines,
     number,
     parse,
-    read_dump,
     short,
     step_of,
 )
+from .steps import Log, Means, Rollout, finish, read_dump
 
 NAMES = {
     "actor/entropy": "entropy/exact",

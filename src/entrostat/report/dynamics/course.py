@@ -30,7 +30,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
                 "Entropy, smoothed",
                 f"Faint: {kind}. Line: its exponential moving average, {EMA:g} of the past and "
                 f"{1 - EMA:g} of the present.",
-                "nats a token",
+                "nats per token",
                 (
                     Curve("", x, y, BLUE, width=0.9, alpha=0.4),
                     Curve("moving average", x, ema(y), BLUE, width=2.0),
@@ -47,7 +47,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "Entropy by outcome",
             "Mean entropy of the tokens of right completions (reward of 1 or more) and of wrong "
             "ones, and by the sign of their advantage.",
-            "nats a token",
+            "nats per token",
             (
                 *curves_of(lines, ("entropy", "right"), "right", GREEN),
                 *curves_of(lines, ("entropy", "wrong"), "wrong", RED),
@@ -60,9 +60,9 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
     panels.append(
         Panel(
             "Calibration",
-            "Mean log-prob a token of right responses (reward of 1 or more) and of wrong ones: a "
+            "Mean log-prob per token of right responses (reward of 1 or more) and of wrong ones: a "
             "calibrated policy finds right ones likelier.",
-            "nats a token",
+            "nats per token",
             (
                 *curves_of(lines, ("calibration", "right"), "right", GREEN),
                 *curves_of(lines, ("calibration", "wrong"), "wrong", RED),
@@ -126,13 +126,13 @@ def _against(
         (
             "Score against entropy",
             h,
-            "entropy, nats a token",
+            "entropy, nats per token",
             f"One point an iteration. {_mutual(h, r)}",
         ),
         (
             "Score against cumulative entropy",
             cumulative,
-            "sum of entropies so far, nats a token",
+            "sum of entropies so far, nats per token",
             # within one run the sum rises with the iteration: what it tells is the iteration
             "The same scores against the sum of all entropies up to their iteration. What it says "
             "beyond the iteration's number shows over several runs: see their comparison.",

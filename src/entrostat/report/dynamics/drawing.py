@@ -42,8 +42,7 @@ def legible(panel: Panel) -> Panel:
         return panel
     if sizes[-1] <= 20 * sizes[len(sizes) // 2]:
         return panel
-    words = f"{panel.caption} Axis: logarithmic on both sides of 0."
-    return replace(panel, scale="symlog", floor=0.01, caption=words)
+    return replace(panel, scale="symlog", floor=0.01)
 
 
 def analysed(n: int) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...logs.run import Run
+from ..curves import scale_of
 from ..figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Bars, Curve, Panel
-from ..panels import scale_of
 from .drawing import FEW, analysed, curves_of, legible, range_words, thirds
 from .reading import at, bins_of, figure
 
@@ -46,7 +46,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "What an iteration's updates did to the batch's mean entropy (true), what follows "
             "from the parameters' real change (first order, Simpson's rule), and the sum of the "
             "influences, which take one step on the whole batch.",
-            "nats an iteration",
+            "nats per iteration",
             (
                 *curves_of(lines, ("change/mean",), "true", BLACK, width=2.2),
                 *curves_of(lines, ("change/first_order",), "first order", BLUE, width=1.2),
@@ -66,7 +66,8 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
         panels.append(
             Panel(
                 title,
-                f"{words}: those that raise it, those that lower it (drawn below 0), the net.",
+                f"{words}: S+, of those that raise it; S-, of those that lower it (drawn below "
+                "0); the net S+ - S-.",
                 unit,
                 (
                     *curves_of(lines, ("flow", key, "increase"), "increase", GREEN),
@@ -78,8 +79,9 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
     panels.append(
         Panel(
             "Flow of the updates, by Eq. 6",
-            f"OPEFO's estimate for each token {of_tokens}: the sum of those that raise entropy, "
-            "and (drawn below 0) of those that lower it, over the number of tokens.",
+            f"OPEFO's estimate for each token {of_tokens}: S+, the sum over those that raise "
+            "entropy, and S-, over those that lower it (drawn below 0), both over the number of "
+            "tokens.",
             "no unit, per token",
             (
                 *curves_of(run.metrics, ("flow/increase",), "increase", GREEN),
@@ -98,7 +100,8 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
     panels.append(
         Panel(
             "Balance λ",
-            "(S- - S+) / (S- + S+): above 0 what lowers entropy outweighs, 0 is balance, below 0 "
+            "(S- - S+) / (S- + S+), where S+ is what the tokens that raise entropy add to it and "
+            "S- what the others take: above 0 what lowers it outweighs, 0 is balance, below 0 "
             "what raises it does. 1 + λ on the raising side and 1 - λ on the lowering one would "
             "balance them.",
             "λ",
@@ -177,7 +180,7 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
         ),
         Panel(
             "Covariance of whole responses",
-            "COV's Eq. 7: the covariance, over a prompt's responses, of the log-prob a token and "
+            "COV's Eq. 7: the covariance, over a prompt's responses, of the log-prob per token and "
             "the probability (of a token, geometric mean) times the advantage; means over the "
             "prompts with a signal, and over the third of them with the lowest mean reward (hard), "
             "the middle and the highest (easy), as in COV's Fig. 12.",

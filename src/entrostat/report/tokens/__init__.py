@@ -14,9 +14,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from . import encoding
-from .choice import choose_iterations
+from .dumps import choose_iterations, failures, listed, read_dump
 from .encoding import Part, encode, encode_within, page_json
-from .reading import failures, listed, read_dump
 from .sample import Samples, samples_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Rollouts as JSON within a budget of bytes; `token_view.js` reads it."""
+"""Rollouts as JSON within a budget of bytes, texts cut to what a page can hold.
+
+`token_view.js` reads it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .texts import PIECE, shortened, spelled
-
 if TYPE_CHECKING:
     import numpy as np
 
     from ...logs.rollouts import Rollouts
 
+CHARACTERS = 4000  # of one prompt, or of a completion as plain text
+PIECE = 200  # characters of one token
 LONGEST = 2000  # tokens of one completion
 FULL = 0.98  # quantile of a measure's non-zero magnitudes that is shaded fully
 MEASURES = ("entropy", "change", "influence", "advantage")  # what a token can be shaded by
@@ -160,3 +163,23 @@ def _total(values: np.ndarray) -> float | None:
 
     finite = np.abs(values[np.isfinite(values)])
     return digits(float(finite.sum(dtype=np.float64))) if len(finite) else None
+
+
+def shortened(text: str) -> str:
+    """The first characters of a long text, with a word on how many follow."""
+    if len(text) <= CHARACTERS:
+        return text
+    return f"{text[:CHARACTERS]} [... {len(text) - CHARACTERS} more characters]"
+
+
+def visible(text: str) -> str:
+    """Line breaks get a sign before them: a shaded token has to be seen."""
+    return text.replace("\n", "↵\n")
+
+
+def spelled(r: Rollouts, i: int) -> bool:
+    """Whether the tokens' texts make up the completion."""
+    ids = r.tokens[r.rows(i)].tolist()
+    body = ids[:-1] if r.finished[i] else ids
+    texts = [r.pieces.get(token, "") for token in body]
+    return "".join(texts) == r.completions[i] and max(map(len, texts), default=0) <= PIECE

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .choice import choose
-from .encoding import digits
-from .texts import PIECE, shortened, spelled, visible
+from .encoding import PIECE, digits, shortened, spelled, visible
 
 if TYPE_CHECKING:
     from ...logs.rollouts import Rollouts
 
+EACH = 4  # right ones, and as many wrong ones
 TOKENS = 600  # of the static sample's completions
 
 
@@ -58,6 +57,28 @@ def samples_of(r: Rollouts, iteration: int) -> Samples:
     finite = r.entropy[r.entropy.isfinite()]
     top = float(finite.max()) if len(finite) else 0.0
     return Samples(iteration, len(r), top, tuple(_sample(r, i, top) for i in choose(r)))
+
+
+def choose(rollouts: Rollouts) -> list[int]:
+    """Up to four right rollouts (reward of 1 or more), then up to four others.
+
+    They are not picked by hand: the first of its kind in each group, groups that have both kinds
+    first; where too few groups have it, further ones of the same groups.
+    """
+    right, group = (rollouts.rewards >= 1).tolist(), rollouts.group.tolist()
+    both = {g for g, ok in zip(group, right, strict=True) if ok} & {
+        g for g, ok in zip(group, right, strict=True) if not ok
+    }
+    chosen = []
+    for kind in (True, False):
+        seen: dict[int, int] = {}
+        ranked = []
+        for i, (g, ok) in enumerate(zip(group, right, strict=True)):
+            if ok is kind:
+                seen[g] = seen.get(g, -1) + 1
+                ranked.append((seen[g], g not in both, i))
+        chosen += [i for _, _, i in sorted(ranked)[:EACH]]
+    return chosen
 
 
 def _sample(r: Rollouts, i: int, top: float) -> Sample:

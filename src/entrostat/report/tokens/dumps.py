@@ -1,45 +1,48 @@
-"""Reading dumps of rollouts, of which any may be missing, cut or no dump at all."""
+"""Which iterations a page holds, and reading their dumps, of which any may be no dump at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
-
-from .encoding import VALUES
 
 if TYPE_CHECKING:
     from ...logs.rollouts import Rollouts
     from ...logs.run import Run
+
+MOST_ID = 2**24  # a page holds a token's id in three bytes
+
+
+def choose_iterations(dumped: Collection[int], analysed: Collection[int], most: int) -> list[int]:
+    """At most `most` of the dumped iterations: the first, the last, and evenly between.
+
+    Between, the analysed iteration nearest to each place is taken where one is near enough.
+    """
+    there = sorted(dumped)
+    if len(there) <= most:
+        return there
+    gap = (there[-1] - there[0]) / (most - 1)
+    chosen = {there[0], there[-1]}
+    for k in range(1, most - 1):
+        place = there[0] + k * gap
+        near = [i for i in there if i in analysed and abs(i - place) <= gap / 2]
+        chosen.add(min(near or there, key=lambda i: (abs(i - place), i)))
+    return sorted(chosen)
 
 
 def read_dump(run: Run, iteration: int, failed: dict[int, str]) -> Rollouts | None:
     """An iteration's rollouts; None, and an entry in `failed`, where they cannot be read."""
     try:
         rollouts = run.dumps[iteration]()
-        if not _consistent(rollouts):
-            raise ValueError("its parts do not fit together")
         if not len(rollouts):
             raise ValueError("it holds no rollouts")
+        if len(rollouts.tokens) and int(rollouts.tokens.max()) >= MOST_ID:
+            raise ValueError(f"it holds a token id above {MOST_ID - 1}")
     except ValueError as error:
         # the page may be passed on: it names files from the run's directory on
-        failed[iteration] = str(error).replace(f"{run.path}/", "")
+        why = str(error).replace(f"{run.path}/", "")
+        failed[iteration] = why.removeprefix("load_rollouts: ")
         return None
     return rollouts
-
-
-def _consistent(r: Rollouts) -> bool:
-    B, n = len(r.completions), len(r.tokens)
-    values = [v for name in VALUES if (v := getattr(r, name)) is not None]
-    return (
-        len(r.prompts) == B
-        and all(len(t) == B for t in (r.rewards, r.group, r.finished, r.trained))
-        and all(len(t) == n for t in values)
-        and len(r.start) == B + 1
-        and int(r.start[0]) == 0
-        and int(r.start[-1]) == n
-        and bool((r.start.diff() >= 0).all())
-        and (n == 0 or 0 <= int(r.tokens.min()) <= int(r.tokens.max()) < 2**24)
-    )
 
 
 def failures(failed: dict[int, str]) -> tuple[str, ...]:

@@ -1,15 +1,58 @@
-"""Reading a file safely: lines, documents, JSON objects; none of it may be what it should."""
+"""Reading a file safely: texts, lines, JSON, single values, and what could not be read.
+
+Nothing here trusts a file: lines may be cut, doubled, huge, nested without end or not text at all.
+What cannot be read becomes a `Problem`; nothing is unpickled or evaluated.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .problems import Given
+from ..run import MOST, Problem
+
+KEPT = 200
+"""Problems listed one by one; further ones are counted."""
+
+
+@dataclass
+class Given:
+    """What was asked for, and what turned up on the way.
+
+    Attributes:
+        root: the path that the user named.
+        columns: the user's names for "step", "entropy" and "score".
+        notes: sentences for the run.
+        count: problems found, kept or not.
+    """
+
+    root: Path
+    columns: Mapping[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    kept: list[Problem] = field(default_factory=list)
+    count: int = 0
+
+    def problem(self, path: Path, line: int | None, reason: str) -> None:
+        """Note something that was left out."""
+        self.count += 1
+        if len(self.kept) < KEPT:
+            name = str(path.relative_to(self.root)) if path != self.root else path.name
+            self.kept.append(Problem(clean(name), line, reason))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Those kept, by file and line, and how many more there were."""
+        more = self.count - len(self.kept)
+        last = [Problem(clean(self.root.name), None, f"{more} more problems, not listed")]
+        kept = sorted(self.kept, key=lambda p: (p.file, p.line or 0))
+        return (*kept, *(last if more else []))
+
 
 LINE = 64 * 2**20
 """Longest line that is read, in characters."""
@@ -165,3 +208,50 @@ def objects(text: str, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
             return
         if isinstance(value, dict):
             yield line, value
+
+
+NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")
+
+
+def number(value: Any) -> float | None:
+    """A number, or a text that is one, as a float; it may be nan or inf. None for the rest."""
+    if isinstance(value, str):
+        text = value.strip()
+        if wrapped := NUMBER.fullmatch(text):  # np.float64(0.5), tensor(0.5)
+            text = wrapped[1]
+        value = text if len(text) <= 64 and "_" not in text else None
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return None if value is None else float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def step_of(value: Any) -> int | None:
+    """A step: a whole number from 0; None for anything else."""
+    found = number(value)
+    if found is None or not math.isfinite(found) or found != int(found):
+        return None
+    return int(found) if 0 <= found < MOST else None
+
+
+def clean(text: Any) -> str:
+    """A text that can be written as UTF-8."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
+
+
+def short(value: Any) -> str:
+    """A value for an error message: one line, a few characters."""
+    if isinstance(value, list | dict):
+        return f"of type {type(value).__name__}"
+    try:
+        text = ascii(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = "of very many digits"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def finite(values: Sequence[float | None]) -> list[float]:
+    """Those that are known and finite."""
+    return [v for v in values if v is not None and math.isfinite(v)]

@@ -1,0 +1,166 @@
+"""What an iteration learns from: its rollouts, as the policy that sampled them saw them.
+
+Shapes: B rollouts of an iteration, T completion tokens at most; R rollouts that are trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...batch import TokenBatch
+from ...dynamics import online
+from ...stats import TokenStats
+from ...tasks import Example
+from ..mismatch import mismatch
+from ..rollouts import describe, graded, idle_groups, trainable
+from .policy import Policy
+from .prompts import draw, encode, sampler_settings
+from .rollout import Sequences, sample
+from .seeds import generator, stream_seed
+from .state import State
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """An iteration's prompts and what the policy said to them.
+
+    Attributes:
+        iteration: which one.
+        examples: the prompts.
+        sequences: B rollouts, those of a prompt side by side.
+        texts: B completions.
+    """
+
+    iteration: int
+    examples: list[Example]
+    sequences: Sequences
+    texts: list[str]
+
+    def of_rollouts(self) -> list[Example]:
+        """B: the prompt of each rollout."""
+        each = len(self.texts) // len(self.examples)
+        return [example for example in self.examples for _ in range(each)]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rollouts that are trained on.
+
+    Attributes:
+        graded: all B, with outcome advantages [B], and those marked whose group has no signal.
+        kept: [R] int64, their rows.
+        batch: [R, T], with the methods' advantages [R, T].
+        sequences: the same rows.
+        figures: of the selection, by name.
+    """
+
+    graded: TokenBatch
+    kept: Tensor
+    batch: TokenBatch
+    sequences: Sequences
+    figures: dict[str, float]
+
+    def __len__(self) -> int:
+        """R."""
+        return len(self.kept)
+
+
+def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], None]) -> Sampled:
+    """The policy as it stands, on this iteration's prompts."""
+    config, policy = state.config, state.policy
+    torch.manual_seed(stream_seed(config.seed, iteration, "sample"))
+    examples = draw(state.task, config, iteration)
+    sequences = sample(
+        policy.model,
+        encode(policy, config, examples, state.new),
+        rollouts=config.sampling.rollouts,
+        generator=generator(config.seed, iteration, "sample", policy.device),
+        on_progress=on_progress,
+        where=f"iteration {iteration}",
+        exact=not config.sampling.measure,
+        **sampler_settings(policy, config, state.new, state.stop),
+    )
+    return Sampled(iteration, examples, sequences, policy.decode(sequences, state.stop))
+
+
+def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
+    """[B, T]: the old policy, exactly; what controllers see and the ratio's denominator.
+
+    `rewards` [B] are the task's. Without `sampling.measure` they are the sampler's own figures, in
+    float32 as well, which differ from a pass of training by the rounding of another order.
+    """
+    sequences, device = sampled.sequences, state.policy.device
+    if sequences.sampler_entropy is None:
+        old = _statistics(state, state.policy, sequences)
+    else:
+        old = TokenStats(sequences.sampler_logp, sequences.sampler_entropy)
+    prompts = torch.arange(len(sampled.examples), device=device)
+    return TokenBatch(
+        old.logp, old.logp, sequences.mask, rewards=rewards.to(device),
+        group=prompts.repeat_interleave(state.config.sampling.rollouts),
+        entropy=old.entropy, old_entropy=old.entropy,
+        rollout=torch.arange(len(sequences.mask), device=device),
+    )  # fmt: skip
+
+
+def rollout_figures(batch: TokenBatch, sequences: Sequences) -> dict[str, float]:
+    """How a rollout batch looks, before any update."""
+    truncated = 1 - float(sequences.finished.float().mean())
+    figures = describe(batch) | {"rollout/truncated": truncated}
+    if sequences.sampler_entropy is not None:  # the old policy's figures are the sampler's
+        return figures
+    return figures | mismatch(batch.old_logp, sequences.sampler_logp, batch.mask)
+
+
+def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str, float]:
+    """Let the controllers see the iteration's entropy; their figures."""
+    state.objective.observe(
+        entropy=figures["entropy/exact"],
+        nll=figures["entropy/nll"],
+        progress=(iteration - 1) / max(1, state.config.iterations - 1),
+    )
+    return state.objective.metrics()
+
+
+def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
+    """The rollouts that are trained on, prepared: of groups with a signal, others for penalties."""
+    outcome = graded(state.objective, batch)
+    kept, chosen = trainable(state.objective, outcome)
+    figures: dict[str, float] = {"rollout/zero_advantage_groups": idle_groups(outcome)}
+    sequences = sampled.sequences[kept]
+    if len(kept):
+        assert batch.rewards is not None
+        assert outcome.advantages is not None
+        rewards = batch.rewards[kept]
+        chosen, more = _with_models(state, chosen, sequences, rewards, sampled.iteration)
+        chosen = state.objective.prepare(chosen)
+        figures |= more | online.of_rollouts(chosen, outcome.advantages[kept], rewards)
+    return Selection(outcome, kept, chosen, sequences, figures)
+
+
+def _with_models(
+    state: State, batch: TokenBatch, sequences: Sequences, rewards: Tensor, iteration: int
+) -> tuple[TokenBatch, dict[str, float]]:
+    """The batch with what its methods ask of other models; figures of a second one's training."""
+    figures: dict[str, float] = {}
+    if state.reference is not None and "ref_logp" in state.objective.needs:
+        batch = batch.replace(ref_logp=_statistics(state, state.reference, sequences).logp)
+    if state.phi is not None:
+        assert batch.group is not None
+        token_rewards = torch.zeros_like(batch.old_logp)
+        idle = torch.zeros_like(batch.mask[:, 0]) if batch.idle is None else batch.idle
+        if len(live := (~idle).nonzero()[:, 0]):
+            token_rewards[live], figures = state.phi.token_rewards(
+                sequences[live], rewards[live], batch.group[live], f"iteration {iteration}"
+            )
+        batch = batch.replace(process_rewards=token_rewards)
+    return batch, figures
+
+
+def _statistics(state: State, policy: Policy, sequences: Sequences) -> TokenStats:
+    config = state.config
+    return policy.measure(sequences, config.sampling.temperature, config.optim.micro_batch)

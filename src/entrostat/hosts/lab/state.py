@@ -1,0 +1,187 @@
+"""A run in memory: what it is made of, built once and checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...advantage import advantages
+from ...config import TrainConfig
+from ...objective import Objective, make_objective
+from ...tasks import Task, make_task
+from .. import rollouts
+from . import checkpoint as checkpoints
+from .abilities import SMALL
+from .machine import choose_precision, choose_threads
+from .needs import Needs, needs_of
+from .policy import Policy, learning_rate, load_policy
+from .prime import Phi, second_model
+from .progress import Say
+from .prompts import draw, encode, new_tokens, stop_strings
+from .run_directory import default_output
+from .scoring import Scorer
+
+FIELDS = (*rollouts.FIELDS, "process_rewards")
+
+
+@dataclass
+class State:
+    """All that an iteration reads, and what its updates change.
+
+    Random numbers are no part of it: every stream is seeded from (seed, iteration, purpose).
+
+    Attributes:
+        config: the run's, with all that it leaves open chosen.
+        task: prompts and verifier.
+        new: tokens that a completion may take.
+        stop: strings that end a completion.
+        needs: memory and disk.
+        reference: the policy as training began with it, frozen; None where no method reads it.
+        objective: methods and their controllers; the first of what changes.
+        policy: what is trained.
+        phi: PRIME's second model; None without.
+        optimizer: AdamW over the policy's trained parameters.
+        scaler: of the loss under fp16.
+        scorer: of the task; it may hold worker processes.
+        updates: optimizer steps made.
+    """
+
+    config: TrainConfig
+    task: Task
+    new: int
+    stop: tuple[str, ...]
+    needs: Needs
+    reference: Policy | None
+    objective: Objective
+    policy: Policy
+    phi: Phi | None
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    scorer: Scorer
+    updates: int = 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds in tensors: weights and moments."""
+        own = checkpoints.tensors_of(self.policy.trained(), self.optimizer)
+        return own | ({} if self.phi is None else self.phi.tensors())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds beside them: plain data (JSON)."""
+        return {"objective": self.objective.state_dict(), "scaler": self.scaler.state_dict()} | (
+            {} if self.phi is None else {"phi": self.phi.state_dict()}
+        )
+
+    def restore(self, saved: checkpoints.Checkpoint) -> None:
+        """Go on from a checkpoint, exactly.
+
+        Raises:
+            RunStopped: it is of a model with other parameters.
+            ValueError: it is of another objective.
+        """
+        checkpoints.restore(saved, self.policy.trained(), self.optimizer)
+        self.objective.load_state_dict(saved.state["objective"])
+        self.scaler.load_state_dict(saved.state["scaler"])
+        if self.phi is not None:
+            self.phi.restore(saved)
+        self.updates = saved.updates
+
+
+def build(config: TrainConfig, task: Task | None, say: Say) -> State:
+    """The state that a run begins with; writes what it chooses into `config`.
+
+    Args:
+        config: validated.
+        task: an object in place of the configuration's.
+        say: told what is chosen and needed.
+
+    Raises:
+        ValueError: a bad setting, found before anything is written.
+    """
+    if task is None:
+        chosen: dict[str, Any] = {"seed": config.seed} | config.task
+        task = make_task(**chosen)
+    check_task(task)
+    new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
+    if config.prompt.chat is None:
+        config.prompt.chat = getattr(task, "chat", None)
+    objective = _objective(config, new)
+
+    choose_precision(config, say)
+    if not config.sampling.measure and config.precision != "fp32":
+        raise ValueError(
+            f"sampling.measure is false, but the sampler's log-probs are rounded to "
+            f"{config.precision}, which biases every ratio; leave it true, or use --precision fp32"
+        )
+    torch.manual_seed(config.seed)  # adapters start at random
+    policy = load_policy(config)
+    frozen = objective.needs & {"ref_logp", "process_rewards"}
+    reference = policy.reference() if frozen else None
+    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
+    config.optim.lr = learning_rate(config, small)
+    # prompts that cannot work show here
+    prompts = encode(policy, config, draw(task, config, 1), new, ValueError)
+    if policy.origin is not None:
+        say(f"model: {policy.origin['name']}; its weights were quantised to "
+            f"{policy.origin['quantisation']}: a little worse than the original")  # fmt: skip
+    choose_threads(config, policy, small, say)
+    phi = second_model(policy, reference, objective, config, small, say)
+    needs = needs_of(
+        policy, config, max(map(len, prompts)), new, reference is not None, phi is not None
+    )
+    needs.check(Path(config.output or default_output(config)), say)
+    optimizer = torch.optim.AdamW(
+        policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,
+        weight_decay=config.optim.weight_decay, fused=True,
+    )  # fmt: skip
+    scaler = torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
+    return State(
+        config, task, new, stop, needs, reference, objective, policy, phi, optimizer, scaler,
+        Scorer(task, config.scoring, say),
+    )  # fmt: skip
+
+
+def _objective(config: TrainConfig, new: int) -> Objective:
+    """The configuration's objective; what its recipe chose is written back."""
+    objective = make_objective(
+        config.method,
+        advantage=config.advantage,
+        aggregation=config.optim.aggregation,
+        max_length=new,
+        updates=config.updates,
+    )
+    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
+    objective.check_host("lab", FIELDS, config.updates)
+    rollouts = config.sampling.rollouts
+    try:  # a group of one, found by asking the estimator itself
+        advantages(objective.advantage, torch.zeros(rollouts), torch.zeros(rollouts),
+                   torch.ones(rollouts))  # fmt: skip
+    except ValueError as error:
+        raise ValueError(f"sampling.rollouts is {rollouts}: {error}") from None
+    return objective
+
+
+def check_task(task: Task) -> None:
+    """Refuse a task whose splits or sizes are none.
+
+    Raises:
+        ValueError: names the task and the split.
+    """
+    if not isinstance(task.splits, tuple | list) or not task.splits:
+        raise ValueError(
+            f"task {task.name!r}: splits must be names in a tuple, the one to train on first, got "
+            f"{task.splits!r:.80}"
+        )
+    for split in task.splits:
+        size = task.size(split)
+        if size is not None and (isinstance(size, bool) or not isinstance(size, Integral)):
+            raise ValueError(
+                f"task {task.name!r}: size({split!r}) must be a whole number, or None where there "
+                f"is no end, got {size!r:.80}"
+            )
+        if size is not None and size < 1:
+            raise ValueError(f"task {task.name!r}: the data set is empty (split {split!r})")

@@ -1,0 +1,148 @@
+"""What every host does with a rollout batch and its updates; no trainer here.
+
+    describe      how the rollouts look, before any update
+    graded        outcome advantages, and which rollouts are idle: their group has no signal
+    trainable     the rollouts that have to be trained on
+    at_update     the old policy's batch, with the current policy's log-probs and entropies
+    Tally         figures of an iteration's updates
+
+Shapes: B rollouts, of all ranks where there are several; T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..advantage import NEED_PAIRS, Groups, with_signal
+from ..batch import TokenBatch, masked_mean, response_mean
+from ..dynamics import online
+from ..objective import Objective
+
+# what each host knows of a token and its rollout, beyond what every batch has
+FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
+
+
+def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, float]:
+    """How a rollout batch looks, before any update.
+
+    Args:
+        batch: old_logp, old_entropy, mask, rewards (NaN where unknown) and group.
+        lengths: [B] tokens of each rollout, where the mask leaves some of them out.
+    """
+    assert batch.rewards is not None
+    assert batch.group is not None
+    assert batch.old_entropy is not None
+    known = ~batch.rewards.isnan()
+    rewards, lengths = batch.rewards[known].double(), batch.lengths if lengths is None else lengths
+    groups = Groups(batch.group[known], rewards.dtype)
+    variance = groups.mean((rewards - groups.mean(rewards)).square())
+    best = rewards.new_full(groups.size.shape, -math.inf)
+    best = best.scatter_reduce(0, groups.index, rewards, "amax")
+    values = {
+        "entropy/exact": masked_mean(batch.old_entropy, batch.mask),
+        # OPEFO Eq. 5: short responses count as much as long ones
+        "entropy/response_mean": response_mean(batch.old_entropy, batch.mask),
+        "entropy/nll": -masked_mean(batch.old_logp, batch.mask),
+        "reward/mean": rewards.mean(),
+        "reward/std_in_group": (variance.sqrt() / groups.own_size).sum() / len(groups.size),
+        "reward/best_in_group": best.mean(),
+        "rollout/length_mean": lengths.double().mean(),
+        "rollout/length_max": lengths.max(),
+        "rollout/tokens": lengths.sum(),
+    }
+    return {key: float(value) for key, value in values.items()}
+
+
+def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
+    """The batch with outcome advantages [B] and `idle`: what `Objective.prepare` takes.
+
+    Idle are the rollouts of groups whose advantages are all 0, and those without a reward (NaN),
+    which have no part in their group either.
+
+    Args:
+        objective: says which advantages.
+        batch: old_logp, mask, rewards, group.
+    """
+    assert batch.rewards is not None
+    assert batch.group is not None
+    known = ~batch.rewards.isnan()
+    if objective.advantage in NEED_PAIRS:
+        known = known & (Groups(batch.group, torch.float32).sum(known.float()) >= 2)
+    rows = known.nonzero()[:, 0]
+    if not len(rows):
+        none = torch.zeros_like(batch.rewards, dtype=torch.float32)
+        return batch.replace(advantages=none, idle=~known)
+    part = objective.outcome_advantages(batch[rows])
+    assert part.advantages is not None
+    assert part.rewards is not None
+    assert part.group is not None
+    advantages = part.advantages.new_zeros(len(batch)).index_copy(0, rows, part.advantages)
+    rewards = batch.rewards.to(part.rewards.dtype).index_copy(0, rows, part.rewards)
+    idle, edited = torch.ones_like(known), None
+    idle[rows] = ~with_signal(part.advantages, part.group)
+    if part.edited is not None:
+        edited = torch.zeros_like(batch.mask)
+        edited[rows] = part.edited
+    return batch.replace(advantages=advantages, rewards=rewards, edited=edited, idle=idle)
+
+
+def trainable(objective: Objective, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
+    """Rows [R] of a graded batch that have to be trained on, and the batch of these.
+
+    Those that are not idle; all of them where a penalty acts on every sampled token.
+    """
+    assert batch.idle is not None
+    if objective.penalises:
+        return torch.arange(len(batch), device=batch.idle.device), batch
+    rows = (~batch.idle).nonzero()[:, 0]
+    return rows, batch[rows].replace(idle=None)
+
+
+def idle_groups(batch: TokenBatch) -> int:
+    """How many groups of a graded batch have no rollout but idle ones."""
+    assert batch.group is not None
+    assert batch.idle is not None
+    return len(batch.group.unique()) - len(batch.group[~batch.idle].unique())
+
+
+def at_update(batch: TokenBatch, logp: Tensor, entropy: Tensor | None, fresh: bool) -> TokenBatch:
+    """The batch under the policy that is being updated.
+
+    Args:
+        batch: under the policy that sampled.
+        logp: [B, T] float with gradient.
+        entropy: [B, T] float with gradient; None where it is not computed.
+        fresh: the weights are still those that gave `old_logp`. What differs then is the rounding
+            of another packing, which |lp - lp0| would turn into a gradient: every ratio is 1.
+    """
+    batch = batch.replace(logp=logp, entropy=entropy)
+    return batch.replace(old_logp=logp.detach()) if fresh else batch
+
+
+class Tally:
+    """Figures of an iteration: what updates count is added up and divided last.
+
+    Sums (`online.of_update`) are over all tokens of the iteration's updates; of any other figure
+    the mean over the times that it was added is taken.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._others: dict[str, list[float]] = {}
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Figures of one update, or of anything else in the iteration."""
+        for key, value in values.items():
+            if key.startswith(online.PART):
+                self._sums[key] = self._sums.get(key, 0.0) + value
+            else:
+                self._others.setdefault(key, []).append(value)
+
+    def figures(self) -> dict[str, float]:
+        """What has been added, divided."""
+        means = {key: sum(values) / len(values) for key, values in self._others.items()}
+        return means | online.figures(self._sums)

@@ -1,0 +1,150 @@
+"""What a method has to be to be registered, and what its hooks have to return."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .._names import unknown
+from ..batch import Terms, TokenBatch
+from .base import HOSTS, Method
+
+HOOKS = (
+    "required", "over", "controls", "init", "observe", "shape", "prepare", "plan", "metrics",
+)  # fmt: skip
+_OPTIONAL = ("frozen", "abs_kl", "entropy", "ref_kl")
+_PER_TOKEN = ("advantage", "weight", "ratio_min", "ratio_max", *_OPTIONAL)
+_OPEN = ("ratio_min", "ratio_max")  # infinite where nothing is clipped
+
+_Data = TypeVar("_Data", TokenBatch, Terms)
+
+
+def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
+    """Refuse a class that would fail, or do something else than it says, once it is used.
+
+    Args:
+        who: begins the error message.
+        cls: what was decorated.
+        bases: the surrogates and recipes that there are.
+
+    Raises:
+        TypeError: says what to write instead.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise TypeError(f"{who}: {cls!r} must derive from entrostat.Method")
+    settings = cls.__dict__.get("__dataclass_params__")
+    if settings is None or not settings.frozen:
+        raise TypeError(f"{who}: {cls.__name__} must be decorated with @dataclass(frozen=True)")
+    for f in dataclasses.fields(cls):
+        if hasattr(Method, f.name):
+            raise TypeError(
+                f"{who}: {f.name!r} is annotated, which makes a hyperparameter of it; write "
+                f"`{f.name} = ...`, or annotate it as ClassVar"
+            )
+        if f.default is dataclasses.MISSING:
+            raise TypeError(f"{who}: parameter {f.name!r} needs a default")
+    if not (cls.__doc__ or "").strip() or (cls.__doc__ or "").startswith(f"{cls.__name__}("):
+        raise TypeError(f"{who}: {cls.__name__} needs a docstring: a line says what it does")
+    _check_attributes(who, cls, bases)
+    _check_hooks(who, cls)
+
+
+def _check_attributes(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
+    """Refuse a class attribute that says what there is not."""
+    for attribute, known, what in (
+        ("needs", list(TokenBatch.__dataclass_fields__), "field of TokenBatch"),
+        ("hosts", HOSTS, "host"),
+    ):
+        value = getattr(cls, attribute)
+        if not isinstance(value, tuple):
+            raise TypeError(f"{who}: {attribute} must be a tuple of names, got {value!r}")
+        for name in value:
+            if name not in known:
+                raise TypeError(f"{who}: {attribute} {name!r}, no {what} ({', '.join(known)})")
+    if cls.kind not in ("surrogate", "intervention"):
+        raise TypeError(f"{who}: kind must be 'surrogate' or 'intervention', got {cls.kind!r}")
+    if cls.base not in bases:
+        raise TypeError(f"{who}: base: {unknown('recipe or surrogate', cls.base, bases)}")
+    if cls.actuator is not None and cls.actuator[1] not in (None, *cls.parameters()):
+        raise TypeError(f"{who}: actuator names {cls.actuator[1]!r}, which is no parameter")
+
+
+def _check_hooks(who: str, cls: type[Method]) -> None:
+    """Refuse a hook that could not be called with what an objective hands it."""
+    made = object.__new__(cls)  # bound, whatever kind of method; no parameter is looked at
+    for hook in HOOKS:
+        wanted = list(inspect.signature(getattr(Method(), hook)).parameters)
+        given = inspect.signature(getattr(made, hook))
+        try:
+            given.bind(*wanted)
+        except TypeError:
+            listed = ", ".join(wanted)
+            raise TypeError(f"{who}: {hook} must take ({listed}), it takes {given}") from None
+
+
+def returned(value: _Data, given: _Data, batch: TokenBatch, hook: str) -> _Data:
+    """What a hook returned, if it can be gone on with.
+
+    Args:
+        value: what it returned.
+        given: what it was handed to edit.
+        batch: what it read.
+        hook: "method.hook", for the message.
+
+    Raises:
+        ValueError: nothing or another type, a tensor of another shape, or at some token a number
+            that is not finite although all that was read is.
+    """
+    if not isinstance(value, type(given)):
+        raise ValueError(
+            f"{hook} returned {type(value).__name__}; return the {type(given).__name__} it was "
+            "given, or an edited copy"
+        )
+    if isinstance(value, TokenBatch) and isinstance(given, TokenBatch):
+        for name in ("rewards", "advantages"):
+            part = getattr(value, name)
+            if part is not None and part is not getattr(given, name):
+                _check_finite(name, part, batch, hook)
+    elif isinstance(value, Terms) and isinstance(given, Terms):
+        for name in _PER_TOKEN:
+            part = getattr(value, name)
+            if part is not getattr(given, name):
+                _check_part(name, part, batch, hook)
+    return value
+
+
+def _check_part(name: str, part: Any, batch: TokenBatch, hook: str) -> None:
+    """Refuse a field of the terms that is no [B, T] of its kind."""
+    if part is None and name in _OPTIONAL:
+        return
+    shape = list(batch.mask.shape)
+    if not isinstance(part, Tensor) or list(part.shape) != shape:
+        got = list(part.shape) if isinstance(part, Tensor) else repr(part)
+        raise ValueError(f"{hook}: {name} must be {shape}, got {got}")
+    if (part.dtype == torch.bool) != (name == "frozen"):
+        kind = "bool" if name == "frozen" else "numbers"
+        raise ValueError(f"{hook}: {name} must be {kind}, got {part.dtype}")
+    _check_finite(name, part, batch, hook)
+
+
+def _check_finite(name: str, part: Tensor, batch: TokenBatch, hook: str) -> None:
+    """Refuse NaN, and infinities but in clip bounds, at mask 1.
+
+    A policy that has diverged is the host's to report: where an input is not finite, nothing is
+    said of what was made of it.
+    """
+    mask = batch.mask if part.ndim == 2 else batch.mask.any(-1)
+    bad = (part.isnan() if name in _OPEN else ~part.isfinite()) & mask
+    if not bad.any():
+        return
+    read = [x for x in vars(batch).values() if isinstance(x, Tensor)]
+    if all(bool(x.isfinite().all()) for x in read):
+        raise ValueError(
+            f"{hook}: {name} is {part[bad][0].item()} at {int(bad.sum())} of {int(mask.sum())} "
+            "places, though all that it read is finite; look for a division by 0 or its logarithm"
+        )

@@ -1,0 +1,118 @@
+"""Figures that lay several runs over each other: a line a run, a band where seeds differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..logs.run import Run
+from .curves import average, curves_of, say_smoothed, scale_of, smoothed, thin
+from .figures import Band, Curve, Panel
+from .runs import drawable, entropy_key
+from .seeds import Entry
+
+
+def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
+    """Entropy, reward and coefficients of several runs: a line a run, a band where seeds differ."""
+    shown = [([runs[i] for i in entry.members], entry) for entry in entries]
+    bands = any(entry.is_band for entry in entries)
+    said = (
+        bands * " Line in a band: the mean over seeds at the iterations that all of them logged; "
+        "band: the lowest to the highest."
+    )
+    exact = all(entropy_key(run) in ("entropy/exact", None) for run in runs)
+    targets = _targets(shown)
+    entropy = [_entry(some, entry, entropy_key(some[0]) or "") for some, entry in shown]
+    reward = [_entry(some, entry, "reward/mean", smooth=True) for some, entry in shown]
+    panels = [
+        Panel(
+            "Entropy",
+            (
+                "Exact: mean of the full next-token entropy over an iteration's rollouts."
+                if exact
+                else "Mean over an iteration's rollouts, as each run has it: not the same figure "
+                "in all of them (see the notes)."
+            )
+            + bool(targets)
+            * " Dashed: the controllers' target, in a run's colour where they differ."
+            + said,
+            "nats per token",
+            (*targets, *(curve for curves, _ in entropy for curve in curves)),
+            low=0,
+            bands=tuple(band for _, some in entropy for band in some),
+        ),
+        Panel(
+            "Reward",
+            "Mean reward of an iteration's rollouts{smooth}."
+            + (said and f"{said[:-1]}, of the seeds' averages."),
+            "reward",
+            tuple(curve for curves, _ in reward for curve in curves),
+            low=0,
+            high=1,
+            bands=tuple(band for _, some in reward for band in some),
+        ),
+    ]
+    for key in dict.fromkeys(key for run in runs for key in run.coefficients):
+        parts = [_entry(some, entry, key) for some, entry in shown]
+        curves = tuple(curve for curves, _ in parts for curve in curves)
+        in_bands = tuple(band for _, some in parts for band in some)
+        panels.append(
+            Panel(
+                f"Coefficient {key.removeprefix('control/')}",
+                "What the controller sets, once an iteration, from the entropy it sees."
+                + (said if in_bands else ""),
+                key.removeprefix("control/"),
+                curves,
+                scale_of(
+                    [y for curve in curves for y in curve.y]
+                    + [y for band in in_bands for part in (band.low, band.high) for y in part]
+                ),
+                bands=in_bands,
+            )
+        )
+    return [say_smoothed(panel, runs) for panel in panels if panel.curves]
+
+
+def _entry(
+    runs: Sequence[Run], entry: Entry, key: str, smooth: bool = False
+) -> tuple[tuple[Curve, ...], tuple[Band, ...]]:
+    """One run's line, or the mean line and the band of several seeds."""
+    looks = {"color": entry.color, "dash": entry.dash}
+    if not entry.is_band:
+        if smooth:
+            return smoothed(runs[0], key, entry.label, entry.color, entry.dash), ()
+        return curves_of(runs[0], (key, entry.label, looks)), ()
+    series = [drawable(run, key) for run in runs]
+    columns = [dict(zip(x, average(y) if smooth else y, strict=True)) for x, y in series]
+    shared = sorted(set(columns[0]).intersection(*columns[1:]))
+    if not shared:
+        curves = (
+            curves_of(run, (key, f"{entry.label} (seed {run.config.get('seed')})", looks))
+            for run in runs
+        )
+        return tuple(curve for some in curves for curve in some), ()
+    mean, low, high = (
+        [measure([column[i] for column in columns]) for i in shared]
+        for measure in (lambda values: sum(values) / len(values), min, max)
+    )
+    label = f"{entry.label} ({len(runs)} seeds)"
+    x, mean = thin(shared, mean)
+    band = Band("", x, thin(shared, low)[1], thin(shared, high)[1], entry.color)
+    return (Curve(label, x, mean, width=2.0, **looks),), (band,)
+
+
+def _targets(shown: Sequence[tuple[Sequence[Run], Entry]]) -> list[Curve]:
+    """The controllers' targets: one line where all of them hold the same, else one an entry."""
+    looks = {"dash": "--", "width": 1.1}
+    curves = [
+        curve
+        for runs, entry in shown
+        for curve in curves_of(
+            max(runs, key=lambda run: run.done),
+            ("control/target", "", {"color": entry.color, **looks}),
+        )
+    ]
+    if len({y for curve in curves for y in curve.y}) == 1:
+        longest = max(curves, key=lambda curve: curve.x[-1])
+        return [replace(longest, label="target", color="#555555")]
+    return curves

@@ -1,0 +1,59 @@
+"""Code that a file names: imported only where the user has said so.
+
+A configuration, a run to go on with and a study are data that people pass on. `task.name = "x:Y"`
+in one of them would import x, which runs it. A name that the user typed is the user's own word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeGuard
+
+from .rows import SUFFIXES
+
+
+def is_code(name: Any) -> TypeGuard[str]:
+    """Whether a task, method or grader of that name is imported: MODULE:NAME."""
+    return (
+        isinstance(name, str)
+        and ":" in name
+        and not name.startswith("gym:")
+        and not name.endswith(SUFFIXES)
+    )
+
+
+def code_in(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Keys of a configuration's tables that name code, with the names."""
+    task = settings.get("task")
+    task = task if isinstance(task, Mapping) else {"name": task}
+    methods = settings.get("method")
+    named = {"task": task.get("name"), "task.grader": task.get("grader")}
+    for place, method in enumerate(methods if isinstance(methods, list) else [methods]):
+        name = method.get("name") if isinstance(method, Mapping) else method
+        named["method" if not place else f"method {place + 1}"] = name
+    return {key: name for key, name in named.items() if is_code(name)}
+
+
+def typed_keys(flags: Collection[tuple[list[str], str]]) -> set[str]:
+    """Of "task", "task.grader" and "method", those that flags (key path, text) set."""
+    keys = {".".join(path).removesuffix(".name") for path, _ in flags}
+    return keys | {"task.grader"} if "task" in keys else keys  # another task starts afresh
+
+
+def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] = ()) -> None:
+    """Refuse a file that names code, without looking at that code.
+
+    Args:
+        settings: the file's tables.
+        where: the file, for the message.
+        typed: keys that the command line sets instead.
+
+    Raises:
+        ValueError: names the key, the code and the flag that allows it.
+    """
+    for key, name in code_in(settings).items():
+        if key.split()[0] not in typed:
+            raise ValueError(
+                f"{where}: {key} = {name!r} is code outside entrostat, and importing it runs it. "
+                "If you know it and trust it, add --trust-code"
+            )

@@ -1,0 +1,131 @@
+"""What goes between a pool and its workers: frames of a length and that many bytes.
+
+Calls travel as `marshal` data: plain values with their types, tuples and numbers as keys included.
+They come from our own process. What a worker answers is read as JSON, of bounded length: whoever
+has taken over a worker can lie about a result, and nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+HEADER = struct.Struct("!I")
+LONGEST_REPLY = 1 << 20
+LONGEST_DETAIL = 1000
+_ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_SERIES = frozenset({list, tuple, set, frozenset})
+
+
+class Call(NamedTuple):
+    """A function by name and its arguments.
+
+    Attributes:
+        function: "MODULE:FUNCTION"; FUNCTION may be dotted.
+        arguments: plain data: None, booleans, numbers, texts, bytes, and lists, tuples, sets and
+            dictionaries of such.
+    """
+
+    function: str
+    arguments: tuple[Any, ...] = ()
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is plain data, exactly: no subclass, no array.
+
+    `marshal` would take an array for the bytes in it.
+    """
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind in _SERIES:
+        return all(map(is_plain, value))
+    return kind is dict and all(map(is_plain, value)) and all(map(is_plain, value.values()))
+
+
+def encode_call(call: Call) -> bytes:
+    """A call as a frame.
+
+    Raises:
+        ValueError: its arguments are not plain data.
+    """
+    try:
+        if not is_plain(call.arguments):
+            raise ValueError("not plain data")
+        return _frame(marshal.dumps((call.function, call.arguments)))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"a call of {call.function!r}: its arguments must be plain data in a tuple (None, "
+            "numbers, texts, bytes; lists, tuples, sets and dictionaries of such), got "
+            f"{call.arguments!r:.80}"
+        ) from error
+
+
+def decode_call(payload: bytes) -> Call:
+    """What `encode_call` encoded, its header removed."""
+    return Call(*marshal.loads(payload))  # noqa: S302 - of our own process, see above
+
+
+def encode_reply(value: Any = None, raised: str | None = None) -> bytes:
+    """What a call gave, or the exception it raised, as a frame."""
+    if raised is None:
+        try:
+            text = json.dumps([True, value])
+            if len(text) <= LONGEST_REPLY:
+                return _frame(text.encode())
+            raised = f"ValueError: the result is longer than {LONGEST_REPLY} characters"
+        except (TypeError, ValueError, RecursionError) as error:
+            raised = f"{type(error).__name__}: the result cannot be said in JSON: {error}"
+    return _frame(json.dumps([False, raised[:LONGEST_DETAIL]]).encode())
+
+
+def decode_reply(payload: bytes) -> tuple[bool, Any]:
+    """(True, the value) or (False, what was raised).
+
+    Raises:
+        ValueError: neither.
+    """
+    try:
+        match json.loads(payload):
+            case [True, value]:
+                return True, value
+            case [False, str(raised)]:
+                return False, raised
+    except RecursionError:
+        pass
+    raise ValueError("a worker gave something else than a reply")
+
+
+class Frames:
+    """Frames out of bytes that come in pieces."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The payloads that are whole now; those before a bad one as well.
+
+        Raises:
+            ValueError: one says that it is longer than any reply.
+        """
+        self._bytes += data
+        start = 0
+        try:
+            while len(self._bytes) - start >= HEADER.size:
+                (length,) = HEADER.unpack_from(self._bytes, start)
+                if length > LONGEST_REPLY + 100:
+                    raise ValueError(f"a worker announced a reply of {length} bytes")
+                end = start + HEADER.size + length
+                if len(self._bytes) < end:
+                    return
+                yield bytes(self._bytes[start + HEADER.size : end])
+                start = end
+        finally:
+            del self._bytes[:start]
+
+
+def _frame(payload: bytes) -> bytes:
+    return HEADER.pack(len(payload)) + payload

@@ -1,0 +1,163 @@
+"""What all hosts share: how rollouts look, which are idle, what penalties do there, figures."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import entrostat as es
+from entrostat.dynamics import online
+from entrostat.hosts.rollouts import Tally, at_update, describe, graded, idle_groups, trainable
+
+NAN = math.nan
+# three groups: with a signal; without; of which one rollout has no reward
+REWARDS = [1.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, NAN]
+GROUP = [7, 7, 7, 3, 3, 9, 9, 9]
+LENGTHS = [1, 4, 2, 3, 4, 2, 1, 4]
+PENALTIES = [{"name": "entropy_bonus", "coef": 0.3}, {"name": "kl_ref", "coef": 0.2}]
+
+
+def make_batch(seed: int = 0, **changes) -> es.TokenBatch:
+    g = torch.Generator().manual_seed(seed)
+
+    def rand() -> torch.Tensor:
+        return torch.rand(8, 4, generator=g, dtype=torch.float64)
+
+    old = -3 * rand()
+    data = {
+        "logp": old + 0.6 * (rand() - 0.5), "old_logp": old,
+        "mask": torch.arange(4) < torch.tensor(LENGTHS)[:, None],
+        "rewards": torch.tensor(REWARDS, dtype=torch.float64), "group": torch.tensor(GROUP),
+        "entropy": rand(), "old_entropy": rand(), "ref_logp": old + 0.3 * (rand() - 0.5),
+    }  # fmt: skip
+    return es.TokenBatch(**data | changes)
+
+
+def test_how_rollouts_look() -> None:
+    batch = make_batch()
+    found = describe(batch)
+    H, lp = batch.old_entropy[batch.mask], batch.old_logp[batch.mask]
+    each = [row[:n].mean() for row, n in zip(batch.old_entropy, LENGTHS, strict=True)]
+    assert found == pytest.approx(
+        {
+            "entropy/exact": float(H.mean()),
+            "entropy/response_mean": float(sum(each)) / 8,
+            "entropy/nll": -float(lp.mean()),
+            "reward/mean": 4.5 / 7,
+            # of (1, 0, .5): sqrt(1/6); of (1, 1): 0; of (1, 0): 1/2
+            "reward/std_in_group": (math.sqrt(1 / 6) + 0 + 0.5) / 3,
+            "reward/best_in_group": 1.0,
+            "rollout/length_mean": 21 / 8,
+            "rollout/length_max": 4.0,
+            "rollout/tokens": 21.0,
+        },
+        rel=1e-12,
+    )
+    assert describe(batch, torch.full((8,), 9))["rollout/length_mean"] == 9
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_is_idle(known) -> None:
+    batch = make_batch()
+    if not known:
+        batch = batch.replace(rewards=torch.full((8,), NAN))
+    found = graded(es.make_objective("loop"), batch)
+    # leave-one-out: of (1, 0, .5), and of (1, 0) alone
+    wanted = [0.75, -0.75, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0] if known else [0.0] * 8
+    assert found.advantages.tolist() == wanted
+    idle = [False] * 3 + [True, True] + [False] * 2 + [True] if known else [True] * 8
+    assert found.idle.tolist() == idle
+    assert idle_groups(found) == (1 if known else 3)
+    rows, part = trainable(es.make_objective("loop"), found)
+    assert rows.tolist() == [i for i, no in enumerate(idle) if not no]
+    assert part.idle is None
+    assert len(trainable(es.make_objective("entropy_bonus"), found)[0]) == 8
+
+
+def penalties_by_hand(batch: es.TokenBatch, aggregation: str) -> torch.Tensor:
+    """-.3 mean H over all sampled tokens, .2 k3 over all, aggregated as the policy term is."""
+    d = batch.ref_logp - batch.logp
+    each = [x[:n] for x, n in zip(d.exp() - d - 1, LENGTHS, strict=True)]
+    kl = {
+        "token_mean": torch.cat(each).mean(),
+        "seq_mean_token_mean": torch.stack([x.mean() for x in each]).mean(),
+        "seq_mean_token_sum_norm": torch.stack([x.sum() for x in each]).mean() / 4,
+    }
+    return -0.3 * batch.entropy[batch.mask].mean() + 0.2 * kl[aggregation]
+
+
+@pytest.mark.parametrize(
+    "aggregation", ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
+)
+@pytest.mark.parametrize("method", ["ppo", "gspo", "clip_cov", "kl_cov", "steer"])
+def test_penalties_act_on_all_and_methods_on_those_with_a_signal(method, aggregation) -> None:
+    given = {"name": method} | ({"ratio": 0.2, "low": 0.0} if method == "clip_cov" else {})
+    surrogate = [] if method in ("ppo", "gspo") else ["ppo"]
+    build = lambda more: es.make_objective(  # noqa: E731
+        ["rloo", *surrogate, given, *more], aggregation=aggregation, max_length=4
+    )
+    leaves = [make_batch().logp.clone(), make_batch().entropy.clone()]
+    for x in leaves:
+        x.requires_grad_()
+    batch = make_batch(logp=leaves[0], entropy=leaves[1])
+    plain, whole = build([]), build(PENALTIES)
+    prepared = whole.prepare(graded(whole, batch))
+    assert (prepared.advantages != 0).any(-1).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
+    out = whole.loss(prepared, None, torch.Generator().manual_seed(1))
+    got = torch.autograd.grad(out.loss, leaves, retain_graph=True)
+    # the policy term: of a batch in which the idle rollouts never were
+    _, live = trainable(plain, graded(plain, batch))
+    alone = plain.loss(plain.prepare(live), None, torch.Generator().manual_seed(1))
+    by_hand = alone.loss + penalties_by_hand(batch, aggregation)
+    assert_close(out.loss, by_hand, rtol=1e-12, atol=1e-12)
+    for mine, theirs in zip(
+        got, torch.autograd.grad(by_hand, leaves, retain_graph=True), strict=True
+    ):
+        assert_close(mine, theirs, rtol=1e-10, atol=1e-14)
+    # what is logged is the policy term's
+    for key in alone.metrics.keys() - {"loss/total"}:
+        assert_close(out.metrics[key], alone.metrics[key], rtol=1e-12, atol=1e-12)
+    # and micro-batches add up
+    halves = [slice(0, 3), slice(3, 8)]
+    terms = whole.plan(prepared, torch.Generator().manual_seed(1))
+    parts = [whole.loss(prepared[rows], terms[rows]) for rows in halves]
+    assert_close(sum(x.loss for x in parts), out.loss, rtol=1e-12, atol=1e-14)
+    sums = [online.of_update(prepared[rows], x) for rows, x in zip(halves, parts, strict=True)]
+    added = {key: float(sum(x[key] for x in sums)) for key in sums[0]}
+    one = {key: float(x) for key, x in online.of_update(prepared, out).items()}
+    assert online.figures(added) == pytest.approx(online.figures(one), rel=1e-9, abs=1e-12)
+
+
+def test_penalties_where_no_group_has_a_signal() -> None:
+    objective = es.make_objective(["rloo", "ppo", *PENALTIES])
+    batch = make_batch(rewards=torch.ones(8, dtype=torch.float64))
+    prepared = objective.prepare(graded(objective, batch))
+    out = objective.loss(prepared)
+    assert_close(out.loss, penalties_by_hand(batch, "token_mean"), rtol=1e-12, atol=1e-14)
+    found = online.figures({k: float(x) for k, x in online.of_update(prepared, out).items()})
+    assert found["loss/total"] == pytest.approx(float(out.loss), rel=1e-12)
+    assert "clip/high" not in found  # a share of no token
+
+
+def test_an_iterations_figures_are_of_all_tokens_of_its_updates() -> None:
+    """Updates of 5 and of 16 tokens; on the first every ratio is 1 and nothing is clipped."""
+    objective = es.make_objective("grpo", low=0.05, high=0.05)
+    A = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
+    batch = make_batch(advantages=A)
+    tally, clipped, ratios, n = Tally(), 0, 0.0, 0
+    for fresh, rows in ((True, slice(0, 2)), (False, slice(2, 8))):
+        part = batch[rows]
+        part = at_update(part, part.logp, part.entropy, fresh)
+        out = objective.loss(part)
+        tally.add({k: float(x) for k, x in online.of_update(part, out).items()})
+        tally.add({"grad/norm": 1.0 if fresh else 4.0})
+        r = torch.ones_like(part.logp) if fresh else (part.logp - part.old_logp).exp()
+        ratios += float(r[part.mask].sum())
+        clipped += int(((r > 1.05) & (A[rows, None] > 0) & part.mask).sum())
+        n += int(part.mask.sum())
+    found = tally.figures()
+    assert (n, clipped > 2) == (21, True)
+    assert found["clip/high"] == pytest.approx(clipped / 21, rel=1e-12)
+    assert found["ratio/mean"] == pytest.approx(ratios / 21, rel=1e-12)
+    assert found["grad/norm"] == 2.5  # of an update, not of a token
