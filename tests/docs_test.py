@@ -27,6 +27,7 @@ MODULES = [name for name in EVERYTHING if name not in VERL]
 ROOMS = (
     "cli", "study", "report", "hosts", "evaluate", "law", "tasks", "workers", "config", "models",
     "logs", "dynamics", "objective", "method", "loss", "control", "advantage", "stats", "batch",
+    "whole", "exact",
     "_plugins", "errors", "_names", "_text", "_version",
 )  # fmt: skip
 

@@ -162,6 +162,7 @@ def test_a_damaged_checkpoint_is_passed_over(whole: Path, tmp_path: Path) -> Non
     assert_same_run(whole, tmp_path / "run")
 
 
+@pytest.mark.slow  # `checkpoint_test.py::test_power_cuts` kills at random moments by default
 def test_kill_9_at_any_moment(tmp_path: Path) -> None:
     """Two processes: one runs through, the other is killed again and again and resumed."""
     flags = [

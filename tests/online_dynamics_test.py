@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 import entrostat as es
 from entrostat.dynamics import online
-from entrostat.hosts.ranks import gather_batch, shared_generator, sum_over_ranks
+from entrostat.hosts.ranks import ranks, shared_generator, sum_over_ranks
 from entrostat.report.dumped import of_dump
 from processes import run_ranks
 
@@ -188,13 +188,11 @@ def rank_main(rank: int, folder: Path) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
     )
-    data = make_data()
+    data = make_data() | {"rollout": torch.arange(6)}
     rows = slice(0, 4) if rank == 0 else slice(4, 6)
     objective = es.make_objective(CHAINS["all"])
-    # advantages and edits are prepared over whole groups; a rank gets its rows
-    mine = objective.prepare(es.TokenBatch(**data))[rows]
-    whole, place = gather_batch(mine.replace(edited=None))
-    terms = place.own(objective.plan(whole, shared_generator(5, "select")))
+    mine = objective.prepare(es.TokenBatch(**data)[rows].replace(ranks=ranks()))
+    terms = objective.plan(mine, shared_generator(5, "select"))
     total = sum_over_ranks(online.sums(mine, terms))
     (folder / f"{rank}.json").write_text(json.dumps(online.figures(total)))
 

@@ -222,7 +222,7 @@ def damaged(path: Path, texts=None, **tensors) -> None:
         {"change": torch.zeros(3)},
         {"influence": torch.zeros((), dtype=torch.float32)},
     ],
-    ids=str,
+    ids=lambda change: next(iter(change)),
 )
 def test_a_rollout_file_that_someone_made_is_refused(tmp_path, change):
     save_rollouts(make_rollouts(["p", "q"], ["ab", "ab"], [1.0, 0.0]), tmp_path)

@@ -184,7 +184,7 @@ class ByHand:
                 ref = es.token_stats_from_logits(logits, targets, TEMPERATURE).logp
         batch = es.TokenBatch(
             old.logp, old.logp, mask, rewards=rewards, group=rows["group"], entropy=old.entropy,
-            old_entropy=old.entropy, ref_logp=ref,
+            old_entropy=old.entropy, ref_logp=ref, rollout=rows.get("rollout"),
         )  # fmt: skip
         N = mask.sum()
         objective.observe(
@@ -273,7 +273,8 @@ def parity(folder, spec, *, parameters=None, aggregation="token_mean", fresh=Fal
         for row, m in zip(rows["completion_ids"], rows["completion_mask"], strict=True)
     ]
     assert sorted(where) == list(range(B))
-    rows["group"] = torch.tensor(where) // K
+    rows["rollout"] = torch.tensor(where)  # the place before TRL's shuffle
+    rows["group"] = rows["rollout"] // K
     plain = model_of(0.05, seed=1)
     plain.load_state_dict(policy.state_dict())
     plain.train()

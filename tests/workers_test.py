@@ -207,7 +207,8 @@ def test_closing_ends_every_process_and_it_starts_anew(folder: Path) -> None:
 
 
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # some shells ignore it
 sys.path.insert(0, {folder!r})
 from entrostat.workers import Call, Pool
 with Pool(workers=2) as pool:

@@ -92,6 +92,10 @@ class Whole:
                 "pass rollout=[B] int64, for example its place in the batch that was sampled"
             )
 
+    def over(self, mask: Tensor) -> Whole:
+        """The same rollouts with other tokens [B, T] bool."""
+        return Whole(mask, self.rollout, self.ranks)
+
     # ------------------------------------------------------------------ how many
 
     @property
@@ -117,7 +121,7 @@ class Whole:
         return int(self._max([self.mask.shape[1]])[0])
 
     def count(self, chosen: Tensor) -> int:
-        """How many are True in `chosen` [B, T] bool."""
+        """How many are True in `chosen`, bool of any shape."""
         return self._count(_array(chosen))
 
     # ------------------------------------------------------------------ sums and ends

@@ -23,9 +23,19 @@ from verl.workers.utils.padding import response_to_nested
 
 import entrostat as es
 from entrostat.batch import TokenBatch
-from entrostat.hosts.ranks import gather_batch, shared_generator
+from entrostat.hosts.ranks import shared_generator
 from entrostat.hosts.verl.driver import prepare
-from entrostat.hosts.verl.loss import GROUP, IDLE, MASK, REWARD, ROW, Update, loss, token_batch
+from entrostat.hosts.verl.loss import (
+    GROUP,
+    IDLE,
+    MASK,
+    REWARD,
+    ROLLOUT,
+    ROW,
+    Update,
+    loss,
+    token_batch,
+)  # fmt: skip
 
 B, T, K, STEP = 16, 9, 4, 7
 SEEN = {"entropy": 0.1, "progress": 0.8}  # what the controllers see, twice before the batch
@@ -108,6 +118,7 @@ def case(name: str) -> dict[str, Any]:
         REWARD: ready.rewards[:B].double(),
         GROUP: rollouts.group[:B],
         IDLE: ready.idle[:B].long(),
+        ROLLOUT: torch.arange(B),
         ROW: torch.arange(B),
     }
     td = TensorDict(fields, batch_size=B)
@@ -117,8 +128,7 @@ def case(name: str) -> dict[str, Any]:
     entropy = tensor(INPUTS["old_entropy" if fresh else "entropy"]).requires_grad_()
     if not fresh:
         batch = batch.replace(logp=logp.detach(), entropy=entropy.detach())
-    whole, place = gather_batch(batch)
-    terms = place.own(objective.plan(whole, shared_generator(0, "select", STEP, 1)))
+    terms = objective.plan(batch, shared_generator(0, "select", STEP, 1))
     update = Update(objective, batch, terms, fresh)
     outputs = TensorDict(
         {"log_probs": nested_outputs(logp, prompts), "entropy": nested_outputs(entropy, prompts)},

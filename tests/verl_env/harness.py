@@ -24,7 +24,7 @@ from verl.workers.config import (
 
 import entrostat
 from entrostat.batch import TokenBatch
-from entrostat.hosts.verl.loss import GROUP, IDLE, MASK, NOTE, REWARD
+from entrostat.hosts.verl.loss import GROUP, IDLE, MASK, NOTE, REWARD, ROLLOUT
 from entrostat.hosts.verl.settings import PolicyLoss
 from entrostat.hosts.verl.worker import EntropyTrainingWorker
 from entrostat.objective import Objective
@@ -124,6 +124,7 @@ def worker_td(
         "loss_mask": nested(batch.mask.long(), lengths),
         REWARD: batch.rewards,
         GROUP: batch.group,
+        ROLLOUT: torch.arange(len(batch)) if batch.rollout is None else batch.rollout,
     }
     if batch.idle is not None:
         fields[IDLE] = batch.idle.long()

@@ -42,7 +42,7 @@ def main() -> None:
     mask = torch.arange(logp.shape[1]) < torch.tensor([len(a) for a in answers])[:, None]
     whole = TokenBatch(
         logp, logp, mask, rewards=torch.rand(16, generator=g), group=torch.arange(16) // 4,
-        entropy=entropy, old_entropy=entropy,
+        entropy=entropy, old_entropy=entropy, rollout=torch.arange(16),
     )  # fmt: skip
     worker = make_worker(PolicyLoss(method="grpo"), micro=2)
     perturb(worker.engine.module)

@@ -30,9 +30,8 @@ Once an iteration, of the rollouts that are trained on, under the policy that sa
     cov/prompt                     COV's Eq. 7, mean over prompts; `_easy`, `_middle`, `_hard`: over
                                    the thirds of the prompts by mean reward (COV Fig. 12)
 
-The tables need all tokens at once. The sampling policy's log-probs of all are at hand once an
-iteration in every host; the current policy's would have to be gathered, or computed again, at each
-update. Nothing here is gathered, and no random stream is touched.
+The tables need all rollouts at once: they are asked of `batch.whole`, for some hundred kilobytes a
+rank, once an iteration. No random stream is touched.
 
 Shapes: B sequences, T completion tokens; N tokens at mask 1. All sums are float64.
 """
@@ -50,7 +49,8 @@ from ..loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
 from ..method.quadrant import Quadrants, in_quadrant
-from .tables import THIRDS, TOP_SHARES, covariance_table, prompt_covariance, terciles
+from ..whole import Whole, row_sums
+from .tables import THIRDS, TOP_SHARES, prompt_covariance, terciles
 
 # begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.
 # What is only to be divided is PART + the name of its divisor + "/" + its own.
@@ -204,18 +204,24 @@ def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str
         batch, outcome, rewards = batch[live], outcome[live], rewards[live]
     assert batch.advantages is not None
     assert batch.group is not None
-    if not bool(batch.mask.any()):
+    whole, lengths = batch.whole, batch.lengths.clamp(min=1)
+    if not whole.tokens:
         return {}
-    cov = covariance(batch.old_logp.double(), batch.advantages.double(), batch.mask)
-    table = covariance_table(cov, batch.mask)
-    found = {f"cov/top_{100 * share:g}": table[share] for share in TOP_SHARES if share < 1}
-    found["cov/mean"] = table[1.0]
-    each = prompt_covariance(batch.old_logp, outcome, batch.mask, batch.group)  # [G]
+    cov = covariance(batch.old_logp.double(), batch.advantages.double(), batch.mask, whole)
+    found = {f"cov/top_{100 * share:g}": _top_mean(cov, whole, share) for share in TOP_SHARES[:-1]}
+    found["cov/mean"] = whole.mean(cov)[0]
+    if outcome.ndim == 2:
+        outcome = row_sums(torch.where(batch.mask, outcome, 0)) / lengths
+    x = row_sums(batch.old_logp.detach().double()) / lengths  # a response as one token
+    (x, outcome, alive, group, rewards), _ = whole.gather(
+        x, outcome.detach(), batch.lengths > 0, batch.group, rewards
+    )
+    each = prompt_covariance(x[:, None], outcome, alive[:, None], group)  # [G]
     known = each.isfinite()
     if not bool(known.any()):
         return found
     found["cov/prompt"] = float(each[known].mean())
-    _, place, size = batch.group.unique(return_inverse=True, return_counts=True)
+    _, place, size = group.unique(return_inverse=True, return_counts=True)
     reward = torch.zeros_like(each).index_add_(0, place, rewards.to(each)) / size
     if bool(reward[known].isfinite().all()):
         third = terciles(reward[known])
@@ -223,3 +229,11 @@ def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str
             if bool((some := third == i).any()):
                 found[f"cov/prompt_{name}"] = float(each[known][some].mean())
     return found
+
+
+def _top_mean(cov: Tensor, whole: Whole, share: float) -> float:
+    """Mean covariance of the `share` of the tokens with the largest, at least one (COV Tab. 1)."""
+    count = max(1, round(share * whole.tokens))
+    # which of equal ones is all the same
+    top = whole.largest(cov, whole.mask, count, torch.Generator())
+    return whole.sum(torch.where(top, cov, 0))[0] / count

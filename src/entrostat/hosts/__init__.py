@@ -1,1 +1,1 @@
-"""Where an objective runs: our own loop (`lab`); TRL and veRL are to follow."""
+"""Where an objective runs: our own loop (`lab`), TRL, veRL; what they share is in `rollouts`."""

@@ -8,14 +8,19 @@ Shapes: B sequences, T completion tokens at most.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ..loss import MAX_LOG_RATIO
+from ..whole import Whole
 
 
 @torch.no_grad()
-def mismatch(old_logp: Tensor, sampler_logp: Tensor, mask: Tensor) -> dict[str, float]:
+def mismatch(
+    old_logp: Tensor, sampler_logp: Tensor, mask: Tensor, whole: Whole | None = None
+) -> dict[str, float]:
     """Figures of a rollout batch before any update.
 
     With d = lp_trainer - lp_sampler of a token, both under the policy that sampled:
@@ -33,22 +38,25 @@ def mismatch(old_logp: Tensor, sampler_logp: Tensor, mask: Tensor) -> dict[str, 
         sampler_logp: [B, T] float. As sampled, at the same temperature; NaN where the sampler did
             not say, which leaves the token out.
         mask: [B, T] bool. Tokens that the policy sampled.
+        whole: the rollouts that these rows are among; None: they are all.
 
     Returns:
         The six figures, computed in float64; none where no token is left.
     """
     tokens = mask.bool() & ~sampler_logp.isnan()
-    if not bool(tokens.any()):
+    whole = (whole or Whole(tokens)).over(tokens)
+    if not whole.tokens:
         return {}
-    trainer, sampler = old_logp[tokens].double(), sampler_logp[tokens].double()
+    trainer, sampler = old_logp.double(), sampler_logp.double()
     d = trainer - sampler
     held = d.clamp(max=MAX_LOG_RATIO)
-    values = {
-        "mismatch/logp_abs_mean": d.abs().mean(),
-        "mismatch/logp_abs_max": d.abs().max(),
-        "mismatch/kl": (held.expm1() - held).mean(),
-        "mismatch/prob_abs_mean": (trainer.exp() - sampler.exp()).abs().mean(),
-        "mismatch/ratio_min": held.min().exp(),
-        "mismatch/ratio_max": held.max().exp(),
+    size, kl, gap = whole.mean(d.abs(), held.expm1() - held, (trainer.exp() - sampler.exp()).abs())
+    largest, high, low = whole.max(d.abs(), held, -held)
+    return {
+        "mismatch/logp_abs_mean": size,
+        "mismatch/logp_abs_max": largest,
+        "mismatch/kl": kl,
+        "mismatch/prob_abs_mean": gap,
+        "mismatch/ratio_min": math.exp(-low),
+        "mismatch/ratio_max": math.exp(high),
     }
-    return {key: float(value) for key, value in values.items()}

@@ -1,23 +1,21 @@
-"""One batch over all ranks: so that what is decided does not depend on how the work is cut.
+"""A minibatch over several ranks of torch.distributed.
 
-Each rank holds some rollouts of a minibatch. `gather_batch` puts them together, the same whole on
-every rank, in the order of the ranks; `Place` finds a rank's own part again:
+    batch = TokenBatch(..., rollout=place_in_what_was_sampled, ranks=ranks(process_group))
+    terms = objective.plan(batch, shared_generator(seed, step))     # its own rows, decided as one
 
-    whole, place = gather_batch(mine)
-    terms = place.own(objective.plan(whole, shared_generator(seed, step)))
+Methods ask all ranks for a few numbers (`entrostat.whole`); `ProcessGroup` carries them. Tokens are
+put together for one purpose only, a dump: `gather_batch`. Without a process group all of this is
+the identity.
 
-Without a process group all of this is the identity. A rank may pass all micro-batches of its
-optimizer step at once: they are just rows.
-
-Shapes: B rollouts of a rank, T its tokens at most; both may differ by rank.
+Shapes: B rollouts of a rank, T its tokens at most, A rollouts of all; B and T may differ by rank.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,34 +23,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..batch import Terms, TokenBatch, at_least_float32
+from ..batch import TokenBatch, at_least_float32
 from ..whole import Array, Ranks
 
 _FIELDS = tuple(f.name for f in fields(TokenBatch) if f.name != "ranks")
 _DTYPES = (torch.bool, torch.int32, torch.int64, torch.float32, torch.float64)
-_Data = TypeVar("_Data", TokenBatch, Terms)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a rank's rollouts are in the whole batch.
-
-    Attributes:
-        rows: its rows.
-        width: T, its own number of token columns; the whole has the largest of all ranks.
-    """
-
-    rows: slice
-    width: int
-
-    def own(self, data: _Data) -> _Data:
-        """This rank's part of a whole batch, or of terms planned on one: [B, T] as it was."""
-        mine: Any = data[self.rows]
-        for part in fields(mine):
-            value = getattr(mine, part.name)
-            if isinstance(value, Tensor) and value.ndim == 2:
-                setattr(mine, part.name, value[:, : self.width])
-        return mine
 
 
 class ProcessGroup(Ranks):
@@ -108,13 +83,8 @@ def ranks(process_group: Any = None, device: torch.device | str = "cpu") -> Rank
     return ProcessGroup(process_group, device) if _world(process_group) > 1 else Ranks()
 
 
-def gather_batch(
-    batch: TokenBatch,
-    process_group: Any = None,
-    *,
-    groups: Literal["global", "local"] = "global",
-) -> tuple[TokenBatch, Place]:
-    """The batches of all ranks as one, and this rank's place in it.
+def gather_batch(batch: TokenBatch, process_group: Any = None) -> TokenBatch:
+    """The batches of all ranks as one [A, T], in the order of the ranks, on each of them.
 
     Every rank of the process group has to call it. Nothing in the whole carries a gradient; bf16
     and fp16 become float32.
@@ -123,21 +93,16 @@ def gather_batch(
         batch: this rank's; all ranks fill the same fields with the same dtypes.
         process_group: of torch.distributed; None is the default one. Where torch.distributed is
             not in use, or the group has one rank, the batch itself is returned, detached.
-        groups: "global" if equal numbers in `batch.group` mean one prompt on whatever rank (a
-            group may lie on several ranks); "local" if each rank numbers its own prompts, whose
-            numbers are then shifted so as to differ.
 
     Raises:
         ValueError: ranks differ in their fields or dtypes; raised on every rank.
     """
-    if groups not in ("global", "local"):
-        raise ValueError(f"gather_batch: groups must be 'global' or 'local', got {groups!r}")
     mine = _detached(batch)
     B, T = batch.mask.shape
     if _world(process_group) == 1:
-        return TokenBatch(**mine), Place(slice(0, B), T)
+        return TokenBatch(**mine)
     device = batch.mask.device
-    rank, world = dist.get_rank(process_group), dist.get_world_size(process_group)
+    world = dist.get_world_size(process_group)
     head = torch.tensor([B, T, *_describe(mine)], device=device)
     heads = [torch.empty_like(head) for _ in range(world)]
     dist.all_gather(heads, head, group=process_group)
@@ -148,36 +113,14 @@ def gather_batch(
     whole: dict[str, Any] = {}
     for name, value in mine.items():
         if value is None:
-            whole[name] = None
             continue
         gap = (0, width - T, 0, height - B) if value.ndim == 2 else (0, height - B)
         flags = value.dtype == torch.bool
         padded = pad(value.to(torch.uint8) if flags else value, gap).contiguous()
         parts = [torch.empty_like(padded) for _ in range(world)]
         dist.all_gather(parts, padded, group=process_group)
-        if name == "group" and groups == "local":
-            parts = _distinct(parts, rows)
         whole[name] = torch.cat([part[:n] for part, n in zip(parts, rows, strict=True)])
-    start = sum(rows[:rank])
-    return TokenBatch(**whole), Place(slice(start, start + B), T)
-
-
-def number_groups(ids: Sequence[Hashable], process_group: Any = None) -> Tensor:
-    """[B] int64 on the CPU: one number an id, the same for equal ids on whatever rank.
-
-    Args:
-        ids: B names of prompts; numbers or texts.
-        process_group: as in `gather_batch`; every rank has to call it.
-    """
-    everyone: list[Any] = [list(ids)]
-    if _world(process_group) > 1:
-        everyone = [None] * dist.get_world_size(process_group)
-        dist.all_gather_object(everyone, list(ids), group=process_group)
-    number: dict[Hashable, int] = {}
-    for each in everyone:
-        for name in each:
-            number.setdefault(name, len(number))
-    return torch.tensor([number[name] for name in ids], dtype=torch.int64)
+    return TokenBatch(**whole)
 
 
 def shared_generator(seed: int, *stream: int | str) -> torch.Generator:
@@ -233,14 +176,3 @@ def _check_alike(shapes: list[list[int]]) -> None:
                 f"gather_batch: ranks 0 and {odd} differ in {name} (missing on one, or another "
                 "dtype or number of dimensions); fill the same fields alike on every rank"
             )
-
-
-def _distinct(parts: list[Tensor], rows: list[int]) -> list[Tensor]:
-    """Group numbers of each rank, shifted past those of the ranks before it."""
-    out, free = [], 0
-    for part, n in zip(parts, rows, strict=True):
-        mine = part[:n]
-        low = int(mine.min()) if n else 0
-        out.append(part - low + free)
-        free += int(mine.max()) - low + 1 if n else 0
-    return out

@@ -6,7 +6,9 @@
     at_update     the old policy's batch, with the current policy's log-probs and entropies
     Tally         figures of an iteration's updates
 
-Shapes: B rollouts, of all ranks where there are several; T completion tokens at most.
+Where there are several ranks each has its own rollouts, and figures are those of all of them.
+
+Shapes: B rollouts of this rank, A of all, T completion tokens at most.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..advantage import NEED_PAIRS, Groups, with_signal
-from ..batch import TokenBatch, masked_mean, response_mean
+from ..advantage import NEED_PAIRS, Groups
+from ..batch import TokenBatch
 from ..dynamics import online
 from ..objective import Objective
+from ..whole import row_sums
 
 # what each host knows of a token and its rollout, beyond what every batch has
 FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
@@ -36,17 +39,23 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
     assert batch.rewards is not None
     assert batch.group is not None
     assert batch.old_entropy is not None
-    known = ~batch.rewards.isnan()
-    rewards, lengths = batch.rewards[known].double(), batch.lengths if lengths is None else lengths
-    groups = Groups(batch.group[known], rewards.dtype)
+    H = row_sums(batch.old_entropy.detach()) / batch.lengths.clamp(min=1)
+    (rewards, group, trained, lengths, H), _ = batch.whole.gather(
+        batch.rewards.double(), batch.group, batch.lengths > 0,
+        batch.lengths if lengths is None else lengths, H,
+    )  # fmt: skip
+    known = ~rewards.isnan()
+    rewards, group = rewards[known], group[known]
+    groups = Groups(group, rewards.dtype)
+    entropy, logp = batch.whole.mean(batch.old_entropy, batch.old_logp)
     variance = groups.mean((rewards - groups.mean(rewards)).square())
     best = rewards.new_full(groups.size.shape, -math.inf)
     best = best.scatter_reduce(0, groups.index, rewards, "amax")
     values = {
-        "entropy/exact": masked_mean(batch.old_entropy, batch.mask),
+        "entropy/exact": entropy,
         # OPEFO Eq. 5: short responses count as much as long ones
-        "entropy/response_mean": response_mean(batch.old_entropy, batch.mask),
-        "entropy/nll": -masked_mean(batch.old_logp, batch.mask),
+        "entropy/response_mean": H.sum() / trained.sum().clamp(min=1),
+        "entropy/nll": -logp,
         "reward/mean": rewards.mean(),
         "reward/std_in_group": (variance.sqrt() / groups.own_size).sum() / len(groups.size),
         "reward/best_in_group": best.mean(),
@@ -71,9 +80,9 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
     assert batch.group is not None
     known = ~batch.rewards.isnan()
     if objective.advantage in NEED_PAIRS:
-        known = known & (Groups(batch.group, torch.float32).sum(known.float()) >= 2)
+        known = known & (batch.whole.group_sums(batch.group, known.long())[0] >= 2)
     rows = known.nonzero()[:, 0]
-    if not len(rows):
+    if not batch.whole.count(known):
         none = torch.zeros_like(batch.rewards, dtype=torch.float32)
         return batch.replace(advantages=none, idle=~known)
     part = objective.outcome_advantages(batch[rows])
@@ -83,7 +92,8 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
     advantages = part.advantages.new_zeros(len(batch)).index_copy(0, rows, part.advantages)
     rewards = batch.rewards.to(part.rewards.dtype).index_copy(0, rows, part.rewards)
     idle, edited = torch.ones_like(known), None
-    idle[rows] = ~with_signal(part.advantages, part.group)
+    (signals,) = part.whole.group_sums(part.group, (part.advantages != 0).long())
+    idle[rows] = signals == 0
     if part.edited is not None:
         edited = torch.zeros_like(batch.mask)
         edited[rows] = part.edited
@@ -106,7 +116,8 @@ def idle_groups(batch: TokenBatch) -> int:
     """How many groups of a graded batch have no rollout but idle ones."""
     assert batch.group is not None
     assert batch.idle is not None
-    return len(batch.group.unique()) - len(batch.group[~batch.idle].unique())
+    (group, idle), _ = batch.whole.gather(batch.group, batch.idle)
+    return len(group.unique()) - len(group[~idle].unique())
 
 
 def at_update(batch: TokenBatch, logp: Tensor, entropy: Tensor | None, fresh: bool) -> TokenBatch:

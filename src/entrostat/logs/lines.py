@@ -97,12 +97,12 @@ class JsonLines:
             while left and (block := file.read(min(left, _BLOCK))):
                 digest.update(block)
                 left -= len(block)
-        if left:
-            return f"{name} lacks its last {left} bytes"
-        if digest.hexdigest() == mark.sha256:
+        if not left and digest.hexdigest() == mark.sha256:
             return None
         bad = [place for place, row in enumerate(self._rows(), 1) if row is None]
-        return f"line {bad[0]} of {name} is damaged" if bad else f"{name} is not what was written"
+        if bad:
+            return f"line {bad[0]} of {name} is damaged"
+        return f"{name} lacks its last {left} bytes" if left else f"{name} is not what was written"
 
     def rewind(self, mark: Mark) -> int:
         """Forget what came after `mark`; returns how many lines, one cut short among them."""

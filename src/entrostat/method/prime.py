@@ -106,7 +106,7 @@ class Prime(Method):
         A = batch.advantages
         (signal,) = batch.whole.group_sums(batch.group, (A != 0).any(-1).long())
         mask = batch.mask & (signal > 0)[:, None]
-        whole = Whole(mask, batch.rollout, batch.ranks)
+        whole = batch.whole.over(mask)
         r = torch.where(mask, at_least_float32(batch.process_rewards.detach()).to(A.dtype), 0)
         if self.norm == "batch":
             # an empty batch has no maximum

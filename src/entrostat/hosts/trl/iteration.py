@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...advantage import with_signal
 from ...batch import TokenBatch
 from ...dynamics import online
+from ..ranks import sum_over_ranks
 
 OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
-ADVANTAGE, IDLE, REWARD, GROUP = (
+ADVANTAGE, IDLE, REWARD, GROUP, ROLLOUT = (
     "entrostat_advantage", "entrostat_idle", "entrostat_reward", "entrostat_group",
+    "entrostat_rollout",
 )  # fmt: skip
 EDITED = "entrostat_edited"  # only where a method edits advantages
 IMAGES = (
@@ -38,7 +39,7 @@ def addition(ready: TokenBatch) -> dict[str, Tensor]:
     """What a graded and prepared batch adds to TRL's: `token_batch` reads it again."""
     fields = {
         ADVANTAGE: ready.advantages, IDLE: ready.idle, REWARD: ready.rewards, GROUP: ready.group,
-        EDITED: ready.edited,
+        ROLLOUT: ready.rollout, EDITED: ready.edited,
     }  # fmt: skip
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -58,29 +59,24 @@ def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
         logp, logp, mask, joined(ADVANTAGE), rewards=joined(REWARD), group=joined(GROUP),
         entropy=entropy, old_entropy=entropy, ref_logp=joined("ref_per_token_logps"),
         correction=None if correction is None else correction.expand(mask.shape),
-        edited=joined(EDITED), idle=joined(IDLE),
+        edited=joined(EDITED), idle=joined(IDLE), rollout=joined(ROLLOUT),
     )  # fmt: skip
 
 
-def watched(whole: TokenBatch, exact: bool) -> dict[str, float]:
+def watched(batch: TokenBatch, outcome: Tensor, exact: bool) -> dict[str, float]:
     """Entropy dynamics of a generation batch that no objective trains on.
 
     Args:
-        whole: all rollouts, `advantages` [B] the trainer's own.
+        batch: this rank's rollouts, with `idle` and `advantages` [B, T].
+        outcome: [B] float, the trainer's own advantages.
         exact: one update is made on the batch, so that its policy is the one that sampled; the
             figures of an update are left out where it is not.
     """
-    assert whole.rewards is not None
-    assert whole.group is not None
-    assert whole.advantages is not None
-    signal = with_signal(whole.advantages, whole.group)
-    if not bool(signal.any()):
-        return {}
-    trained = whole[signal]
-    outcome, mask = whole.advantages[signal], trained.mask
-    A = outcome[:, None].expand(mask.shape)
-    figures = online.of_rollouts(trained.replace(advantages=A), outcome, whole.rewards[signal])
-    if not exact:
+    assert batch.rewards is not None
+    assert batch.advantages is not None
+    figures = online.of_rollouts(batch, outcome, batch.rewards)
+    if not (exact and figures):
         return figures
-    sums = online.token_sums(trained.old_logp, A, mask, trained.old_entropy)
-    return online.figures({key: float(value) for key, value in sums.items()}) | figures
+    mask = batch.policy_mask
+    sums = online.token_sums(batch.old_logp, batch.advantages, mask, batch.old_entropy)
+    return online.figures(sum_over_ranks(sums)) | figures

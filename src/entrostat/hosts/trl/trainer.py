@@ -29,13 +29,13 @@ from torch import Tensor, nn
 from trl import GRPOConfig, GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from ...advantage import with_signal
 from ...batch import Terms, TokenBatch
 from ...dynamics import online
 from ...method import MethodSpec
 from ...objective import Objective
+from ...whole import Ranks
 from ..mismatch import mismatch
-from ..ranks import gather_batch, shared_generator, sum_over_ranks
+from ..ranks import gather_batch, ranks, shared_generator, sum_over_ranks
 from ..rollouts import Tally, at_update, describe, graded, idle_groups
 from ..rounding import logp_rounding, watch_outputs
 from . import settings
@@ -134,6 +134,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
             self._run_log.write_settings(self, math.ceil(state.max_steps / self._updates))
 
     @property
+    def _ranks(self) -> Ranks:
+        return ranks(device=self.accelerator.device)
+
+    @property
     def _updates(self) -> int:
         """Optimizer steps a generation batch, at least 1."""
         micro = self.args.steps_per_generation * self.num_iterations
@@ -194,41 +198,41 @@ class EntropyGRPOTrainer(GRPOTrainer):
         rewards = (scores * self.reward_weights.to(scores.device)).nansum(1)
         rewards[scores.isnan().all(1)] = math.nan  # every reward function None, as in TRL
         group = torch.arange(len(rewards), device=rewards.device) // self.num_generations
-        whole, place = gather_batch(
-            TokenBatch(
-                output[OLD_LOGP], output[OLD_LOGP], mask,
-                None if self.objective is not None else output["advantages"],
-                rewards=rewards[first : first + B], group=group[first : first + B],
-                entropy=output[OLD_ENTROPY], old_entropy=output[OLD_ENTROPY],
-                ref_logp=output.get("ref_per_token_logps"),
-            )
+        mine = slice(first, first + B)
+        batch = TokenBatch(
+            output[OLD_LOGP], output[OLD_LOGP], mask, rewards=rewards[mine], group=group[mine],
+            entropy=output[OLD_ENTROPY], old_entropy=output[OLD_ENTROPY],
+            ref_logp=output.get("ref_per_token_logps"),
+            rollout=torch.arange(len(rewards), device=mask.device)[mine], ranks=self._ranks,
         )  # fmt: skip
         # a truncated completion that TRL masks is as long as it is
         full = torch.tensor([len(ids) for ids in completions], device=mask.device)
-        lengths = self.accelerator.gather(torch.where(mask.any(1), mask.sum(1), full))
-        figures = describe(whole, lengths) | self._mismatch(output, mask)
+        figures = describe(batch, torch.where(mask.any(1), mask.sum(1), full))
+        sampler = output.get("sampling_per_token_logps")  # vLLM says them
+        if sampler is not None:
+            figures |= mismatch(batch.old_logp, sampler, mask, batch.whole)
         if self.objective is None:
-            assert whole.advantages is not None
-            figures |= watched(whole, exact=self._updates == 1)
-            A = whole.advantages[:, None] * whole.mask
-            ready = whole.replace(advantages=A, idle=~with_signal(whole.advantages, group))
+            A = output["advantages"]
+            (signals,) = batch.whole.group_sums(group[mine], (A != 0).long())
+            ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
+            figures |= watched(ready, A, exact=self._updates == 1)
         else:
             self._observe(figures)
-            outcome = graded(self.objective, whole)
+            outcome = graded(self.objective, batch)
             assert outcome.advantages is not None
             ready = self.objective.prepare(outcome)
             figures |= self.objective.metrics()
-            figures |= online.of_rollouts(ready, outcome.advantages, rewards)
-            output |= addition(place.own(ready))
+            figures |= online.of_rollouts(ready, outcome.advantages, rewards[mine])
+            output |= addition(ready)
         figures["rollout/zero_advantage_groups"] = idle_groups(ready)
         self._record(figures)
         iteration = self.state.global_step // self._updates + 1
         if self._run_log is not None and self._run_log.due(iteration):
             rows = own_rows(self._tokenizer, output, completions, mask, self.eos_token_ids)
-            rows = gather_object(rows)
+            rows, whole = gather_object(rows), gather_batch(ready)
             if self.accelerator.is_main_process:
                 self._run_log.rollouts(
-                    rollouts_of(iteration, ready, rewards, rows, self._tokenizer)
+                    rollouts_of(iteration, whole, rewards, rows, self._tokenizer)
                 )
 
     def _observe(self, figures: dict[str, float]) -> None:
@@ -241,15 +245,6 @@ class EntropyGRPOTrainer(GRPOTrainer):
             entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
             progress=min(1.0, self.state.global_step // self._updates / max(1, last)),
         )  # fmt: skip
-
-    @staticmethod
-    def _mismatch(output: dict[str, Any], mask: Tensor) -> dict[str, float]:
-        """`mismatch/...` of all ranks, where the sampler said its log-probs (vLLM does)."""
-        sampler = output.get("sampling_per_token_logps")
-        if sampler is None:
-            return {}
-        both, _ = gather_batch(TokenBatch(sampler, output[OLD_LOGP], mask))
-        return mismatch(both.old_logp, both.logp, both.mask)
 
     # ------------------------------------------------------------------ once an optimizer step
 
@@ -267,16 +262,16 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _make_plan(self, model: nn.Module, pieces: list[dict[str, Any]]) -> _Step:
         assert self.objective is not None
         fresh = self._generated_at == self.state.global_step
-        mine = token_batch(pieces).replace(correction=None, edited=None)  # not the methods' to see
+        # correction and edits are not the methods' to see
+        mine = token_batch(pieces).replace(correction=None, edited=None, ranks=self._ranks)
         if self.objective.reads_current and not fresh:
             now = [self._measure(model, piece) for piece in pieces]
             mine = mine.replace(
                 logp=torch.cat([logp for logp, _, _ in now]),
                 entropy=torch.cat([entropy for _, entropy, _ in now]),
             )
-        whole, place = gather_batch(mine)
         choice = shared_generator(self.args.seed, "select", self.state.global_step)
-        terms = place.own(self.objective.plan(whole, choice))
+        terms = self.objective.plan(mine, choice)
         ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
         return _Step([terms[i:j] for i, j in zip([0, *ends], ends, strict=False)], fresh)
 

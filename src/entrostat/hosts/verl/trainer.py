@@ -25,7 +25,7 @@ from verl.workers.utils.padding import response_to_nested
 from ...batch import TokenBatch
 from ...dynamics import online
 from .driver import prepare
-from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD
+from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
 from .selfcheck import NAME, check
 from .settings import check_run
 from .worker import EntropyActorWorker
@@ -100,6 +100,7 @@ class EntropyTrainer(PPOTrainerSync):
             REWARD: ready.rewards,
             GROUP: ready.group,
             IDLE: ready.idle.to(torch.int64),
+            ROLLOUT: torch.arange(len(ready)),
         }
         if ready.edited is not None:
             fields[EDITED] = response_to_nested(ready.edited.to(torch.int64), lengths)

@@ -1,9 +1,9 @@
 """Once an update, in the workers: the plan over the whole minibatch and all data-parallel ranks.
 
 veRL's worker cuts a minibatch into micro-batches and calls the loss on each. The plan is made
-before that, in `train_batch`, where this rank's whole minibatch is at hand: the ranks' parts are
-put together, every rank plans on the same whole with the same generator, and the loss function
-finds its rows in the result. Nothing depends on how the minibatch was cut.
+before that, in `train_batch`, where this rank's whole minibatch is at hand: methods ask all ranks
+for sums, maxima and thresholds, with the same generator on each, and the loss function finds its
+rows in the result. Nothing depends on how the minibatch was cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from ...batch import TokenBatch
 from ...objective import Objective
-from ..ranks import gather_batch, shared_generator
+from ..ranks import ranks, shared_generator
 from .loss import NOTE, ROW, Update, loss, responses, token_batch
 from .selfcheck import check
 from .settings import PolicyLoss
@@ -81,19 +81,18 @@ class EntropyTrainingWorker(TrainingWorker):
         again = objective.reads_current and not fresh
         if again:
             batch = self._measure(data, batch)
-        # which tokens were edited is for this rank's figures alone
-        whole, place = gather_batch(
-            batch.replace(edited=None), self.engine.get_data_parallel_group()
-        )
+        group = self.engine.get_data_parallel_group()
+        batch = batch.replace(ranks=ranks(group, batch.mask.device))
         generator = shared_generator(self.seed, "select", self.step, self.updates)
-        terms = objective.plan(whole, generator)
+        terms = objective.plan(batch, generator)
+        live = batch.whole.over(batch.policy_mask)
         data[ROW] = torch.arange(len(batch))
         figures = {
-            "plan/tokens": float(whole.policy_mask.sum()),
-            "plan/sequences": float(whole.policy_mask.any(-1).sum()),
+            "plan/tokens": float(live.tokens),
+            "plan/sequences": float(live.sequences),
             "plan/passes": float(again),
         }
-        return Update(objective, batch, place.own(terms), fresh, figures)
+        return Update(objective, batch, terms, fresh, figures)
 
     def _measure(self, data: Any, batch: TokenBatch) -> TokenBatch:
         """The batch with the current policy's log-probs and entropies."""
