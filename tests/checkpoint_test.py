@@ -6,7 +6,6 @@ line that says why, with every file as it was.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -36,6 +35,7 @@ from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from lab_test import Stop, StopAfter, assert_same_run, metrics
 from lab_test import small as small_run
+from scripts import load_script
 
 
 def small(output: Path, **changes: Any) -> TrainConfig:
@@ -259,13 +259,7 @@ def test_a_config_in_the_place_that_a_run_would_take(
 
 
 def harness() -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks/power_cut.py"
-    spec = importlib.util.spec_from_file_location("power_cut", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/power_cut.py")
 
 
 def test_a_power_cut_is_one(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ from entrostat.hosts.lab import train
 from entrostat.hosts.lab.numerics import rounded, with_rounded_ratio
 from entrostat.hosts.mismatch import mismatch
 from lab_test import assert_same_weights, metrics, small
+from scripts import load_script
 
 BF16 = {"round_logp": "bf16", "round_old_logp": "bf16"}
 
@@ -123,13 +123,7 @@ def test_it_is_said_in_a_file_and_refused_for_another_format() -> None:
 
 
 def benchmark() -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks/clip_bias.py"
-    spec = importlib.util.spec_from_file_location("clip_bias", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/clip_bias.py")
 
 
 @pytest.mark.parametrize("size", [1.0, 2.0, 4.0, 8.0])

@@ -28,6 +28,7 @@ from entrostat.config import TrainConfig, apply_open_flags, from_dict, load, tak
 from entrostat.hosts.lab.loop import FIELDS
 from entrostat.models import tiny_directory
 from entrostat.tasks import make_task
+from scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "recipes" / "papers"
@@ -683,12 +684,7 @@ def test_the_flags_of_the_rows_have_their_names_in_the_other_hosts() -> None:
 
 @pytest.fixture(scope="module")
 def subsets() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("par_subsets", PAPERS / "par_subsets.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("recipes/papers/par_subsets.py")
 
 
 def test_prompts_of_the_largest_cluster_come_first(subsets: ModuleType) -> None:

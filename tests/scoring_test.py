@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from fractions import Fraction
+from operator import add, mul, neg, pos, sub, truediv
 from pathlib import Path
 from typing import Any
 
@@ -220,16 +221,23 @@ def test_answers_that_hang_cost_their_time_limit(gym: Any) -> None:
         assert [o.failure for o in found] == [None, *[failure] * len(answers), None], name
 
 
+SIGNS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv, ast.USub: neg, ast.UAdd: pos}
+
+
 def exact(text: str) -> Fraction:
-    """An expression's value by Python's own integers, each made a fraction."""
-    tree = ast.parse(text, mode="eval")
+    """An expression's value in fractions, by walking its tree."""
 
-    class Fractions(ast.NodeTransformer):
-        def visit_Constant(self, node: ast.Constant) -> ast.AST:
-            return ast.Call(ast.Name("Fraction", ast.Load()), [node], [])
+    def value(node: ast.expr) -> Fraction:
+        match node:
+            case ast.BinOp(left, sign, right):
+                return SIGNS[type(sign)](value(left), value(right))
+            case ast.UnaryOp(sign, operand):
+                return SIGNS[type(sign)](value(operand))
+            case ast.Constant(number):
+                return Fraction(number)
+        raise ValueError(ast.dump(node))
 
-    tree = ast.fix_missing_locations(Fractions().visit(tree))
-    return eval(compile(tree, "", "eval"), {"Fraction": Fraction})
+    return value(ast.parse(text, mode="eval").body)
 
 
 def test_what_wrongly_passed_is_refused_and_what_is_right_still_passes(gym: Any) -> None:
