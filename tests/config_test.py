@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from entrostat.cli.open_flags import apply_open_flags, take_open_flags
 from entrostat.config import (
     TrainConfig,
-    apply_open_flags,
     from_dict,
     load,
     merge,
-    take_open_flags,
 )
 from entrostat.hosts.lab.loop import FIELDS
 from entrostat.study.runner import read_study

@@ -24,7 +24,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import entrostat as es
 from entrostat.cli.flags import dataclass_flags
-from entrostat.config import TrainConfig, apply_open_flags, from_dict, load, take_open_flags
+from entrostat.cli.open_flags import apply_open_flags, take_open_flags
+from entrostat.config import TrainConfig, from_dict, load
 from entrostat.hosts.lab.loop import FIELDS
 from entrostat.models import tiny_directory
 from entrostat.tasks import make_task

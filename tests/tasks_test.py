@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import entrostat as es
 from entrostat.cli import main
-from entrostat.config import apply_open_flags, take_open_flags
+from entrostat.cli.open_flags import apply_open_flags, take_open_flags
 from entrostat.tasks.gym import is_arithmetic, is_not_code
 from entrostat.tasks.jsonl import final_answer, grade_contains, grade_exact, grade_number
 from entrostat.tasks.target_sum import TargetSum, demonstration

@@ -42,13 +42,12 @@ def train_verb(args: list[str]) -> int:
     """Train a policy, or go on with a run."""
     from ..config import (
         TrainConfig,
-        apply_open_flags,
         check_model,
         from_dict,
         load,
-        take_open_flags,
     )
     from ..tasks.trust import code_in, refuse_code, typed_keys
+    from .open_flags import apply_open_flags, take_open_flags
 
     file, args = take(args, "config")
     run, args = take(args, "resume")
