@@ -13,6 +13,7 @@ import torch
 from ...errors import in_one_line
 from ...stats import token_stats_from_logits
 from .head import SMALLEST_VOCABULARY, LanguageHead, find_head
+from .prepacked import can_prepack
 from .rollout import Sequences, sample
 
 if TYPE_CHECKING:
@@ -101,8 +102,7 @@ def can_pack(policy: Policy) -> bool:
 @torch.no_grad()
 def attends_rows(policy: Policy) -> bool:
     """Whether packed rows may attend by plain products: on a CPU, in a model where that pays."""
-    size = sum(p.numel() for p in policy.model.parameters())
-    if not policy.packs or policy.device.type != "cpu" or size < SMALL:
+    if not policy.packs or not _large_on_cpu(policy):
         return False
     few = probe(policy)
     fused = policy.packed(few)
@@ -111,6 +111,16 @@ def attends_rows(policy: Policy) -> bool:
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return False
     return torch.allclose(fused.log_softmax(-1), plain.log_softmax(-1), atol=1e-3)
+
+
+def prepacks(policy: Policy, precision: str) -> bool:
+    """Whether sampling may multiply by reordered weights: on a CPU, in a model where that pays."""
+    return precision in ("fp32", "bf16") and _large_on_cpu(policy) and can_prepack()
+
+
+def _large_on_cpu(policy: Policy) -> bool:
+    size = sum(p.numel() for p in policy.model.parameters())
+    return policy.device.type == "cpu" and size >= SMALL
 
 
 def window(policy: Policy) -> int | None:

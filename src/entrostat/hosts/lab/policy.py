@@ -23,7 +23,7 @@ from ...errors import in_one_line
 from ...models import find, provenance, write_provenance
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
-from .abilities import attends_rows, can_pack, can_share, known_head, window
+from .abilities import attends_rows, can_pack, can_share, known_head, prepacks, window
 from .attention import row_attention
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
@@ -49,6 +49,7 @@ class Policy:
         rows: whether packed rows attend by plain products (`attention`).
         window: sequences that are longer are not packed: the model attends in windows so long.
         shares: whether sampling computes a prompt once for its rollouts.
+        prepacks: whether sampling multiplies by reordered copies of the weights (`prepacked`).
         head: how logits follow from hidden states, where statistics are taken without logits.
         half: the dtype of autocast, or None.
         origin: what is known of where the weights came from (`models.provenance`), or None.
@@ -65,6 +66,7 @@ class Policy:
     rows: bool = False
     window: int | None = None
     shares: bool = False
+    prepacks: bool = False
     head: LanguageHead | None = None
     half: torch.dtype | None = None
     origin: dict[str, Any] | None = None
@@ -285,6 +287,7 @@ def load_policy(config: TrainConfig) -> Policy:
     policy.packs, policy.window = can_pack(policy), window(policy)
     policy.rows = attends_rows(policy) and not config.gradient_checkpointing
     policy.shares = can_share(policy, config.model)
+    policy.prepacks = prepacks(policy, config.precision)
     policy.head = known_head(policy)
     policy.autocast = autocast
     policy.half = _DTYPES.get(config.precision)

@@ -126,5 +126,6 @@ def sampler_settings(
         "batch": config.sampling.batch,
         "autocast": policy.autocast,
         "share": policy.shares,
+        "prepack": policy.prepacks,
         "stops": Stops(stop, policy.texts) if stop else None,
     }

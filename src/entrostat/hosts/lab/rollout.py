@@ -16,6 +16,7 @@ from ...errors import RunStopped
 from ...stats import token_stats_from_logits
 from .cache import branch
 from .choice import choose
+from .prepacked import prepacked
 from .stops import Stops
 
 
@@ -78,6 +79,7 @@ def sample(
     batch: int = 256,
     autocast: Callable[[], AbstractContextManager] = nullcontext,
     share: bool = True,
+    prepack: bool = False,
     stops: Stops | None = None,
     exact: bool = False,
     where: str = "sampling",
@@ -98,6 +100,7 @@ def sample(
         batch: sequences at once, in whole groups.
         autocast: context for the forward passes.
         share: compute a prompt once and branch its cache; False where the cache cannot.
+        prepack: multiply by reordered copies of the weights where that pays (`prepacked`).
         stops: strings that end a sequence as well.
         exact: also the entropies, and the log-probs by the statistics that a pass of training uses.
         where: for an error message.
@@ -121,7 +124,7 @@ def sample(
     finished = torch.zeros(B, dtype=torch.bool, device=device)
     ends = torch.tensor(eos, device=device)
     # one context for all steps: autocast keeps the weights that it has cast until it ends
-    with autocast():
+    with autocast(), prepacked(model) if prepack else nullcontext():
         for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
             begin = group if share else group.repeat_interleave(rollouts)
             out = model(

@@ -1,0 +1,102 @@
+"""Products with weights that a CPU's library has reordered for them: for decoding, step by step.
+
+A step of decoding multiplies a few rows, one a sequence, by every weight of the model, and the
+library (MKL in float32, oneDNN in bf16) lays a weight out anew for each such product. While weights
+stand still this can be done once, as torch's compiler does in a model whose weights are frozen: the
+operators are those of its lowering. Results differ from the layer's by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MOST_ROWS = 128  # above, laying out anew is a small part of a product
+# products with as many rows before a weight is reordered, which costs about as much as three save
+_PATIENCE = 8
+
+
+@contextmanager
+def prepacked(model: nn.Module) -> Iterator[None]:
+    """While open, linear layers multiply up to 128 rows by reordered copies of their weights.
+
+    Weights must not change meanwhile. A copy is made once a layer has seen the same number of rows
+    for several times, and again for another number; all are freed at the end.
+    """
+    layers = [layer for layer in model.modules() if _is_plain(layer)]
+    for layer in layers:
+        layer.forward = _Reordered(layer)  # pyrefly: ignore[bad-assignment]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # the class's own shows again
+
+
+def can_prepack() -> bool:
+    """Whether torch has the operators, and they multiply as a linear layer does."""
+    layer, x = nn.Linear(24, 40), torch.linspace(-1, 1, 3 * 24).view(3, 24)
+    try:
+        with torch.no_grad():
+            for dtype, bound in ((torch.float32, 1e-4), (torch.bfloat16, 0.1)):
+                with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+                    product = _multiply(x, _reorder(layer, 3), layer, 3)
+                    if product.dtype != dtype:
+                        return False
+                    if not torch.allclose(product.float(), layer(x).float(), atol=bound):
+                        return False
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+        return False  # private to torch: another release may know them by other names
+    return True
+
+
+class _Reordered:
+    """What a linear layer computes: x [..., D] to [..., E]."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.layer = layer
+        self.rows = self.seen = 0
+        self.weight: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.numel() // max(1, x.shape[-1])
+        if rows != self.rows:
+            self.rows, self.seen, self.weight = rows, 0, None
+        self.seen += 1
+        if self.weight is None:
+            if self.seen <= _PATIENCE or rows > MOST_ROWS:
+                return nn.Linear.forward(self.layer, x)
+            self.weight = _reorder(self.layer, rows)
+        return _multiply(x, self.weight, self.layer, rows)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    # a subclass, or a forward that another library has put there, may do more than multiply
+    return type(module) is nn.Linear and "forward" not in vars(module)
+
+
+def _half() -> bool:
+    if not torch.is_autocast_enabled("cpu"):
+        return False
+    return torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
+def _reorder(layer: nn.Linear, rows: int) -> Tensor:
+    operators: Any = torch.ops
+    weight = layer.weight.detach()
+    if _half():
+        return operators.mkldnn._reorder_linear_weight(weight.bfloat16(), rows)
+    return operators.mkl._mkl_reorder_linear_weight(weight, rows)
+
+
+def _multiply(x: Tensor, weight: Tensor, layer: nn.Linear, rows: int) -> Tensor:
+    operators: Any = torch.ops
+    bias = layer.bias
+    if _half():
+        bias = None if bias is None else bias.bfloat16()
+        return operators.mkldnn._linear_pointwise(x.bfloat16(), weight, bias, "none", [], "")
+    return operators.mkl._mkl_linear(x, weight, layer.weight, bias, rows)
