@@ -27,9 +27,9 @@ def prepacked(model: nn.Module) -> Iterator[None]:
     Weights must not change meanwhile. A copy is made once a layer has seen the same number of rows
     for several times, and again for another number; all are freed at the end.
     """
-    layers = [layer for layer in model.modules() if _is_plain(layer)]
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear) and _is_plain(m)]
     for layer in layers:
-        layer.forward = _Reordered(layer)  # pyrefly: ignore[bad-assignment]
+        layer.forward = _Reordered(layer)
     try:
         yield
     finally:
@@ -74,9 +74,9 @@ class _Reordered:
         return _multiply(x, self.weight, self.layer, rows)
 
 
-def _is_plain(module: nn.Module) -> bool:
+def _is_plain(layer: nn.Linear) -> bool:
     # a subclass, or a forward that another library has put there, may do more than multiply
-    return type(module) is nn.Linear and "forward" not in vars(module)
+    return type(layer) is nn.Linear and "forward" not in vars(layer)
 
 
 def _half() -> bool:
