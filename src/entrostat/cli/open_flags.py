@@ -1,4 +1,4 @@
-"""Flags of the open tables `method` and `task`, whose parameters depend on a name."""
+"""Flags of the open tables: of `method` and `task`, whose keys depend on a name, and of hosts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 from .._names import unknown
 from ..config import TrainConfig
 
+_HOSTS = ("trl", "verl")  # tables of keys that are another library's
+
 
 def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], str]]]:
     """Split a command line into what the dataclass parser reads and the open tables' flags.
 
-    Returns the other arguments, and (key path, text) for each `--method...` and `--task...`.
+    Returns the other arguments, and (key path, text) for each `--method...`, `--task...`,
+    `--trl.KEY` and `--verl.KEY`.
 
     Raises:
         ValueError: such a flag without a value.
@@ -23,7 +26,7 @@ def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], s
     for word in words:
         name, equals, text = word.removeprefix("--").partition("=")
         path = name.split(".")
-        if not word.startswith("--") or path[0] not in ("method", "task"):
+        if not word.startswith("--") or path[0] not in ("method", "task", *_HOSTS):
             rest.append(word)
             continue
         if not equals:
@@ -39,7 +42,8 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
 
     `--method A,B` replaces the methods, `--method.NAME.KEY VALUE` sets a parameter of one of them
     (`--method.KEY VALUE` where one of them alone has it); `--task NAME` replaces the task,
-    `--task.KEY VALUE` sets its parameter. Values are read as TOML; anything else is text.
+    `--task.KEY VALUE` sets its parameter. `--trl.KEY VALUE` and `--verl.A.B VALUE` set a key of a
+    host's own, which stays dotted. Values are read as TOML; anything else is text.
 
     Raises:
         ValueError: a parameter of a method that is not named, or one that none of several methods
@@ -51,6 +55,7 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
     methods = list(methods) if isinstance(methods, list) else [methods]
     task = data.get("task", default.task)
     task = {"name": task} if isinstance(task, str) else dict(task)
+    hosts = {name: dict(_table(data.get(name, {}), name)) for name in _HOSTS}
     replaced = False
     for path, text in flags:
         if path == ["method"]:
@@ -65,9 +70,13 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
                 table[name] = dict(_table(table.get(name, {}), f"task.{name}"))
                 table = table[name]
             table[key] = _toml_value(text)
+        elif path[0] in _HOSTS:
+            if len(path) == 1:
+                raise ValueError(f"--{path[0]} sets a key: write --{path[0]}.KEY {text}")
+            hosts[path[0]][".".join(path[1:])] = _toml_value(text)
         else:
             _set_parameter(methods, path[1:], _toml_value(text))
-    return {**data, "method": methods, "task": task}
+    return {**data, "method": methods, "task": task, **hosts}
 
 
 def _table(value: Any, key: str) -> Mapping[str, Any]:

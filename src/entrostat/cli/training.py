@@ -120,8 +120,10 @@ def train_verb(args: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `train` builds it again and says them
         make_objective(config.method, advantage=config.advantage, updates=config.updates)
-    from ..hosts.lab import train
+    from ..hosts import trains
     from ..hosts.lab.progress import for_stream
+
+    train = trains(config.host)
 
     progress = for_stream()
     try:

@@ -62,7 +62,8 @@ class _Reordered:
         self.rows = self.seen = 0
         self.weight: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, input: Tensor) -> Tensor:
+        x = input
         rows = x.numel() // max(1, x.shape[-1])
         if rows != self.rows:
             self.rows, self.seen, self.weight = rows, 0, None

@@ -225,10 +225,11 @@ def _unused(path: Path) -> bool:
 
 
 def default_output(config: TrainConfig) -> str:
-    """runs/METHOD-TASK-sSEED."""
+    """runs/METHOD-TASK-sSEED, with -HOST where that is not the lab."""
     names = [m if isinstance(m, str) else m["name"] for m in config.method]
     task = config.task["name"].replace(":", "_").replace("/", "_").replace(".jsonl", "")
-    return f"runs/{'+'.join(names).replace(':', '.')}-{task}-s{config.seed}"
+    host = "" if config.host == "lab" else f"-{config.host}"
+    return f"runs/{'+'.join(names).replace(':', '.')}-{task}-s{config.seed}{host}"
 
 
 def environment() -> dict[str, Any]:

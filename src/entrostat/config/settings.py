@@ -1,34 +1,28 @@
-"""The configuration of a training run: dataclasses and TOML files.
+"""The configuration of a training run: dataclasses.
 
-One strict reader serves files, checkpoints and the command line, so an unknown key gets the same
-answer everywhere. `method` and `task` are open tables, since their parameters depend on the name;
-their flags are read by `cli/open_flags.py`.
+`method` and `task` are open tables, since their parameters depend on the name, and so are `trl` and
+`verl`, whose keys are another library's; their flags are read by `cli/open_flags.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
-from ._names import unknown
-from .models import NOWHERE as NOWHERE
-from .models import TINY as TINY
-from .models import check_model as check_model
+from ..models import TINY
 
 
 @dataclass
 class Sampling:
     """How rollouts are drawn."""
 
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What generates: transformers, or vLLM (the hosts trl and verl)."""
     prompts: int = 32
     """Prompts an iteration."""
     rollouts: int = 8
@@ -165,6 +159,8 @@ class Save:
 class TrainConfig:
     """Everything that determines a run."""
 
+    host: Literal["lab", "trl", "verl"] = "lab"
+    """What trains: the lab, TRL's GRPOTrainer or veRL's main_ppo."""
     method: tyro.conf.Suppress[list[Any]] = field(default_factory=lambda: ["grpo"])
     """Methods by name, or tables {name = ..., parameter = ...}; `entrostat methods` lists them."""
     advantage: str | None = None
@@ -199,6 +195,10 @@ class TrainConfig:
     analyze: Analyze = field(default_factory=Analyze)
     scoring: Scoring = field(default_factory=Scoring)
     save: Save = field(default_factory=Save)
+    trl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
+    """Arguments of TRL's GRPOConfig that the other settings do not say."""
+    verl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
+    """Keys of veRL's configuration, dotted or nested, that the other settings do not say."""
 
     def validate(self) -> TrainConfig:
         """This configuration, if its values can be meant.
@@ -240,6 +240,11 @@ class TrainConfig:
             raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
         if self.sampling.stop is not None and "" in self.sampling.stop:
             raise ValueError("sampling.stop holds an empty text, which would end every rollout")
+        if self.host == "lab" and self.sampling.engine != "transformers":
+            raise ValueError(
+                f"sampling.engine {self.sampling.engine!r} is for the hosts trl and verl; give "
+                "--host trl, say"
+            )
         if not self.method:
             raise ValueError("method is empty; name at least one")
         for entry in self.method:
@@ -320,100 +325,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """A TOML file as a nested dictionary.
-
-    Raises:
-        ValueError: it cannot be read or is not TOML; the message names the line.
-    """
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ValueError(f"config {str(path)!r}: cannot read it: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"config {str(path)!r}: {error}") from None
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the keys of `over`, table by table; a task or method with a name is whole."""
-    out = dict(base)
-    for key, value in over.items():
-        old = out.get(key)
-        fresh = key in ("task", "method") and isinstance(value, Mapping) and "name" in value
-        if isinstance(value, Mapping) and isinstance(old, Mapping) and not fresh:
-            out[key] = merge(old, value)
-        else:
-            out[key] = value
-    return out
-
-
-def from_dict(data: Mapping[str, Any]) -> TrainConfig:
-    """A configuration from nested tables.
-
-    `method` may be a name or a list, `task` a name or a table.
-
-    Raises:
-        ValueError: an unknown key (with the nearest), or a value of the wrong kind.
-    """
-    data = dict(data)
-    method = data.get("method")
-    if isinstance(method, str | Mapping):
-        data["method"] = [method]
-    if isinstance(data.get("task"), str):
-        data["task"] = {"name": data["task"]}
-    if not isinstance(data.get("method", []), list):
-        raise ValueError(f"method is a name or a list of names, got {method!r}")
-    if not isinstance(data.get("task", {}), Mapping):
-        raise ValueError(f"task is a name or a table, got {data['task']!r}")
-    return _build(TrainConfig, data, "").validate()
-
-
-def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
-    hints = typing.get_type_hints(cls)
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    values = {}
-    for key, value in data.items():
-        if key not in known:
-            raise ValueError(unknown("key", prefix + key, [prefix + name for name in known]))
-        hint = hints[key]
-        if dataclasses.is_dataclass(hint):
-            if not isinstance(value, Mapping):
-                raise ValueError(f"{prefix}{key} is a table, got {value!r}")
-            values[key] = _build(hint, value, f"{prefix}{key}.")
-        else:
-            values[key] = _coerce(prefix + key, value, hint)
-    return cls(**values)
-
-
-def _coerce(key: str, value: Any, hint: Any) -> Any:
-    """`value` as the annotated type; integers serve as floats, nothing else is converted."""
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        if value not in options:
-            raise ValueError(unknown(f"value of {key}:", str(value), options))
-        return value
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in options:
-            return None
-        return _coerce(key, value, next(o for o in options if o is not type(None)))
-    if origin is tuple and options[-1] is Ellipsis:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{key} takes a list, got {value!r}")
-        return tuple(_coerce(key, v, options[0]) for v in value)
-    if origin is tuple:
-        if not isinstance(value, list | tuple) or len(value) != len(options):
-            raise ValueError(f"{key} takes {len(options)} values, got {value!r}")
-        return tuple(_coerce(key, v, o) for v, o in zip(value, options, strict=True))
-    kind = origin or hint
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    wrong_bool = isinstance(value, bool) and kind is not bool
-    if wrong_bool or not isinstance(value, kind):
-        raise ValueError(f"{key} must be {_WORDS.get(kind, kind.__name__)}, got {value!r}")
-    return value
-
-
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

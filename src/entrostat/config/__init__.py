@@ -1,0 +1,27 @@
+"""The configuration of a training run.
+
+settings.py  the settings as dataclasses, with their defaults and ranges
+reader.py    TOML files and nested tables into them, strictly
+"""
+
+from ..models import NOWHERE as NOWHERE
+from ..models import TINY as TINY
+from ..models import check_model as check_model
+from .reader import from_dict, load, merge
+from .settings import (
+    Analyze,
+    Evaluation,
+    Lora,
+    Numerics,
+    Optim,
+    Prompt,
+    Sampling,
+    Save,
+    Scoring,
+    TrainConfig,
+)
+
+__all__ = [
+    "Analyze", "Evaluation", "Lora", "Numerics", "Optim", "Prompt", "Sampling", "Save", "Scoring",
+    "TrainConfig", "from_dict", "load", "merge",
+]  # fmt: skip
