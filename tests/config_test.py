@@ -57,6 +57,11 @@ def test_open_flags() -> None:
     task = flags("--task", "gym:chain_sum", "--task.max_terms", "3", "--task.word", "abc").task
     assert task == {"name": "gym:chain_sum", "max_terms": 3, "word": "abc"}
     assert flags("--task.k_max", "4").task == {"name": "target_sum", "k_max": 4}
+    host = flags(
+        "--trl.use_vllm", "true", "--verl.trainer.nnodes", "2", data={"trl": {"beta": 0.0}}
+    )
+    assert host.trl == {"beta": 0.0, "use_vllm": True}
+    assert host.verl == {"trainer.nnodes": 2}  # a key of veRL's stays dotted
     rest, found = take_open_flags(["--seed", "1", "--task", "x", "--optim.lr=2"])
     assert (rest, found) == (["--seed", "1", "--optim.lr=2"], [(["task"], "x")])
 
@@ -72,6 +77,7 @@ def test_open_flags() -> None:
         (["--method", "gspo", "--method.repo.high", "1"], "unknown method for a parameter 'repo'"),
         (["--method"], "--method needs a value"),
         (["--method", "--seed"], "--method needs a value"),
+        (["--trl", "vllm"], "--trl sets a key: write --trl.KEY vllm"),
     ],
 )  # fmt: skip
 def test_bad_open_flags(words: list[str], match: str) -> None:
@@ -98,6 +104,8 @@ def test_bad_open_flags(words: list[str], match: str) -> None:
         ({"method": [{"low": 1}]}, "each is a name or a table with a name, got {'low': 1}"),
         ({"task": {"seed": 1}}, "task needs a name"),
         ({"device": "tpu"}, "device must be"),
+        ({"host": "vrel"}, "unknown value of host: 'vrel'. Did you mean 'verl'"),
+        ({"sampling": {"engine": "vllm"}}, "sampling.engine 'vllm' is for the hosts trl and verl"),
         ({"gradient_checkpointing": 1}, "gradient_checkpointing must be true or false, got 1"),
     ],
 )
