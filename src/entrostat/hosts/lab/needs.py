@@ -39,7 +39,7 @@ class Needs:
         optimizer: gradients and AdamW's moments of what is trained, a second model too.
         training: what a micro-batch keeps for its backward pass, and gradients of head and
             embedding on their way.
-        sampling: keys, values and logits of the sequences sampled at once.
+        sampling: keys, values and logits of the sequences sampled at once, copies of the weights.
         analysis: copies that `--analyze` makes; 0 without.
         checkpoint: one checkpoint's file.
         disk: all that the run writes.
@@ -121,6 +121,7 @@ def needs_of(
     copied = reference and not hasattr(policy.model, "disable_adapter")
     models = 2 if second else 1  # that are trained
     half = every // 2 if policy.half is not None else 0
+    laid_out = (half or every) if policy.prepacks else 0
     K = config.sampling.rollouts
     B = config.sampling.prompts * K
     rows = min(config.optim.micro_batch, math.ceil(B / config.optim.minibatches))
@@ -138,7 +139,7 @@ def needs_of(
         weights=every * (2 if copied else 1) + (models - 1) * trained,
         optimizer=3 * trained * models,
         training=fixed,
-        sampling=half + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
+        sampling=half + laid_out + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
         analysis=3 * trained if config.analyze.every else 0,
         checkpoint=checkpoint,
         disk=(max(1, config.save.checkpoints) + 1) * checkpoint + every + dumps * B * new * _DUMPED,
