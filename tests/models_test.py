@@ -350,7 +350,7 @@ def test_an_interrupted_fetch_leaves_nothing(toy: KnownModel, cache: Path, step:
 
 
 def test_what_a_killed_fetch_left_is_cleared(toy: KnownModel, cache: Path) -> None:
-    staging = cache / "models" / ".toy.part"
+    staging = cache / "models" / ".toy.0123456789abcdef.part"
     (staging / "model").mkdir(parents=True)
     (staging / "model" / "config.json").write_text("{}")
     (staging / "toy.gguf").write_bytes(b"half")
@@ -361,7 +361,7 @@ def test_what_a_killed_fetch_left_is_cleared(toy: KnownModel, cache: Path) -> No
 
 
 def test_two_fetches_at_once_do_not_meet(toy: KnownModel, cache: Path) -> None:
-    staging = cache / "models" / ".toy.part"
+    staging = cache / "models" / ".toy.0123456789abcdef.part"
     staging.mkdir(parents=True)
     (staging / "theirs").write_text("")
     other = os.open(staging, os.O_RDONLY)
@@ -372,7 +372,34 @@ def test_two_fetches_at_once_do_not_meet(toy: KnownModel, cache: Path) -> None:
         assert (staging / "theirs").exists()
     finally:
         os.close(other)
-    fetch_model(toy)
+
+    def meet(step: str, done: int, total: int) -> None:
+        with pytest.raises(ValueError, match="another process is fetching"):
+            fetch_model(toy)
+
+    fetch_model(toy, progress=meet)
+    assert left(cache) == [*left(cache / "models" / "toy"), "toy"]
+
+
+def test_a_planted_link_is_neither_written_through_nor_cleared(
+    toy: KnownModel, cache: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "thesis.txt").write_text("mine")
+    (cache / "models").mkdir(parents=True)
+    for name in (".toy.part", ".toy.0123456789abcdef.part"):
+        (cache / "models" / name).symlink_to(victim)
+    seen: set[str] = set()
+
+    def look(step: str, done: int, total: int) -> None:
+        seen.update(path.name for path in (cache / "models").iterdir() if not path.is_symlink())
+
+    for _ in range(2):
+        shutil.rmtree(fetch_model(toy, progress=look))
+    assert len(seen - {"toy"}) == 2  # another name each time
+    assert [path.name for path in victim.iterdir()] == ["thesis.txt"]
+    assert (victim / "thesis.txt").read_text() == "mine"
 
 
 def test_a_place_that_is_taken_is_left_alone(toy: KnownModel, tmp_path: Path) -> None:

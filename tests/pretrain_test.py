@@ -25,6 +25,28 @@ def test_pretraining_is_reproducible_and_learns(tmp_path: Path) -> None:
         pretrain(PretrainConfig(output=str(tmp_path / "a"), steps=1))
 
 
+def test_pretraining_that_ends_early_leaves_nothing_and_touches_no_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "thesis.txt").write_text("mine")
+    (tmp_path / ".a.part").symlink_to(victim)
+    (tmp_path / "a").mkdir()  # an empty place is taken as it is
+    config = PretrainConfig(output=str(tmp_path / "a"), steps=1, batch=2)
+
+    def stop(step: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config, stop)
+    names = [".a.part", "a", "victim"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert not list((tmp_path / "a").iterdir())
+    assert pretrain(config) == tmp_path / "a"
+    assert (tmp_path / "a/model.safetensors").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert (victim / "thesis.txt").read_text() == "mine"
+
+
 def test_the_shipped_policy() -> None:
     policy = load_policy(TrainConfig())
     assert sum(p.numel() for p in policy.trained().values()) == 149_248

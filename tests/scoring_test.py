@@ -1,10 +1,11 @@
-"""Rewards in the lab: what a task's own scorer must give, what scorers of others may do."""
+"""Rewards in the lab: what a scorer must give, and what it costs where it does not."""
 
 from __future__ import annotations
 
 import ast
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterator
 from fractions import Fraction
@@ -54,12 +55,14 @@ class GivesTogether(TargetSum):
         return self.value
 
 
-def rewards(task: Any) -> list[float]:
-    with Scorer(task, Scoring(), print) as scorer:
+def rewards(task: Any, failed: int = 0) -> tuple[list[float], list[str]]:
+    """Rewards of four completions, and what was said."""
+    said: list[str] = []
+    with Scorer(task, Scoring(), said.append) as scorer:
         found = scorer(["a", "b", "c", "d"], [EXAMPLE] * 4, 7)
-        assert scorer.figures() == {}
+        assert scorer.figures() == {"reward/failed": failed}
     assert found.dtype == torch.float32
-    return found.tolist()
+    return found.tolist(), said
 
 
 class Unprintable:
@@ -70,28 +73,65 @@ class Unprintable:
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        ("1", r"the reward is '1'; it must be one finite number"),
-        (b"1", r"the reward is b'1'"),
-        (bytearray(b"1"), r"the reward is bytearray\(b'1'\)"),
-        (3e38, r"the reward is 3e\+38; it must be one finite number of at most 1e\+18"),
-        (-3e38, r"the reward is -3e\+38"),
-        (math.nan, "the reward is nan; it must be one finite number. No update"),
-        (10**400, "the reward is 1000"),
-        ({"reward": 1}, r"the reward is \{'reward': 1\}"),
-        (Unprintable(), "the reward is a Unprintable"),
-        (SystemExit("bye"), r"score raised SystemExit: bye"),
-        (ZeroDivisionError("no such sum"), "score raised ZeroDivisionError: no such sum"),
+        ("1", r"gave no reward \(the reward is '1'; it must be one finite number\)"),
+        (b"1", r"gave no reward \(the reward is b'1'"),
+        (bytearray(b"1"), r".*the reward is bytearray\(b'1'\)"),
+        (3e38, r".*the reward is 3e\+38; it must be one finite number of at most 1e\+18"),
+        (-3e38, r".*the reward is -3e\+38"),
+        (math.nan, r".*the reward is nan; it must be one finite number\)"),
+        (None, ".*the reward is None"),
+        (10**400, ".*the reward is 1000"),
+        ({"reward": 1}, r".*the reward is \{'reward': 1\}"),
+        (Unprintable(), ".*the reward is a Unprintable"),
+        (SystemExit("bye"), r"raised \(SystemExit: bye\)"),
+        (ZeroDivisionError("no such sum"), r"raised \(ZeroDivisionError: no such sum\)"),
     ],
 )
-def test_what_is_no_reward_names_the_rollout(value: Any, match: str) -> None:
-    where = r"iteration 7, rollout 2 \(prompt '23/4:', completion 'c'\): .*"
-    with pytest.raises(RunStopped, match=where + match):
-        rewards(Gives(value))
+def test_what_is_no_reward_costs_its_rollout_and_is_said(value: Any, match: str) -> None:
+    found, said = rewards(Gives(value), failed=1)
+    assert found == [1, 1, 0, 1]
+    where = r"iteration 7, rollout 2 \(prompt '23/4:', completion 'c'\): the scorer of target_sum "
+    (words,) = said
+    assert re.match(where + match, words)
+    assert words.endswith("Such answers score 0; reward/failed counts them")
+    if not isinstance(value, BaseException):
+        assert rewards(GivesTogether([1, value, value, 1]), failed=2)[0] == [1, 0, 0, 1]
+
+
+def test_failures_are_said_once_and_counted_each_time() -> None:
+    said: list[str] = []
+    task = Gives(math.nan)
+    with Scorer(task, Scoring(), said.append) as scorer:
+        for iteration, failed in ((1, 1), (2, 0), (3, 1)):
+            task.calls = 0 if failed else 3
+            scorer(["a", "b", "c", "d"], [EXAMPLE] * 4, iteration)
+            assert scorer.figures() == {"reward/failed": failed}
+    assert len(said) == 1
+    assert said[0].startswith("iteration 1, rollout 2 ")
+
+
+class Fails(TargetSum):
+    def score(self, completion: str, example: es.Example) -> float:
+        raise KeyError("answer")
+
+
+@pytest.mark.parametrize(
+    ("task", "match"),
+    [
+        (Fails(), r"raised \(KeyError: 'answer'\)"),
+        (GivesTogether([math.nan] * 4), "gave no reward"),
+    ],
+)
+def test_a_task_that_fails_at_every_answer_stops_the_run(task: Any, match: str) -> None:
+    with pytest.raises(RunStopped, match=rf"rollout 0 .*target_sum {match}.* at all 4 answers"):
+        rewards(task)
+    with Scorer(Fails(), Scoring(), lambda text: None) as scorer:  # one says nothing of others
+        assert scorer(["a"], [EXAMPLE], 7).tolist() == [0]
 
 
 @pytest.mark.parametrize("value", [0.5, True, np.float32(0.5), torch.tensor([0.5]), Fraction(1, 2)])
 def test_what_is_a_reward(value: Any) -> None:
-    assert rewards(Gives(value)) == [1, 1, float(value), 1]
+    assert rewards(Gives(value)) == ([1, 1, float(value), 1], [])
 
 
 @pytest.mark.parametrize(
@@ -109,8 +149,8 @@ def test_what_is_a_reward(value: Any) -> None:
 def test_rewards_together_are_a_list(value: Any, match: str) -> None:
     with pytest.raises(RunStopped, match=rf"iteration 7: target_sum.score_batch {match}"):
         rewards(GivesTogether(value))
-    assert rewards(GivesTogether([1, 0, 1, 0])) == [1, 0, 1, 0]
-    assert rewards(GivesTogether(torch.tensor([1, 0, 1, 0]))) == [1, 0, 1, 0]
+    assert rewards(GivesTogether([1, 0, 1, 0])) == ([1, 0, 1, 0], [])
+    assert rewards(GivesTogether(torch.tensor([1, 0, 1, 0]))) == ([1, 0, 1, 0], [])
 
 
 class Told(Progress):

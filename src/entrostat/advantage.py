@@ -1,4 +1,4 @@
-"""Group estimators: from outcome rewards [B] to one advantage a rollout [B]. Pure functions.
+"""Group estimators: from outcome rewards [B] to one advantage per rollout [B]. Pure functions.
 
 Formulas and names are those of the papers: GRPO (DeepSeekMath, arXiv 2402.03300), RLOO
 (arXiv 2402.14740), Dr. GRPO (arXiv 2503.20783), REINFORCE++ (arXiv 2501.03262), OPO
@@ -116,7 +116,7 @@ NEED_PAIRS = ("grpo", "rloo", "dr_grpo", "opo")
 
 
 def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """One advantage a rollout, from outcome rewards.
+    """One advantage per rollout, from outcome rewards.
 
     ===================== ===========================================================
     grpo                  (R - mean) / (std + 1e-6) over the group, std unbiased
@@ -168,7 +168,7 @@ def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None
     if name in NEED_PAIRS and bool((groups.size < 2).any()):
         raise ValueError(
             f"advantages: a group of one rollout; '{name}' compares rollouts of one prompt, so "
-            "sample at least 2 a prompt or use 'reinforce_pp'"
+            "sample at least 2 per prompt or use 'reinforce_pp'"
         )
     if len(rewards) < 2:
         return torch.zeros_like(rewards)  # a batch of one has no spread to compare with

@@ -158,7 +158,7 @@ class TokenBatch:
 
 @dataclass
 class Terms:
-    """What the methods decided: numbers a token, none with a gradient.
+    """What the methods decided: numbers per token, none with a gradient.
 
     Fields marked [B, T] may be expanded views. Slice with `terms[rows]` for a micro-batch: `scale`
     and `count` were computed over the whole minibatch, so losses and metrics of slices add up.

@@ -1,4 +1,4 @@
-"""Controllers: move one coefficient, once an iteration, from the entropy they see.
+"""Controllers: move one coefficient, once per iteration, from the entropy they see.
 
 A controller is a frozen dataclass of hyperparameters with two pure functions, `init() -> state` and
 `update(state, entropy) -> state`. The coefficient is `state.value`. The entropy is the masked mean
@@ -96,7 +96,7 @@ def at_limit(values: Sequence[float], limit: float) -> int | None:
     """How often a coefficient was at a limit, of either sign, where it spent its end there.
 
     Args:
-        values: the coefficient, one an iteration.
+        values: the coefficient, one per iteration.
         limit: the end of its range.
 
     Returns:
@@ -167,7 +167,7 @@ class Multiplicative:
 
 @dataclass(frozen=True)
 class Additive:
-    """Plus or minus `delta` an iteration, kept in [low, high] (PAR 3.2 and 7.3).
+    """Plus or minus `delta` per iteration, kept in [low, high] (PAR 3.2 and 7.3).
 
     `rises="below"`: c + delta if entropy < target, else c - delta (adaptive entropy coefficient).
     `rises="above"`: c + delta if entropy > target, else c - delta (positive-advantage weight).

@@ -153,7 +153,7 @@ def from_key(key: int, dtype: np.dtype) -> float | int:
 
 
 def hashes(seed: int, rollout: Array, row: Array, column: Array) -> Array:
-    """[n] uint64, uniform, one a token: SplitMix64's stream of its rollout, at its position.
+    """[n] uint64, uniform, one per token: SplitMix64's stream of its rollout, at its position.
 
     Args:
         seed: of all, at most 64 bits.

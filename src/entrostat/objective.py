@@ -1,9 +1,9 @@
 """The objective: methods chained over one surrogate; the same object in every host.
 
-    prepare (once a rollout batch)  rewards -> advantages [B, T], edited by the methods
-    plan    (every update)          whole minibatch, detached -> Terms, numbers a token
-    loss    (every update)          Terms + (lp, H) with gradient -> scalar; slices add up
-    observe (once an iteration)     the iteration's entropy -> controllers
+    prepare (once per rollout batch)  rewards -> advantages [B, T], edited by the methods
+    plan    (every update)            whole minibatch, detached -> Terms, numbers per token
+    loss    (every update)            Terms + (lp, H) with gradient -> scalar; slices add up
+    observe (once per iteration)      the iteration's entropy -> controllers
 
 Shapes: B sequences, T completion tokens; N = number of tokens at mask 1.
 """
@@ -44,7 +44,7 @@ class Objective:
         names: their names.
         advantage: name of the advantage estimator.
         aggregation: how tokens' losses become one number.
-        states: one state a method (None where it has none).
+        states: one state per method (None where it has none).
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Objective:
 
     @property
     def strictly_on_policy(self) -> bool:
-        """Whether only one update a rollout batch is sound."""
+        """Whether only one update per rollout batch is sound."""
         return any(method.on_policy for method in self.methods)
 
     @property
@@ -97,7 +97,7 @@ class Objective:
         Args:
             host: "lab", "trl" or "verl".
             fields: the `TokenBatch` fields that the host fills.
-            updates: optimizer steps a rollout batch.
+            updates: optimizer steps per rollout batch.
 
         Raises:
             ValueError: names the method, what it needs and what to do.
@@ -118,7 +118,7 @@ class Objective:
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
-        """Refuse several updates a rollout batch where a method is sound with one only.
+        """Refuse several updates per rollout batch where a method is sound with one only.
 
         Raises:
             ValueError: names the method.
@@ -130,7 +130,7 @@ class Objective:
                 if method.on_policy
             ]
             raise ValueError(
-                f"{' and '.join(culprits)}: strictly on-policy, so one update a rollout batch, "
+                f"{' and '.join(culprits)}: strictly on-policy, so one update per rollout batch, "
                 f"not {updates}; later updates would see another policy than the one that "
                 "sampled. Set epochs and minibatches to 1 (--optim.epochs 1 --optim.minibatches 1)"
             )
@@ -173,7 +173,7 @@ class Objective:
 
     @torch.no_grad()
     def prepare(self, batch: TokenBatch) -> TokenBatch:
-        """Once a rollout batch: advantages [B, T], float32 or better, edited by the methods.
+        """Once per rollout batch: advantages [B, T], float32 or better, edited by the methods.
 
         Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
         rollouts become 0, and methods do not see these.
@@ -289,7 +289,7 @@ class Objective:
     def observe(
         self, *, entropy: float, nll: float | None = None, progress: float | None = None
     ) -> None:
-        """Move the controllers, once an iteration, before its updates.
+        """Move the controllers, once per iteration, before its updates.
 
         Args:
             entropy: masked mean of the exact entropy over the full rollout batch, nats.
@@ -431,7 +431,7 @@ def make_objective(
         aggregation: "token_mean", "seq_mean_token_mean" or "seq_mean_token_sum_norm"; overrides the
             recipe's.
         max_length: the constant of "seq_mean_token_sum_norm"; None takes the batch's T.
-        updates: optimizer steps a rollout batch, where known: a strictly on-policy method is then
+        updates: optimizer steps per rollout batch, where known: a strictly on-policy method is then
             refused here rather than by the host.
         **params: the method's parameters, where `method` is one name.
 

@@ -240,7 +240,7 @@ class Whole:
     # ------------------------------------------------------------------ by rollout
 
     def gather(self, *values: Tensor) -> tuple[list[Tensor], Tensor]:
-        """A few numbers a rollout of all rollouts, in the order of their identities.
+        """A few numbers per rollout of all rollouts, in the order of their identities.
 
         Args:
             values: [B] each, of any dtype of at most 64 bits.

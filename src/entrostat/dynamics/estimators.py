@@ -1,7 +1,8 @@
 """Estimates of the entropy change of one update, token by token, up to a common positive factor.
 
-Each takes the policy for a table of independent softmaxes, one a state, and says how the entropy of
-the state moves when the sampled token is reinforced by its advantage. What they leave out differs.
+Each takes the policy for a table of independent softmaxes, one per state, and says how the entropy
+of the state moves when the sampled token is reinforced by its advantage. What they leave out
+differs.
 Shapes: B sequences, T completion tokens.
 """
 
@@ -147,7 +148,7 @@ def estimate(
     if clipped is not None and clipped.shape != batch.mask.shape:
         raise ValueError(
             f"estimate: clipped is {list(clipped.shape)}, the batch {list(batch.mask.shape)}; give "
-            "one value a token"
+            "one value per token"
         )
     with torch.no_grad():
         view = _View(name, batch, low, high, clipped)

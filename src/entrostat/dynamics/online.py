@@ -22,7 +22,7 @@ updates, the first among them, where every ratio is 1 and nothing is clipped. A 
 made of the advantage; weights and clip are not in the flow: it is what the advantages ask for,
 before methods hold it back.
 
-Once an iteration, of the rollouts that are trained on, under the policy that sampled them
+Once per iteration, of the rollouts that are trained on, under the policy that sampled them
 (`of_rollouts`), what no sum of parts can give:
 
     cov/mean, cov/top_0.02 ..      mean of COV's Eq. 8 of all tokens, and of the .02, .2, 2 and 20 %
@@ -31,7 +31,7 @@ Once an iteration, of the rollouts that are trained on, under the policy that sa
                                    the thirds of the prompts by mean reward (COV Fig. 12)
 
 The tables need all rollouts at once: they are asked of `batch.whole`, for some hundred kilobytes a
-rank, once an iteration. No random stream is touched.
+rank, once per iteration. No random stream is touched.
 
 Shapes: B sequences, T completion tokens; N tokens at mask 1. All sums are float64.
 """

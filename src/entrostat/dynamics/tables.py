@@ -128,7 +128,7 @@ def covariance_table(
 
 
 def prompt_covariance(logp: Tensor, advantages: Tensor, mask: Tensor, group: Tensor) -> Tensor:
-    """Covariance a prompt over whole responses (COV Eq. 7): Cov_y(log pi(y)/|y|, pi(y) A(y)).
+    """Covariance per prompt over whole responses (COV Eq. 7): Cov_y(log pi(y)/|y|, pi(y) A(y)).
 
     The bandit view of COV 3.3: the prompt is the state, a response y of |y| tokens the action. With
     x = log pi(y) / |y|, Eq. 7 is the mean over the prompt's responses of (x - mean x)(z - mean z),
@@ -165,7 +165,7 @@ def prompt_covariance(logp: Tensor, advantages: Tensor, mask: Tensor, group: Ten
         if values.shape != mask.shape[:1]:
             raise ValueError(
                 f"prompt_covariance: {name} are {list(values.shape)}, mask is {list(mask.shape)}; "
-                "give one number a response"
+                "give one number per response"
             )
     mask = mask.bool()
     length = mask.sum(-1)

@@ -1,4 +1,4 @@
-"""Scores and diversity of n samples a prompt, calibration, mutual information. Pure functions."""
+"""Scores and diversity of n samples per prompt, calibration, mutual information. Pure functions."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Calibration:
     """Log-probs of right and of wrong responses. Figures of a side without responses are NaN.
 
     Attributes:
-        right: [R] float64, mean log-prob a token of each right response, nats.
+        right: [R] float64, mean log-prob per token of each right response, nats.
         wrong: [W] float64, the same of wrong ones.
         right_mean: mean of `right`.
         wrong_mean: mean of `wrong`.
@@ -250,13 +250,13 @@ def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibratio
     """Log-probs of right responses against those of wrong ones (PAR 5.3, Fig. 2 and 23).
 
     A well calibrated policy gives right responses the higher probability. A response's figure is
-    its mean log-prob a token under the policy that wrote it, so that long responses are not
+    its mean log-prob per token under the policy that wrote it, so that long responses are not
     unlikely for their length alone; every response has the same weight. The paper shows the two
     distributions and gives no number: `gap` is its "probability gap", in log-probs as its figures
     are; `auc` is added here.
 
     Args:
-        logp: [N] mean log-prob a token of each response, nats, at most 0.
+        logp: [N] mean log-prob per token of each response, nats, at most 0.
         score: [N] rewards; a response is right from 1 on, as in `distinct_correct`.
         bins: bins of the figure, from the least to the largest log-prob.
 
@@ -369,7 +369,7 @@ def _numbers(where: str, name: str, values: ArrayLike) -> NDArray[np.float64]:
     if array.ndim != 1 or not array.size:
         raise ValueError(
             f"{where}: {name} must be one list of numbers, got the shape {array.shape}; give one "
-            "number a point"
+            "number per point"
         )
     if not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])

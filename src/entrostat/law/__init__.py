@@ -1,7 +1,7 @@
 """The entropy law R = -a exp(H) + b: fit, intervals, early prediction, coefficients against size.
 
 COV (arXiv 2505.22617) 2.4, Eq. 6: over a run without entropy intervention, validation score R and
-policy entropy H (nats a token) lie on one curve of two coefficients; a is the rate at which the
+policy entropy H (nats per token) lie on one curve of two coefficients; a is the rate at which the
 policy turns entropy into score (dR/dH = -a exp(H)), and b - a is the score at H = 0, the ceiling.
 The law is empirical. `doubts` says in words where a run does not follow it. Two curves that both
 merely drift give a high R^2 too, so that R^2 alone is no proof.

@@ -32,7 +32,7 @@ class LawInterval:
 
 
 def block_length(residuals: Array) -> int:
-    """Steps a block, see `EntropyLaw.interval`."""
+    """Steps per block, see `EntropyLaw.interval`."""
     n, power = len(residuals), float(residuals @ residuals)
     r = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
     r = min(max(r, 0.0), 0.95)

@@ -129,7 +129,7 @@ def p_words(p: float) -> str:
 
 
 def runs_test(values: Array) -> tuple[int, float, float] | None:
-    """Runs about the median: found, expected, one-sided p of so few; None below 10 values a side.
+    """Runs about the median: found, expected, one-sided p of so few; None below 10 values per side.
 
     Wald & Wolfowitz (1940), normal approximation; values at the median are left out.
     """

@@ -83,7 +83,7 @@ def predict_early(
     alone foretell is the ceiling.
 
     Args:
-        entropy: [n] nats a token, in the order of training.
+        entropy: [n] nats per token, in the order of training.
         score: [n] at the same policies.
         share: share of the n steps to fit, in (0, 1), rounded up to whole steps (`early_steps`);
             the paper's is 0.15, 36 of its 236 steps.

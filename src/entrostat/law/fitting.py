@@ -26,7 +26,7 @@ class EntropyLaw:
             quantity, and the one that COV reports.
         r2: 1 - squared residuals / squared deviations of the score from its mean; NaN where the
             score never moved.
-        entropy: [n] float64, nats a token, what was fitted.
+        entropy: [n] float64, nats per token, what was fitted.
         score: [n] float64, what was fitted.
     """
 
@@ -43,7 +43,7 @@ class EntropyLaw:
     @overload
     def predict(self, entropy: ArrayLike) -> Array: ...
     def predict(self, entropy: Any) -> Any:
-        """Score at an entropy: a number gives a float, [..] nats a token gives [..] float64."""
+        """Score at an entropy: a number gives a float, [..] nats per token gives [..] float64."""
         score = -self.a * np.exp(np.asarray(entropy, dtype=np.float64)) + self.b
         return float(score) if score.ndim == 0 else score
 
@@ -75,7 +75,7 @@ class EntropyLaw:
         Args:
             level: in (0, 1).
             samples: bootstrap samples, at least 100.
-            block: steps a block, 1 to n; None takes the above.
+            block: steps per block, 1 to n; None takes the above.
             seed: of the draws; equal seeds give equal intervals.
 
         Raises:
@@ -120,7 +120,7 @@ def fit(entropy: ArrayLike, score: ArrayLike) -> EntropyLaw:
     """Fit R = -a exp(H) + b by linear least squares in exp(H) (COV 2.4, Eq. 6).
 
     Args:
-        entropy: [n] H, nats a token, in the order of training.
+        entropy: [n] H, nats per token, in the order of training.
         score: [n] R at the same policies; any unit, usually a share of right answers.
 
     Returns:
@@ -128,8 +128,8 @@ def fit(entropy: ArrayLike, score: ArrayLike) -> EntropyLaw:
 
     Raises:
         LawError: a ValueError; not two lists of equal length with 3 steps or more, a value that
-            is not finite, an entropy that cannot be nats a token (below 0 or above 20), an entropy
-            that never moves.
+            is not finite, an entropy that cannot be nats per token (below 0 or above 20), an
+            entropy that never moves.
 
     Example:
         >>> from math import log

@@ -45,7 +45,7 @@ class Pairs:
     """n pairs (H, R) of the same policies, in the order of training.
 
     Attributes:
-        entropy: [n] H, nats a token.
+        entropy: [n] H, nats per token.
         score: [n] R.
         entropy_key: metric, or SPLIT/entropy of the evaluations.
         score_key: metric, or SPLIT/FIGURE of the evaluations.

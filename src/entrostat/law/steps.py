@@ -63,7 +63,7 @@ def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Arr
             place = int(np.flatnonzero(bad)[0])
             raise LawError(
                 where,
-                f"entropy[{place}] is {h[place]:g}, {what}; give nats a token, not a sum over "
+                f"entropy[{place}] is {h[place]:g}, {what}; give nats per token, not a sum over "
                 "tokens and not a log-prob",
                 f"an entropy of {h[place]:g} is {what}, which no entropy per token in nats can be",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,6 +64,26 @@ def atomic(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A temporary directory beside `path`, which must not be there or be empty; then as `atomic`.
+
+    Raises:
+        OSError: the disk is full or refuses, or something is in the place by now.
+    """
+    make_directory(path.parent)
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    part.mkdir()
+    try:
+        yield part
+        for written in (*part.rglob("*"), part):
+            sync(written)
+        os.replace(part, path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def make_directory(path: Path) -> None:

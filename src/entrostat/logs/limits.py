@@ -23,7 +23,7 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
     """A sentence for each controller that was at its limit in most of the run's second half.
 
     Args:
-        metrics: one object an iteration, as in metrics.jsonl.
+        metrics: one object per iteration, as in metrics.jsonl.
         methods: tables of `name` and all parameters, as in objective.json.
     """
     tables = [table for table in methods if isinstance(table, Mapping)]

@@ -1,4 +1,4 @@
-"""A log of one JSON object a line."""
+"""A log of one JSON object per line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mark:
 
 
 class JsonLines:
-    """A file of one JSON object a line, each flushed as it is written."""
+    """A file of one JSON object per line, each flushed as it is written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -48,8 +48,8 @@ class Run:
         config: settings as nested tables; empty where there is no readable config.toml.
         config_text: config.toml as written.
         environment_text: environment.json as written.
-        metrics: one object an iteration, at least one.
-        evaluation: one object an evaluation and split.
+        metrics: one object per iteration, at least one.
+        evaluation: one object per evaluation and split.
         notes: sentences on what is missing or cut short, and on controllers at their limit.
         analysis: one object an analysed iteration (`train --analyze`).
         dumps: iteration -> a function that reads its rollouts, and raises ValueError where they
@@ -57,7 +57,7 @@ class Run:
         source: the trainer that wrote it.
         entropy_is: a sentence that says which entropy was logged, or that it cannot be known.
         problems: what could not be read.
-        answers: one object an evaluation, split and prompt: the right answers, with their counts.
+        answers: one object per evaluation, split and prompt: the right answers, with their counts.
     """
 
     path: Path

@@ -18,7 +18,7 @@ from .surrogates import Gspo, check_bounds, clip_bounds
 class Adapo(Method):
     """ADAPO: PPO's clip whose upper bound opens while entropy is below its target.
 
-    -min(r A, clip(r, 1 - low, 1 + high) A); once an iteration high is multiplied by `factor` where
+    -min(r A, clip(r, 1 - low, 1 + high) A); once per iteration high is multiplied by `factor` where
     entropy < target and divided by it where entropy > target, kept in [high_min, high_max]. It is
     a surrogate: it takes the place of `ppo`, or of `gspo` where both are listed.
 
@@ -27,7 +27,7 @@ class Adapo(Method):
         high: upper bound at first.
         high_min, high_max: its range.
         factor: what it is multiplied or divided by.
-        target: entropy to hold, nats a token; None takes that of the first iteration.
+        target: entropy to hold, nats per token; None takes that of the first iteration.
         ratio: "token" (PPO's) or "sequence" (GSPO's).
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the

@@ -32,7 +32,7 @@ class Method:
         instead: a sentence on why and what to do where it cannot; ends an error message.
         base: the recipe or surrogate that a bare intervention sits on, with its advantage estimator
             and aggregation: the fair baseline, which differs in the intervention alone.
-        on_policy: sound with one update a rollout batch only.
+        on_policy: sound with one update per rollout batch only.
         replaces_advantages: computes advantages anew, so edits before it would be lost.
         reads_current: its `plan` reads the current policy's logp or entropy, so that a host has to
             have them for the whole minibatch first.
@@ -91,11 +91,11 @@ class Method:
         return state
 
     def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Once a rollout batch, before the advantage estimator: edit the rewards [B]."""
+        """Once per rollout batch, before the advantage estimator: edit the rewards [B]."""
         return batch
 
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Once a rollout batch: edit the per-token advantages [B, T]."""
+        """Once per rollout batch: edit the per-token advantages [B, T]."""
         return batch
 
     def plan(

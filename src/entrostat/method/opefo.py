@@ -38,9 +38,9 @@ class Opefo(Method):
     dH_t = -A (1 - p)^2 (lp + H); P+ and N- are the sums of its positive values and of its negative
     magnitudes over the minibatch. lam = (N- - P+)/(N- + P+); tokens with dH > 0 are weighted
     1 + lam, those with dH < 0 by 1 - lam, so that the weighted flow is zero (OPEFO Eqs. 6 to 9).
-    Strictly on-policy: one update a rollout batch; pass --optim.epochs 1 --optim.minibatches 1.
-    Logged, as of every run: `flow/increase` and `flow/decrease`, P+ and N- a token before they are
-    weighted, and the lam that balances them as `flow/balance`.
+    Strictly on-policy: one update per rollout batch; pass --optim.epochs 1 --optim.minibatches 1.
+    Logged, as of every run: `flow/increase` and `flow/decrease`, P+ and N- per token before they
+    are weighted, and the lam that balances them as `flow/balance`.
 
     Parameters:
         mode: "adaptive"; the paper's ablations (Table 2) are "static" (a fixed lam), "plus_only"

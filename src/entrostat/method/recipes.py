@@ -1,6 +1,6 @@
 """Named algorithms: an advantage estimator, methods and an aggregation, as their papers run them.
 
-A name is the algorithm of its paper. REPO prints 1/|tau| a sequence for its PPO family and a mean
+A name is the algorithm of its paper. REPO prints 1/|tau| per sequence for its PPO family and a mean
 over sequences for GSPO, as GRPO's and GSPO's own papers do: `seq_mean_token_mean`. COV, OPEFO,
 STEER and PAR average over all tokens: `token_mean`. What the user says wins.
 """

@@ -87,7 +87,7 @@ class EntropyBonus(Method):
 class AdaptiveEntropy(Method):
     """Adaptive entropy coefficient: a bonus that is there only while entropy is at most the target.
 
-    Once an iteration c <- clip(c + delta if entropy < target else c - delta, coef_min, coef_max);
+    Once per iteration c <- clip(c + delta if entropy < target else c - delta, coef_min, coef_max);
     then loss - c * (masked mean of H), applied only in iterations with entropy <= target
     (Skywork-OR1, arXiv 2505.22312; PAR 3.2).
 

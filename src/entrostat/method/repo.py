@@ -103,7 +103,7 @@ class _Repo(Method):
 class RepoR(_Repo):
     """REPO-R: right but rare tokens gain advantage, right and common ones lose it.
 
-    A <- A - zeta max(A, 0) L once a rollout batch, L the centred log-prob (REPO 3). zeta follows
+    A <- A - zeta max(A, 0) L once per rollout batch, L the centred log-prob (REPO 3). zeta follows
     the doubling controller: x2 while the iteration's entropy is below `target`, /2 while above,
     kept in [zeta_min, zeta_max]. `bidirectional` lets zeta change sign, which lowers entropy where
     it is above the target (REPO App. B). zeta then pushes the right way while it is + below the
@@ -160,7 +160,7 @@ class RepoR(_Repo):
 class RepoD(_Repo):
     """REPO-D: takes away from the advantages what correlates with the log-prob.
 
-    A <- A - beta L once a rollout batch, beta = -zeta dH, dH = -(masked mean of A L p0), the
+    A <- A - beta L once per rollout batch, beta = -zeta dH, dH = -(masked mean of A L p0), the
     entropy change that Cor. 1 estimates (REPO 3): beta > 0 while entropy is about to fall. zeta
     follows the doubling controller: x2 while the iteration's entropy is below `target`, /2 while
     above, kept in [zeta_min, zeta_max].

@@ -1,4 +1,4 @@
-"""Earlier methods that shape rewards or advantages once a rollout batch (STEER Tab. 6).
+"""Earlier methods that shape rewards or advantages once per rollout batch (STEER Tab. 6).
 
 Shapes: B rollouts, T completion tokens at most; a group is the rollouts of one prompt.
 """
@@ -103,7 +103,7 @@ class EntropyAdv(Method):
 
 @dataclass(frozen=True)
 class Gtpo(Method):
-    """GTPO: uncertain tokens of rewarded rollouts earn more; advantages a token, by group.
+    """GTPO: uncertain tokens of rewarded rollouts earn more; advantages per token, by group.
 
     For R > 0 the token's reward is R + alpha H0_t / (mean of H0 at position t over the group's
     rewarded rollouts still running at t), else R; the advantage is (token reward - mean)/(std +

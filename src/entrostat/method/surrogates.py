@@ -25,10 +25,10 @@ def check_bounds(name: str, low: float | None, high: float | None) -> None:
 
 @dataclass(frozen=True)
 class Reinforce(Method):
-    """REINFORCE: the plain policy gradient, one update a rollout batch.
+    """REINFORCE: the plain policy gradient, one update per rollout batch.
 
-    Loss -A lp, Williams (1992). No ratio is used, so with several updates a rollout batch the later
-    ones would be off-policy without correction; hosts refuse that. Pass --optim.epochs 1
+    Loss -A lp, Williams (1992). No ratio is used, so with several updates per rollout batch the
+    later ones would be off-policy without correction; hosts refuse that. Pass --optim.epochs 1
     --optim.minibatches 1.
     """
 
@@ -46,7 +46,7 @@ class Reinforce(Method):
 
 @dataclass(frozen=True)
 class Ppo(Method):
-    """PPO: a ratio a token, clipped.
+    """PPO: a ratio per token, clipped.
 
     -min(r A, clip(r, 1 - low, 1 + high) A), r = exp(lp - lp0); Schulman et al. (arXiv 1707.06347).
     With `dual` = c > 1 and A < 0 the loss is also capped at -c A (dual clip, arXiv 1912.09729).
@@ -75,7 +75,7 @@ class Ppo(Method):
 
 @dataclass(frozen=True)
 class Gspo(Method):
-    """GSPO: one ratio a sequence, clipped as PPO's.
+    """GSPO: one ratio per sequence, clipped as PPO's.
 
     s = exp(masked mean of lp - lp0), Zheng et al. (arXiv 2507.18071). Per-token advantages stay
     usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. Alone it is

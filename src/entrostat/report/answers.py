@@ -38,11 +38,11 @@ class Answers:
     """A section of a page.
 
     Attributes:
-        samples: answers a prompt.
+        samples: answers per prompt.
         example: a prompt's label and its last line.
-        images: a figure a column.
+        images: a figure per column.
         titles: the columns' titles.
-        table: the label of each prompt listed, and a bar a column.
+        table: the label of each prompt listed, and a bar per column.
         notes: sentences on what is not shown.
     """
 
@@ -171,11 +171,11 @@ def _image(column: Column, shown: Sequence[Key], shared: Sequence[Key]) -> Image
         f"right ones (mean of {len(every)} prompts)."
     )
     bars = [column.bars[key] for key in shown]
-    return Image(column.title, caption, describe(column.title, bars), draw_bars(bars, column.color))
+    return Image(column.title, caption, alt_text(column.title, bars), draw_bars(bars, column.color))
 
 
-def describe(title: str, bars: Sequence[Bar]) -> str:
-    """A figure in words, for its alt text."""
+def alt_text(title: str, bars: Sequence[Bar]) -> str:
+    """A figure in words."""
     parts = [
         f"{bar.label}: {bar.distinct} different right of {bar.k}"
         + (f", most often {bar.right[0][0]} ({bar.right[0][1]})" if bar.right else "")

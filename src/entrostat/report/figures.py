@@ -167,8 +167,8 @@ class Image:
     part: str = ""
 
 
-def describe(panel: Panel) -> str:
-    """The figure in words, for its alt text."""
+def alt_text(panel: Panel) -> str:
+    """The figure in words."""
     parts = []
     for bars in panel.bars:
         pairs = zip(bars.names, bars.values, strict=True)
@@ -221,7 +221,7 @@ def draw(panel: Panel) -> Image:
                 text.set_text(words)
         src = address(figure)
     caption = " ".join(filter(None, (panel.caption, AXES[panel.scale])))
-    return Image(panel.title, caption, describe(panel), src, panel.part)
+    return Image(panel.title, caption, alt_text(panel), src, panel.part)
 
 
 @contextmanager

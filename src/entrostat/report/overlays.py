@@ -1,4 +1,4 @@
-"""Figures that lay several runs over each other: a line a run, a band where seeds differ."""
+"""Figures that lay several runs over each other: a line per run, a band where seeds differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .seeds import Entry
 
 
 def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
-    """Entropy, reward and coefficients of several runs: a line a run, a band where seeds differ."""
+    """Entropy, reward, coefficients of several runs: a line per run, a band where seeds differ."""
     shown = [([runs[i] for i in entry.members], entry) for entry in entries]
     bands = any(entry.is_band for entry in entries)
     said = (
@@ -59,7 +59,7 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
         panels.append(
             Panel(
                 f"Coefficient {key.removeprefix('control/')}",
-                "What the controller sets, once an iteration, from the entropy it sees."
+                "What the controller sets, once per iteration, from the entropy it sees."
                 + (said if in_bands else ""),
                 key.removeprefix("control/"),
                 curves,
@@ -102,7 +102,7 @@ def _entry(
 
 
 def _targets(shown: Sequence[tuple[Sequence[Run], Entry]]) -> list[Curve]:
-    """The controllers' targets: one line where all of them hold the same, else one an entry."""
+    """The controllers' targets: one line where all of them hold the same, else one per entry."""
     looks = {"dash": "--", "width": 1.1}
     curves = [
         curve

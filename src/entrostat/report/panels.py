@@ -80,7 +80,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
     for key in run.coefficients:
         yield _one(
             run, key, f"Coefficient {key.removeprefix('control/')}",
-            "What the controller sets, once an iteration, from the entropy it sees.",
+            "What the controller sets, once per iteration, from the entropy it sees.",
             key.removeprefix("control/"), PURPLE, fit=True,
         )  # fmt: skip
     yield _imported_scores(run)
@@ -199,6 +199,12 @@ def _rollouts(run: Run) -> Iterator[Panel]:
         "Completions that reached the length limit before they ended.", "share of completions",
         low=0,
     )  # fmt: skip
+    if any(drawable(run, "reward/failed")[1]):
+        yield _one(
+            run, "reward/failed", "Answers that could not be scored",
+            "The scorer raised at them, gave no number, took too long or too much memory: they "
+            "score 0.", "answers", low=0,
+        )  # fmt: skip
 
 
 def _prime(run: Run) -> Iterator[Panel]:

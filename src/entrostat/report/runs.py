@@ -26,12 +26,12 @@ class Row:
         entropy_kept: after / before, percent.
         target: the entropy that a controller holds, nats per token.
         split: the evaluation split that the next seven fields are of, the first one logged.
-        k: samples a prompt.
+        k: samples per prompt.
         avg_before: avg@k before training (iteration 0), 0 to 1.
         avg_after: avg@k at the last evaluation of a later iteration.
         pass_before: pass@k before training, 0 to 1.
         pass_after: pass@k at the last evaluation.
-        distinct_before: distinct right answers a prompt among k samples, before training.
+        distinct_before: distinct right answers per prompt among k samples, before training.
         distinct_after: the same at the last evaluation.
         evaluated: iteration of the last evaluation.
         reward_first: mean reward of the first iteration.

@@ -1,7 +1,7 @@
 """Token statistics from hidden states and the head's weight, without ever holding [N, V] logits.
 
 Logits exist one tile of R tokens x C columns of the vocabulary at a time. The forward pass folds
-each tile into a few sums a token (`sums`); the backward pass computes each tile again, turns it
+each tile into a few sums per token (`sums`); the backward pass computes each tile again, turns it
 into its gradient in place and multiplies that into the gradients of hidden states and weight. Tiles
 are float32 (float64 for float64 inputs), what adds up over them float64, gradients of hidden states
 and of weights the tiles' dtype until they are complete.

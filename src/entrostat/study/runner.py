@@ -153,7 +153,7 @@ def _last_line(log: Path) -> str:
 
 
 class _Bars:
-    """A bar a run on a terminal; elsewhere a line now and then."""
+    """A bar per run on a terminal; elsewhere a line now and then."""
 
     def __init__(self, study: Study, paths: dict[str, Path]) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

@@ -37,7 +37,7 @@ class Task(Protocol):
     - `canonical(completion) -> str`, the form in which right answers are counted as the same
       (lower case, say);
     - `remote(completion, example) -> Call | None`, what `score` does as a call for a worker process
-      (`entrostat.workers`), for a scorer that may hang or raise: then such an answer scores 0, is
+      (`entrostat.workers`), for a scorer that may hang or crash: then such an answer scores 0, is
       counted, and the run goes on. None: `score` is called here. `remote_setup() -> Call`, made
       once before the first.
 
@@ -62,5 +62,8 @@ class Task(Protocol):
         ...
 
     def score(self, completion: str, example: Example) -> float:
-        """The outcome reward of one completion (eos and padding removed). It parses, never runs."""
+        """The outcome reward of one completion (eos and padding removed). It parses, never runs.
+
+        An answer that it raises at, or gives no finite number for, scores 0 and is counted.
+        """
         ...

@@ -101,7 +101,7 @@ _SCORERS: dict[str, _Scorer] = {}  # of this process: a worker knows those of it
 
 
 def prepare(name: str, params: dict[str, Any]) -> None:
-    """Make a data set for its scorer, once a process."""
+    """Make a data set for its scorer, once per process."""
     _SCORERS[f"{name} {params!r}"] = _Scorer.of(name, _make(name, params, 0))
 
 

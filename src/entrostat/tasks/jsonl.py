@@ -16,7 +16,7 @@ from .rows import read_pairs
 
 
 class JsonlTask:
-    """A file with one object a line, {"prompt": ..., "answer": ...} in UTF-8; or a Parquet file.
+    """A file with one object per line, {"prompt": ..., "answer": ...} in UTF-8; or a Parquet file.
 
     Args:
         path: the file.

@@ -20,7 +20,7 @@ def read_pairs(
     """(where, prompt, answer) of each row of a file.
 
     Args:
-        path: `*.jsonl` or `*.json`, one object a line in UTF-8; or `*.parquet`.
+        path: `*.jsonl` or `*.json`, one object per line in UTF-8; or `*.parquet`.
         fields: the file's names for `prompt` and `answer`, where they are others; a dot goes into
             a table within a row (`reward_model.ground_truth`).
 

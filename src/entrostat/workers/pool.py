@@ -64,7 +64,7 @@ class Pool:
     Args:
         prepare: calls made once before any worker starts: what they import and cache is there in
             every worker.
-        workers: processes at most; None takes one a processor, at most 16.
+        workers: processes at most; None takes one per processor, at most 16.
         memory: bytes that a worker may take beyond what it starts with; a call that takes more
             dies. Linux only.
         patience: seconds that preparing may take.

@@ -6,9 +6,7 @@ Wrong demonstrations leave it something to learn by reinforcement, and an entrop
 from __future__ import annotations
 
 import math
-import os
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...logs.files import atomic_directory
 from ...tasks.target_sum import TargetSum, demonstration
 
 VOCABULARY = ("<pad>", "<eos>", *"0123456789", "+", "/", ":")
@@ -31,7 +30,7 @@ class PretrainConfig:
     steps: int = 1500
     """Updates."""
     batch: int = 256
-    """Demonstrations an update."""
+    """Demonstrations per update."""
     lr: float = 2e-3
     """AdamW's learning rate, after `warmup` steps, falling as a cosine to 0."""
     warmup: int = 50
@@ -63,21 +62,31 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
 
     Args:
         config: how.
-        on_step: called with (step, loss in nats a token).
+        on_step: called with (step, loss in nats per token).
 
     Raises:
         ValueError: the output directory is not empty.
         OSError: it cannot be written.
     """
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
     config.validate()
     path = Path(config.output)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"output {str(path)!r} is not empty; choose another --output")
-    part = path.with_name(f".{path.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)  # a place that refuses to be written shows now, not in four minutes
+    with atomic_directory(path) as part:  # what refuses to be written does so now
+        model, loss = _trained(config, on_step)
+        model.save_pretrained(part)
+        tokenizer().save_pretrained(part)
+        size = sum(p.numel() for p in model.parameters())
+        (part / "README.md").write_text(_card(config, size, loss), encoding="utf-8")
+    return path
+
+
+def _trained(
+    config: PretrainConfig, on_step: Callable[[int, float], None] | None
+) -> tuple[Any, float]:
+    """The model, and its loss on the last batch in nats per token."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     model: Any = Qwen2ForCausalLM(
@@ -120,18 +129,11 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
         loss = error.item()
         if on_step is not None:
             on_step(step, loss)
-    model.save_pretrained(part)
-    tokenizer().save_pretrained(part)
-    size = sum(p.numel() for p in model.parameters())
-    (part / "README.md").write_text(_card(config, size, loss), encoding="utf-8")
-    if path.exists():
-        path.rmdir()
-    os.replace(part, path)
-    return path
+    return model, loss
 
 
 def tokenizer() -> Any:
-    """One token a character of the task, no merges."""
+    """One token per character of the task, no merges."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -157,7 +159,7 @@ pipeline_tag: text-generation
 # entrostat tiny policy
 
 A Qwen2 architecture with {parameters:,} parameters (hidden {config.hidden}, {config.layers} layers,
-4 heads, 2 key-value heads, tied embeddings) and one token a character, for the task `target_sum`:
+4 heads, 2 key-value heads, tied embeddings) and one token per character, for the task `target_sum`:
 `23/4:` asks for four digits 1-9 joined by `+` whose sum is 23.
 
 It exists to show what reinforcement learning does to a policy's entropy within a minute on one CPU
@@ -171,5 +173,5 @@ answer only, AdamW with betas (.9, .95), gradient norm at most 1. No data from a
 
 {settings}
 
-Loss on the last batch: {loss:.3f} nats a token.
+Loss on the last batch: {loss:.3f} nats per token.
 """

@@ -1,23 +1,26 @@
 """Rewards from a task, every one checked to be a number.
 
-A task's own `score` runs here and must be right: what it raises, or gives that is no number, stops
-the run. Scorers of others (`Task.remote`) meet answers that nobody wrote them for: they run in
-worker processes under a time limit, and an answer that they fail at scores 0 and is counted.
+A scorer meets answers that nobody wrote it for: one that it raises at, or gives no number for,
+scores 0 and is counted, and the run goes on. A task's own `score` runs here; if it fails at every
+answer of an iteration it has a bug, and the run stops. Scorers of others (`Task.remote`) run in
+worker processes, where an answer that they hang at or die of costs no more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ...config import Scoring
 from ...errors import RunStopped, in_one_line
 from ...tasks import Example, Task
 from ...tasks.graders import as_reward
 from ...workers import Call, Outcome, Pool
+
+if TYPE_CHECKING:  # veRL's environment, where this runs as well, need not have tyro
+    from ...config import Scoring
 
 _NO_LIST = (Mapping, Set, str, bytes, bytearray)  # their elements are keys, characters, in no order
 
@@ -29,6 +32,10 @@ class Scorer:
         task: whose verifier it is.
         settings: of worker processes.
         tell: told of the first answer that a scorer fails at.
+
+    Attributes:
+        failed: answers of the last call that had no reward.
+        failures: their places.
     """
 
     def __init__(self, task: Task, settings: Scoring, tell: Callable[[str], None]) -> None:
@@ -36,7 +43,8 @@ class Scorer:
         self._remote = getattr(task, "remote", None)
         self._pool: Pool | None = None
         self._told = False
-        self.failed: int | None = None
+        self.failed = 0
+        self.failures: list[int] = []
 
     def __enter__(self) -> Scorer:
         return self
@@ -48,73 +56,77 @@ class Scorer:
     def __call__(
         self, completions: Sequence[str], examples: Sequence[Example], iteration: int
     ) -> Tensor:
-        """Rewards [B] float32 of completions, each with its example.
+        """Rewards [B] float32 of completions, each with its example; 0 where its scorer failed.
 
         Raises:
-            RunStopped: the task raised, or gave something else; the message names the rollout.
+            RunStopped: a task's own scorer failed at every completion of several, or `score_batch`
+                at all of them together; the message names the first rollout.
         """
         pairs = list(zip(completions, examples, strict=True))
         calls = [self._remote(*pair) for pair in pairs] if self._remote is not None else [None]
-        if None not in calls:
-            return torch.tensor(self._in_workers(calls, pairs, iteration))
-        batched = getattr(self._task, "score_batch", None)
-        given = _together(self._task, batched, pairs, iteration) if batched is not None else None
-        rewards = []
-        for place, (completion, example) in enumerate(pairs):
-            try:
-                value = self._task.score(completion, example) if given is None else given[place]
-            except (Exception, SystemExit) as error:
-                raise RunStopped(
-                    f"{_rollout(iteration, place, completion, example)}: {self._task.name}.score "
-                    f"raised {in_one_line(error)}"
-                ) from error
-            try:
-                rewards.append(as_reward(value))
-            except ValueError as error:
-                raise RunStopped(
-                    f"{_rollout(iteration, place, completion, example)}: {error}. No update was "
-                    "made"
-                ) from None
-        return torch.tensor(rewards)
+        remote = None not in calls
+        outcomes = self._in_workers(calls, iteration) if remote else self._here(pairs, iteration)
+        judged = [_judged(outcome) for outcome in outcomes]
+        failures = [place for place, (_, failure) in enumerate(judged) if failure]
+        self.failed, self.failures = len(failures), failures
+        if failures:
+            first = failures[0]
+            words = (
+                f"{_rollout(iteration, first, *pairs[first])}: the scorer of {self._task.name} "
+                f"{judged[first][1]}"
+            )
+            self._tell_or_stop(words, len(pairs), remote)
+        return torch.tensor([reward for reward, _ in judged])
 
     def figures(self) -> dict[str, float]:
-        """`reward/failed`: answers of the last call that the scorer failed at, if it can."""
-        return {} if self.failed is None else {"reward/failed": self.failed}
+        """`reward/failed`: answers of the last call that had no reward."""
+        return {"reward/failed": self.failed}
 
-    def _in_workers(
-        self, calls: list[Call], pairs: list[tuple[str, Example]], iteration: int
-    ) -> list[float]:
+    def _tell_or_stop(self, words: str, answers: int, remote: bool) -> None:
+        """Tell of the first failure of the run; stop where the task's own scorer fails always."""
+        if not remote and 1 < answers == self.failed:
+            raise RunStopped(
+                f"{words}, and failed at all {answers} answers: a bug of the task? Have `score` "
+                "give 0 for an answer that it cannot read. No update was made"
+            )
+        if not self._told:
+            self._told = True
+            self._tell(f"{words}. Such answers score 0; reward/failed counts them")
+
+    def _here(self, pairs: list[tuple[str, Example]], iteration: int) -> list[Outcome]:
+        batched = getattr(self._task, "score_batch", None)
+        if batched is not None:
+            return [Outcome(value) for value in _together(self._task, batched, pairs, iteration)]
+        return [_tried(self._task.score, *pair) for pair in pairs]
+
+    def _in_workers(self, calls: list[Call], iteration: int) -> list[Outcome]:
         settings = self._settings
         if self._pool is None:
             setup = getattr(self._task, "remote_setup", None)
             prepare = () if setup is None else (setup(),)
             self._pool = Pool(prepare, settings.workers or None, settings.memory << 20)
         try:
-            outcomes = self._pool.map(calls, settings.timeout)
+            return self._pool.map(calls, settings.timeout)
         except (ValueError, RuntimeError) as error:
             raise RunStopped(f"iteration {iteration}: {self._task.name}: {error}") from error
-        found = [_checked(outcome) for outcome in outcomes]
-        failures = [place for place, outcome in enumerate(found) if outcome.failure is not None]
-        self.failed = len(failures)
-        if failures and not self._told:
-            self._told = True
-            place = failures[0]
-            self._tell(
-                f"{_rollout(iteration, place, *pairs[place])}: the scorer of {self._task.name} "
-                f"{found[place].failure} ({found[place].detail}). Such answers score 0; "
-                "reward/failed counts them"
-            )
-        return [0.0 if outcome.failure is not None else outcome.value for outcome in found]
 
 
-def _checked(outcome: Outcome) -> Outcome:
-    """An outcome whose value, if it has one, is a reward."""
-    if outcome.failure is not None:
-        return outcome
+def _tried(score: Callable[..., Any], completion: str, example: Example) -> Outcome:
+    """What a scorer does in this process: only Ctrl-C gets through."""
     try:
-        return Outcome(as_reward(outcome.value))
+        return Outcome(score(completion, example))
+    except (Exception, SystemExit) as error:
+        return Outcome(None, "raised", in_one_line(error))
+
+
+def _judged(outcome: Outcome) -> tuple[float, str]:
+    """An answer's reward, and in words why it has none; "" where it has one."""
+    if outcome.failure is not None:
+        return 0.0, f"{outcome.failure} ({outcome.detail})"
+    try:
+        return as_reward(outcome.value), ""
     except ValueError as error:
-        return Outcome(None, "raised", str(error))
+        return 0.0, f"gave no reward ({error})"
 
 
 def _together(
@@ -129,7 +141,7 @@ def _together(
         raise RunStopped(f"{who} raised {in_one_line(error)}") from error
     if listed is None:
         raise RunStopped(
-            f"{who} gave a {type(given).__name__}; it must give a list of numbers, one a rollout"
+            f"{who} gave a {type(given).__name__}; it must give a list of numbers, one per rollout"
         )
     if len(listed) != len(pairs):
         raise RunStopped(

@@ -1,13 +1,13 @@
 """prime-rl: the trainer's token export, and the annotations that took its place.
 
-Three layouts of one JSON object a sequence, all from PrimeIntellect-ai/prime-rl:
+Three layouts of one JSON object per sequence, all from PrimeIntellect-ai/prime-rl:
 
 - token export, first form (pull requests 2592 and 2596, `trainer/rl/token_export.py`,
   schema_version 1): `token_exports/step_N/rank_R.jsonl` with `training_mode` and aligned lists
   `token_ids`, `loss_mask`, `advantages`, `rewards`, `inference_logprobs`, `trainer_logprobs`,
   `entropy`, `mismatch_kl`, `is_masked`, ...
 - token export, later form (pull request 2641 and after, schema_version 1 too): the same lists with
-  null where unknown, `export_step`, `run_id`, and `losses`, one object a token.
+  null where unknown, `export_step`, `run_id`, and `losses`, one object per token.
 - annotations (`trainer/rl/trace_annotations.py`, later `annotations.py`, version 1):
   {"trace_id", "info": {"train": {"trained_at_step"}}, "branches": [{"index", "trainer_logprobs",
   "entropies"}]} in `traces/step_N/train/annotations/trainer.jsonl`: no token ids, no rewards.
@@ -116,13 +116,13 @@ def _fault(record: Mapping[str, Any]) -> str:
         return f"step {short(step)} is not a whole number from 0"
     if token_ids(record.get("token_ids")) is None:
         return "token_ids are not all ids"
-    return "loss_mask is not one true or false a token, or nothing was trained"
+    return "loss_mask is not one true or false per token, or nothing was trained"
 
 
 def _sequence(
     record: Mapping[str, Any],
 ) -> tuple[int, Rollout, dict[str, list[float | None]]] | None:
-    """Step, trained tokens of a sequence, further values a token; None if it cannot be read."""
+    """Step, trained tokens of a sequence, further values per token; None if it cannot be read."""
     step = step_of(record.get("export_step"))
     step = step_of(record.get("step")) if step is None else step
     ids, mask = token_ids(record.get("token_ids")), record.get("loss_mask")

@@ -1,8 +1,8 @@
 """slime: metrics from its console log, and samples that you exported as JSONL.
 
-Read in THUDM/slime. The console has `step 12: {'train/loss': ...}` once an update
+Read in THUDM/slime. The console has `step 12: {'train/loss': ...}` once per update
 (`backends/megatron_utils/model.py`), `rollout 3: {'rollout/raw_reward': ...}` and `perf 3: {...}`
-once a rollout (`data.py`, `ray/rollout.py`). `train/entropy_loss` is the exact entropy of logits
+once per rollout (`data.py`, `ray/rollout.py`). `train/entropy_loss` is the exact entropy of logits
 divided by `rollout_temperature`, over the sequence's tokens and then over sequences, or over all
 tokens with `--calculate-per-token-loss`. `train/pg_clipfrac` counts both sides of the clip range.
 

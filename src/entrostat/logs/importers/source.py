@@ -123,7 +123,7 @@ def document(path: Path, given: Given) -> str:
 def json_lines(
     path: Path, given: Given, wanted: Callable[[str], bool] = lambda text: bool(text.strip())
 ) -> Iterator[tuple[int, Any]]:
-    """JSON values of a file of one a line; lines that are no JSON become problems.
+    """JSON values of a file of one per line; lines that are no JSON become problems.
 
     Args:
         path: the file.
@@ -142,7 +142,7 @@ def json_lines(
 
 
 def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Objects of a file of one JSON object a line, or of a document that holds a list of them.
+    """Objects of a file of one JSON object per line, or of a document that holds a list of them.
 
     Yields:
         the line from 1, the object.

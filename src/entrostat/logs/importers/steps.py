@@ -80,7 +80,7 @@ class Log:
         return row
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One object a step, sorted; notes on what was odd go to `given`."""
+        """One object per step, sorted; notes on what was odd go to `given`."""
         notes = self.given.notes
         if self.again:
             steps = sorted(self.again)

@@ -1,4 +1,4 @@
-"""Any table: CSV, one JSON object a line, or a JSON list, with columns for step, entropy, score.
+"""Any table: CSV, one JSON object per line, or a JSON list, with columns for step, entropy, score.
 
 Columns are guessed by name, whatever their case; `columns` names them instead. Which entropy a
 table has cannot be known from it, unless the column has one of our own names.

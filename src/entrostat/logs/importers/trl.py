@@ -121,7 +121,7 @@ Entries = list[tuple[int | None, dict[str, Any]]]
 
 
 def _updates(history: Entries) -> int:
-    """Optimizer steps an iteration; 1 where they cannot be told."""
+    """Optimizer steps per iteration; 1 where they cannot be told."""
     steps = {step_of(row.get("step")) for _, row in history}
     begin = sorted({step_of(row.get("step")) or 0 for _, row in history if "reward" in row})
     gaps = {after - before for before, after in pairwise(begin)}
@@ -130,7 +130,7 @@ def _updates(history: Entries) -> int:
 
 
 def _iterations(history: Entries, updates: int) -> Entries:
-    """The entries an iteration each; of a number that several have, their mean."""
+    """One entry per iteration; of a number that several have, their mean."""
     places: dict[int, int | None] = {}
     values: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     others: Entries = []

@@ -20,7 +20,7 @@ WORDS = (
 UPDATE = ("mse_eta_l", "scaled_mse", "mse", "pcc", "srcc")
 WHERE = ("scaled_mse", "mse", "pcc", "srcc")
 WHICH = ("pcc", "srcc", "sign")
-# name -> what it is; methods.md section 5
+# name -> what it is: COV Eq. 8 and Thm 1, REPO Cor. 1, STEER Eq. 2 (both), OPEFO Eq. 6, ours
 ESTIMATORS = {
     "cov": "-(log p - mean)(A - mean): Clip-Cov's and KL-Cov's",
     "cov_pg": "-(log p - mean)(pA - mean): the same under policy gradient",

@@ -127,7 +127,7 @@ def _against(
             "Score against entropy",
             h,
             "entropy, nats per token",
-            f"One point an iteration. {_mutual(h, r)}",
+            f"One point per iteration. {_mutual(h, r)}",
         ),
         (
             "Score against cumulative entropy",
@@ -205,7 +205,7 @@ def _evaluations(run: Run) -> list[Panel]:
                 scores.append(Curve(f"{metric}, {split}", x, y, color, dash, marked=True))
 
     def relative(key: str) -> tuple[Curve, ...]:
-        """One figure as a share of what it was before training, a curve a split."""
+        """One figure as a share of what it was before training, a curve per split."""
         curves = []
         for i, (split, found) in enumerate(splits.items()):
             x, y = series(found, key)

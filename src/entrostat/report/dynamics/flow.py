@@ -60,7 +60,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
          "batch's mean entropy", "nats"),
         ("change", "Flow by true change", "Sums over the tokens of how their own entropy moved",
          "nats, summed over tokens"),
-        ("opefo", "Flow by OPEFO's estimate", "The same by OPEFO's Eq. 6, a number a token, of "
+        ("opefo", "Flow by OPEFO's estimate", "The same by OPEFO's Eq. 6, a number per token, of "
          "before the iteration's updates", "no unit, summed over tokens"),
     ):  # fmt: skip
         panels.append(

@@ -62,7 +62,7 @@ def checkpoints(run: Run, split: str, key: str) -> list[Checkpoint]:
 
 
 def pooled_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
-    """Score against cumulative entropy, a figure a split; none for a single run.
+    """Score against cumulative entropy, a figure per split; none for a single run.
 
     Runs are pooled where they log the same kind of entropy, that of the first that has one.
     """

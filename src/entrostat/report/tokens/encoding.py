@@ -53,7 +53,7 @@ def encode_within(r: Rollouts, iteration: int, limit: int) -> Part:
     """An iteration with every rollout, or with every k-th so that it takes `limit` bytes."""
     lengths = r.start.diff().clamp(max=LONGEST)
     known = sum(bool(v.isfinite().any()) for n in VALUES if (v := getattr(r, n)) is not None)
-    # four characters a number: no smaller step can do, and encoding a large dump takes its time
+    # four characters per number: no smaller step can do, and encoding a large dump takes its time
     step = min(len(r), max(1, 4 * (1 + known) * int(lengths.sum()) // limit))
     while True:
         part = encode(r, iteration, step)
@@ -109,7 +109,7 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
 
 
 def pack(values: np.ndarray) -> str:
-    """Numbers as base64 of three bytes each, little end first: four characters a number.
+    """Numbers as base64 of three bytes each, little end first: four characters per number.
 
     Integers are taken as they are (0 to 2^24 - 1); of a float32 the lowest byte is rounded away,
     which leaves a relative error of 2^-16 at most.
