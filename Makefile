@@ -2,19 +2,24 @@
 PYTHON ?= python3
 VENV ?= .venv
 VERL = .venv-verl
+VERL_VLLM = .venv-verl-vllm
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
-# a policy of this size runs fastest with one thread a process
+# its command line is the other environment's
+VERL_TESTS = ENTROSTAT_PYTHON=$(abspath $(BIN))/python $(VERL)/bin/python -m pytest \
+  -c tests/verl_env/pytest.ini tests/verl_env
+# a policy of this size runs fastest with one thread per process
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo demo-llm test test-slow test-verl lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env verl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
 	@echo "make demo-llm        the same with a real language model, which it fetches (93 MB, 15 minutes)"
 	@echo "make test            the test suite, offline (make test-slow: also what takes minutes)"
 	@echo "make test-verl       the veRL host in veRL's own environment (made first: see verl-env)"
+	@echo "make test-verl-slow  the same on two ranks;  make test-verl-vllm  with vLLM on the CPU (3.5 GB)"
 	@echo "make lint            ruff and pyrefly;  make format  to apply ruff's formatting"
 	@echo "make bench           time the lab against TRL (installs the extra 'trl')"
 	@echo "make bench-cost      what each method costs beside GRPO"
@@ -35,7 +40,7 @@ demo-llm: $(VENV)/.models
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	ENTROSTAT_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,8 +62,14 @@ bench-hosts: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python benchmarks/hosts_curves.py
 verl-env: $(VERL)/.package
-test-verl: $(VERL)/.package
-	$(VERL)/bin/python -m pytest -c tests/verl_env/pytest.ini tests/verl_env
+test-verl: $(VERL)/.package $(VENV)/.dev
+	$(VERL_TESTS) -n 2 --dist loadfile -m "not slow"
+test-verl-slow: $(VERL)/.package $(VENV)/.dev
+	$(VERL_TESTS) -m slow
+verl-vllm-env: $(VERL_VLLM)/.package
+test-verl-vllm: $(VERL_VLLM)/.package $(VENV)/.dev
+	ENTROSTAT_PYTHON=$(abspath $(BIN))/python $(VERL_VLLM)/bin/python -m pytest \
+	  -c tests/verl_env/pytest.ini tests/verl_env/vllm_verl.py
 parity: $(VENV)/.dev $(VERL)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python tests/golden/make_trl.py --check
@@ -68,7 +79,7 @@ parity: $(VENV)/.dev $(VERL)/.package
 pretrain: $(VENV)/.package
 	$(BIN)/entrostat pretrain --output runs/tiny
 clean:
-	rm -rf $(VENV) $(VERL) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(VERL_VLLM) .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.package: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("entrostat needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -89,4 +100,13 @@ $(VERL)/.package: tests/golden/verl-requirements.txt pyproject.toml
 	$(VERL)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	$(VERL)/bin/python -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
 	$(VERL)/bin/python -m pip --disable-pip-version-check install -q --no-deps -e .
+	@touch $@
+
+# torchvision and its kin, which vLLM asks for, do not fit the CPU's torch
+$(VERL_VLLM)/.package: tests/verl_env/vllm-requirements.txt pyproject.toml
+	test -x $(VERL_VLLM)/bin/python || $(PYTHON) -m venv $(VERL_VLLM)
+	$(VERL_VLLM)/bin/python -m pip --disable-pip-version-check install -q -r $<
+	$(VERL_VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	$(VERL_VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
+	$(VERL_VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps -e .
 	@touch $@

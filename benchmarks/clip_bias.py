@@ -7,7 +7,7 @@ exact ratio, and before every update but a batch's first (there the ratio is 1) 
 minibatch are clipped by the exact ratio and by the ratio of rounded log-probs: the same weights,
 the same tokens, the same advantages.
 
-Three tables: the shares clipped, a seed a row; which side's rounding does it; and the same by the
+Three tables: the shares clipped, a seed per row; which side's rounding does it; and the same by the
 size of the old log-prob beside the bounds that the grid of bfloat16 puts in the place of the clip's
 (docs/numerics.md says how). `--train` trains each seed without and with rounding and compares the
 entropy at the end.
@@ -157,7 +157,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def by_seed(found: list[Counts]) -> None:
-    """Shares clipped, a seed a row, and the mean."""
+    """Shares clipped, a seed per row, and the mean."""
     rows = []
     for seed, c in enumerate(found):
         row = [str(seed)]

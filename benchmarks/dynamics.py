@@ -1,7 +1,7 @@
 """What each paper's estimator says of one update, beside the truth: the table of docs/dynamics.md.
 
 The demo's settings: the tiny policy on `target_sum`, 32 prompts x 8 rollouts at temperature 1,
-GRPO, AdamW (.9, .95). One update an iteration on the whole batch, so that the truth (entropy after
+GRPO, AdamW (.9, .95). One update per iteration on the whole batch, so that the truth (entropy after
 minus before, at the same states) is what a single AdamW step did. Two policies: the base as it is
 shipped, and half trained (75 iterations of the demo's GRPO). Two steps: the first (AdamW at step 0,
 its second moment this gradient's) and the tenth (warm). Two learning rates, three seeds.
@@ -173,7 +173,7 @@ def cost(rounds: int) -> None:
         f"influence / training forward + backward, {len(sequences.tokens)} rollouts, "
         f"{int(sequences.mask.sum())} tokens: median {median(ratios):.2f}, by minima "
         f"{min(times['influence']) / min(times['train']):.2f} "
-        f"({min(times['train']):.3f} s a forward and backward pass)"
+        f"({min(times['train']):.3f} s per forward and backward pass)"
     )
 
 

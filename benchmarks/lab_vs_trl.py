@@ -342,7 +342,7 @@ def child(side: str, seed: int, flags: list[str], run: Run) -> dict[str, Any]:
 
 def table(rounds: list[dict[str, dict[str, Any]]], job: Job) -> str:
     """The comparison."""
-    lines = [f"{'seconds an iteration':32}  median     min     max"]
+    lines = [f"{'seconds per iteration':32}  median     min     max"]
     pooled: dict[str, float] = {}
     for name, side, key in (
         ("lab", "lab", "seconds"),
@@ -418,10 +418,10 @@ def parse() -> tuple[argparse.Namespace, Run]:
     add("--threads", type=int, help="of each side (default 1 with tiny, 2 with smollm2)")
     add("--huge-pages", type=int, choices=[0, 1], help="default 0 with tiny, 1 with smollm2")
     add("--measure", type=int, choices=[0, 1], default=1, help="the lab's sampling.measure")
-    add("--rounds", type=int, help="processes a side (default 5 with tiny, 2 with smollm2)")
+    add("--rounds", type=int, help="processes per side (default 5 with tiny, 2 with smollm2)")
     add("--warm-up", type=int, help="iterations before those counted (default 2, 1 with smollm2)")
     add("--iterations", type=int,
-        help="counted iterations a process (default 10, 2 with smollm2)")  # fmt: skip
+        help="counted iterations per process (default 10, 2 with smollm2)")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="also write all figures there")
     add("--side", choices=list(SIDES), help=argparse.SUPPRESS)
     add("--seed", type=int, default=0, help=argparse.SUPPRESS)

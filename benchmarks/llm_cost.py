@@ -33,7 +33,7 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddb
 
 
 def peak(dtype: torch.dtype) -> float:
-    """Operations a second of a product [1024, 1024] x [1024, 1024], the best of twenty."""
+    """Operations per second of a product [1024, 1024] x [1024, 1024], the best of twenty."""
     a, b = torch.ones(1024, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
     seconds = []
     for _ in range(20):

@@ -2,7 +2,7 @@
 
 SmolLM2-135M-Instruct (4-bit weights of a package: `entrostat model smollm2`) on three jobs: `words`
 (many right answers) and `arithmetic` (one), 8 prompts x 16 rollouts, AdamW 1e-5; `chat`, 4 prompts
-x 8 rollouts of up to 256 tokens, AdamW 1e-6. GRPO, float32, one update an iteration on the whole
+x 8 rollouts of up to 256 tokens, AdamW 1e-6. GRPO, float32, one update per iteration on the whole
 batch. Per seed two analyses: of the first iteration (AdamW's first step: cold) and of the tenth
 (warm). `benchmarks/dynamics.py` is the same for the tiny policy, and explains `where` and `which`.
 

@@ -8,7 +8,7 @@ that was left alone: metrics, evaluations, answers, rollouts and weights, bit fo
 
     OMP_NUM_THREADS=1 python benchmarks/power_cut.py --kills 50
 
-Linux; some two seconds a kill on one core.
+Linux; some two seconds per kill on one core.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def main() -> None:
         seconds = (time.monotonic() - began) / (SETTINGS["iterations"] - 1)
         wait(process, lambda: False)
         print(
-            f"left alone: {(folder / 'log').read_text()}, {seconds:.2f} s an iteration", flush=True
+            f"left alone: {(folder / 'log').read_text()}, {seconds:.2f} s per iteration", flush=True
         )
         while kills < args.kills:
             here = folder / f"{kills}"

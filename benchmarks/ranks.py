@@ -4,14 +4,14 @@ A minibatch of 10^6 tokens (ragged rollouts of up to 4096, float32, groups of 8)
 ranks. Each method prepares and plans it:
 
     memory   the most that the process holds while it plans, terms included, over what its own
-             statistics take (seven values a token); bound: three times these plus 1 MB
+             statistics take (seven values per token); bound: three times these plus 1 MB
     moved    bytes that a rank sends, as a ring does: twice what is reduced, once what it has
              gathered or exchanged; bound of a plan: 1 MB
     seconds  the slowest rank's plan, median
 
 and, by arithmetic, what is moved for 10^9 tokens on 1,024 ranks: reductions are of 2048 counts or a
 few numbers however many tokens there are, so that a plan's figure stays; what `prepare` gathers
-grows with the rollouts, once a rollout batch.
+grows with the rollouts, once per rollout batch.
 
 Ranks are processes on one machine: with fewer cores than ranks their seconds say little.
 
@@ -195,8 +195,8 @@ def main() -> None:
     rollouts = 10**9 / 32768
     print(
         f"10^9 tokens on 1,024 ranks, rollouts of 32,768: a plan moves at most {most / 1e3:.0f} KB "
-        f"a rank as here; gathered in one place, 28 bytes a token were 28 GB. Advantages gather "
-        f"40 bytes a rollout: {40 * rollouts / 1e6:.1f} MB, once a rollout batch"
+        "per rank as here; gathered in one place, 28 bytes per token were 28 GB. Advantages gather "
+        f"40 bytes per rollout: {40 * rollouts / 1e6:.1f} MB, once per rollout batch"
     )
 
 

@@ -1,7 +1,7 @@
 """What a worker process costs an answer, beside calling the function itself. CPU.
 
 Rounds are interleaved, direct and through pools of one and two workers; the table gives the medians
-of microseconds an answer. Below it: how long a pool takes to be ready, and what a call that hangs
+of microseconds per answer. Below it: how long a pool takes to be ready, and what a call that hangs
 costs beyond its time limit (its worker is killed, another takes over).
 
 Examples:
@@ -75,7 +75,7 @@ def main() -> None:
                 for way, work in ways.items():
                     times[way].append(timed(work, len(calls)))
             a, b, c = (statistics.median(times[way]) for way in ways)
-            print(f"{name:<24}{a:>9.1f}{b:>10.1f}{c:>11.1f}   +{b - a:.1f} µs an answer")
+            print(f"{name:<24}{a:>9.1f}{b:>10.1f}{c:>11.1f}   +{b - a:.1f} µs per answer")
         print(f"\nready, reasoning-gym imported: {ready:.2f} s")
         over = []
         for _ in range(arguments.rounds):

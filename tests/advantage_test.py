@@ -12,7 +12,7 @@ import entrostat as es
 from entrostat.advantage import with_signal
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-COMPARING = ("grpo", "rloo", "dr_grpo", "opo")  # they need two rollouts a group
+COMPARING = ("grpo", "rloo", "dr_grpo", "opo")  # they need two rollouts per group
 ALL = (*COMPARING, "reinforce_pp", "reinforce_pp_baseline")
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=50)
 

@@ -9,6 +9,8 @@ import pytest
 
 from entrostat.cli import main
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 FIXTURES = Path(__file__).parent / "importers"
 
 

@@ -30,6 +30,8 @@ from entrostat.tasks.target_sum import TargetSum
 from entrostat.tasks.words import Words
 from report_test import Page, check_self_contained, make_run
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 EVIL = "<script>alert(1)</script>"
 
 
@@ -305,6 +307,7 @@ def svg_of(src: str) -> str:
     return base64.b64decode(src.partition(",")[2]).decode("utf-8")
 
 
+@pytest.mark.rendered
 def test_a_bar_has_the_words_that_fit_and_the_rest_below(tmp_path: Path) -> None:
     right = {"house": 7, "hat": 2, "hippocamp": 1, "histology": 1}
     run = read_run(write(tmp_path / "a", [line(3, 7, right, 5)]))
@@ -339,6 +342,7 @@ def test_text_on_every_shade_can_be_read(color: str) -> None:
     assert shade(color, 1.0)[0] == color.lower()
 
 
+@pytest.mark.rendered
 def test_hostile_answers_are_text(tmp_path: Path) -> None:
     right = {EVIL: 9, "$\\frac{": 3, "]]>--><b>": 2, "bell\x07\u202e\ud800": 1, "": 1, "模型": 1}
     lines = [line(i, 0, right, 1, label=f"{EVIL[:20]}{i}", question=EVIL) for i in (0, 3)]

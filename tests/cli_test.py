@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,12 @@ from pathlib import Path
 
 import pytest
 
+import entrostat as es
 from entrostat.cli import main
+from entrostat.study.file import read_study
+from processes import run_code
+
+pytestmark = pytest.mark.usefixtures("unrendered")
 
 SMALL = [
     "--iterations", "2", "--sampling.prompts", "4", "--sampling.rollouts", "4",
@@ -89,7 +95,7 @@ def test_errors_that_need_no_torch_do_not_load_it(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == len(wrong) + 1
 
 
-def test_the_compiler_waits_until_something_compiles() -> None:
+def test_the_compiler_waits_until_something_compiles(tmp_path: Path) -> None:
     """Importing it takes longer than torch; and what it must not look into it still does not."""
     code = (
         "import sys, torch, entrostat as es, entrostat.hosts.lab.loop\n"
@@ -107,11 +113,7 @@ def test_the_compiler_waits_until_something_compiles() -> None:
         "assert not any(part in name for name in seen\n"
         "               for part in ('amax', 'exp', 'autograd_function', 'maximum')), seen\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_code(code, tmp_path)
 
 
 def test_public_names_alone_are_listed() -> None:
@@ -211,7 +213,7 @@ def test_a_method_that_does_not_run_everywhere_says_where(
 def test_help_says_where_results_go(capsys: pytest.CaptureFixture) -> None:
     assert main(["study", "--help"]) == 0
     shown = capsys.readouterr().out
-    for words in ("runs/NAME", "one a processor", "docs/lab.md"):
+    for words in ("runs/NAME", "one per processor", "docs/lab.md"):
         assert words in shown
     assert main(["report", "--help"]) == 0
     assert "report.html here" in capsys.readouterr().out
@@ -306,13 +308,19 @@ def test_a_study_runs_compares_and_goes_on(tmp_path: Path, capfd: pytest.Capture
         "[[runs]]\nname = 'b'\nmethod = 'repo_r'\nseed = 1\n"
     )
     words = ["study", str(tmp_path / "s.toml"), "--output", str(tmp_path / "out")]
+    done = read_study(tmp_path / "s.toml").runs["a"]  # as a study leaves it that was interrupted
+    done.output = str(tmp_path / "out/a")
+    es.train(done)
+    logs = [tmp_path / "out" / name / "metrics.jsonl" for name in "ab"]
+    before = [logs[0].stat().st_mtime_ns]
     assert main(words) == 0
     out = capfd.readouterr().out
-    assert "a" in out
+    assert re.search(r"^ *a .*\n *b ", out, re.MULTILINE)
+    assert logs[1].read_text().count("\n") == 2
     assert (tmp_path / "out/report.html").is_file()
-    before = (tmp_path / "out/a/metrics.jsonl").stat().st_mtime_ns
+    before.append(logs[1].stat().st_mtime_ns)
     assert main(words) == 0  # all is done: nothing runs again
-    assert (tmp_path / "out/a/metrics.jsonl").stat().st_mtime_ns == before
+    assert [log.stat().st_mtime_ns for log in logs] == before
     text = (tmp_path / "s.toml").read_text().replace("seed = 1", "seed = 2")
     (tmp_path / "s.toml").write_text(text)
     capfd.readouterr()
@@ -321,11 +329,13 @@ def test_a_study_runs_compares_and_goes_on(tmp_path: Path, capfd: pytest.Capture
 
 
 def test_output_to_a_closed_pipe_is_no_traceback() -> None:
+    line = f"set -o pipefail; {sys.executable} -m entrostat.cli methods | true"
     done = subprocess.run(
-        f"{sys.executable} -m entrostat.cli methods | true", shell=True, capture_output=True,
-        text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        ["bash", "-c", line], capture_output=True, text=True, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert "Traceback" not in done.stderr
+    assert done.returncode == 0
 
 
 def test_a_stopped_first_try_does_not_block_the_directory(
@@ -470,21 +480,44 @@ def test_an_ascii_terminal_sees_no_traceback() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_study_leaves_no_training_behind(tmp_path: Path, how: signal.Signals) -> None:
+    """By SIGTERM when one is at work, by SIGKILL when two are starting."""
+    names = "a" if how == signal.SIGTERM else "ab"
     (tmp_path / "s.toml").write_text(
-        "[base]\niterations = 100000\nsampling = {prompts = 2, rollouts = 2}\n"
-        "eval = {prompts = 0}\n[[runs]]\nname = 'a'\nmethod = 'grpo'\n"
+        "jobs = 2\n[base]\niterations = 100000\nsampling = {prompts = 2, rollouts = 2}\n"
+        "eval = {prompts = 0}\nmethod = 'grpo'\n"
+        + "".join(f"[[runs]]\nname = '{name}'\n" for name in names)
     )
     study = subprocess.Popen(
         [sys.executable, "-m", "entrostat.cli", "study", "s.toml", "--output", "out"],
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    metrics = tmp_path / "out/a/metrics.jsonl"
+
+    def at_work() -> list[int]:
+        """Trainings that log, or that have begun to load torch."""
+        log = tmp_path / "out/a/metrics.jsonl"
+        return children(study.pid) if how == signal.SIGKILL or log.exists() else []
+
     deadline = time.monotonic() + 60
-    while not metrics.exists() and time.monotonic() < deadline:
+    while len(pids := at_work()) < len(names) and time.monotonic() < deadline:
         time.sleep(0.05)
     study.send_signal(how)
     study.wait(timeout=20)
-    time.sleep(1)
-    size = metrics.stat().st_size
-    time.sleep(1)
-    assert metrics.stat().st_size == size
+    assert len(pids) == len(names)
+    deadline = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+def children(pid: int) -> list[int]:
+    """Its children that have begun to load torch: they have asked to end with it by then."""
+    found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in found if "libtorch" in Path(f"/proc/{child}/maps").read_text()]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False

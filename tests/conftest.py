@@ -1,11 +1,43 @@
 """Settings of every test: one thread, so that results do not depend on the machine's load."""
 
+from __future__ import annotations
+
+import atexit
+import gc
 import os
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
+# torch, transformers and seven thousand cases are a million objects that stay: to look through them
+# for garbage, time and again as they come, takes a third of the time of collection
+gc.disable()
 
-import torch
 
-torch.set_num_threads(1)
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a Triton kernel is defined
+def pytest_collectstart() -> None:
+    """Where tests are collected: in the process that runs them, not in xdist's controller."""
+    import torch
+
+    torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a Triton kernel is defined
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is there now is looked through no more; what tests make is."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # extension modules look for leaks when the interpreter ends
+    gc.enable()
+
+
+@pytest.fixture
+def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are built but not rendered, which takes most of the time that a page takes.
+
+    For modules in which few tests look at a figure; those carry `@pytest.mark.rendered`.
+    """
+    if request.node.get_closest_marker("rendered") is None:
+        empty = "data:image/svg+xml;base64,PHN2Zy8+"  # <svg/>
+        for module in ("figures", "answer_bars"):
+            monkeypatch.setattr(f"entrostat.report.{module}.address", lambda figure: empty)

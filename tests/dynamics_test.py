@@ -45,6 +45,7 @@ from entrostat.dynamics import (
     terciles,
 )
 from entrostat.dynamics.derivatives import along
+from examples import examples
 
 NAN, INF = math.nan, math.inf
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
@@ -52,7 +53,7 @@ FIELDS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 
 
 def cases(n: int) -> settings:
-    return settings(max_examples=n, deadline=None, derandomize=True, database=None)
+    return settings(max_examples=examples(n), deadline=None, derandomize=True, database=None)
 
 
 def f64(values) -> Tensor:
@@ -159,7 +160,7 @@ def tangents_by_loop(values: Tensor, leaves: dict[str, Tensor], direction: dict[
 
 
 def influence_by_loop(lp: Tensor, H: Tensor, leaves, A: Tensor, mask: Tensor, P=None) -> Tensor:
-    """The definition: one backward pass a token, and a dot product."""
+    """The definition: one backward pass per token, and a dot product."""
     N = int(mask.sum())
     gradient = gradients(sum(h for h, m in zip(H.flatten(), mask.flatten(), strict=True) if m) / N,
                          leaves)  # fmt: skip
@@ -983,7 +984,7 @@ class Problem:
         return {f: d.primal for f, d in duals.items()}, {f: d.tangent for f, d in duals.items()}
 
     def at(self, names, h: float, **settings) -> es.TokenStats:
-        """Values a step along the direction, without duals."""
+        """Values per step along the direction, without duals."""
         x = {k: v + h * self.tangents[k] if k in names else v for k, v in self.values.items()}
         return es.token_stats(
             x["hidden"], x["weight"], self.targets, bias=x["bias"], moments=True, **settings

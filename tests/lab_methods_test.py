@@ -109,18 +109,17 @@ def test_shaped_rewards_do_not_reach_the_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "method",
+    ("method", "aggregation"),  # every pair of them: contract_test.py, on numbers
     [
-        "steer",
-        "forking_tokens",
-        "pos_only",
-        {"name": "clip_cov", "ratio": 0.05, "low": 0.1},
-        {"name": "kl_cov", "frac": 0.05},
-        {"name": "entropy_bonus", "coef": 0.1},
+        ("steer", "token_mean"),
+        ("forking_tokens", "seq_mean_token_mean"),
+        ("pos_only", "token_mean"),
+        ({"name": "clip_cov", "ratio": 0.05, "low": 0.1}, "seq_mean_token_mean"),
+        ({"name": "kl_cov", "frac": 0.05}, "token_mean"),
+        ({"name": "entropy_bonus", "coef": 0.1}, "seq_mean_token_mean"),
     ],
-    ids=lambda m: m if isinstance(m, str) else m["name"],
+    ids=lambda value: value["name"] if isinstance(value, dict) else value,
 )
-@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
 def test_micro_batches_select_what_the_minibatch_selects(
     tmp_path: Path, method: Any, aggregation: str
 ) -> None:

@@ -340,16 +340,21 @@ def stopping(tmp_path: Path, task: object, match: str) -> Path:
 
 
 class FailsLater(TargetSum):
-    """Good for one iteration of 24 rollouts, then what `bad` gives for rollout 5."""
+    """Good for one iteration of 24 rollouts, then what `bad` gives for the next `many`."""
 
     calls = 0
+
+    def __init__(self, many: int) -> None:
+        super().__init__()
+        self.many = many
 
     def bad(self) -> object:
         raise ZeroDivisionError("no such sum")
 
     def score(self, completion: str, example: Example) -> float:
         self.calls += 1
-        return self.bad() if self.calls == 24 + 6 else float(self.calls % 2)  # type: ignore[return-value]
+        fails = 24 < self.calls <= 24 + self.many
+        return self.bad() if fails else float(self.calls % 2)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -363,20 +368,27 @@ class FailsLater(TargetSum):
         (torch.ones(2), "tensor"),
     ],
 )
-def test_a_reward_that_is_no_number_names_the_rollout(
+def test_rewards_that_are_no_numbers_stop_before_the_update(
     tmp_path: Path, value: object, shown: str
 ) -> None:
-    task = FailsLater()
+    task = FailsLater(24)
     task.bad = lambda: value  # type: ignore[method-assign]
-    run = stopping(tmp_path, task, f"iteration 2, rollout 5 .*the reward is {shown}")
+    run = stopping(tmp_path, task, f"iteration 2, rollout 0 .*the reward is {shown}")
     assert len(metrics(run)) == 1
     saved = checkpoints.newest(run / "checkpoints")
     assert saved is not None
     assert saved.iteration == 1
 
 
-def test_a_reward_function_that_raises_names_the_rollout(tmp_path: Path) -> None:
-    stopping(tmp_path, FailsLater(), "iteration 2, rollout 5 .*ZeroDivisionError: no such sum")
+def test_a_reward_function_that_always_raises_stops_and_names_the_rollout(tmp_path: Path) -> None:
+    stopping(tmp_path, FailsLater(24), "iteration 2, rollout 0 .*ZeroDivisionError: no such sum")
+
+
+def test_a_reward_function_that_raises_costs_that_rollout(tmp_path: Path) -> None:
+    run = train(small(tmp_path / "run", iterations=3, eval={"prompts": 0}), task=FailsLater(5))
+    assert [line["reward/failed"] for line in metrics(run)] == [0, 5, 0]
+    rewards = es.load_rollouts(run, 2).rewards
+    assert rewards.tolist() == [0.0] * 5 + [float(call % 2) for call in range(30, 49)]
 
 
 class Batched(TargetSum):
@@ -400,7 +412,7 @@ def test_nan_stops_before_the_step_and_keeps_the_checkpoint(
         nonlocal calls
         calls += 1
         out = loss(self, *args)
-        return replace(out, loss=out.loss * (math.inf if calls > 4 else 1))  # 4 updates a batch
+        return replace(out, loss=out.loss * (math.inf if calls > 4 else 1))  # 4 updates per batch
 
     monkeypatch.setattr(Objective, "loss", overflows)
     run = tmp_path / "run"

@@ -82,8 +82,8 @@ def test_what_was_fitted_cannot_change_later() -> None:
         ([[1.0, 0.5, 0.2]], [0.1], r"entropy must be one list .* shape \(1, 3\)"),
         ([1.0, math.nan, 0.2], [0, 0, 0], r"entropy\[1\] is nan; leave such steps out"),
         ([1.0, 0.5, 0.2], [0, 0, math.inf], r"score\[2\] is inf; leave such steps out"),
-        ([1.0, 0.5, -0.2], [0, 0, 0], r"entropy\[2\] is -0.2, below 0; give nats a token"),
-        ([1.0, 210.0, 0.2], [0, 0, 0], r"entropy\[1\] is 210, above 20; give nats a token"),
+        ([1.0, 0.5, -0.2], [0, 0, 0], r"entropy\[2\] is -0.2, below 0; give nats per token"),
+        ([1.0, 210.0, 0.2], [0, 0, 0], r"entropy\[1\] is 210, above 20; give nats per token"),
         ([0.5, 0.5, 0.5], [0, 1, 0], r"entropy is 0.5 at all 3 steps, .* cannot be told apart"),
     ],
 )

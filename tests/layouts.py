@@ -87,7 +87,7 @@ def cuts(world: int, seed: int = 0) -> list[torch.Tensor]:
 
 
 class Threads:
-    """Ranks that are threads: `run(f)` calls f(ranks) once a rank; what each returned, in order."""
+    """Ranks that are threads: `run(f)` calls f(ranks) once per rank; what each returned."""
 
     def __init__(self, world: int) -> None:
         self.world, self._slots = world, [None] * world

@@ -36,7 +36,7 @@ SEQUENCES, TOKENS = "seq_mean_token_mean", "token_mean"
 @pytest.mark.parametrize(
     ("name", "estimator", "low", "high", "aggregation"),
     [
-        # methods.md section 2 (clip presets) and the recipes below section 3
+        # REPO 2, 4, App. B (sequences); PAR 6, STEER 6 and Eq. 1 (tokens); Dr. GRPO, 2503.20783
         ("rloo", "rloo", math.inf, math.inf, SEQUENCES),
         ("grpo", "grpo", 0.2, 0.2, SEQUENCES),
         ("grpo_token", "grpo", 0.2, 0.2, TOKENS),

@@ -549,6 +549,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     return seconds
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_resume_keeps_what_was_measured(
     large: dict[int, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -640,7 +641,7 @@ def test_precision_auto_in_a_configuration(tmp_path: Path) -> None:
 
 
 class Clock(Watching):
-    """Four minutes an iteration; notes when checkpoints are written."""
+    """Four minutes per iteration; notes when checkpoints are written."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, last: int | None = None, minutes: float = 4

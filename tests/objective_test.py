@@ -156,7 +156,7 @@ def test_gspo_defaults_are_its_papers():
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_gspo_gradient_is_that_of_the_sequence_objective(aggregation):
-    # with one advantage a sequence the loss is a function of s alone: compare central differences
+    # with one advantage per sequence the loss is a function of s alone: compare central differences
     g = torch.Generator().manual_seed(3)
     old = -torch.rand(3, 4, generator=g, dtype=torch.float64)
     logp = old + 0.2 * torch.randn(3, 4, generator=g, dtype=torch.float64)

@@ -57,7 +57,7 @@ def added(parts: list[dict[str, torch.Tensor]]) -> dict[str, float]:
 
 
 def tokens_of(batch: es.TokenBatch, terms: es.Terms) -> list[SimpleNamespace]:
-    """One object a token at mask 1, in plain numbers."""
+    """One object per token at mask 1, in plain numbers."""
     found = []
     for i, j in batch.mask.nonzero().tolist():
         lp, old = float(batch.logp[i, j]), float(batch.old_logp[i, j])

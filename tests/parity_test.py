@@ -275,8 +275,8 @@ def test_group_advantages_are_verls(name, estimator):
 def test_whitened_advantages_are_verls_over_tokens(name, estimator):
     """VeRL whitens over tokens, so that long rollouts count more; ours over rollouts.
 
-    Ours, given every rollout once a token, is veRL's, but for veRL's 1e-8 inside the root in place
-    of 1e-6 beside it.
+    Ours, given every rollout once per token, is veRL's, but for veRL's 1e-8 inside the root in
+    place of 1e-6 beside it.
     """
     golden = case(VERL, name, "advantages")
     mask, R, group = (tensor(golden[key]) for key in ("mask", "rewards", "group"))

@@ -99,7 +99,7 @@ def ragged() -> dict:
 def reference(
     data: dict, outcome: list[float], gamma: float, norm: str, whiten: bool
 ) -> list[list[float]]:
-    """The same in loops over Python's floats; `outcome` is one advantage a rollout."""
+    """The same in loops over Python's floats; `outcome` is one advantage per rollout."""
     group, mask = data["group"].tolist(), data["mask"].tolist()
     B, T = len(mask), len(mask[0])
     rewards = data["process_rewards"].tolist()

@@ -1,4 +1,4 @@
-"""Several ranks, a process each, that meet by a file: what tests of torch.distributed share."""
+"""Processes of their own: ranks that meet by a file, code that wants a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_ranks(
     env: Callable[[int], dict[str, str]] = lambda rank: {},
     timeout: float = 120,
 ) -> list[dict[str, Any]]:
-    """Run `python WORDS` once a rank; returns the JSON that each left in `folder`/RANK.json.
+    """Run `python WORDS` once per rank; returns the JSON that each left in `folder`/RANK.json.
 
     Words that begin with a script and not with an option of the interpreter are run in a fork of a
     process that has imported torch and nothing else, which spares each of them two seconds.
@@ -47,6 +47,33 @@ def run_ranks(
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
 
 
+def fork_ranks(world: int, main: Callable[..., None], *arguments: Any) -> None:
+    """Run `main(rank, *arguments)` in forks of this process, which has imported what they need."""
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=main, args=(rank, *arguments)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    sys.exit(any(process.exitcode for process in ranks))
+
+
+def run_code(code: str, folder: Path, timeout: float = 120) -> str:
+    """What `python -c CODE` prints, run in a fork of a process that has imported torch alone.
+
+    Raises:
+        AssertionError: it failed; the message holds what it wrote to stderr.
+    """
+    script, out, errors = (folder / f"code.{kind}" for kind in ("py", "out", "err"))
+    script.write_text(code)
+    process = _fork([str(script)], {"OMP_NUM_THREADS": "1"}, errors, out)
+    try:
+        assert _code(process, timeout) == 0, errors.read_text()[-4000:]
+    finally:
+        process.kill()
+    return out.read_text()
+
+
 def _interpreter(words: list[str], env: dict[str, str], errors: Path) -> subprocess.Popen:
     with open(errors, "w") as stream:
         return subprocess.Popen(
@@ -63,17 +90,19 @@ def _server() -> ForkServerContext:
     return context
 
 
-def _fork(words: list[str], env: dict[str, str], errors: Path) -> Any:
-    process = _server().Process(target=_main, args=(words, env, str(errors)))
+def _fork(words: list[str], env: dict[str, str], errors: Path, out: Path | None = None) -> Any:
+    process = _server().Process(
+        target=_main, args=(words, env, str(errors), str(out or os.devnull))
+    )
     process.start()
     return process
 
 
-def _main(words: list[str], env: dict[str, str], errors: str) -> None:
+def _main(words: list[str], env: dict[str, str], errors: str, out: str) -> None:
     """A rank: the script as the interpreter would run it."""
     os.environ.update(env)
-    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for place, path in ((2, errors), (1, out)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), place)
     sys.argv, sys.path[0] = words, str(Path(words[0]).parent)
     runpy.run_path(words[0], run_name="__main__")
 

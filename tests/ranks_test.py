@@ -6,7 +6,6 @@ ask, and the same on threads: whole_test.py.
 
 import json
 import sys
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from entrostat.hosts.ranks import (
 )
 from entrostat.hosts.ranks import ranks as ranks_of
 from entrostat.whole import Ranks
-from processes import run_ranks
+from processes import fork_ranks, run_ranks
 
 WORLDS = (8, 4, 2, 1)
 FIELDS = ("logp", "old_logp", "mask", "rewards", "group", "entropy", "old_entropy", "rollout")
@@ -165,13 +164,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "rank":
         rank_main(int(sys.argv[2]), Path(sys.argv[3]))
     else:  # imported once, then so many processes
-        world, fork = int(sys.argv[1]), get_context("fork")
-        each = [
-            fork.Process(target=decisions_main, args=(rank, world, Path(sys.argv[2])))
-            for rank in range(world)
-        ]
-        for process in each:
-            process.start()
-        for process in each:
-            process.join()
-        sys.exit(any(process.exitcode for process in each))
+        world = int(sys.argv[1])
+        fork_ranks(world, decisions_main, world, Path(sys.argv[2]))

@@ -19,6 +19,8 @@ from entrostat.cli import main
 from entrostat.method import METHODS, RECIPES
 from entrostat.method.checks import check_class
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 SMALL = [
     "--iterations", "2", "--sampling.prompts", "4", "--sampling.rollouts", "4",
     "--eval.prompts", "0",

@@ -24,6 +24,8 @@ from entrostat.report.law import law_of
 from entrostat.report.overlays import comparison_panels
 from entrostat.report.seeds import common_name, entries_of
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 EVIL = "<script>alert(1)</script>"
 
 
@@ -390,7 +392,7 @@ def of_entropies(name, entropies, scores, **more):
 
 
 def test_score_against_cumulative_entropy_pools_runs():
-    # one run spends 1 an iteration, the other 3; the score is the sum's alone: below 8, or not
+    # one run spends 1 per iteration, the other 3; the score is the sum's alone: below 8, or not
     high, low = [3.0] * 8, [1.0] * 8
     sums = [[h * (i + 1) for i, h in enumerate(run)] for run in (high, low)]
     scores = [[0.0, *[float(total >= 8) for total in run]] for run in sums]
@@ -507,6 +509,7 @@ def read(path):
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.rendered
 def test_a_page_of_150_iterations_is_small_and_hostile_texts_are_texts(tmp_path):
     metrics = [
         {"iteration": i, "entropy/exact": 0.2 + math.exp(-i / 40),
@@ -537,6 +540,7 @@ def test_a_page_of_150_iterations_is_small_and_hostile_texts_are_texts(tmp_path)
         ElementTree.fromstring(base64.b64decode(part.split('"')[0]))
 
 
+@pytest.mark.rendered
 def test_a_damaged_log_has_a_page(tmp_path):
     run = damaged_run(5, count=2)
     assert "The law" in read(write_report(run, tmp_path / "r.html"))
@@ -764,6 +768,7 @@ def svg_of(panel):
     return base64.b64decode(draw(panel).src.partition(",")[2]).decode("utf-8")
 
 
+@pytest.mark.rendered
 def test_bands_points_and_bars_are_drawn_and_described():
     mixed = Panel(
         "Mixed", "C", "u", (Curve("line", [1, 2], [3.0, 4.0]),),
@@ -788,6 +793,7 @@ def test_bands_points_and_bars_are_drawn_and_described():
     assert draw(alone).alt == "Ranges of fan (u) by iteration: r reaches from 0 to 1."
 
 
+@pytest.mark.rendered
 def test_a_figure_has_no_needless_digits():
     svg = svg_of(Panel("T", "C", "u", (Curve("", [1, 2, 3], [1 / 3, 2 / 7, 0.9]),)))
     root = ElementTree.fromstring(svg)

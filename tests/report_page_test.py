@@ -12,12 +12,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from entrostat.cli import main
-from entrostat.logs.files import atomic, replacing
+from entrostat.logs.files import atomic, atomic_directory, replacing
 from entrostat.logs.rollouts import load_rollouts, save_rollouts
 from entrostat.logs.run import read_run
 from entrostat.report import write_comparison, write_run_report
 from entrostat.report.panels import run_panels
 from report_test import Page, make_rollouts, make_run
+
+pytestmark = pytest.mark.usefixtures("unrendered")
 
 FIXTURES = Path(__file__).parent / "importers"
 
@@ -71,6 +73,7 @@ def test_a_comparison_begins_with_the_ends_of_its_runs(tmp_path):
         ({"frac_reward_zero_std": 0.1}, "Share of groups without a signal", [""]),
         ({"completions/clipped_ratio": 0.1}, "Cut-off completions", [""]),
         ({"rollout/truncated": 0.1}, "Cut-off completions", [""]),
+        ({"reward/failed": 3}, "Answers that could not be scored", [""]),
         ({"actor/pg_clipfrac": 0.1}, "Clipped tokens", ["both"]),
         ({"prime/loss": 0.6}, "PRIME: loss of the second model", [""]),
         ({"prime/accuracy": 0.6, "prime/pair_accuracy": 0.7},
@@ -95,6 +98,13 @@ def test_what_is_logged_is_drawn(tmp_path, metrics, title, labels):
     said = [f"Logged as {name}." in panel.caption for name in theirs]
     assert all(said)
     assert bool(said) == ("Logged as" in panel.caption)
+
+
+def test_answers_that_could_not_be_scored_are_drawn_only_if_there_were_any(tmp_path):
+    for name, failed, shown in (("a", (0, 0), False), ("b", (0, 1), True)):
+        lines = [{"iteration": i, "reward/failed": n} for i, n in enumerate(failed, 1)]
+        words = Page(write_run_report(make_run(tmp_path / name, lines=lines))).words()
+        assert ("Answers that could not be scored" in words) == shown
 
 
 @pytest.mark.parametrize(
@@ -152,6 +162,7 @@ def test_a_line_of_another_shape_is_left_out_and_said(tmp_path, text, note):
     assert any(note in sentence for sentence in found.notes)
 
 
+@pytest.mark.rendered
 @pytest.mark.parametrize(
     "damage",
     [
@@ -278,6 +289,28 @@ def test_a_temporary_file_has_a_name_that_nobody_knows(tmp_path, write):
         part.write_text(3)  # never half of it
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "b"
+
+
+def test_a_directory_is_written_whole_or_not_at_all(tmp_path):
+    path, names = tmp_path / "runs" / "model", set()
+    for content in ("a", "b"):
+        with atomic_directory(path) as part:
+            assert [p.name for p in path.parent.iterdir() if p != path] == [part.name]
+            assert not (path / "f").exists()
+            names.add(part.name)
+            (part / "f").write_text(content)
+        assert (path / "f").read_text() == content
+        (path / "f").unlink()  # an empty one is replaced
+    assert len(names) == 2
+    (path / "f").write_text("c")
+    with pytest.raises(OSError, match="not empty"), atomic_directory(path) as part:
+        (part / "f").write_text("d")
+    with pytest.raises(TypeError), atomic_directory(tmp_path / "x") as part:
+        (part / "f").write_text(3)
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
+        "runs", "runs/model", "runs/model/f",
+    ]  # fmt: skip
+    assert (path / "f").read_text() == "c"
 
 
 def test_a_page_is_no_picture(tmp_path, capsys):

@@ -24,6 +24,8 @@ from entrostat.report.tokens.dumps import choose_iterations
 from entrostat.report.tokens.encoding import pack, script_json
 from entrostat.report.tokens.sample import choose
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 EVIL = "<script>alert(1)</script>"
 VOID = {"meta", "img", "br", "link", "input", "hr", "base"}
 
@@ -208,6 +210,7 @@ def test_an_evaluation_before_training_alone_has_no_after(tmp_path):
     assert (row.avg_before, row.avg_after, row.evaluated) == (0.25, None, None)
 
 
+@pytest.mark.rendered
 def test_what_is_not_a_finite_number_is_no_value(tmp_path):
     lines = [
         {"iteration": 1, "entropy/exact": float("nan"), "reward/mean": True},
@@ -230,6 +233,7 @@ def test_labels_are_methods_then_directories(tmp_path):
     assert len(set(twice)) == 2
 
 
+@pytest.mark.rendered
 def test_run_report_says_what_was_measured(tmp_path):
     run = make_run(tmp_path / "a")
     assert write_run_report(run) == run / "report.html"
@@ -250,6 +254,7 @@ def test_run_report_says_what_was_measured(tmp_path):
     assert len(page.all("img")) == 8
 
 
+@pytest.mark.rendered
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     run = make_run(tmp_path / "a")
     one = write_run_report(run, tmp_path / "one.html").read_bytes()
@@ -275,6 +280,7 @@ def test_tables_have_headers(tmp_path):
         assert all(header.get("scope") in ("col", "row") for header in page.all("th"))
 
 
+@pytest.mark.rendered
 def test_hostile_text_is_text(tmp_path):
     evil = json.dumps(EVIL + "\u0000$\\frac{")
     lines = [{"iteration": 1, "entropy/exact": 0.5, f"control/{EVIL}": 0.25, "reward/mean": 0.1}]
@@ -626,6 +632,7 @@ def test_ticks():
     assert [tick(v) for v in (0.25, 15000.0, 1e-7, -0.001)] == ["0.25", "15000", "1e-7", "-0.001"]
 
 
+@pytest.mark.rendered
 @pytest.mark.parametrize(
     ("scale", "values"),
     [
@@ -649,6 +656,7 @@ def test_every_scale_draws_every_label(scale, values):
         assert f"<!-- {text} -->" in svg
 
 
+@pytest.mark.rendered
 def test_a_page_of_150_iterations_is_small(tmp_path):
     wave = [0.5 + 0.4 * ((i * 37) % 101) / 101 for i in range(1, 151)]
     keys = ("entropy/exact", "entropy/nll", "reward/mean", "reward/best_in_group", "control/zeta",

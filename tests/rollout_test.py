@@ -157,7 +157,7 @@ def test_rollouts_are_read_back(tmp_path: Path) -> None:
         assert text == r.completions[i]
         assert r.rewards[i] == task.score(text, examples[r.prompts[i]])
         advantages = r.advantage[r.rows(i)]
-        assert (advantages == advantages[0]).all()  # grpo: one number a rollout
+        assert (advantages == advantages[0]).all()  # grpo: one number per rollout
         assert bool((advantages != 0).any()) == bool(r.trained[i])
         again += int(r.rewards[i])
     lines = (path / "metrics.jsonl").read_text().splitlines()
@@ -333,7 +333,7 @@ def test_statistics_without_logits_have_the_same_gradient(
 def test_a_large_vocabulary_never_meets_its_logits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training a model of 5000 tokens, the model's own head computes one row a pass."""
+    """Training a model of 5000 tokens, the model's own head computes one row per pass."""
     import transformers
 
     from entrostat.hosts.lab.pretrain import tokenizer

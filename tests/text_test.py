@@ -15,6 +15,8 @@ import pytest
 from entrostat._text import console, printable, say
 from entrostat.cli import main
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 SOURCE = Path(__file__).parents[1] / "src/entrostat"
 EVIL = "\x1b[2J\x1b]0;owned\x07\r\x08\x7f\x9b31m\u202egpj.exe\u2066\u061c\u2028\ufeff\ud800"
 
@@ -108,22 +110,38 @@ def test_work_goes_on_without_a_reader() -> None:
     stream.close()
 
 
-@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "| true"])
-def test_a_training_outlives_its_streams(tmp_path: Path, closed: str) -> None:
+TRAIN = [
+    "train", "--iterations", "2", "--sampling.prompts", "2", "--sampling.rollouts", "2",
+    "--eval.prompts", "0", "--save.rollouts-every", "0",
+]  # fmt: skip
+
+
+def check_whole(run: Path) -> None:
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+    assert (run / "report.html").is_file()
+    assert (run / ".lock").read_text() == ""
+
+
+def test_a_training_without_streams_is_whole(tmp_path: Path) -> None:
     """A closed stdout is no error, and no file takes its number and gets its text."""
-    words = (
-        "train --iterations 2 --sampling.prompts 2 --sampling.rollouts 2 --eval.prompts 0 "
-        f"--save.rollouts-every 0 --output {tmp_path}/run"
-    )
+    words = " ".join([*TRAIN, "--output", f"{tmp_path}/run"])
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {sys.executable} -m entrostat.cli {words} {closed}"],
+        ["bash", "-c", f"{sys.executable} -m entrostat.cli {words} <&- >&- 2>&-"],
         env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
-    assert (tmp_path / "run/report.html").is_file()
-    assert (tmp_path / "run/.lock").read_text() == ""
+    check_whole(tmp_path / "run")
+
+
+def test_a_training_outlives_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a process ends whose reader is gone: cli_test."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main([*TRAIN, "--output", str(tmp_path / "run")]) == 0
+        check_whole(tmp_path / "run")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes")

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import entrostat as es
+from examples import examples
 from tabular import (
     Network,
     Sample,
@@ -37,7 +38,7 @@ EXACT = {"rtol": 1e-10, "atol": 1e-11}
 
 
 def cases(n: int) -> settings:
-    return settings(max_examples=n, deadline=None, derandomize=True, database=None)
+    return settings(max_examples=examples(n), deadline=None, derandomize=True, database=None)
 
 
 def f64(values) -> Tensor:
@@ -654,8 +655,8 @@ def test_steer_remainder_of_one_token(case, eta):
         assert_halving_quarters(z[0], step, omega[0, a])
 
 
-# methods.md section 5, "omega_realised": one token, only its own logit moving by the gradient of
-# PPO's loss in it. The gradient is taken from our PPO loss by autograd.
+# STEER Eq. 2, the sum's term of the sampled token ("omega_realised"): only its own logit moves, by
+# the gradient of PPO's loss in it. The gradient is taken from our PPO loss by autograd.
 @cases(100)
 @given(off_policy(), st.sampled_from([None, 0.2]))
 def test_omega_realised_is_the_own_logit_of_the_ppo_gradient(case, clip):
@@ -708,9 +709,9 @@ def test_a_token_below_a_fifth_may_still_be_a_likely_one():
 # ---------------------------------------------------------------------------- tabular
 
 
-# methods.md section 5, "tabular": A [-p L + S2L + H S2] is the exact first-order change when the
-# sampled token's gradient A (onehot - pi) is applied; the rest is O(eta^2). The gradient is taken
-# from our REINFORCE loss by autograd.
+# "tabular" (ours): A [-p L + S2L + H S2] is the exact first-order change when the sampled token's
+# gradient A (onehot - pi) is applied; the rest is O(eta^2). The gradient is taken from our
+# REINFORCE loss by autograd.
 @cases(150)
 @given(samples(states=2))
 def test_tabular_is_exact_for_a_token(case):

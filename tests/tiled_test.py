@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import subprocess
 import sys
 from decimal import Decimal, localcontext
 
@@ -18,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import entrostat as es
+from examples import examples
+from processes import run_code
 
 FIELDS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 INF = math.inf
@@ -182,7 +183,7 @@ def problems(draw) -> dict:
     }
 
 
-@settings(max_examples=250, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(250), derandomize=True, deadline=None, database=None)
 @given(problems())
 @pytest.mark.parametrize("implementation", ["tiled", "plain"])
 def test_any_shape_and_setting(implementation, a):
@@ -259,9 +260,11 @@ def test_gradients_by_finite_differences(tile, softcap):
         )
         return tuple(getattr(stats, field) for field in FIELDS)
 
+    # entry by entry for one tile, along random directions for the others
     assert torch.autograd.gradcheck(
-        statistics, (hidden, weight, bias), eps=1e-6, atol=1e-8, rtol=1e-6
-    )
+        statistics, (hidden, weight, bias), eps=1e-6, atol=1e-8, rtol=1e-6,
+        fast_mode=tile != (3, 4),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -343,7 +346,7 @@ def test_the_largest_moves_at_every_tile(dtype, columns, step):
 
 
 def test_errors_do_not_add_up_where_the_largest_moves_a_thousand_times():
-    # one column a tile; each new largest scales what was summed before it
+    # one column per tile; each new largest scales what was summed before it
     logits = torch.stack([2**-10 * torch.arange(1500), 2**-7 * torch.arange(1500) - 40.0])
     targets = torch.tensor([1499, 700])
     stats, _ = of_logits(logits, targets, tile=(2, 1))
@@ -652,11 +655,11 @@ UNIT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-23, tor
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=str)
 def test_dtypes(implementation, one, other):
     # products of halves are exact in float32, sums are float32; only gradients round to the halves,
-    # once: also that of a bias, which is a sum over 400 rows of tiles
+    # once: also that of a bias, which is a sum over 200 rows of tiles
     hidden, weight, bias, targets = problem(N=400, dtype=one)
     weight, bias = (x.detach().to(other).requires_grad_() for x in (weight, bias))
     stats = es.token_stats(
-        hidden, weight, targets, bias, moments=True, implementation=implementation, tile=(1, 6)
+        hidden, weight, targets, bias, moments=True, implementation=implementation, tile=(2, 6)
     )
     best = torch.float64 if one == torch.float64 else torch.float32
     assert {getattr(stats, x).dtype for x in FIELDS} == {best}
@@ -938,12 +941,9 @@ print(tiled, plain)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_memory_is_far_below_that_of_the_logits():
+def test_memory_is_far_below_that_of_the_logits(tmp_path):
     # the logits of 2000 tokens alone are 400 MB in float32
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=120
-    )
-    tiled, plain = (1024 * int(x) for x in done.stdout.split())
+    tiled, plain = (1024 * int(x) for x in run_code(MEMORY, tmp_path).split())
     assert tiled < 40e6
     assert plain > 180e6  # half of the tokens, at once: what this test measures is there
 

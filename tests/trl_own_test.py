@@ -35,7 +35,7 @@ def lora():
 
 
 def test_lora_dropout_without_an_objective_is_trls_bit_for_bit(tmp_path, lora):
-    """With one update a generation batch TRL makes no pass that measures the old policy."""
+    """With one update per generation batch TRL makes no pass that measures the old policy."""
     ends, losses = [], []
     for cls, more in ((trl.GRPOTrainer, {}), (entropy_trainer, {"objective": None})):
         build = (lambda *a, **k: make(trl.GRPOTrainer, *a, **k)) if cls is trl.GRPOTrainer else cls

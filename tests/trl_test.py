@@ -24,7 +24,7 @@ from torch.testing import assert_close
 import entrostat as es
 from entrostat.hosts.ranks import shared_generator
 from entrostat.method import METHODS
-from processes import run_ranks
+from processes import fork_ranks, run_ranks
 
 pytest.importorskip("trl", reason="trl is an extra")
 
@@ -525,6 +525,7 @@ def scripted_run(folder, name: str, **settings) -> dict:
 def rank_main(rank: int, folder: Path) -> None:
     import torch.distributed as dist
 
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     # before accelerate does: no port of this machine is needed for the rendezvous
     dist.init_process_group(
@@ -543,15 +544,14 @@ def rank_main(rank: int, folder: Path) -> None:
 def two_ranks(tmp_path_factory) -> tuple[Path, list[dict]]:
     folder = tmp_path_factory.mktemp("ranks")
     found = run_ranks(
-        2, folder, lambda rank: ["-W", "ignore", __file__, "rank", str(rank), str(folder)],
-        env=lambda rank: {
-            "CI": "1", "ACCELERATE_USE_CPU": "true", "RANK": str(rank), "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29555",
+        1, folder, lambda _: [__file__, "ranks", str(folder)],
+        env=lambda _: {
+            "CI": "1", "ACCELERATE_USE_CPU": "true", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555",
         },
         timeout=280,
     )  # fmt: skip
-    return folder, found
+    return folder, [*found, json.loads((folder / "1.json").read_text())]
 
 
 @pytest.mark.parametrize("name", [*TWO])
@@ -597,7 +597,7 @@ def test_kill_and_resume_continue_the_controller(tmp_path, restore):
     whole = resumable(tmp_path / "whole")
     whole.train()
     zeta = logged(whole, "control/zeta")
-    assert len(set(zeta)) == len(zeta) == 4  # two updates a generation batch; it moves at each
+    assert len(set(zeta)) == len(zeta) == 4  # two updates per generation batch; it moves at each
 
     with pytest.raises(StopError):
         resumable(tmp_path / "killed", stop=5).train()
@@ -803,7 +803,7 @@ def test_an_argument_that_contradicts_is_refused(tmp_path, settings, words):
 @pytest.mark.parametrize(
     ("objective", "words"),
     [
-        ("reinforce", "`reinforce`: strictly on-policy, so one update a generation batch, not 2"),
+        ("reinforce", "`reinforce`: strictly on-policy, so one update per generation batch, not 2"),
         ("repo", "unknown method"),
     ],
 )
@@ -976,8 +976,15 @@ def test_canary_of_the_version():
     assert metadata.version("trl") == "1.16.0", "run all of this file, then docs/hosts/trl.md"
 
 
-if __name__ == "__main__" and sys.argv[1:2] == ["rank"]:
-    rank_main(int(sys.argv[2]), Path(sys.argv[3]))
+if __name__ == "__main__" and sys.argv[1:2] == ["ranks"]:
+    import warnings
+
+    from trl.trainer import grpo_trainer  # noqa: F401 - once, for both
+
+    import entrostat.hosts.trl.trainer
+
+    warnings.simplefilter("ignore")
+    fork_ranks(2, rank_main, Path(sys.argv[2]))
 if __name__ == "__main__" and sys.argv[1:2] == ["table"]:
     import tempfile
 

@@ -143,13 +143,13 @@ def test_a_reward_that_is_no_number_is_an_error() -> None:
         )  # fmt: skip
 
 
-RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.verl.toml"))
+RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
 def test_recipes_become_overrides(path: Path) -> None:
     lines = verl_config(path)
-    keys = [line.partition("=")[0] for line in lines]
+    keys = [line.partition("=")[0].lstrip("+") for line in lines]
     assert len(keys) == len(set(keys))
     loss = "actor_rollout_ref.actor.policy_loss"
     for line in (
@@ -163,9 +163,9 @@ def test_recipes_become_overrides(path: Path) -> None:
 
 def test_steer_asks_for_the_entropy_and_grpo_does_not() -> None:
     papers = ROOT / "recipes" / "papers"
-    steer = verl_config(papers / "steer_table3_steer_math7b.verl.toml")
+    steer = verl_config(papers / "steer_table3_steer_math7b.toml")
     assert "actor_rollout_ref.actor.calculate_entropy=true" in steer
-    grpo = verl_config(papers / "steer_table3_grpo_math7b.verl.toml")
+    grpo = verl_config(papers / "steer_table3_grpo_math7b.toml")
     assert "actor_rollout_ref.actor.calculate_entropy=false" in grpo
 
 

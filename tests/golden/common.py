@@ -57,7 +57,7 @@ def make_inputs() -> dict[str, dict[str, Any]]:
         "advantages": 1.3 * torch.randn(8, 7, generator=g, dtype=torch.float64),
     }
     ragged = {k: (v * 1e4).round().div(1e4).tolist() for k, v in ragged.items()}
-    # one number a rollout, as every outcome estimator gives
+    # one number per rollout, as every outcome estimator gives
     ragged |= {"rollout_advantages": [0.9, -1.1, -0.4, 0.7, 1.2, -0.7, -0.5, 0.3]}
     ragged |= {"mask": MASK, "group": GROUP, "rewards": REWARDS}
     empty_mask = [[0] * 7 if i == 3 else row for i, row in enumerate(MASK)]

@@ -1,10 +1,10 @@
-"""`verl_config` in veRL's own configuration system, and what is refused before a run starts."""
+"""Recipes in veRL's own configuration system, and what is refused before a run starts."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-import tomllib
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -17,12 +17,16 @@ from training_verl import overrides
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
+from entrostat.config import from_dict, load
 from entrostat.hosts.verl import shell_command, verl_config
-from entrostat.hosts.verl.config import _hydra
+from entrostat.hosts.verl.config import hydra_value
+from entrostat.hosts.verl.preflight import look
+from entrostat.hosts.verl.recipe import overrides as overrides_of
+from entrostat.hosts.verl.recipe import settings, unseen
 from entrostat.hosts.verl.settings import PolicyLoss, check_run
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.verl.toml"))
+RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.toml"))
 ACTOR = "actor_rollout_ref.actor"
 
 
@@ -37,33 +41,73 @@ def test_every_recipe_is_a_configuration_of_verl(
     monkeypatch.setitem(
         sys.modules, "verl.workers.rollout.vllm_rollout", ModuleType("vllm_rollout")
     )
+    recipe = from_dict({**load(path), "host": "verl"})
+    wanted = settings(recipe, unseen(recipe))
     config = compose(verl_config(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         validate_config(config, need_reference_policy(config), need_critic(config))
-    settings, objective = check_run(config)
-    recipe = tomllib.loads(path.read_text(encoding="utf-8"))
-    assert settings.method == recipe["objective"]["method"]
-    assert objective.advantage == recipe["objective"]["advantage"]
-    assert objective.aggregation == recipe["objective"]["aggregation"]
-    for key, value in recipe["overrides"].items():
-        found = OmegaConf.select(config, key)
-        found = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
-        assert found == value, key
+    found_settings, objective = check_run(config)
+    assert found_settings.method == recipe.method
+    assert objective.advantage == wanted[f"+{ACTOR}.policy_loss.advantage"]
+    for key, value in wanted.items():
+        if not key.startswith("hydra."):
+            found = OmegaConf.select(config, key.lstrip("+"))
+            found = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+            assert found == value, key
     # what the engine reads, not only what the recipe says
-    if recipe["overrides"].get(f"{ACTOR}.fsdp_config.dtype") == "float16":
-        engine = omega_conf_to_dataclass(config.actor_rollout_ref.actor).engine
-        assert engine.mixed_precision["param_dtype"] == "fp16"
+    engine = omega_conf_to_dataclass(config.actor_rollout_ref.actor).engine
+    param = {"bf16": None, "fp16": "fp16"}[recipe.precision]
+    assert (engine.mixed_precision or {}).get("param_dtype") == param
 
 
 def test_fp16_recipes_are_among_them() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in RECIPES]
-    if not any("float16" in text for text in texts):
-        pytest.skip("no recipe trains in fp16")
+    assert {"bf16", "fp16"} == {load(path)["precision"] for path in RECIPES}
+
+
+def test_float32_reaches_the_engine() -> None:
+    recipe = from_dict({"host": "verl", "method": "kl_ref", "output": "run"})
+    config = compose(overrides_of(recipe, unseen(recipe)))
+    for part in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
+        kinds = part.fsdp_config.mixed_precision
+        assert (kinds.param_dtype, kinds.reduce_dtype) == ("fp32", "fp32")
+    engine = omega_conf_to_dataclass(config.actor_rollout_ref.actor).engine
+    assert engine.mixed_precision["param_dtype"] == "fp32"
+    check_run(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("trainer.n_gpu_per_node=1", r"'trainer.n_gpu_per_node'. .*'trainer.n_gpus_per_node'"),
+        ("trainer.v1.sampler=[", "OverrideParseException"),
+        (f"{ACTOR}.strategy=megatron", "Megatron"),
+    ],
+)  # fmt: skip
+def test_the_preflight_says_what_verl_does_not_know(change: str, says: str) -> None:
+    recipe = from_dict({"host": "verl", "method": "grpo", "output": "run"})
+    lines = overrides_of(recipe, unseen(recipe))
+    asked = {"task": {"name": "target_sum"}, "processors": 12, "ray_address": None}
+    assert look({**asked, "overrides": lines}) is None
+    lines = [line for line in lines if not line.startswith(change.partition("=")[0] + "=")]
+    said = look({**asked, "overrides": [*lines, change]})
+    assert said is not None
+    assert re.search(says, said)
+    assert "\n" not in said
+
+
+def test_the_preflight_finds_what_is_missing_here() -> None:
+    recipe = from_dict({"host": "verl", "method": "grpo", "output": "run"})
+    asked = {"overrides": overrides_of(recipe, unseen(recipe)), "processors": 12}
+    words = look({**asked, "task": {"name": "words"}, "ray_address": None})
+    assert words == "task 'words': veRL's environment has no reasoning_gym; pip install it there"
+    ray = look({**asked, "task": {"name": "target_sum"}, "ray_address": "127.0.0.1:9"})
+    assert ray is not None
+    assert ray.startswith("--ray-address '127.0.0.1:9': Ray cannot be reached")
 
 
 def test_the_shell_reads_what_was_written() -> None:
-    lines = verl_config(RECIPES[0], ["trainer.nnodes=2", "+ray_kwargs.ray_init.address=auto"])
+    lines = verl_config(RECIPES[0], ["trainer.nnodes=2", "+ray_kwargs.ray_init.num_gpus=3"])
     text = shell_command(lines, python="printf '%s\\0' python")
     said = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout
     words = said.split("\0")[:-1]
@@ -82,8 +126,8 @@ def test_the_shell_reads_what_was_written() -> None:
      True, None],
     ids=repr,
 )  # fmt: skip
-def test_values_survive_hydra(value: Any) -> None:
-    config = compose([f"+probe={_hydra(value)}"])
+def test_values_survivehydra_value(value: Any) -> None:
+    config = compose([f"+probe={hydra_value(value)}"])
     found = config.probe
     assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == value
 
@@ -131,26 +175,3 @@ def test_a_bad_objective_ends_verls_own_validation(method: str, says: str, tmp_p
     config = compose(overrides(method, tmp_path))
     with pytest.raises(Exception, match=says):
         validate_config(config, use_reference_policy=False, use_critic=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[objective]\nmethod='grpo'\n", r"no table \[overrides\]"),
-        ("[objective]\nmethod='grpo'\n[overrides]\n[args]\n", "table 'args'"),
-        ("[objective]\nmethd='grpo'\n[overrides]\n", "did you mean 'method'"),
-        ("[objective]\nmethod='grp'\n[overrides]\n", "unknown method"),
-        ("[objective]\n[overrides]\n", "has no method"),
-        ("[objective]\nmethod='opefo'\n[overrides]\n", "strictly on-policy"),
-        (f"[objective]\nmethod='grpo'\n[overrides]\n'{ACTOR}.policy_loss.loss_mode'='x'\n",
-         "belongs to the objective"),
-        ("[objective", "Expected"),
-    ],
-)  # fmt: skip
-def test_bad_recipes(text: str, says: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.verl.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=f"(?i){says}"):
-        verl_config(path)
-    with pytest.raises(ValueError, match="cannot read it"):
-        verl_config(tmp_path / "missing.toml")

@@ -213,8 +213,7 @@ def test_the_engine_calls_the_loss_a_micro_batch_and_restores_their_order() -> N
 
 
 def test_precision_comes_from_mixed_precision_alone() -> None:
-    # verl_config writes it out of fsdp_config.dtype; should the engine read that itself one day,
-    # the translation can go
+    # recipe.py writes both; should the engine read `dtype` itself one day, this one can go
     text = source(FSDP, "FSDPEngine._build_fsdp_module")
     in_order(text, "self.engine_config.mixed_precision", "param_dtype = torch.bfloat16")
     assert "engine_config.dtype" not in inspect.getsource(importlib.import_module(FSDP))

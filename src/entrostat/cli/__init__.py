@@ -1,4 +1,4 @@
-"""The command line: one function a verb; torch is imported when a verb needs it."""
+"""The command line: one function per verb; torch is imported when a verb needs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ entrostat: an entropy thermostat for reinforcement learning with verifiable rewa
   entrostat report       the page of a run, or one that compares several: ours, or what TRL, veRL,
                          prime-rl, slime or any CSV left
   entrostat law          fit R = -a exp(H) + b: what entropy was traded for, and where it ends
-  entrostat verl-config  print a veRL recipe as the command that starts it on a cluster
+  entrostat verl-config  print the command that `train --host verl` would start
   entrostat pretrain     make the tiny policy that ships with entrostat
 
 Examples:

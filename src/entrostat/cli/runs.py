@@ -20,7 +20,7 @@ def study_verb(args: list[str]) -> int:
         "Run the trainings of a file side by side (those that are done are skipped, those that\n"
         "were stopped go on), print a table and write DIR/report.html.\n\n"
         "  --output    default: runs/NAME for NAME.toml\n"
-        "  --jobs      trainings at once; default: `jobs` of the file, else one a processor\n"
+        "  --jobs      trainings at once; default: `jobs` of the file, else one per processor\n"
         "  --trust-code    import the code (MODULE:NAME) that the file names\n\n"
         "The file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
         "differs, seeds = [0, 1, 2], and [grid] with lists of values; docs/lab.md describes it.\n"
@@ -156,29 +156,25 @@ def law_verb(args: list[str]) -> int:
 
 
 def verl_config_verb(args: list[str]) -> int:
-    """Print a veRL recipe as a command."""
+    """Print the command that runs a recipe in veRL: an older name of `train --print`."""
     text = (
-        "usage: entrostat verl-config RECIPE.verl.toml [KEY=VALUE...] [--trust-code]\n\n"
-        "Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM): every Hydra\n"
-        "override that the objective and the recipe need, and then yours, which win.\n\n"
+        "usage: entrostat verl-config RECIPE.toml [KEY=VALUE...] [--trust-code]\n\n"
+        "Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM), as `entrostat train\n"
+        "--config RECIPE.toml --host verl --print` does. KEY=VALUE sets a key of the recipe's\n"
+        "[verl]. The files that the command names are written by `train --host verl`.\n\n"
         "  --trust-code    import the method (MODULE:NAME) that the recipe names\n\n"
         "Examples:\n"
-        "  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.verl.toml\n"
-        "  entrostat verl-config my.verl.toml trainer.n_gpus_per_node=4 trainer.nnodes=1\n"
+        "  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.toml\n"
+        "  entrostat verl-config my.toml trainer.n_gpus_per_node=4 trainer.nnodes=1\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
-    trusted, (recipe, *overrides) = take_switch(args, "trust-code")
-    for word in overrides:
+    trusted, (recipe, *changes) = take_switch(args, "trust-code")
+    for word in changes:
         if "=" not in word:
             raise ValueError(f"verl-config: {word!r} is no override; write KEY=VALUE")
-    if not trusted and Path(recipe).is_file():
-        from ..config import load
-        from ..tasks.trust import refuse_code
+    from .training import train_verb
 
-        objective = load(recipe).get("objective")
-        refuse_code(objective if isinstance(objective, dict) else {}, f"recipe {recipe!r}")
-    from ..hosts.verl import shell_command, verl_config
-
-    say(shell_command(verl_config(recipe, overrides)))
-    return 0
+    trust = ["--trust-code"] if trusted else []
+    keys = [f"--verl.{word}" for word in changes]
+    return train_verb(["--config", recipe, "--host", "verl", "--print", *keys, *trust])

@@ -66,7 +66,7 @@ def _list() -> None:
     )
     _show(
         _FILE,
-        "your prompts and answers, one object a line; also FILE.json and FILE.parquet. "
+        "your prompts and answers, one object per line; also FILE.json and FILE.parquet. "
         f"Graders: {names}, or MODULE:FUNCTION, your own of (response, answer)",
         _options(task_class(_FILE)),
     )

@@ -25,6 +25,11 @@ Train a policy by reinforcement learning and watch its entropy.
   --config FILE.toml            start from a file; flags override it
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
   --trust-code                  import the code (MODULE:NAME) that the file or the run names
+  --host trl|verl               train in TRL or veRL, not in the lab; --trl.KEY and --verl.KEY set
+                                what is their own
+  --verl-python PATH            with --host verl: the interpreter of veRL's environment
+  --ray-address ADDRESS         with --host verl: a running Ray cluster, HOST:PORT or auto
+  --print                       with --host verl: show the command, start nothing
 
 Examples:
   entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \\
@@ -35,6 +40,7 @@ Examples:
   entrostat train --method steer --analyze.every 10
   entrostat train --config recipes/grpo.toml --optim.lr 1e-4 --output runs/mine
   entrostat train --resume runs/mine
+  entrostat train --config recipes/grpo.toml --host verl --verl-python verl/bin/python
 """
 
 
@@ -46,12 +52,16 @@ def train_verb(args: list[str]) -> int:
         from_dict,
         load,
     )
+    from ..hosts.verl import config as verl
     from ..tasks.trust import code_in, refuse_code, typed_keys
     from .open_flags import apply_open_flags, take_open_flags
 
     file, args = take(args, "config")
     run, args = take(args, "resume")
     trusted, args = take_switch(args, "trust-code")
+    python, args = take(args, "verl-python")
+    address, args = take(args, "ray-address")
+    shown, args = take_switch(args, "print")
     args = spread(args, "analyze")  # `--analyze every=10`, its spelling of before, still taken
     if file is not None and run is not None:
         raise ValueError("--config and --resume exclude each other: a run keeps its own config")
@@ -71,6 +81,7 @@ def train_verb(args: list[str]) -> int:
         data = {**load(path), "output": run}
         if not trusted:
             refuse_code(data, f"--resume {run!r}")
+            verl.refuse_code(data.get("verl"), f"--resume {run!r}")
     else:
         given = load(file) if file is not None else {}
         if "runs" in given:
@@ -79,11 +90,20 @@ def train_verb(args: list[str]) -> int:
             )
         if not trusted:
             refuse_code(given, f"config {file!r}", typed_keys(flags))
+            verl.refuse_code(given.get("verl"), f"config {file!r}")
         data = apply_open_flags(given, flags)
     config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
     config.validate()
+    options = {} if config.host != "verl" else {"python": python, "ray_address": address}
+    if not options and (python or address or shown):
+        raise ValueError("--verl-python, --ray-address and --print go with --host verl")
 
     quiet_libraries()
+    if shown:
+        from ..hosts.verl.run import command
+
+        say(command(config, **options))
+        return 0
     from ..study.runner import STARTED_BY_A_STUDY
 
     if os.environ.get(STARTED_BY_A_STUDY):
@@ -108,7 +128,10 @@ def train_verb(args: list[str]) -> int:
     chosen: dict[str, Any] = {"seed": config.seed} | config.task
     task = make_task(**chosen)
 
-    if sys.stdout.isatty():
+    from ..hosts import is_main, trains
+
+    main = config.host != "trl" or is_main()  # of several processes that were launched
+    if main and sys.stdout.isatty():
         sys.stdout.write("loading ...\r")
         sys.stdout.flush()
     _use_large_pages()
@@ -120,15 +143,14 @@ def train_verb(args: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `train` builds it again and says them
         make_objective(config.method, advantage=config.advantage, updates=config.updates)
-    from ..hosts import trains
-    from ..hosts.lab.progress import for_stream
+    from ..hosts.lab.progress import Progress, for_stream
 
     train = trains(config.host)
 
-    progress = for_stream()
+    progress = for_stream() if main else Progress()
     try:
-        path = train(config, task=task, progress=progress, resume=run is not None)
-        return _finish(path)
+        path = train(config, task=task, progress=progress, resume=run is not None, **options)
+        return _finish(path) if main else 0
     except RunStopped as error:
         progress.close()
         return tell(str(error), code=1)
@@ -142,8 +164,11 @@ def train_verb(args: list[str]) -> int:
     except KeyboardInterrupt:
         progress.close()
         trust = " --trust-code" if code_in({"task": config.task, "method": config.method}) else ""
-        words = f"entrostat train --resume {config.output}{trust}"
-        say(f"\ninterrupted; go on with: {words}", sys.stderr)
+        where = {"verl-python": python, "ray-address": address}
+        again = "".join(f" --{name} {value}" for name, value in where.items() if value)
+        words = f"entrostat train --resume {config.output}{trust}{again}"
+        if main:
+            say(f"\ninterrupted; go on with: {words}", sys.stderr)
         return 130
     finally:
         progress.close()

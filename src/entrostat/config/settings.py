@@ -24,9 +24,9 @@ class Sampling:
     engine: Literal["transformers", "vllm"] = "transformers"
     """What generates: transformers, or vLLM (the hosts trl and verl)."""
     prompts: int = 32
-    """Prompts an iteration."""
+    """Prompts per iteration."""
     rollouts: int = 8
-    """Rollouts a prompt (the group, K)."""
+    """Rollouts per prompt (the group, K)."""
     max_new_tokens: int | None = None
     """Tokens a rollout may take; None asks the task."""
     temperature: float = 1.0
@@ -72,7 +72,7 @@ class Optim:
     epochs: int = 2
     """Passes over a rollout batch."""
     minibatches: int = 2
-    """Updates a pass. 1 epoch of 1 minibatch is strictly on-policy."""
+    """Updates per pass. 1 epoch of 1 minibatch is strictly on-policy."""
     micro_batch: int = 128
     """Sequences in memory at once; any value gives the same gradient."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (
@@ -109,9 +109,9 @@ class Evaluation:
     """Measuring the policy before, during and after training."""
 
     prompts: int = 64
-    """Prompts a split; 0 turns evaluation off."""
+    """Prompts per split; 0 turns evaluation off."""
     samples: int = 16
-    """Samples a prompt, the k of avg@k and pass@k."""
+    """Samples per prompt, the k of avg@k and pass@k."""
     every: int = 0
     """Iterations between evaluations; 0 evaluates before the first and after the last."""
 
@@ -135,7 +135,7 @@ class Scoring:
     timeout: float = 10.0
     """Seconds for an answer; one that takes longer scores 0 and is counted (`reward/failed`)."""
     workers: int = 0
-    """Processes; 0 takes one a processor, at most 16."""
+    """Processes; 0 takes one per processor, at most 16."""
     memory: int = 2048
     """MiB that such a process may take (Linux); an answer that takes more scores 0."""
 
@@ -223,7 +223,7 @@ class TrainConfig:
         if self.sampling.prompts * self.sampling.rollouts > 10**6:
             raise ValueError(
                 f"sampling: {self.sampling.prompts} prompts of {self.sampling.rollouts} rollouts "
-                "are more than a million an iteration; lower one of them"
+                "are more than a million per iteration; lower one of them"
             )
         for key in (
             "sampling.temperature", "optim.lr", "optim.clip", "save.checkpoint_minutes",
@@ -287,7 +287,7 @@ class TrainConfig:
 
     @property
     def updates(self) -> int:
-        """Optimizer steps a rollout batch."""
+        """Optimizer steps per rollout batch."""
         return self.optim.epochs * self.optim.minibatches
 
     def to_toml(self) -> str:

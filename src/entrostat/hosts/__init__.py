@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -18,3 +19,8 @@ def trains(host: str) -> Callable[..., Path]:
         ValueError: the host's library is not installed; says what to install.
     """
     return import_module(_TRAIN[host], __name__).train
+
+
+def is_main() -> bool:
+    """Whether this process shows and writes: alone, or the first of those launched together."""
+    return os.environ.get("RANK", "0") == "0"

@@ -10,7 +10,7 @@ unlikely tokens (REPO, arXiv 2603.11682, App. A.1).
     found = logp_rounding(logp, watched.logp)      # found.dtype, found.error
     use_float32_outputs(trainer)          # before training starts; or a wrapped module, at any time
 
-Shapes: any; what is compared has one value a token.
+Shapes: any; what is compared has one value per token.
 """
 
 from __future__ import annotations

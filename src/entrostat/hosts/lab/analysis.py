@@ -18,16 +18,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ...batch import Terms, TokenBatch, masked_mean
-from ...config import TrainConfig
 from ...dynamics import (
     ESTIMATORS,
-    adamw_preconditioner,
     agreement,
     clipped_sides,
     concentration,
@@ -39,18 +37,20 @@ from ...dynamics import (
     parts,
     quadrants,
 )
-from ...dynamics.derivatives import along, directional
+from ...dynamics.derivatives import along
 from ...method.cov import covariance
-from ...objective import Objective
 from .dump import token_pieces
-from .experience import Sampled, Selection
-from .policy import Policy
+from .influence import Subject, influences
+from .meter import Meter
 from .responses import by_difficulty, of_responses
 from .rollout import Sequences
 from .schedule import learning_rate_at
 from .seeds import generator
-from .state import State
-from .watch import Watch, pieces, ratio_of, statistics
+from .watch import Watch, ratio_of
+
+if TYPE_CHECKING:
+    from .experience import Sampled, Selection
+    from .state import State
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 POSITIONS = 16  # bins at most
@@ -63,7 +63,8 @@ class Analysis:
     """An analysis begun; `finish` ends it.
 
     Attributes:
-        policy: the policy, in float32.
+        meter: measures the policy.
+        sequences: B rollouts.
         before: statistics [B, T] at the start: logp, entropy, moments, outcome advantages, rewards.
         trained: the rows trained on, prepared, with moments; [R, T].
         kept: [R] row numbers.
@@ -75,7 +76,7 @@ class Analysis:
         seconds: spent so far, but for those of `watch`.
     """
 
-    policy: Policy
+    meter: Meter
     sequences: Sequences
     before: TokenBatch
     trained: TokenBatch
@@ -83,7 +84,6 @@ class Analysis:
     terms: Terms
     start: dict[str, Tensor]
     influence: Tensor
-    config: TrainConfig
     watch: Watch
     line: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -91,11 +91,10 @@ class Analysis:
     def finish(self, iteration: int) -> tuple[dict[str, Any], Tensor]:
         """After the updates: the line of analysis.jsonl, and the change of entropy [B, T], nats."""
         began = time.perf_counter()
-        temperature, size = self.config.sampling.temperature, self.config.optim.micro_batch
-        after = self.policy.measure(self.sequences, temperature, size)
+        after = self.meter.measure(self.sequences)
         assert self.before.entropy is not None
         truth = torch.where(self.before.mask, after.entropy - self.before.entropy, 0)
-        end = {name: p.detach() for name, p in self.policy.trained().items()}
+        end = {name: p.detach() for name, p in self.meter.policy.trained().items()}
         direction = {name: end[name] - self.start[name] for name in end}
         first, simpson = self._along(direction)
         self.line = {
@@ -112,17 +111,17 @@ class Analysis:
     def _along(self, direction: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Change [B, T] of first and third order along the updates' whole parameter change."""
         first, simpson = [], []
-        with forward_mode(self.policy.model):
-            for rows in pieces(self.sequences, self.config):
-                fn = functional(self.policy.model, self._entropy_of(rows))
+        with forward_mode(model := self.meter.policy.model):
+            for rows in self.meter.pieces(self.sequences):
+                fn = functional(model, self._entropy_of(rows))
                 _, one, three = along(fn, self.start, direction)
                 first.append(one)
                 simpson.append(three)
         return torch.cat(first), torch.cat(simpson)
 
     def _entropy_of(self, rows: Tensor) -> Callable[[], Tensor]:
-        part, temperature = self.sequences[rows], self.config.sampling.temperature
-        return lambda: self.policy.token_stats(part, temperature).entropy
+        part = self.sequences[rows]
+        return lambda: self.meter.stats(part).entropy
 
     def _tables(self, truth: Tensor, first: Tensor, simpson: Tensor, after: Tensor) -> None:
         before, trained, kept = self.before, self.trained, self.kept
@@ -240,7 +239,7 @@ class Analysis:
             )
         }  # fmt: skip
         largest = sums["influence"].abs().argsort(descending=True, stable=True)[:TOKENS]
-        texts = token_pieces(self.policy.tokenizer, ids[largest])
+        texts = token_pieces(self.meter.policy.tokenizer, ids[largest])
         return [
             {
                 "text": texts[int(ids[i])],
@@ -267,13 +266,7 @@ class Analysis:
 
 
 def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
-    """Before an iteration's updates: the tokens' influences on the batch's mean entropy.
-
-    An influence is the token's share of what one AdamW step (without momentum, on all that is
-    trained on, at the learning rate of the iteration's first update, its gradient norm clipped as
-    configured) does to the mean entropy of the whole rollout batch, to first order:
-    c_i = -(dL/dlp_i dlp_i + dL/dH_i dH_i), with d the derivative along P grad H and L the loss as
-    the methods make it. They add up to <grad H, -P grad L>.
+    """`analyse` an iteration of the lab.
 
     Args:
         state: at the start of the iteration; AdamW as the last iteration left it.
@@ -281,73 +274,42 @@ def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection)
         rewards: [B], the task's.
         selection: what is trained on, at least one rollout.
     """
-    began = time.perf_counter()
+    config, optim = state.config, state.config.optim
     # plain float32, by operations that forward mode knows
     policy = replace(state.policy, autocast=nullcontext, half=None, rows=False)
-    config, objective, sequences = state.config, state.objective, sampled.sequences
-    kept, graded = selection.kept, selection.graded.replace(rewards=rewards)
     place = (sampled.iteration - 1) * config.updates
-    lr = learning_rate_at(config, place, state.updates)
-    select = generator(config.seed, sampled.iteration, "analysis", policy.device)
-    temperature = config.sampling.temperature
-    parts_of_batch = pieces(sequences, config)
-    now = statistics(policy, sequences, config)
-    before = graded.replace(**now, old_logp=now["logp"], old_entropy=now["entropy"])
-    trained = selection.batch.replace(
+    return analyse(
+        Subject(
+            Meter(policy, config.sampling.temperature, optim.micro_batch),
+            state.objective, state.optimizer,
+            learning_rate_at(config, place, state.updates), optim.clip, sampled.sequences,
+            selection.graded.replace(rewards=rewards), selection.kept, selection.batch,
+            generator(config.seed, sampled.iteration, "analysis", policy.device),
+        )
+    )  # fmt: skip
+
+
+def analyse(subject: Subject) -> Analysis:
+    """Before an iteration's updates: the tokens' influences on the batch's mean entropy."""
+    began = time.perf_counter()
+    meter, sequences, kept = subject.meter, subject.sequences, subject.kept
+    now = meter.statistics(sequences)
+    before = subject.graded.replace(**now, old_logp=now["logp"], old_entropy=now["entropy"])
+    trained = subject.trained.replace(
         **{name: values[kept] for name, values in now.items()},
         old_logp=now["logp"][kept], old_entropy=now["entropy"][kept],
     )  # fmt: skip
-    terms = objective.plan(trained, select)
-    of_logp, of_entropy = (
-        torch.zeros_like(now["logp"]).index_copy(0, kept, x)
-        for x in _loss_gradient(objective, trained, terms)
-    )
-
-    parameters = policy.trained()
-    entropy_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    loss_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    N = before.mask.sum()
-    for rows in parts_of_batch:
-        stats = policy.token_stats(sequences[rows], temperature)
-        loss = (of_logp[rows] * stats.logp + of_entropy[rows] * stats.entropy).sum()
-        for value, total, keep in (
-            (stats.entropy.sum() / N, entropy_gradient, True), (loss, loss_gradient, False)
-        ):  # fmt: skip
-            leaves = list(parameters.values())
-            gradients = torch.autograd.grad(value, leaves, retain_graph=keep, allow_unused=True)
-            for name, g in zip(parameters, gradients, strict=True):
-                if g is not None:
-                    total[name] += g
-    norm = torch.stack(list(torch._foreach_norm(list(loss_gradient.values())))).norm()
-    clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
-    first = {name: clip * g for name, g in loss_gradient.items()}
-    P = adamw_preconditioner(state.optimizer, parameters, first, lr)
-    direction = {name: clip * P[name] * g for name, g in entropy_gradient.items()}
-    predicted = -sum(
-        float((direction[name].double() * loss_gradient[name].double()).sum()) for name in direction
-    )
-
-    start = {name: p.detach().clone() for name, p in parameters.items()}
-    shares = []
-    with forward_mode(policy.model):
-        for rows in parts_of_batch:
-            part = sequences[rows]
-
-            def both(part: Sequences = part) -> Tensor:
-                stats = policy.token_stats(part, temperature)
-                return torch.stack([stats.logp, stats.entropy])
-
-            _, (dlp, dH) = directional(functional(policy.model, both), start, direction)
-            shares.append(-(of_logp[rows] * dlp + of_entropy[rows] * dH))
-    influence = torch.cat(shares)
+    terms = subject.objective.plan(trained, subject.generator)
+    influence, predicted = influences(subject, trained, terms)
     line = {
-        "pieces": len(parts_of_batch),
+        "pieces": len(meter.pieces(sequences)),
         "influence/sum": float(influence.double().sum()),
         "influence/predicted": predicted,
     }
     return Analysis(
-        policy, sequences, before, trained, kept, terms, start, influence, config,
-        Watch(policy, objective, trained, selection.sequences, config, select), line,
+        meter, sequences, before, trained, kept, terms,
+        {name: p.detach().clone() for name, p in meter.policy.trained().items()}, influence,
+        Watch(meter, subject.objective, trained, sequences[kept], subject.generator), line,
         time.perf_counter() - began,
     )  # fmt: skip
 
@@ -367,16 +329,6 @@ def watched(analysis: Analysis | None, rows: Tensor, lr: float) -> Iterator[None
     before = analysis.watch.before(rows)
     yield
     analysis.watch.after(rows, before, lr)
-
-
-def _loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor]:
-    """dL/dlp and dL/dH [R, T] of the whole batch's loss, on the first update."""
-    assert batch.entropy is not None
-    logp = batch.logp.clone().requires_grad_()
-    entropy = batch.entropy.clone().requires_grad_()
-    loss = objective.loss(batch.replace(logp=logp, entropy=entropy), terms).loss
-    found = torch.autograd.grad(loss, (logp, entropy), allow_unused=True)
-    return tuple(torch.zeros_like(logp) if g is None else g for g in found)  # pyrefly: ignore
 
 
 def finite(value: Any) -> Any:

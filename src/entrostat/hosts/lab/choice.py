@@ -1,8 +1,9 @@
-"""One token a sequence from its logits, with the log-prob it has at the sampling temperature.
+"""One token per sequence from its logits, with the log-prob it has at the sampling temperature.
 
 `torch.multinomial` draws a random number for every entry of the vocabulary: 256 rows of 49,152 take
 it .4 s on two cores, ten times the model's own time for them. For large vocabularies one uniform
-number a row is looked up in the cumulative distribution instead, first by blocks, then inside one.
+number per row is looked up in the cumulative distribution instead, first by blocks, then inside
+one.
 
 Shapes: b sequences, V vocabulary, C entries of a block.
 """

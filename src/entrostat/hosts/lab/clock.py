@@ -13,9 +13,9 @@ class Clock:
         self._laps: dict[str, float] = {}
 
     def lap(self, name: str, without: float = 0.0) -> None:
-        """End a lap; `without` are seconds of it that belong elsewhere."""
+        """End a lap, or another part of it; `without` are seconds that belong elsewhere."""
         now = time.perf_counter()
-        self._laps[name] = now - self._at - without
+        self._laps[name] = self._laps.get(name, 0.0) + now - self._at - without
         self._at = now
 
     def skip(self) -> None:
@@ -23,7 +23,7 @@ class Clock:
         self._at = time.perf_counter()
 
     def figures(self, tokens: float) -> dict[str, float]:
-        """`time/LAP`, their sum `time/iteration`, and tokens a second; 0 where no time passed."""
+        """`time/LAP`, their sum `time/iteration`, and tokens per second; 0 where no time passed."""
         seconds = sum(self._laps.values())
         return {f"time/{name}": lap for name, lap in self._laps.items()} | {
             "time/iteration": seconds,

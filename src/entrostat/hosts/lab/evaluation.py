@@ -31,12 +31,12 @@ def evaluate(
     policy: Policy, task: Task, score: Scorer, config: TrainConfig, iteration: int,
     progress: Progress, answers: JsonLines | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Sample the evaluation prompts of every split but the first; one row of figures a split.
+    """Sample the evaluation prompts of every split but the first; one row of figures per split.
 
-    avg@k and pass@k with k = `eval.samples`, distinct right answers a prompt, `entropy` of the
+    avg@k and pass@k with k = `eval.samples`, distinct right answers per prompt, `entropy` of the
     responses (exact, the mean over their tokens, nats) and `prompt_entropy`, that of the prompts
     themselves (the mean of `prompt_entropies`). The prompts and the random stream are the same at
-    every iteration. `answers` takes what the policy said: a line a prompt (`line_of`).
+    every iteration. `answers` takes what the policy said: a line per prompt (`line_of`).
     """
     rows = []
     stop = stop_strings(task, config)
@@ -99,12 +99,12 @@ def evaluate(
 
 
 def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConfig) -> Tensor:
-    """Entropy of the policy on prompts (PAR App. C.2 and C.3), one number a prompt.
+    """Entropy of the policy on prompts (PAR App. C.2 and C.3), one number per prompt.
 
     The mean of the exact next-token entropy over the places that predict the prompt's own tokens:
     all but the first, before which there is nothing, and not the last place, which predicts the
     response. At the sampling temperature, as all entropies here; a chat template's tokens are the
-    prompt's. PAR does not say how it takes its mean; one number a prompt is what its C.3 sets
+    prompt's. PAR does not say how it takes its mean; one number per prompt is what its C.3 sets
     against a prompt's accuracy.
 
     Args:

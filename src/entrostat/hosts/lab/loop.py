@@ -55,7 +55,7 @@ def train(
 
     Raises:
         ValueError: a bad setting, found before anything is written.
-        RunStopped: the run cannot go on (a reward that is no number, NaN in the loss, a full disk);
+        RunStopped: the run cannot go on (a scorer that always fails, NaN in the loss, a full disk);
             the last checkpoint is intact.
     """
     config = copy.deepcopy(config).validate()

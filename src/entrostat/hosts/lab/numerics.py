@@ -4,9 +4,9 @@ FSDP2 casts what a module returns to `MixedPrecisionPolicy.output_dtype`, bfloat
 accelerate's defaults for bf16 (REPO, arXiv 2603.11682, App. A.1). What is emulated is REPO's case:
 
 - The head and the softmax are inside the module (their cut cross-entropy; TRL's fused head), so
-  what leaves it, and is rounded, is the log-prob of the sampled token, one number a token, computed
-  in float32 before. A model that returns logits has those rounded instead, before the softmax; that
-  is another error, and not this one.
+  what leaves it, and is rounded, is the log-prob of the sampled token, one number per token,
+  computed in float32 before. A model that returns logits has those rounded instead, before the
+  softmax; that is another error, and not this one.
 - Both passes go through the module: the one that is trained on, and the one that measured the old
   policy ("recalculated on the training node", App. D.2). So both log-probs are rounded there,
   `round_logp` and `round_old_logp`. One alone says which side does what.

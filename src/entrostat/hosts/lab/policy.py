@@ -271,7 +271,7 @@ def load_policy(config: TrainConfig) -> Policy:
         # checkpointing asks the layer whether it is training; what is inside it need not be
         if config.gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
             module.training = True
-    eos = _eos(model, tokenizer)
+    eos = end_tokens(model, tokenizer)
     pad = tokenizer.pad_token_id  # none, or one that was added to the tokenizer alone
     pad = pad if pad is not None and 0 <= pad < vocabulary(model) else eos[0]
     autocast: Callable[[], AbstractContextManager] = nullcontext
@@ -312,7 +312,12 @@ def vocabulary(model: Any) -> int:
     return model.get_input_embeddings().weight.shape[0]
 
 
-def _eos(model: Any, tokenizer: Any) -> list[int]:
+def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """Ids that end a completion: the tokenizer's, and those that the model's settings name.
+
+    Raises:
+        ValueError: there is none, or one that the model does not know.
+    """
     ends: list[int] = []
     for found in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
         for token in found if isinstance(found, list) else [found]:

@@ -1,6 +1,6 @@
 """Products with weights that a CPU's library has reordered for them: for decoding, step by step.
 
-A step of decoding multiplies a few rows, one a sequence, by every weight of the model, and the
+A step of decoding multiplies a few rows, one per sequence, by every weight of the model, and the
 library (MKL in float32, oneDNN in bf16) lays a weight out anew for each such product. While weights
 stand still this can be done once, as torch's compiler does in a model whose weights are frozen: the
 operators are those of its lowering. Results differ from the layer's by rounding.

@@ -1,4 +1,4 @@
-"""How a run shows itself: a live panel on a terminal, else one line an iteration."""
+"""How a run shows itself: a live panel on a terminal, else one line per iteration."""
 
 from __future__ import annotations
 
@@ -76,13 +76,15 @@ def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
              ("distinct", "distinct", 1), ("entropy", "entropy", 2))  # fmt: skip
     words = []
     for label, key, digits in pairs:
+        if row.get(key) is None:  # veRL measures no entropy where it evaluates
+            continue
         left = "" if before is None else f"{before[key]:.{digits}f} → "
         words.append(f"{label} {left}{row[key]:.{digits}f}")
     return "  ".join(words)
 
 
 def outcome(evaluations: list[dict[str, Any]]) -> list[str]:
-    """A line a split: the first evaluation that is logged against the last."""
+    """A line per split: the first evaluation that is logged against the last."""
     lines = []
     for split in dict.fromkeys(row["split"] for row in evaluations):
         rows = [row for row in evaluations if row["split"] == split]
@@ -96,7 +98,7 @@ def outcome(evaluations: list[dict[str, Any]]) -> list[str]:
 
 
 class Lines(Progress):
-    """One line an iteration, for logs and pipes."""
+    """One line per iteration, for logs and pipes."""
 
     def __init__(self, stream: Any = None) -> None:
         self.stream = stream or sys.stdout

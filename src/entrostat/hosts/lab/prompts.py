@@ -26,16 +26,21 @@ def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
 def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
     """This iteration's prompts: the next ones of a finite task's shuffled epochs, or new ones."""
     split = task.splits[0]
+    return [example(task, index, split) for index in drawn(task, config, iteration)]
+
+
+def drawn(task: Task, config: TrainConfig, iteration: int) -> list[int]:
+    """Which examples of the task's first split these are."""
     first = (iteration - 1) * config.sampling.prompts
     places = range(first, first + config.sampling.prompts)
-    size = task.size(split)
+    size = task.size(task.splits[0])
     if size is None:
-        return [example(task, i, split) for i in places]
+        return list(places)
     orders: dict[int, np.ndarray] = {}
     for epoch in {i // size for i in places}:
         rng = np.random.default_rng(stream_seed(config.seed, epoch, "prompts"))
         orders[epoch] = rng.permutation(size)
-    return [example(task, int(orders[i // size][i % size]), split) for i in places]
+    return [int(orders[i // size][i % size]) for i in places]
 
 
 def example(task: Task, index: int, split: str) -> Example:

@@ -1,4 +1,4 @@
-"""What a run leaves while it trains: a line an iteration, rollouts, evaluations, checkpoints."""
+"""What a run leaves while it trains: a line per iteration, rollouts, evaluations, checkpoints."""
 
 from __future__ import annotations
 

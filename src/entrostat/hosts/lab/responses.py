@@ -20,16 +20,16 @@ def of_responses(batch: TokenBatch, completions: Tensor) -> dict[str, dict[str, 
     """Figures of `calibration` (PAR 5.3) and of diversity (PAR App. C.1), by token ids.
 
     Args:
-        batch: logp, mask, rewards and group of all rollouts.
+        batch: logp, mask, rewards (NaN where unknown) and group of all rollouts.
         completions: [B, T] token ids.
 
     Returns:
-        calibration: mean log-prob a token of right and wrong responses (nats), and their AUC;
+        calibration: mean log-prob per token of right and wrong responses (nats), and their AUC;
         diversity: distinct n-grams and Self-BLEU among a prompt's responses, means over prompts.
     """
     assert batch.rewards is not None
     assert batch.group is not None
-    some = batch.lengths > 0
+    some = (batch.lengths > 0) & ~batch.rewards.isnan()
     mean = (batch.logp.double().sum(-1) / batch.lengths.clamp(min=1))[some].clamp(max=0)
     found = calibration(mean.tolist(), batch.rewards[some].tolist(), bins=1)
     groups: dict[int, list[list[int]]] = {}
@@ -63,7 +63,7 @@ def by_difficulty(batch: TokenBatch) -> dict[str, Any]:
     prompts, place = batch.group.unique(return_inverse=True)
     size = torch.bincount(place, minlength=len(prompts))
     reward = cov.new_zeros(len(prompts)).index_add_(0, place, batch.rewards.to(cov.dtype)) / size
-    known = cov.isfinite()
+    known = cov.isfinite() & reward.isfinite()
     cov, reward = cov[known], reward[known]
     if not len(cov):
         return {}

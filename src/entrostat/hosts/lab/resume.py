@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,19 @@ FREE = ("iterations", "output", "threads", "save.", "scoring.workers")
 _SHOWN = 3  # differences that a message lists
 
 
-def keep_settings(config: TrainConfig, say: Say) -> None:
+def keep_settings(
+    config: TrainConfig, say: Say, bound_to: Callable[[Path], str | None] = checkpoints.bound_to
+) -> None:
     """Hold a run that goes on to the configuration that made its checkpoints.
 
     What it leaves open becomes what the run chose when it began. Without a checkpoint, config.toml
-    says what that was.
+    says what that was; `bound_to` reads it, as TOML, from a directory of checkpoints.
 
     Raises:
         ValueError: another setting differs than those of `FREE`; names it.
     """
     run = RunDirectory(Path(config.output or default_output(config)))
-    bound, written = checkpoints.bound_to(run.checkpoints), run.path / "config.toml"
+    bound, written = bound_to(run.checkpoints), run.path / "config.toml"
     if bound is None and not written.exists():
         return
     before = from_dict(load(written) if bound is None else tomllib.loads(bound))

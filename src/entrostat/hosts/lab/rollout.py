@@ -90,7 +90,7 @@ def sample(
     Args:
         model: a Hugging Face causal LM.
         prompts: token ids, none empty.
-        rollouts: completions a prompt; the prompt itself is computed once.
+        rollouts: completions per prompt; the prompt itself is computed once.
         max_new_tokens: T.
         eos: ids that end a sequence.
         pad: id for padding.

@@ -86,17 +86,17 @@ class RunDirectory:
 
     @property
     def metrics(self) -> Path:
-        """One JSON object an iteration."""
+        """One JSON object per iteration."""
         return self.path / "metrics.jsonl"
 
     @property
     def evaluations(self) -> Path:
-        """One JSON object an evaluation and split."""
+        """One JSON object per evaluation and split."""
         return self.path / "evaluation.jsonl"
 
     @property
     def answers(self) -> Path:
-        """What was answered: one JSON object an evaluation, split and prompt."""
+        """What was answered: one JSON object per evaluation, split and prompt."""
         return self.path / "answers.jsonl"
 
     @property
@@ -221,6 +221,8 @@ def _unused(path: Path) -> bool:
         ".lock", "config.toml", "objective.json", "environment.json", "evaluation.jsonl",
         "answers.jsonl",
     }  # fmt: skip
+    if ".lock" in there:
+        before_the_first |= {"data", "verl"}  # of the host verl
     return all(name in before_the_first or name.endswith(".part") for name in there)
 
 

@@ -33,11 +33,18 @@ class Stops:
 
         To be asked after every token: only the last tokens are looked at.
         """
-        # a token stands for one byte of the string or more
-        tail = max(len(s.encode()) for s in self.strings) + _CONTEXT
-        texts = self.decode(tokens[:, -tail:].tolist())
-        found = [any(s in text for s in self.strings) for text in texts]
+        found = self.ended(tokens[:, -self._tail :].tolist())
         return torch.tensor(found, device=tokens.device)
+
+    def ended(self, completions: list[list[int]]) -> list[bool]:
+        """Whether each completion has a stop in its last tokens."""
+        texts = self.decode([ids[-self._tail :] for ids in completions])
+        return [any(s in text for s in self.strings) for text in texts]
+
+    @property
+    def _tail(self) -> int:
+        # a token stands for one byte of the string or more
+        return max(len(s.encode()) for s in self.strings) + _CONTEXT
 
 
 def cut(text: str, stops: Sequence[str]) -> str:

@@ -20,31 +20,13 @@ import torch
 from torch import Tensor
 
 from ...batch import Terms, TokenBatch, masked_mean
-from ...config import TrainConfig
 from ...dynamics import ESTIMATORS, agreement, clipped_sides, estimate, flow
 from ...loss import clipped, importance_ratio
 from ...objective import Objective
-from .policy import Policy
+from .meter import Meter
 from .rollout import Sequences
 
-_STATISTICS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 SIDES = ("high", "low")
-
-
-def pieces(sequences: Sequences, config: TrainConfig) -> tuple[Tensor, ...]:
-    """The rows in parts that fit in memory."""
-    rows = torch.arange(len(sequences.tokens), device=sequences.tokens.device)
-    return rows.split(config.optim.micro_batch)
-
-
-@torch.no_grad()
-def statistics(policy: Policy, sequences: Sequences, config: TrainConfig) -> dict[str, Tensor]:
-    """logp, entropy, sum_p2 and sum_p2_logp of the policy as it stands, each [B, T] float32."""
-    found = [
-        policy.token_stats(sequences[rows], config.sampling.temperature, moments=True)
-        for rows in pieces(sequences, config)
-    ]
-    return {name: torch.cat([getattr(stats, name) for stats in found]) for name in _STATISTICS}
 
 
 def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
@@ -61,21 +43,19 @@ class Watch:
     """The updates of one iteration, measured on the minibatch that each was made on.
 
     Attributes:
-        policy: in float32.
+        meter: measures the policy.
         objective: whose clip counts.
         trained: the rows trained on, prepared, as the iteration found them; [R, T].
         sequences: the same rows.
-        config: the run's.
         generator: for a plan's random selections; none of the training's streams.
         updates: what has been found, an update each.
         seconds: spent so far.
     """
 
-    policy: Policy
+    meter: Meter
     objective: Objective
     trained: TokenBatch
     sequences: Sequences
-    config: TrainConfig
     generator: torch.Generator
     updates: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
@@ -83,9 +63,7 @@ class Watch:
     def before(self, rows: Tensor) -> TokenBatch:
         """The minibatch `rows` [n] under the policy that the update starts from."""
         began = time.perf_counter()
-        batch = self.trained[rows].replace(
-            **statistics(self.policy, self.sequences[rows], self.config)
-        )
+        batch = self.trained[rows].replace(**self.meter.statistics(self.sequences[rows]))
         self.seconds += time.perf_counter() - began
         return batch
 
@@ -100,9 +78,7 @@ class Watch:
         began = time.perf_counter()
         assert batch.entropy is not None
         assert batch.advantages is not None
-        after = self.policy.measure(
-            self.sequences[rows], self.config.sampling.temperature, self.config.optim.micro_batch
-        )
+        after = self.meter.measure(self.sequences[rows])
         mask, N = batch.mask, int(batch.mask.sum())
         truth = torch.where(mask, after.entropy - batch.entropy, 0)
         terms = self.objective.plan(batch, self.generator)

@@ -1,8 +1,9 @@
-"""A run directory beside TRL's own output: our figures an iteration, and its rollouts' tokens.
+"""A run directory beside TRL's own output: our figures per iteration, and its rollouts' tokens.
 
     DIR/config.toml, objective.json    the settings, and all that decides what is trained
-    DIR/metrics.jsonl                  one line a generation batch, as the lab writes it
+    DIR/metrics.jsonl                  one line per generation batch, as the lab writes it
     DIR/rollouts/000012.safetensors    `entrostat.load_rollouts` reads it
+    DIR/analysis.jsonl                 one line an analysed generation batch
 
 `entrostat report DIR` makes the page.
 """
@@ -38,12 +39,15 @@ class RunLog:
         self.directory = Path(directory)
         self.every = every
         self.metrics = JsonLines(self.directory / "metrics.jsonl")
+        self.analysis = JsonLines(self.directory / "analysis.jsonl")
+        self._written: Rollouts | None = None
 
     def open(self, done: int) -> None:
         """Make the directory; lines after iteration `done` are forgotten."""
         (self.directory / "rollouts").mkdir(parents=True, exist_ok=True)
-        if self.metrics.path.exists():
-            self.metrics.keep_until(done)
+        for log in (self.metrics, self.analysis):
+            if log.path.exists():
+                log.keep_until(done)
 
     def write_settings(self, trainer: EntropyGRPOTrainer, iterations: int) -> None:
         """What the run is: an objective's description, and settings under the lab's names."""
@@ -65,7 +69,18 @@ class RunLog:
 
     def rollouts(self, rollouts: Rollouts) -> None:
         """One file of tokens."""
+        self._written = rollouts
         save_rollouts(rollouts, self.directory / "rollouts")
+
+    def analysed(
+        self, line: dict[str, Any], change: Tensor, influence: Tensor, mask: Tensor
+    ) -> None:
+        """The line of an analysis; its columns [B, T] go to the iteration's tokens, if written."""
+        self.analysis.append([line])
+        if self._written is not None and self._written.iteration == line["iteration"]:
+            columns = {"change": flatten(change, mask), "influence": flatten(influence, mask)}
+            whole = dataclasses.replace(self._written, **columns)
+            save_rollouts(whole, self.directory / "rollouts")
 
 
 def _settings(
@@ -105,11 +120,12 @@ def own_rows(
     output: dict[str, Any],
     completions: list[list[int]],
     mask: Tensor,
-    eos: list[int],
+    finished: list[bool],
 ) -> list[Any]:
     """This rank's rollouts as plain data, to be gathered: texts, ids, the sampler's log-probs.
 
-    `completions` are the ids that were generated, of truncated rollouts that TRL masks as well.
+    `completions` are the ids that were generated, of truncated rollouts that TRL masks as well;
+    `finished` says which ended by themselves.
     """
     rows = []
     sampler = output.get("sampling_per_token_logps")
@@ -119,7 +135,7 @@ def own_rows(
             {
                 "prompt": tokenizer.decode(prompt, skip_special_tokens=True),
                 "completion": tokenizer.decode(completion, skip_special_tokens=True),
-                "finished": len(completion) > 0 and completion[-1] in eos,
+                "finished": finished[i],
                 "tokens": output["completion_ids"][i][mask[i]].tolist(),
                 "sampler": None if sampler is None else sampler[i][mask[i]].tolist(),
             }

@@ -91,7 +91,7 @@ def _without_equal(config: Any) -> list[tuple[bool, str]]:
          "deviation of the whole batch's rewards"),
         (config.multi_objective_aggregation != "sum_then_normalize",
          f"multi_objective_aggregation={config.multi_objective_aggregation!r}: an objective sees "
-         "one reward a rollout, not what it was summed from; normalise in one reward function"),
+         "one reward per rollout, not what it was summed from; normalise in one reward function"),
         (config.off_policy_mask_threshold is not None, "off_policy_mask_threshold="
          f"{config.off_policy_mask_threshold}: no method leaves out whole rollouts by their KL"),
         (bool(config.beta) and config.use_bias_correction_kl, f"beta={config.beta} with "

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import math
 import warnings
 from typing import Any
 
 import torch
+from trl import GRPOConfig, GRPOTrainer
 
 from ...batch import Terms, TokenBatch
 from ...method import MethodSpec
@@ -29,6 +31,20 @@ LOSS_TYPES = {
 }
 _SCALES = {"grpo": "group", "dr_grpo": "none"}
 _USUAL = (0.2, 0.2)
+
+
+def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """GRPOTrainer's arguments by name, its configuration among them.
+
+    Raises:
+        TypeError: it takes no such arguments.
+    """
+    given = dict(inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments)
+    if given.get("args") is None:
+        model = given.get("model")
+        name = model if isinstance(model, str) else getattr(model, "name_or_path", "") or "model"
+        given["args"] = GRPOConfig(f"{name.rstrip('/').split('/')[-1]}-GRPO")
+    return given
 
 
 def build(method: MethodSpec | Objective, args: Any) -> Objective:
@@ -49,7 +65,7 @@ def build(method: MethodSpec | Objective, args: Any) -> Objective:
     ]
     if updates > 1 and culprits:
         raise ValueError(
-            f"{WHO}: {' and '.join(culprits)}: strictly on-policy, so one update a generation "
+            f"{WHO}: {' and '.join(culprits)}: strictly on-policy, so one update per generation "
             f"batch, not {updates}; set num_iterations=1 and leave steps_per_generation and "
             "generation_batch_size unset"
         )
@@ -142,7 +158,7 @@ def check_generation(args: Any) -> None:
 
 
 def warn_of_inert(objective: Objective, args: Any) -> None:
-    """Warn where a method has nothing to act on: one update a batch, so that every ratio is 1."""
+    """Warn where a method has nothing to act on: one update per batch, so that every ratio is 1."""
     if updates_per_generation(args) > 1:
         return
     terms = probe(objective)
@@ -157,7 +173,7 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
             inert.append(f"`{name}` (its clip never acts)")
     if inert:
         warnings.warn(
-            f"{WHO}: one update a generation batch, so every ratio is exactly 1 and "
+            f"{WHO}: one update per generation batch, so every ratio is exactly 1 and "
             f"{' and '.join(inert)} does nothing; set num_iterations=2, or steps_per_generation "
             "above gradient_accumulation_steps",
             stacklevel=3,

@@ -5,7 +5,7 @@ extended (docs/hosts/trl.md has the page for users):
 
     _calculate_rewards                    -> the raw rewards of all ranks are kept
     _generate_and_score_completions       -> log-probs and entropies of the old policy, controllers,
-                                             advantages [B, T]: once a generation batch, all ranks
+                                             advantages [B, T]: once per generation batch, all ranks
     _compute_loss                         -> terms of the whole optimizer step, all ranks; TRL's own
                                              loss for its log, `Objective.loss` for the gradient
     _get_per_token_logps_and_entropies    -> what the forward pass gave is kept for that
@@ -15,18 +15,18 @@ Shapes: B rollouts of a micro-batch on this rank, T completion tokens at most.
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from ...batch import Terms, TokenBatch
@@ -39,9 +39,11 @@ from ..ranks import gather_batch, ranks, shared_generator, sum_over_ranks
 from ..rollouts import Tally, at_update, describe, graded, idle_groups
 from ..rounding import logp_rounding, watch_outputs
 from . import settings
+from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
 from .iteration import IMAGES, OLD_ENTROPY, OLD_LOGP, addition, loss_mask, token_batch, watched
+from .stops import Ending, with_stops
 
 Pass = tuple[Tensor, Tensor, Tensor | None]  # log-probs, entropies [B, T], auxiliary loss []
 
@@ -71,8 +73,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
             aggregation, entropy terms and reference KL; TRL's arguments that say the same are left
             at their defaults and set from it. None trains as TRL does, bit for bit, and only adds
             our figures and dumps.
-        dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens; None writes nothing.
+        stop: texts that end a completion, as an eos does; the token that completes one is the last
+            that is trained on.
+        dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens, or what writes them;
+            None writes nothing.
         dump_every: write the tokens of every so many generation batches.
+        analyze_every: measure what the updates of the first and of every so many generation batches
+            do to entropy, token by token, into `dump_rollouts`; 0 for none. One process.
         **kwargs: as GRPOTrainer's.
 
     Raises:
@@ -83,11 +90,14 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self,
         *args: Any,
         objective: MethodSpec | Objective | None = None,
-        dump_rollouts: str | None = None,
+        stop: Sequence[str] = (),
+        dump_rollouts: str | RunLog | None = None,
         dump_every: int = 1,
+        analyze_every: int = 0,
         **kwargs: Any,
     ) -> None:
-        given = _by_name(args, kwargs)
+        given = settings.by_name(args, kwargs)
+        given["args"] = with_stops(given["args"], stop)
         self.objective: Objective | None = None
         if objective is not None:
             settings.check_generation(given["args"])
@@ -95,7 +105,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             said = None if isinstance(objective, Objective) else repr(objective)
             given["args"] = settings.settle(given["args"], self.objective, said)
             settings.warn_of_inert(self.objective, given["args"])
-        self._run_log = None if dump_rollouts is None else RunLog(dump_rollouts, dump_every)
+        named = isinstance(dump_rollouts, str | Path)
+        self._run_log = RunLog(dump_rollouts, dump_every) if named else dump_rollouts
         self._passes: list[Pass] | None = None
         self._scored: tuple[Tensor, list[list[int]]] | None = None
         self._plan: _Step | None = None
@@ -103,11 +114,16 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._probing = True
         self._rounding: float | None = None
         self._tally = Tally()
+        self._analyst: Analyst | None = None
         super().__init__(**given)
+        self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
         self._control = EntropyControl()
         self._control.objective = self.objective
         self.add_callback(self._control)
         self.add_callback(Begin(self))
+        if analyze_every:
+            self._analyst = Analyst(self, analyze_every)
+            self.add_callback(self._analyst)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -139,11 +155,19 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @property
     def _updates(self) -> int:
-        """Optimizer steps a generation batch, at least 1."""
+        """Optimizer steps per generation batch, at least 1."""
         micro = self.args.steps_per_generation * self.num_iterations
         return max(1, micro // self.args.gradient_accumulation_steps)
 
-    # ------------------------------------------------------------------ once a generation batch
+    # ------------------------------------------------------------------ once per generation batch
+
+    def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = super()._generate_single_turn
+        if self.use_vllm or not self._ending:  # vLLM looks for stops itself
+            return inner(prompt_ids, *args, **kwargs)
+        with self._ending.watched(self.accelerator.unwrap_model(self.model_wrapped)) as ends:
+            completions, logprobs = inner(prompt_ids, *args, **kwargs)
+        return ends.cut(completions), logprobs
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
@@ -208,6 +232,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
         # a truncated completion that TRL masks is as long as it is
         full = torch.tensor([len(ids) for ids in completions], device=mask.device)
         figures = describe(batch, torch.where(mask.any(1), mask.sum(1), full))
+        finished = self._ending.finished(completions)
+        (ended,), _ = batch.whole.gather(torch.tensor(finished, device=mask.device))
+        figures["rollout/truncated"] = 1 - float(ended.float().mean())
         sampler = output.get("sampling_per_token_logps")  # vLLM says them
         if sampler is not None:
             figures |= mismatch(batch.old_logp, sampler, mask, batch.whole)
@@ -224,11 +251,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
             figures |= self.objective.metrics()
             figures |= online.of_rollouts(ready, outcome.advantages, rewards[mine])
             output |= addition(ready)
+            if self._analyst is not None:
+                self._analyst.generated(output, outcome.replace(rewards=batch.rewards), ready)
         figures["rollout/zero_advantage_groups"] = idle_groups(ready)
         self._record(figures)
         iteration = self.state.global_step // self._updates + 1
         if self._run_log is not None and self._run_log.due(iteration):
-            rows = own_rows(self._tokenizer, output, completions, mask, self.eos_token_ids)
+            rows = own_rows(self._tokenizer, output, completions, mask, finished)
             rows, whole = gather_object(rows), gather_batch(ready)
             if self.accelerator.is_main_process:
                 self._run_log.rollouts(
@@ -261,6 +290,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _make_plan(self, model: nn.Module, pieces: list[dict[str, Any]]) -> _Step:
         assert self.objective is not None
+        if self._analyst is not None:
+            self._analyst.before_step(pieces)
         fresh = self._generated_at == self.state.global_step
         # correction and edits are not the methods' to see
         mine = token_batch(pieces).replace(correction=None, edited=None, ranks=self._ranks)
@@ -353,23 +384,11 @@ class EntropyGRPOTrainer(GRPOTrainer):
         done = self.state.global_step + 1
         if done % self._updates:
             return
-        if self._run_log is not None and self.accelerator.is_main_process:
+        if self._analyst is not None and self._analyst.running:
+            self._analyst.hold(self._tally.figures())
+        elif self._run_log is not None and self.accelerator.is_main_process:
             self._run_log.line(done // self._updates, self._tally.figures())
         self._tally = Tally()
-
-
-def _by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """GRPOTrainer's arguments by name, its configuration among them.
-
-    Raises:
-        TypeError: it takes no such arguments.
-    """
-    given = dict(inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments)
-    if given.get("args") is None:
-        model = given.get("model")
-        name = model if isinstance(model, str) else getattr(model, "name_or_path", "") or "model"
-        given["args"] = GRPOConfig(f"{name.rstrip('/').split('/')[-1]}-GRPO")
-    return given
 
 
 __all__ = ["EntropyControl", "EntropyGRPOTrainer"]

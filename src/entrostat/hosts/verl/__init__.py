@@ -1,10 +1,15 @@
 """veRL with an objective: a plugin, one trainer class and one worker class; see docs/hosts/verl.md.
 
-    config.py    a recipe as veRL's overrides; imports no veRL
+    run.py       `entrostat train --host verl`: starts main_ppo and follows it; imports no veRL
+    recipe.py    a configuration as veRL's overrides; config.py, how they are written; no veRL
+    data.py      a task's prompts as Parquet, in the lab's order and tokens; imports no veRL
+    preflight.py what veRL and Ray say to that before it is started
+    agent.py     a rollout: the exact prompt, stops; completions.py, its end and text; no veRL
+    reward.py    what veRL calls for a reward: the task's own score; imports no veRL
     settings.py  the objective's settings in veRL's configuration, and what is refused at the start
-    driver.py    once a rollout batch: controllers, advantages; imports no veRL
+    driver.py    once per rollout batch: controllers, advantages; imports no veRL
     trainer.py   where the driver calls that, and checkpoints it
-    worker.py    once an update: the plan over the whole minibatch and all ranks
+    worker.py    once per update: the plan over the whole minibatch and all ranks
     loss.py      the loss of a micro-batch under that plan
     plugin.py    what veRL imports; selfcheck.py, whether it did
 
@@ -17,10 +22,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config import shell_command, verl_config
+    from .config import shell_command
+    from .recipe import verl_config
     from .selfcheck import check
 
-_HOME = {"check": ".selfcheck", "shell_command": ".config", "verl_config": ".config"}
+_HOME = {"check": ".selfcheck", "shell_command": ".config", "verl_config": ".recipe"}
 __all__ = ["check", "shell_command", "verl_config"]
 
 

@@ -1,11 +1,13 @@
-"""Once a rollout batch, in the driver: controllers see the entropy, advantages are prepared.
+"""Once per rollout batch, in the driver: controllers see the entropy, advantages are prepared.
 
 No veRL here. Shapes: B rollouts, T completion tokens at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,6 +79,32 @@ def prepare(
     if sampler_logp is not None:
         figures |= mismatch(mine.old_logp, sampler_logp[rows], mine.mask)
     return Prepared(_with_padding(ready, batch, rows), figures)
+
+
+def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
+    """`rollout/truncated` and `reward/failed`, from what agent loop and reward noted.
+
+    Args:
+        notes: B of them (`agent.py`, `reward.py`); none where others are at work.
+        real: [B] bool, False for rows that veRL adds.
+
+    Raises:
+        ValueError: the scorer failed at every answer of several.
+    """
+    own = [note for note, counts in zip(notes, real.tolist(), strict=False) if counts]
+    figures: dict[str, float] = {}
+    if own and all("finished" in note for note in own):
+        figures["rollout/truncated"] = 1 - sum(note["finished"] for note in own) / len(own)
+    scored = [note.get("reward_extra_info") or {} for note in own]
+    if scored and all("failed" in info for info in scored):
+        failed = sum(info["failed"] for info in scored)
+        figures["reward/failed"] = float(failed)
+        if 1 < len(scored) == failed:
+            raise ValueError(
+                f"the task's scorer failed at all {len(scored)} answers of an iteration: a bug of "
+                "the task, or something that it lacks here? The log has its first errors"
+            )
+    return figures
 
 
 def _with_padding(ready: TokenBatch, batch: TokenBatch, rows: Tensor) -> TokenBatch:

@@ -104,7 +104,7 @@ def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
         raise ValueError(
             f"trainer.v1.trainer_mode={NAME} needs {_HERE}.policy_loss._target_="
             f"{PolicyLoss.__module__}.{PolicyLoss.__qualname__}, got {target}; "
-            "`entrostat verl-config` writes the settings"
+            "`entrostat train --host verl` writes the settings"
         )
     settings = omega_conf_to_dataclass(actor.policy_loss)
     updates = actor.ppo_epochs * max(1, config.data.train_batch_size // actor.ppo_mini_batch_size)

@@ -1,14 +1,14 @@
 """The driver's side: veRL's synchronous trainer with an objective.
 
-Four methods of veRL's trainer are overridden: the advantages are ours, an update carries the
-objective's state to the workers, checkpoints hold it, and the workers are `EntropyActorWorker`.
+Of veRL's trainer is overridden: the advantages are ours, an update carries the objective's state to
+the workers, checkpoints hold it, the workers are `EntropyActorWorker`, and a run of `--host verl`
+writes its rollouts as the lab does.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,11 @@ from verl.workers.utils.padding import response_to_nested
 
 from ...batch import TokenBatch
 from ...dynamics import online
-from .driver import prepare
+from ...logs.files import atomic
+from ...logs.rollouts import save_rollouts
+from .completions import read
+from .driver import noted, prepare
+from .dump import rollouts_of
 from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
 from .selfcheck import NAME, check
 from .settings import check_run
@@ -32,6 +36,12 @@ from .worker import EntropyActorWorker
 
 logger = logging.getLogger(__name__)
 FILE = "entrostat.json"
+# of a rollout dump: name there, and in veRL's batch
+_DUMPED = {
+    "responses": "responses", "mask": "response_mask", "logp": "old_log_probs",
+    "entropy": "entropy", "advantages": "advantages", "sampler_logp": "rollout_log_probs",
+    "rewards": REWARD, "group": GROUP, "idle": IDLE,
+}  # fmt: skip
 _ACTORS = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
 
 
@@ -65,11 +75,13 @@ class EntropyTrainer(PPOTrainerSync):
         names = ["uid", "response_mask", "rm_scores", "old_log_probs", "entropy"]
         if "ref_logp" in self.objective.needs:
             names.append("ref_log_prob")
-        names.append("rollout_log_probs")  # left out where the engine gave none
+        # left out: log-probs where the engine gave none, notes of another agent loop
+        names += ["rollout_log_probs", "extra_fields"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=names
         )
         uids = list(data.pop("uid").tolist())
+        notes = data.pop("extra_fields", None)
         real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
         _check_sessions([key for key, own in zip(batch.keys, real, strict=True) if own])
         lengths = data["response_mask"]
@@ -89,7 +101,7 @@ class EntropyTrainer(PPOTrainerSync):
         progress = min(1.0, (self.global_steps - 1) / last)
         sampled = dense.get("rollout_log_probs", None)
         prepared = prepare(self.objective, rollouts, real, progress, sampled)
-        metrics.update(prepared.metrics)
+        metrics.update(prepared.metrics | noted([] if notes is None else notes.tolist(), real))
         ready = prepared.batch
         assert ready.idle is not None
         A = response_to_nested(ready.advantages, lengths)
@@ -120,13 +132,35 @@ class EntropyTrainer(PPOTrainerSync):
         metrics.update(online.figures(values))
         return batch
 
+    def _log_rollout_data(self, batch: Any, timing_raw: Any, rollout_data_dir: str) -> None:
+        """Token by token, for a run of `--host verl`; others get veRL's texts."""
+        path = self.config.data.get("entrostat")
+        if path is None:
+            super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
+            return
+        every = read(path).rollouts_every
+        if not every or self.global_steps % every:
+            return
+        keys = [
+            key
+            for key, tag in zip(batch.keys, batch.tags, strict=True)
+            if not tag.get("is_padding", False)
+        ]
+        names = [*_DUMPED.values(), "prompts", "extra_fields"]
+        data = trainer_base.tq.kv_batch_get(
+            keys=keys, partition_id=batch.partition_id, select_fields=names
+        )
+        prompts, notes = data.pop("prompts").unbind(), data.pop("extra_fields").tolist()
+        dense = data.to_padded_tensor()
+        rows = {ours: dense[name] for ours, name in _DUMPED.items() if name in dense.keys()}  # noqa: SIM118
+        rollouts = rollouts_of(self.global_steps, prompts, notes, rows, self.tokenizer)
+        save_rollouts(rollouts, Path(rollout_data_dir))
+
     def _save_checkpoint(self) -> None:
         # before veRL names this checkpoint the latest
         folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f"{FILE}.draft"
-        draft.write_text(json.dumps(self.objective.state_dict()), encoding="utf-8")
-        os.replace(draft, folder / FILE)
+        with atomic(folder / FILE) as part:
+            part.write_text(json.dumps(self.objective.state_dict()), encoding="utf-8")
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
@@ -154,5 +188,5 @@ def _check_sessions(keys: list[str]) -> None:
         twice = next(session for session in sessions if sessions.count(session) > 1)
         raise ValueError(
             f"entrostat.hosts.verl: rollout {twice} has several outputs; advantages of such agent "
-            "loops are not defined here. Use one that returns one output a rollout"
+            "loops are not defined here. Use one that returns one output per rollout"
         )

@@ -1,4 +1,4 @@
-"""Once an update, in the workers: the plan over the whole minibatch and all data-parallel ranks.
+"""Once per update, in the workers: the plan over the whole minibatch and all data-parallel ranks.
 
 veRL's worker cuts a minibatch into micro-batches and calls the loss on each. The plan is made
 before that, in `train_batch`, where this rank's whole minibatch is at hand: methods ask all ranks

@@ -1,0 +1,174 @@
+"""What a running veRL writes, as the run directory's own logs.
+
+Metrics come from veRL's "file" logger, evaluations from its validation dumps. Rollouts are written
+by our trainer, in veRL's process (`trainer.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...config import TrainConfig
+from ...evaluate.metrics import avg_at_k, pass_at_k
+from ...logs.lines import JsonLines
+from ...tasks import Task
+from ..lab.evaluation import count_right, line_of
+from ..lab.progress import Progress, figures
+from ..lab.prompts import example
+from ..lab.run_directory import RunDirectory
+
+# veRL's names for what the lab logs too
+NAMES = {
+    "actor/grad_norm": "grad/norm",
+    "actor/lr": "optim/lr",
+    "timing_s/gen": "time/sample",
+    "timing_s/old_log_prob": "time/measure",
+    "timing_s/update_actor": "time/update",
+    "timing_s/step": "time/iteration",
+}
+# what is veRL's alone keeps its name, after `verl/`
+_THEIRS = (
+    "actor/", "critic/", "training/", "perf/", "timing_s/", "timing_per_token_ms/", "num_turns/",
+    "response_length/", "response_length_non_aborted/", "response/", "prompt_length/",
+    "global_seqlen/", "rollout_corr/", "variance_proxy/", "tool_call_counts/", "moe/",
+)  # fmt: skip
+_EVALUATION = ("val-core/", "val-aux/")
+
+
+class Follower:
+    """Reads what veRL has written since the last look, and writes it into the run directory.
+
+    Args:
+        run: where.
+        source: the file of veRL's "file" logger.
+        dumps: the directory of its validation dumps.
+        config: the run's.
+        task: says which answers are the same, and what was asked.
+        expected: (split, prompts) that are evaluated on.
+        progress: told of iterations and evaluations.
+    """
+
+    def __init__(
+        self, run: RunDirectory, source: Path, dumps: Path, config: TrainConfig, task: Task,
+        expected: Sequence[tuple[str, int]], progress: Progress,
+    ) -> None:  # fmt: skip
+        self._source, self._dumps, self._config, self._task = source, dumps, config, task
+        self._answers_due = sum(count for _, count in expected) * config.eval.samples
+        self._progress = progress
+        self._metrics = JsonLines(run.metrics)
+        self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
+        self._read = 0
+        self._due: list[int] = []
+
+    def look(self, last: bool = False) -> bool:
+        """Take in what is new; `last`: there will be no more. Returns whether there was any."""
+        new = list(self._lines())
+        for record in new:
+            step, data = record["step"], record["data"]
+            if any(key.startswith(_EVALUATION) for key in data):
+                self._due.append(step)
+            if step > 0 and "entropy/exact" in data:
+                metrics = row_of(data)
+                self._metrics.append([{"iteration": step, **metrics}])
+                self._progress.trained(step, metrics)
+                self._progress.iteration(step, metrics)
+        while self._due and (answers := self._dumped(self._due[0], last)) is not None:
+            self._evaluated(self._due.pop(0), answers)
+        return bool(new)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """The whole lines that are new."""
+        if not self._source.exists():
+            return
+        with open(self._source, "rb") as file:
+            file.seek(self._read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(end)
+        for line in whole.splitlines():
+            record = json.loads(line)
+            if isinstance(record, dict) and isinstance(record.get("data"), dict):
+                yield record
+
+    def _dumped(self, step: int, last: bool) -> list[dict[str, Any]] | None:
+        """The answers of an evaluation; None while veRL still writes them."""
+        answers = JsonLines(self._dumps / f"{step}.jsonl").read()
+        return answers if last or len(answers) >= self._answers_due else None
+
+    def _evaluated(self, step: int, answers: list[dict[str, Any]]) -> None:
+        rows, lines = evaluated(answers, step, self._config, self._task)
+        self._evaluations.append(rows)
+        self._answers.append(lines)
+        if step < self._config.iterations:  # the last is shown against the first, at the end
+            for row in rows:
+                self._progress.note(f"{row['split']}: {figures(row)}")
+
+
+def row_of(data: Mapping[str, Any]) -> dict[str, float]:
+    """VeRL's metrics of an iteration under the lab's names; what is no finite number is left out.
+
+    `time/tokens_per_second` is of the whole iteration, as in the lab.
+    """
+    row: dict[str, float] = {}
+    for key, value in data.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if math.isfinite(value) and not key.startswith(_EVALUATION):
+            row[NAMES.get(key, f"verl/{key}" if key.startswith(_THEIRS) else key)] = value
+    seconds = row.get("time/iteration", 0.0)
+    tokens = row.get("rollout/tokens", 0.0)
+    return row | {"time/tokens_per_second": tokens / seconds if seconds > 0 else 0.0}
+
+
+def evaluated(
+    answers: Sequence[Mapping[str, Any]], iteration: int, config: TrainConfig, task: Task
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The lab's rows of an evaluation, and its lines per prompt (`lab/evaluation.py`).
+
+    Without entropies, which veRL does not compute where it evaluates. An answer that never came
+    counts as wrong.
+
+    Args:
+        answers: of a validation dump: `where` ("test/3"), `score`, `completion`, `failed`.
+        iteration: after which one.
+        config: the run's.
+        task: says which answers are the same, and what was asked.
+    """
+    found: dict[str, dict[int, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        split, _, index = str(answer["where"]).rpartition("/")
+        found[split][int(index)].append(answer)
+    k, rows, lines = config.eval.samples, [], []
+    for split in task.splits[1:]:
+        prompts = dict(sorted(found[split].items()))
+        if not prompts:
+            continue
+        right = [[float(a["score"]) for a in given] for given in prompts.values()]
+        right = [(scores + [0.0] * k)[:k] for scores in right]
+        counts = [
+            count_right(task, [a["completion"] for a in given], [a["score"] for a in given],
+                        iteration)
+            for given in prompts.values()
+        ]  # fmt: skip
+        failed = sum(int(a["failed"]) for given in prompts.values() for a in given)
+        head = {"iteration": iteration, "split": split}
+        rows.append(
+            head
+            | {
+                "prompts": len(prompts),
+                "k": k,
+                "avg@k": avg_at_k(right),
+                "pass@k": sum(pass_at_k(k, c.total(), k) for c in counts) / len(prompts),
+                "distinct": sum(map(len, counts)) / len(prompts),
+            }
+            | ({"failed": failed} if failed else {})
+        )
+        lines += [
+            head | {"prompt": index} | line_of(example(task, index, split), count, k)
+            for index, count in zip(prompts, counts, strict=True)
+        ]
+    return rows, lines

@@ -1,0 +1,149 @@
+"""A process of veRL's: started, watched, stopped; and in one line what it died of."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ...logs.files import writing
+
+MOURNING = 45.0  # seconds in which a job may end by itself when a part of it has died
+_PATIENCE = (20.0, 10.0)  # for Ctrl-C and for SIGTERM, before the next harsher signal
+_TAIL = 4 << 20  # bytes of a log that are searched for a reason
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PREFIX = re.compile(r"^\((?:raylet|autoscaler|[^()]*\bpid=)[^()]*\)\s?(?:\[repeated[^\]]*\]\s?)?")
+# the last line of a traceback; not RayTaskError(ValueError): ray::..., whose cause follows it
+_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Died|Exit)(?:: .*)?$")
+_FATAL = (
+    (
+        re.compile(r"ObjectStoreFullError|[Oo]bject store is full"),
+        "Ray's object store is full; give it more (verl.+ray_kwargs.ray_init.object_store_memory, "
+        "in bytes), or take fewer sampling.prompts",
+    ),
+    (
+        re.compile(r"OutOfMemoryError|killed due to memory pressure|low on memory"),
+        "a worker was killed since its node ran out of memory; lower optim.micro_batch or "
+        "verl.actor_rollout_ref.rollout.gpu_memory_utilization",
+    ),
+    (
+        re.compile(r"ActorDiedError|RayActorError|ActorUnavailableError|WorkerCrashedError"
+                   r"|NodeDiedError|[Ww]orker died or was killed|actor died unexpectedly"),
+        "a worker died",
+    ),
+)  # fmt: skip
+
+
+class Job:
+    """A process with a log, in a process group of its own.
+
+    It is told to end when this process is killed (Linux).
+
+    Args:
+        command: what to start.
+        log: takes what it prints.
+        environment: added to this process's own.
+
+    Raises:
+        ValueError: the command cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with writing(log), open(log, "wb") as file:
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                    env={**os.environ, **environment}, start_new_session=True,
+                    preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                )  # fmt: skip
+            except OSError as error:
+                raise ValueError(
+                    f"verl-python {command[0]!r}: cannot start it: {error.strerror}"
+                ) from None
+        self._read = 0
+
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.poll()
+
+    def broken(self) -> bool:
+        """Whether what it printed since the last call says that a part of it has died."""
+        with open(self.log, "rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        self._read += len(text)
+        lines = text.decode("utf-8", "replace").splitlines()
+        return any(pattern.search(line) for line in lines for pattern, _ in _FATAL)
+
+    def stop(self) -> None:
+        """End it and what it started: as Ctrl-C does, then less and less politely."""
+        try:
+            for number, seconds in zip((signal.SIGINT, signal.SIGTERM), _PATIENCE, strict=True):
+                self._signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(seconds)
+                    break
+        finally:  # also at a second Ctrl-C
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    assert _LIBC is not None
+    _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def reason(log: Path) -> str:
+    """What a job died of, in one line, from its log.
+
+    The last error of the process itself, else of what it started; where Ray says that a part of it
+    died, that, with what to do.
+    """
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.path.getsize(log) - _TAIL))
+            text = file.read().decode("utf-8", "replace")
+    except OSError as error:
+        return f"its log cannot be read: {error.strerror}"
+    lines = [_ANSI.sub("", line.rstrip()) for line in text.splitlines()]
+    own = _last_error(line for line in lines if not _PREFIX.match(line))
+    found = own or _last_error(_PREFIX.sub("", line) for line in lines)
+    for pattern, words in _FATAL:
+        dead = [line for line in lines if pattern.search(line)]
+        if dead and (found is None or pattern.search(found)):
+            return f"{words} ({_short(_PREFIX.sub('', dead[-1]))})"
+    if found is not None:
+        return _short(found)
+    said = [line for line in lines if line.strip()]
+    return f"it said last: {_short(said[-1])}" if said else "it said nothing"
+
+
+def _last_error(lines: Iterable[str]) -> str | None:
+    return next((line for line in reversed(list(lines)) if _ERROR.match(line)), None)
+
+
+def _short(line: str) -> str:
+    return line.strip()[:400]
+
+
+def wait(seconds: float) -> None:
+    """Sleep; a name of its own, so that tests need not wait."""
+    time.sleep(seconds)

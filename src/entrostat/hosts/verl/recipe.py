@@ -1,0 +1,372 @@
+"""A configuration as the full Hydra overrides of a veRL run. Imports no veRL.
+
+Three layers, the later ones win: defaults, which [verl] may change; [verl] itself; what the common
+settings say. A key of [verl] that a common setting says is refused, so that a recipe means the same
+under every host.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...advantage import advantages
+from ...config import TrainConfig, from_dict, load
+from ...models import find
+from ...objective import Objective, make_objective
+from ..lab.run_directory import default_output
+from ..rollouts import FIELDS
+from .config import flat, hydra_value
+
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
+LOSS = f"{ACTOR}.policy_loss"
+INIT = "ray_kwargs.ray_init"
+_HALVES = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16"), "fp32": ("float32", "fp32")}
+_PROMPTS = "data.train_batch_size"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a configuration leaves open, and a run finds out before it starts.
+
+    Attributes:
+        output: the run directory, absolute.
+        new: tokens that a rollout of the training split may take.
+        lr: the learning rate.
+        longest: tokens that any rollout may take; None for `new`.
+        prompt: tokens of the longest prompt; None where prompts were not looked at.
+        start: the iteration that the run goes on after.
+        evaluates: whether there is a split to evaluate on.
+        ray_address: of a running cluster; None has veRL start one on this machine.
+    """
+
+    output: Path
+    new: int
+    lr: float
+    longest: int | None = None
+    prompt: int | None = None
+    start: int = 0
+    evaluates: bool = True
+    ray_address: str | None = None
+
+    @property
+    def own(self) -> Path:
+        """Where what is of this host alone lies."""
+        return self.output / "verl"
+
+    @property
+    def metrics(self) -> Path:
+        """What veRL's "file" logger writes of this start."""
+        return self.own / f"from-{self.start:06d}.jsonl"
+
+
+def overrides(config: TrainConfig, facts: Facts) -> list[str]:
+    """The overrides of `settings`: "key=value" each, for `python -m verl.trainer.main_ppo`."""
+    return [f"{key}={hydra_value(value)}" for key, value in settings(config, facts).items()]
+
+
+def settings(config: TrainConfig, facts: Facts) -> dict[str, Any]:
+    """What a configuration means in veRL's: keys of its ppo_trainer configuration, with values.
+
+    A key that veRL does not have by itself begins with `+`.
+
+    Raises:
+        ValueError: veRL cannot do what a common setting asks for, or [verl] says what a common
+            setting does.
+    """
+    given = dict(flat(config.verl))
+    config = in_whole_groups(config)
+    for refused, reason in _refusals(config, given):
+        if refused:
+            raise ValueError(f"host verl: {reason}")
+    objective = objective_of(config, facts.new)
+    common = _common(config, facts, objective)
+    owners = {key.lstrip("+"): setting for key, (_, setting) in common.items()}
+    owners[f"{INIT}.address"] = "--ray-address"
+    for key in given:
+        bare = key.lstrip("+")
+        if bare == _PROMPTS:
+            continue
+        owner = "method" if bare.startswith(LOSS) else owners.get(bare)
+        if owner is not None:
+            raise ValueError(f"verl.{key} is what {owner} says under every host; set that instead")
+    said = {key.lstrip("+") for key in given}
+    values = {
+        key: value
+        for key, value in _defaults(config, facts, given).items()
+        if key.lstrip("+") not in said
+    }
+    values |= given | {key: value for key, (value, _) in common.items()}
+    # metrics are read from the file; other loggers may stand beside it
+    values["trainer.logger"] = list(dict.fromkeys([*_listed(values["trainer.logger"]), "file"]))
+    return values
+
+
+def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
+    """The overrides that a recipe means, without a look at its task or model.
+
+    Args:
+        path: a recipe of `entrostat train`.
+        changes: "key=value" each, in place of what [verl] says.
+
+    Raises:
+        ValueError: the file cannot be read, or see `overrides`.
+    """
+    config = from_dict({**load(path), "host": "verl"})
+    for line in changes:
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ValueError(f"override {line!r} is no key=value")
+        config.verl[key] = toml_value(value)
+    return overrides(config, unseen(config))
+
+
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it; anything else is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
+    """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
+
+    Raises:
+        ValueError: `sampling.max_new_tokens` or `optim.lr` is open, and what decides it is not
+            here.
+    """
+    from .data import learning_rate_of, make
+
+    new = config.sampling.max_new_tokens
+    if new is None:
+        task = make(config)
+        new = task.max_new_tokens(task.splits[0])
+    output = Path(config.output or default_output(config)).absolute()
+    return Facts(output, new, learning_rate_of(config), ray_address=ray_address)
+
+
+def objective_of(config: TrainConfig, new: int) -> Objective:
+    """The configuration's objective, if veRL can host it.
+
+    Raises:
+        ValueError: it cannot be built, or hosted; or a group is too small for the estimator.
+    """
+    objective = make_objective(
+        config.method,
+        advantage=config.advantage,
+        aggregation=config.optim.aggregation,
+        max_length=new,
+        updates=config.updates,
+    )
+    objective.check_host("verl", FIELDS, config.updates)
+    K = config.sampling.rollouts
+    try:
+        advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
+    except ValueError as error:
+        raise ValueError(f"sampling.rollouts is {K}: {error}") from None
+    return objective
+
+
+def in_whole_groups(config: TrainConfig) -> TrainConfig:
+    """The configuration with as many prompts as veRL can cut into minibatches.
+
+    veRL counts minibatches in groups, so `sampling.prompts` must be a multiple of
+    `optim.minibatches`. Where it is not, data.train_batch_size of [verl], the one key that may
+    stand beside a common setting, says how many prompts veRL draws in its place.
+
+    Raises:
+        ValueError: the number is no such multiple.
+    """
+    parts = config.optim.minibatches
+    given = {key.lstrip("+"): value for key, value in flat(config.verl)}.get(_PROMPTS)
+    prompts = config.sampling.prompts if given is None else given
+    if type(prompts) is not int or prompts < 1 or prompts % parts:
+        name = "sampling.prompts" if given is None else f"verl.{_PROMPTS}"
+        raise ValueError(
+            f"host verl: veRL cuts whole groups into minibatches, and {name} {prompts!r} is no "
+            f"multiple of optim.minibatches {parts}; set verl.{_PROMPTS} to one, "
+            f"{max(1, config.sampling.prompts // parts) * parts} say"
+        )
+    if given is not None:
+        config = copy.deepcopy(config)
+        config.sampling.prompts = prompts
+    return config
+
+
+def processors(config: TrainConfig) -> int:
+    """Logical processors that Ray must have: with fewer main_ppo waits for ever.
+
+    veRL reserves three a rank, TransferQueue one for its controller and one a storage unit.
+    """
+    said = dict(_defaults(config, None, {})) | {k.lstrip("+"): v for k, v in flat(config.verl)}
+    ranks = said.get("trainer.nnodes", 1) * said.get("trainer.n_gpus_per_node", 8)
+    return 3 * ranks + 1 + said[_UNITS]
+
+
+_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+
+
+def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What [verl] may change: how veRL does it, never what is done."""
+    values: dict[str, Any] = {
+        "trainer.project_name": "entrostat",
+        "trainer.logger": ["console"],
+        f"{ACTOR}.strategy": "fsdp2",
+        "actor_rollout_ref.ref.strategy": "fsdp2",
+        f"{MODEL}.use_remove_padding": True,
+        # float32, and a slice of the logits at a time, of which autograd keeps nothing
+        f"{ACTOR}.entropy_from_logits_with_chunking": True,
+        f"{ACTOR}.entropy_checkpointing": True,
+        f"{ROLLOUT}.name": "vllm",
+        "data.dataloader_num_workers": 0,  # rows are ready to use
+        "reward.num_workers": 1,  # it has `scoring.workers` processes of its own
+        _UNITS: 8,
+    }
+    if facts is None:
+        return values
+    values["trainer.experiment_name"] = facts.output.name
+    said = {key.lstrip("+") for key in given}
+    if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in said:
+        values[f"{ACTOR}.use_dynamic_bsz"] = True
+        if facts.prompt is not None:
+            longest = facts.prompt + (facts.longest or facts.new)
+            values[f"{ACTOR}.ppo_max_token_len_per_gpu"] = config.optim.micro_batch * longest
+    if facts.prompt is not None:
+        values["data.max_prompt_length"] = facts.prompt
+    return values
+
+
+def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str, Any]:
+    """A key of veRL's: (its value, the common setting that says it)."""
+    sampling, optim, run = config.sampling, config.optim, facts.output
+    minibatch = sampling.prompts // optim.minibatches
+    once = config.eval.prompts > 0 and facts.evaluates
+    model = find(config.model)
+    model = str(Path(model).absolute()) if Path(model).is_dir() else model
+    dtype, short = _HALVES["bf16" if config.precision == "auto" else config.precision]
+    settings = str(facts.own / "run.json")
+    reward = "reward.custom_reward_function"
+    table: dict[str, Any] = {
+        "data.train_files": (str(run / "data" / "train.parquet"), "task"),
+        "data.val_files": (str(run / "data" / "test.parquet"), "task"),
+        "data.shuffle": (False, "seed"),
+        "data.validation_shuffle": (False, "seed"),
+        "data.filter_overlong_prompts": (False, "task"),
+        _PROMPTS: (sampling.prompts, "sampling.prompts"),
+        "data.max_response_length": (facts.longest or facts.new, "sampling.max_new_tokens"),
+        "+data.entrostat": (settings, "task"),
+        f"{reward}.path": ("pkg://entrostat.hosts.verl.reward", "task"),
+        f"{reward}.name": ("compute_score", "task"),
+        f"+{reward}.reward_kwargs.settings": (settings, "task"),
+        f"{ROLLOUT}.agent.default_agent_loop": ("entrostat", "sampling.stop"),
+        # only says that there is no critic: the objective estimates
+        "algorithm.adv_estimator": ("grpo", "advantage"),
+        f"{MODEL}.path": (model, "model"),
+        f"{MODEL}.enable_gradient_checkpointing": (
+            config.gradient_checkpointing, "gradient_checkpointing",
+        ),
+        f"{MODEL}.lora_rank": (config.lora.rank, "lora.rank"),
+        f"{ACTOR}.ppo_mini_batch_size": (minibatch, "optim.minibatches"),
+        f"{ACTOR}.ppo_epochs": (optim.epochs, "optim.epochs"),
+        f"{ACTOR}.optim.lr": (facts.lr, "optim.lr"),
+        f"{ACTOR}.optim.lr_scheduler_type": (optim.schedule, "optim.schedule"),
+        f"{ACTOR}.optim.min_lr_ratio": (optim.lr_min, "optim.lr_min"),
+        # veRL moves the rate once per rollout batch
+        f"{ACTOR}.optim.lr_warmup_steps": (optim.warmup // config.updates, "optim.warmup"),
+        f"{ACTOR}.optim.betas": (list(optim.betas), "optim.betas"),
+        f"{ACTOR}.optim.weight_decay": (optim.weight_decay, "optim.weight_decay"),
+        f"{ACTOR}.optim.clip_grad": (optim.clip, "optim.clip"),
+        f"{ACTOR}.data_loader_seed": (config.seed, "seed"),
+        f"{ROLLOUT}.seed": (config.seed, "seed"),
+        f"{ROLLOUT}.n": (sampling.rollouts, "sampling.rollouts"),
+        f"{ROLLOUT}.temperature": (sampling.temperature, "sampling.temperature"),
+        f"{ROLLOUT}.top_p": (sampling.top_p, "sampling.top_p"),
+        f"{ROLLOUT}.dtype": (dtype, "precision"),
+        f"{ROLLOUT}.val_kwargs.n": (config.eval.samples, "eval.samples"),
+        f"{ROLLOUT}.val_kwargs.temperature": (sampling.temperature, "sampling.temperature"),
+        f"{ROLLOUT}.val_kwargs.top_p": (sampling.top_p, "sampling.top_p"),
+        f"{ROLLOUT}.val_kwargs.do_sample": (True, "eval.samples"),
+        "trainer.total_training_steps": (config.iterations, "iterations"),
+        "trainer.total_epochs": (1, "iterations"),  # the file has the prompts of all iterations
+        "trainer.val_before_train": (once and facts.start == 0, "eval.prompts"),
+        "trainer.test_freq": ((config.eval.every or config.iterations) if once else -1,
+                              "eval.every"),
+        "trainer.save_freq": (checkpoint_every(config), "save.checkpoint_every"),
+        "trainer.max_actor_ckpt_to_keep": (max(1, config.save.checkpoints), "save.checkpoints"),
+        "trainer.default_local_dir": (str(run / "checkpoints"), "output"),
+        "trainer.rollout_data_dir": (
+            str(run / "rollouts") if config.save.rollouts_every else None, "save.rollouts_every",
+        ),
+        "trainer.validation_data_dir": (str(facts.own / "validation"), "output"),
+        "trainer.resume_mode": ("auto" if facts.start else "disable", "--resume"),
+        "trainer.use_v1": (True, "method"),
+        "trainer.v1.trainer_mode": ("entrostat", "method"),
+        f"{LOSS}._target_": ("entrostat.hosts.verl.settings.PolicyLoss", "method"),
+        f"{LOSS}.loss_mode": ("entrostat", "method"),
+        f"+{LOSS}.method": (config.method, "method"),
+        f"+{LOSS}.advantage": (objective.advantage, "advantage"),
+        f"+{LOSS}.aggregation": (objective.aggregation, "optim.aggregation"),
+        f"+{LOSS}.max_length": (objective.max_length, "sampling.max_new_tokens"),
+        f"+{LOSS}.seed": (config.seed, "seed"),
+        f"{ACTOR}.calculate_entropy": ("entropy" in objective.needs, "method"),
+        f"{ACTOR}.use_kl_loss": ("ref_logp" in objective.needs, "method"),
+        "hydra.run.dir": (str(facts.own), "output"),
+        "hydra.output_subdir": (None, "output"),
+        f"+{INIT}.runtime_env.env_vars.VERL_FILE_LOGGER_PATH": (str(facts.metrics), "output"),
+    }  # fmt: skip
+    # veRL's FSDP engine reads `mixed_precision`; `dtype` alone leaves it in bf16
+    for part in ("actor", "ref") if "ref_logp" in objective.needs else ("actor",):
+        engine = f"actor_rollout_ref.{part}.fsdp_config"
+        table[f"{engine}.dtype"] = (dtype, "precision")
+        if short != "bf16":
+            for key, kind in (("param", short), ("reduce", "fp32"), ("buffer", "fp32")):
+                table[f"+{engine}.mixed_precision.{key}_dtype"] = (kind, "precision")
+    if config.lora.rank:
+        targets: Any = config.lora.targets
+        targets = targets if targets == "all-linear" else [t.strip() for t in targets.split(",")]
+        table[f"{MODEL}.lora_alpha"] = (config.lora.alpha, "lora.alpha")
+        table[f"{MODEL}.target_modules"] = (targets, "lora.targets")
+    if config.device != "auto":
+        table["trainer.device"] = (config.device, "device")
+    if facts.ray_address is not None:
+        table[f"+{INIT}.address"] = (facts.ray_address, "--ray-address")
+    return table
+
+
+def checkpoint_every(config: TrainConfig) -> int:
+    """Iterations between checkpoints: as asked for, else a tenth of the run."""
+    return config.save.checkpoint_every or max(1, config.iterations // 10)
+
+
+def _listed(value: Any) -> list[Any]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    """(whether it is so, what to say) of common settings that veRL cannot do."""
+    optim, engine = config.optim, given.get(f"{ROLLOUT}.name", "vllm")
+    numerics = [k for k, v in vars(config.numerics).items() if v is not None]
+    return [
+        (bool(numerics), f"numerics.{' and numerics.'.join(numerics)}: this can be done in the lab "
+         "only; leave it out, or use --host lab"),
+        (not config.sampling.measure, "sampling.measure=false would leave out the pass that gives "
+         "the old policy's entropy; leave it true"),
+        (config.analyze.every > 0, f"analyze.every={config.analyze.every}: veRL's workers make no "
+         "analysis; set it to 0, or use --host lab or trl"),
+        (config.sampling.engine == "vllm" and engine != "vllm",
+         f"sampling.engine is 'vllm', but verl.{ROLLOUT}.name is {engine!r}; leave one out"),
+        (optim.schedule not in ("constant", "cosine"),
+         f"optim.schedule={optim.schedule!r}: veRL has constant and cosine; choose one of them"),
+        (optim.warmup % config.updates != 0,
+         f"optim.warmup {optim.warmup}: veRL moves the learning rate once per iteration, which is "
+         f"{config.updates} updates here; set a multiple of {config.updates}"),
+        (":" in config.device, f"device {config.device!r}: veRL takes all GPUs that Ray has; give "
+         "--device cuda, and CUDA_VISIBLE_DEVICES to choose"),
+    ]  # fmt: skip

@@ -1,0 +1,300 @@
+"""`entrostat train --host verl`: prompts, settings and command written, main_ppo started, followed.
+
+No veRL here: it runs in an environment of its own. What it leaves, beside the lab's files:
+
+    data/train.parquet, test.parquet    the prompts
+    checkpoints/global_step_N/          veRL's; entrostat.json in it are the controllers
+    verl/run.json                       what agent loop, reward and trainer read
+    verl/command.sh                     what was started
+    verl/from-000010.log, .jsonl        what it printed and logged, started after iteration 10
+    verl/validation/N.jsonl             the answers of an evaluation
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from ...config import TrainConfig, from_dict, load
+from ...errors import RunStopped
+from ...logs.files import replacing
+from ...tasks import Task
+from ..lab.progress import Facts as Saying
+from ..lab.progress import Progress, Say
+from ..lab.resume import differences
+from ..lab.run_directory import RunDirectory, check_not_back, default_output
+from ..lab.schedule import lengthened
+from . import data
+from .config import MODULE, flat, shell_command
+from .follow import Follower
+from .job import MOURNING, Job, reason, wait
+from .preflight import too_few
+from .recipe import (
+    INIT,
+    Facts,
+    checkpoint_every,
+    in_whole_groups,
+    objective_of,
+    overrides,
+    processors,
+    unseen,
+)
+
+_LOOK = 0.5  # seconds between looks at what veRL has written
+_PREFLIGHT = "entrostat.hosts.verl.preflight"
+_ASK = 240.0  # seconds that veRL's imports and a cluster may take together
+
+
+def command(config: TrainConfig, python: str | None = None, ray_address: str | None = None) -> str:
+    """What `train` would start, for a shell; the files that it names are `train`'s to write.
+
+    Raises:
+        ValueError: veRL cannot do what the configuration asks for.
+    """
+    return shell_command(overrides(config, unseen(config, ray_address)), python or sys.executable)
+
+
+def train(
+    config: TrainConfig,
+    *,
+    task: Task | None = None,
+    progress: Progress | None = None,
+    resume: bool = False,
+    python: str | None = None,
+    ray_address: str | None = None,
+) -> Path:
+    """Train with veRL; returns the run directory.
+
+    Args:
+        config: everything that determines the run.
+        task: must be the configuration's: veRL's processes make theirs from it.
+        progress: where to show how it goes; None is silent.
+        resume: go on from veRL's newest checkpoint in `config.output`.
+        python: the interpreter of veRL's environment; None takes this one.
+        ray_address: of a running Ray cluster; None has veRL start one on this machine.
+
+    Raises:
+        ValueError: a bad setting, no veRL, or a cluster that cannot run it; nothing was started.
+        RunStopped: veRL ended before the run did; says of what.
+    """
+    asked, progress = copy.deepcopy(config).validate(), progress or Progress()
+    python, say = python or sys.executable, Saying(progress)
+    asked.output = str(Path(asked.output or default_output(asked)))
+    if resume:
+        keep_settings(asked, say)
+    config = in_whole_groups(asked)
+    if config.sampling.prompts != asked.sampling.prompts:
+        say(f"prompts: {config.sampling.prompts} per iteration, not {asked.sampling.prompts}: "
+            "veRL cuts whole groups into minibatches")  # fmt: skip
+    task = data.make(config, task)
+    chat = config.prompt.chat
+    config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
+    facts = replace(unseen(config, ray_address), longest=_longest(config, task))
+    objective = objective_of(config, facts.new)
+    asked.optim.lr, asked.advantage = facts.lr, objective.advantage
+    asked.optim.aggregation = objective.aggregation
+    _check_processors(config, ray_address)
+    policy = data.outline(config)
+    progress.note("asking veRL whether it can run this")
+    _ask(python, overrides(config, facts), config, ray_address)
+
+    with RunDirectory.open(asked, resume) as run:
+        if run.complete(config.iterations):
+            progress.end(run.path)
+            return run.path
+        start = go_on(run, config, resume, say)
+        data.write_settings(facts.own / "run.json", config, task, policy)
+        written = data.write(run.path / "data", config, task, policy, progress.note)
+        facts = replace(
+            facts, prompt=written.prompt, start=start, evaluates=bool(written.evaluated)
+        )
+        lines = overrides(config, facts)
+        with replacing(facts.own / "command.sh") as part:
+            part.write_text(shell_command(lines, python) + "\n", encoding="utf-8")
+        run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
+        progress.begin(config, start)
+        if start < config.iterations:
+            validation = facts.own / "validation"
+            follower = Follower(
+                run, facts.metrics, validation, config, task, written.evaluated, progress
+            )
+            _follow([python, "-m", MODULE, *lines], facts, config, follower, progress)
+        progress.note("merging the ranks' weights into the final model")
+        run.finish(lambda part: _merge(python, run, config.iterations, part), config.iterations)
+        if not config.save.checkpoints:
+            shutil.rmtree(run.checkpoints, ignore_errors=True)
+    progress.end(run.path)
+    return run.path
+
+
+def keep_settings(config: TrainConfig, say: Say) -> None:
+    """Hold a run that goes on to the configuration that it began with.
+
+    Raises:
+        ValueError: a setting differs that may not; names it.
+    """
+    written = Path(config.output) / "config.toml"
+    if not written.exists():
+        return
+    before = from_dict(load(written))
+    config.keep_choices(before)
+    for key, was, now in differences(before, config):
+        raise ValueError(
+            f"{config.output}: {key} is {now!r}, was {was!r}; a run goes on as it began: only "
+            "iterations, threads, scoring.workers and save.* may change"
+        )
+    if (longer := lengthened(config, before)) is not None:
+        say(longer)
+
+
+def newest(checkpoints: Path) -> int:
+    """The iteration of veRL's newest checkpoint; 0 where there is none."""
+    try:
+        step = int((checkpoints / "latest_checkpointed_iteration.txt").read_text().strip())
+    except (OSError, ValueError):
+        return 0
+    return step if (checkpoints / f"global_step_{step}").is_dir() else 0
+
+
+def go_on(run: RunDirectory, config: TrainConfig, resume: bool, say: Say) -> int:
+    """Cut the logs back to veRL's newest checkpoint; returns its iteration, 0 without one.
+
+    Raises:
+        ValueError: more iterations are done than asked for.
+        RunStopped: the run must have had a checkpoint, and there is none.
+    """
+    start = newest(run.checkpoints) if resume else 0
+    check_not_back(run.path, config.iterations, start)
+    logs = run.logs()
+    done = logs["metrics.jsonl"].readable() if "metrics.jsonl" in logs else []
+    if not start and len(done) > checkpoint_every(config):
+        raise RunStopped(
+            f"{run.path} has {len(done)} iterations but no checkpoint of veRL's to go on from; "
+            "start a new run in another directory"
+        )
+    for log in logs.values():
+        log.keep_until(start)
+    for path in run.rollouts.glob("*.safetensors"):
+        if path.stem.isdecimal() and int(path.stem) > start:
+            path.unlink()
+    again = sum(row["iteration"] > start for row in done)
+    if again:
+        say(f"going on after iteration {start}; what came later ({again}) will be made again")
+    return start
+
+
+def _longest(config: TrainConfig, task: Task) -> int:
+    splits = task.splits if config.eval.prompts else task.splits[:1]
+    return max(data.new_tokens(task, config, split) for split in splits)
+
+
+def _check_processors(config: TrainConfig, ray_address: str | None) -> None:
+    """Refuse what a Ray of our own would wait for; a cluster is asked (`preflight`)."""
+    if ray_address is None:
+        said = {key.lstrip("+"): value for key, value in flat(config.verl)}
+        have = said.get(f"{INIT}.num_cpus") or os.cpu_count() or 1
+        needed = processors(config)
+        if have < needed:
+            raise ValueError(f"host verl: {too_few(needed, have, 'this machine')}")
+
+
+def _ask(python: str, lines: list[str], config: TrainConfig, ray_address: str | None) -> None:
+    """Have veRL's environment look at it before anything is started (`preflight.py`).
+
+    Raises:
+        ValueError: what is wrong, in one line.
+    """
+    asked = {
+        "overrides": lines, "task": {"seed": config.seed} | config.task,
+        "processors": processors(config), "ray_address": ray_address,
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            [python, "-m", _PREFLIGHT], input=json.dumps(asked), capture_output=True, text=True,
+            timeout=_ASK, check=False,
+        )  # fmt: skip
+    except OSError as problem:
+        raise ValueError(f"verl-python {python!r}: cannot start it: {problem.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"host verl: {python} did not answer within {_ASK:.0f} seconds") from None
+    try:
+        error = json.loads(done.stdout.splitlines()[-1])["error"]
+    except (IndexError, KeyError, TypeError, ValueError):
+        said = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        raise ValueError(f"host verl: {python} {_HINT}: {said[0][:300]}") from None
+    if error is not None:
+        raise ValueError(f"host verl: {error}")
+
+
+_HINT = (
+    "is no environment with veRL and entrostat (docs/hosts/verl.md says how to make one; give its "
+    "interpreter by --verl-python PATH)"
+)
+
+
+def _follow(
+    words: list[str], facts: Facts, config: TrainConfig, follower: Follower, progress: Progress
+) -> None:
+    """Start veRL and write down what it does until it has ended.
+
+    Raises:
+        RunStopped: it ended too early, or a part of it died and it did not end; says of what.
+    """
+    environment = {"HYDRA_FULL_ERROR": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    if config.threads:
+        environment["OMP_NUM_THREADS"] = str(config.threads)
+    progress.note("starting veRL: Ray, workers and the rollout engine")
+    log = facts.metrics.with_suffix(".log")
+    facts.metrics.unlink(missing_ok=True)
+    job = Job(words, log, environment)
+    broken: float | None = None
+    try:
+        while (code := job.ended()) is None and (broken is None or broken < MOURNING):
+            wait(_LOOK)
+            alive = follower.look()
+            if job.broken():
+                broken = 0.0
+            elif broken is not None:  # where iterations go on, it was no part that matters
+                broken = None if alive else broken + _LOOK
+        follower.look(last=True)
+    finally:
+        job.stop()
+    done = newest(facts.output / "checkpoints")
+    if code != 0 or done < config.iterations:
+        how = "did not go on" if code is None else _ending(code)
+        raise RunStopped(
+            f"veRL {how} after iteration {max(done, facts.start)}: {reason(log)}. Its log: {log}. "
+            f"Go on with: entrostat train --resume {config.output} --verl-python {words[0]}"
+        )
+
+
+def _ending(code: int) -> str:
+    return f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
+
+
+def _merge(python: str, run: RunDirectory, iterations: int, part: Path) -> None:
+    """Make one model of the ranks' parts, by veRL's own tool.
+
+    Raises:
+        RunStopped: it failed; says of what.
+    """
+    source = run.checkpoints / f"global_step_{iterations}" / "actor"
+    words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(source)]
+    log = run.path / "verl" / "merge.log"
+    job = Job([python, *words, "--target_dir", str(part)], log, {"CUDA_VISIBLE_DEVICES": ""})
+    try:
+        while (code := job.ended()) is None:
+            wait(_LOOK)
+    finally:
+        job.stop()
+    if code != 0:
+        raise RunStopped(
+            f"the weights of {source} could not be merged: {reason(log)}. Its log: {log}. They are "
+            f"intact; try again with: entrostat train --resume {run.path}"
+        )

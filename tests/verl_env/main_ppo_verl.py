@@ -1,0 +1,222 @@
+"""The whole of veRL by `entrostat train --host verl`: `main_ppo`, Ray, TransferQueue, FSDP2.
+
+Two things are not what a user has: the CPU (`ray_cpu`), and transformers as the rollout engine
+(`rollout_engine`). The policy is the tiny one, its task `target_sum`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cluster import cluster
+from harness import plain_model
+from rollout_engine import LAST_UPDATE
+from transformers import AutoModelForCausalLM
+
+from entrostat.hosts.verl.trainer import FILE
+from entrostat.logs.rollouts import Rollouts, load_rollouts
+
+ROOT = Path(__file__).parents[2]
+# the command line needs packages that veRL's environment has not
+ENTROSTAT = [os.environ.get("ENTROSTAT_PYTHON", str(ROOT / ".venv/bin/python")), "-m", "entrostat"]
+LIMIT = 600.0  # seconds of what takes one minute on a quiet machine
+PROMPTS, ROLLOUTS, ITERATIONS, ZETA = 16, 8, 4, 1e-3
+
+ROLLOUT = "actor_rollout_ref.rollout"
+CPU = {
+    "trainer.nnodes": 1,
+    "actor_rollout_ref.model.use_remove_padding": False,
+    "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+    f"{ROLLOUT}.tensor_model_parallel_size": 1,
+    f"{ROLLOUT}.free_cache_engine": False,
+    f"{ROLLOUT}.load_format": "auto",
+    f"{ROLLOUT}.agent.num_workers": 1,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    "+ray_kwargs.ray_init.include_dashboard": False,
+    "+ray_kwargs.ray_init.object_store_memory": 100_000_000,
+}
+
+
+def ranks(n: int) -> dict[str, Any]:
+    """[verl] of n ranks: Ray only counts the processors and GPUs that it is told of."""
+    return {
+        "trainer.n_gpus_per_node": n,
+        "ray_kwargs.ray_init.num_cpus": 3 * n + 2,
+        "+ray_kwargs.ray_init.num_gpus": n,
+    }
+
+
+def write_recipe(
+    path: Path, verl: Mapping[str, Any], iterations: int = ITERATIONS, model: str = "tiny"
+) -> Path:
+    """`repo_r` with a step so large that old weights would be seen."""
+    path.write_text(
+        f"""
+        host = "verl"
+        task = {{ name = "target_sum", k_max = 4 }}
+        model = {json.dumps(model)}
+        iterations = {iterations}
+        device = "cpu"
+        # no policy over 15 tokens has so much entropy, so that zeta doubles every iteration
+        method = ["dapo", {{ name = "repo_r", zeta = {ZETA}, target = 9.0 }}]
+        [sampling]
+        prompts = {PROMPTS}
+        rollouts = {ROLLOUTS}
+        [optim]
+        lr = 1e-3
+        epochs = 1
+        [eval]
+        prompts = 2
+        samples = 2
+        [save]
+        checkpoint_every = 2
+        [verl]
+        """
+        + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in verl.items())
+    )
+    return path
+
+
+def train(*arguments: str | Path) -> list[str]:
+    return [*ENTROSTAT, "train", *map(str, arguments), "--verl-python", sys.executable]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def correlation(r: Rollouts) -> float:
+    """Of the probabilities that the rollout engine and the actor gave the same tokens."""
+    assert r.logp.isfinite().all()
+    assert r.sampler_logp.isfinite().all()
+    return float(torch.stack([r.logp, r.sampler_logp]).double().exp().corrcoef()[0, 1])
+
+
+@dataclass
+class Runs:
+    """A run whose driver was killed in its fourth iteration, and went on from its second.
+
+    Attributes:
+        run: its directory.
+        killed: the metrics of iterations 1 to 3 as they were then, and what `train` had said.
+        said: what `train` said of that.
+        third: the rollouts of iteration 3 as they were then.
+    """
+
+    run: Path
+    killed: list[dict[str, Any]]
+    said: str
+    third: Rollouts
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("main_ppo")
+    recipe = write_recipe(folder / "recipe.toml", CPU | ranks(1) | {f"{ROLLOUT}.name": "hf"})
+    run = folder / "run"
+    with cluster(train("--config", recipe, "--output", run), folder / "killed.txt") as started:
+        started.wait_until(lambda: len(metrics(run)) == 3, LIMIT)
+        started.kill("verl.trainer.main_ppo")
+        assert started.wait(60) == 1, started.tail()
+        said = started.tail()
+    killed, third = metrics(run), load_rollouts(run, 3)
+    # the weights of iteration 3 will not reach the rollout engine
+    with cluster(train("--resume", run), folder / "resumed.txt", {LAST_UPDATE: "2"}) as started:
+        assert started.wait(LIMIT) == 0, started.tail()
+    return Runs(run, killed, said, third)
+
+
+@pytest.mark.timeout(2 * LIMIT)
+def test_a_killed_driver_is_said_in_one_line(runs: Runs) -> None:
+    assert [row["iteration"] for row in runs.killed] == [1, 2, 3]
+    last = runs.said.strip().splitlines()[-1]
+    assert "after iteration 2: " in last
+    assert f"entrostat train --resume {runs.run}" in last
+
+
+def test_rollouts_come_from_the_weights_that_are_trained(runs: Runs) -> None:
+    made = [load_rollouts(runs.run, i) for i in (1, 2, 3)]
+    for r in (*made, runs.third):
+        assert correlation(r) > 0.999
+        assert (r.logp - r.sampler_logp).abs().max() < 1e-3
+    # the weights of iteration 1 would not have done in iteration 2: see the next test
+
+
+def test_without_weight_updates_they_do_not(runs: Runs) -> None:
+    r = load_rollouts(runs.run, 4)
+    assert correlation(r) < 0.99
+    assert (r.logp - r.sampler_logp).abs().max() > 0.1
+
+
+def test_the_controllers_go_on_from_the_checkpoint(runs: Runs) -> None:
+    rows = [*runs.killed, *metrics(runs.run)]
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 1, 2, 3, 4]
+    for row in rows:
+        assert row["control/zeta"] == pytest.approx(ZETA * 2 ** row["iteration"])
+    for step in (2, 4):
+        path = runs.run / "checkpoints" / f"global_step_{step}" / FILE
+        assert json.loads(path.read_text())["states"][1]["value"] == pytest.approx(ZETA * 2**step)
+
+
+def test_figures_are_those_of_the_rollouts(runs: Runs) -> None:
+    for row in metrics(runs.run):
+        r = load_rollouts(runs.run, row["iteration"])
+        right = [is_right(p, c) for p, c in zip(r.prompts, r.completions, strict=True)]
+        assert r.rewards.tolist() == right
+        assert row["reward/mean"] == pytest.approx(sum(right) / (PROMPTS * ROLLOUTS))
+        assert row["entropy/exact"] == pytest.approx(r.entropy.mean().item(), rel=1e-5)
+        assert row["entropy/nll"] == pytest.approx(-r.logp.mean().item(), rel=1e-5)
+        assert row["verl/training/global_step"] == row["iteration"]
+    assert any(row["reward/mean"] > 0 for row in metrics(runs.run))
+
+
+def is_right(prompt: str, completion: str) -> float:
+    target, k = map(int, prompt.rstrip(":").split("/"))
+    digits = completion.split("+")
+    known = all(len(d) == 1 and d in "123456789" for d in digits)
+    return float(known and len(digits) == k and sum(map(int, digits)) == target)
+
+
+def test_what_is_left_is_a_run(runs: Runs) -> None:
+    assert (runs.run / "report.html").stat().st_size > 10_000
+    lines = (runs.run / "evaluation.jsonl").read_text().splitlines()
+    found = [(row["iteration"], row["split"]) for row in map(json.loads, lines)]
+    assert found == [(0, "test"), (0, "ood"), (4, "test"), (4, "ood")]
+    final = AutoModelForCausalLM.from_pretrained(runs.run / "final", dtype=torch.float32)
+    before = dict(plain_model().named_parameters())
+    moved = max((p - before[name]).abs().max().item() for name, p in final.named_parameters())
+    assert 1e-3 < moved < math.inf  # more than one step of Adam
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LIMIT)
+def test_two_ranks_and_two_replicas(tmp_path: Path) -> None:
+    verl = CPU | ranks(2) | {f"{ROLLOUT}.name": "hf"}
+    recipe, run = write_recipe(tmp_path / "recipe.toml", verl, iterations=2), tmp_path / "run"
+    with cluster(train("--config", recipe, "--output", run), tmp_path / "log.txt") as started:
+        assert started.wait(2 * LIMIT) == 0, started.tail()
+    for row in metrics(run):
+        r = load_rollouts(run, row["iteration"])
+        assert correlation(r) > 0.999
+        assert len(r) == PROMPTS * ROLLOUTS
+        assert row["entropy/exact"] == pytest.approx(r.entropy.mean().item(), rel=1e-5)
+        # over both ranks: a minibatch is half of what is trained on, and this their mean
+        trained = r.start.diff()[r.trained].sum().item()
+        assert row["plan/tokens"] == pytest.approx(trained / 2)
+    actor = run / "checkpoints" / "global_step_2" / "actor"
+    assert {path.name for path in actor.glob("model_world_size_*")} == {
+        "model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt",
+    }  # fmt: skip
