@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -72,6 +73,20 @@ def run_code(code: str, folder: Path, timeout: float = 120) -> str:
     finally:
         process.kill()
     return out.read_text()
+
+
+def killed(work: Callable[..., None], *arguments: Any, timeout: float = 120) -> None:
+    """Have another process do work that kills it by SIGKILL.
+
+    A fork of this one, with the threads that torch has started, could wait for ever.
+    """
+    child = _server().Process(target=work, args=arguments)
+    child.start()
+    child.join(timeout)
+    try:
+        assert child.exitcode == -signal.SIGKILL
+    finally:
+        child.kill()
 
 
 def _interpreter(words: list[str], env: dict[str, str], errors: Path) -> subprocess.Popen:

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import json
 import math
-import multiprocessing
 import os
 import re
 import signal
@@ -29,7 +28,7 @@ from entrostat.hosts import lab, trains
 from entrostat.hosts.lab.progress import Lines, Progress
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from processes import run_ranks
+from processes import killed, run_ranks
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 
@@ -238,12 +237,9 @@ class KillAt(Progress):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killed(work: Any, *args: Any) -> None:
-    """Have a fork do work that kills it."""
-    child = multiprocessing.get_context("fork").Process(target=work, args=args)
-    child.start()
-    child.join(120)
-    assert child.exitcode == -signal.SIGKILL
+def die_after_updates(config: TrainConfig) -> None:
+    """Kill -9 after the third iteration's updates, before its checkpoint."""
+    train(config, progress=KillAt(3))
 
 
 def die_while_saving(config: TrainConfig) -> None:
@@ -267,7 +263,7 @@ def test_kill_and_resume_end_with_the_same_weights(
 ) -> None:
     config = recipe(tmp_path / "run", optim={"weight_decay": 0.1}, sampling={"batch": 8})
     if where == "an iteration":
-        killed(lambda: train(config, progress=KillAt(3)))
+        killed(die_after_updates, config)
     else:
         killed(die_while_saving, config)
         assert (tmp_path / "run" / "checkpoints" / "checkpoint-12").is_dir()
