@@ -8,8 +8,8 @@ difference of two such means if both hosts do the same, 2 s sqrt(2/n), with s th
 of one of the lab's runs over its seeds, averaged over three iterations, and at least 1% of the
 lab's mean. With one seed there is no band, and the table has the gaps alone.
 
-A run that is there whole is not made again; `entrostat report` on the directory lays the runs'
-curves over each other.
+A run that is there whole is not made again, one that was stopped goes on; `entrostat report` on the
+directory lays the runs' curves over each other.
 
 Example:
     python benchmarks/hosts_curves.py
@@ -42,9 +42,12 @@ def run(host: str, seed: int, args: argparse.Namespace) -> Curves:
     found = curves(directory)
     if len(found[KEYS[0]]) >= args.iterations:
         return found
+    new = ["--config", str(args.config), "--host", host, "--seed", str(seed)]
+    words = [*new, "--output", str(directory)]
+    if (directory / "config.toml").exists():
+        words = ["--resume", str(directory)]
     command = [
-        sys.executable, "-m", "entrostat", "train", "--config", str(args.config), "--host", host,
-        "--seed", str(seed), "--iterations", str(args.iterations), "--output", str(directory),
+        sys.executable, "-m", "entrostat", "train", *words, "--iterations", str(args.iterations),
         *(args.options if host == "verl" else []),
     ]  # fmt: skip
     log = args.output / f"{host}-s{seed}.log"

@@ -318,14 +318,21 @@ def test_several_processes_are_refused() -> None:
 
     from entrostat.hosts.trl.analysis import check
 
-    trainer: Any = SimpleNamespace(
-        model=torch.nn.Linear(1, 1), objective="grpo", _run_log="dump",
-        accelerator=SimpleNamespace(distributed_type=DistributedType.MULTI_GPU, num_processes=8),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"one process, and this run has 8 \(MULTI_GPU\); start"):
-        check(trainer, 10)
-    trainer.accelerator.distributed_type = DistributedType.NO
-    check(trainer, 10)
+    def trainer(kind: str, processes: int) -> Any:
+        accelerator = SimpleNamespace(
+            distributed_type=DistributedType(kind), num_processes=processes
+        )
+        model = torch.nn.Linear(1, 1)
+        return SimpleNamespace(
+            model=model, objective="grpo", _run_log="dump", accelerator=accelerator
+        )
+
+    for kind, processes in (("MULTI_GPU", 8), ("FSDP", 1)):
+        told = rf"one process, and this run has {processes} \({kind}\); start"
+        with pytest.raises(ValueError, match=told):
+            check(trainer(kind, processes), 10)
+    for kind in ("NO", "MULTI_CPU"):  # what accelerate calls one process of a launcher's
+        check(trainer(kind, 1), 10)
 
 
 def test_a_large_vocabulary_and_one_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
