@@ -217,8 +217,9 @@ def check(trainer: EntropyGRPOTrainer, every: int) -> None:
         (trainer.objective is None, "needs an objective, whose loss the influences are of; "
          "make_objective(**from_grpo_config(args)) is TRL's own"),
         (trainer._run_log is None, "has nowhere to write; set dump_rollouts to a directory"),
-        (processes > 1 or kind not in _WHOLE, f"needs batch, weights and optimizer in one process, and this run has "
-         f"{processes} ({kind.value}); start one, or set analyze_every (--analyze.every) to 0"),
+        (processes > 1 or kind not in _WHOLE,
+         f"needs batch, weights and optimizer in one process, and this run has {processes} "
+         f"({kind.value}); start one, or set analyze_every (--analyze.every) to 0"),
         (bool(rounded), f"needs weights in float32, and {name} is {dtype}; load the model with "
          "dtype=torch.float32 (bf16=True may stay)"),
     ):  # fmt: skip
