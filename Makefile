@@ -25,7 +25,7 @@ help:
 	@echo "make bench-cost      what each method costs beside GRPO"
 	@echo "make bench-stats     token statistics beside TRL's, veRL's and full logits"
 	@echo "make bench-dynamics  every paper's estimator beside the truth; the cost of influences"
-	@echo "make bench-hosts     the demo job in the lab and in TRL, entropy curves side by side"
+	@echo "make bench-hosts     one recipe in the lab and in TRL, entropy curves side by side"
 	@echo "make parity          losses and advantages against the installed TRL and veRL"
 	@echo "make verl-env        the separate environment that veRL needs, in $(VERL)"
 	@echo "make pretrain        make the tiny policy again, into runs/tiny"
