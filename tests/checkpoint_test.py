@@ -29,7 +29,7 @@ from entrostat.hosts.lab.progress import Progress
 from entrostat.hosts.lab.prompts import encode
 from entrostat.hosts.lab.resume import differences
 from entrostat.hosts.lab.run_directory import RunDirectory, check_output
-from entrostat.hosts.lab.state import check_task
+from entrostat.hosts.resolve import check_task
 from entrostat.logs.lines import JsonLines
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from .._names import unknown
-from ..config import TrainConfig
+from ..config import TrainConfig, toml_value
 
 _HOSTS = ("trl", "verl")  # tables of keys that are another library's
 
@@ -69,13 +68,13 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
             for name in tables:
                 table[name] = dict(_table(table.get(name, {}), f"task.{name}"))
                 table = table[name]
-            table[key] = _toml_value(text)
+            table[key] = toml_value(text)
         elif path[0] in _HOSTS:
             if len(path) == 1:
                 raise ValueError(f"--{path[0]} sets a key: write --{path[0]}.KEY {text}")
-            hosts[path[0]][".".join(path[1:])] = _toml_value(text)
+            hosts[path[0]][".".join(path[1:])] = toml_value(text)
         else:
-            _set_parameter(methods, path[1:], _toml_value(text))
+            _set_parameter(methods, path[1:], toml_value(text))
     return {**data, "method": methods, "task": task, **hosts}
 
 
@@ -114,10 +113,3 @@ def _owner(names: list[str], parameter: str) -> str:
             f"--method.{parameter}: of which method? {' and '.join(found)} have it: write {flags}"
         )
     return found[0]
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -7,7 +7,7 @@ reader.py    TOML files and nested tables into them, strictly
 from ..models import NOWHERE as NOWHERE
 from ..models import TINY as TINY
 from ..models import check_model as check_model
-from .reader import from_dict, load, merge
+from .reader import from_dict, load, merge, toml_value
 from .settings import (
     Analyze,
     Evaluation,
@@ -23,5 +23,5 @@ from .settings import (
 
 __all__ = [
     "Analyze", "Evaluation", "Lora", "Numerics", "Optim", "Prompt", "Sampling", "Save", "Scoring",
-    "TrainConfig", "from_dict", "load", "merge",
+    "TrainConfig", "from_dict", "load", "merge", "toml_value",
 ]  # fmt: skip

@@ -33,6 +33,14 @@ def load(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"config {str(path)!r}: {error}") from None
 
 
+def toml_value(text: str) -> Any:
+    """A flag's text as TOML reads a value; what it cannot read is text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with the keys of `over`, table by table; a task or method with a name is whole."""
     out = dict(base)

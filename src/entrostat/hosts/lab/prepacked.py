@@ -55,7 +55,7 @@ def can_prepack() -> bool:
 
 
 class _Reordered:
-    """What a linear layer computes: x [..., D] to [..., E]."""
+    """What a linear layer computes: [..., D] to [..., E]."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
@@ -63,16 +63,15 @@ class _Reordered:
         self.weight: Tensor | None = None
 
     def __call__(self, input: Tensor) -> Tensor:
-        x = input
-        rows = x.numel() // max(1, x.shape[-1])
+        rows = input.numel() // max(1, input.shape[-1])
         if rows != self.rows:
             self.rows, self.seen, self.weight = rows, 0, None
         self.seen += 1
         if self.weight is None:
             if self.seen <= _PATIENCE or rows > MOST_ROWS:
-                return nn.Linear.forward(self.layer, x)
+                return nn.Linear.forward(self.layer, input)
             self.weight = _reorder(self.layer, rows)
-        return _multiply(x, self.weight, self.layer, rows)
+        return _multiply(input, self.weight, self.layer, rows)
 
 
 def _is_plain(layer: nn.Linear) -> bool:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...advantage import advantages
 from ...config import TrainConfig
-from ...objective import Objective, make_objective
-from ...tasks import Task, make_task
+from ...objective import Objective
+from ...tasks import Task
 from .. import rollouts
+from ..resolve import check_task, objective_of, task_of
 from . import checkpoint as checkpoints
 from .abilities import SMALL
 from .machine import choose_precision, choose_threads
@@ -103,13 +102,13 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         ValueError: a bad setting, found before anything is written.
     """
     if task is None:
-        chosen: dict[str, Any] = {"seed": config.seed} | config.task
-        task = make_task(**chosen)
+        task = task_of(config)
     check_task(task)
     new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
     if config.prompt.chat is None:
         config.prompt.chat = getattr(task, "chat", None)
-    objective = _objective(config, new)
+    objective = objective_of(config, "lab", FIELDS, new)
+    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
 
     choose_precision(config, say)
     if not config.sampling.measure and config.precision != "fp32":
@@ -143,45 +142,3 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         config, task, new, stop, needs, reference, objective, policy, phi, optimizer, scaler,
         Scorer(task, config.scoring, say),
     )  # fmt: skip
-
-
-def _objective(config: TrainConfig, new: int) -> Objective:
-    """The configuration's objective; what its recipe chose is written back."""
-    objective = make_objective(
-        config.method,
-        advantage=config.advantage,
-        aggregation=config.optim.aggregation,
-        max_length=new,
-        updates=config.updates,
-    )
-    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
-    objective.check_host("lab", FIELDS, config.updates)
-    rollouts = config.sampling.rollouts
-    try:  # a group of one, found by asking the estimator itself
-        advantages(objective.advantage, torch.zeros(rollouts), torch.zeros(rollouts),
-                   torch.ones(rollouts))  # fmt: skip
-    except ValueError as error:
-        raise ValueError(f"sampling.rollouts is {rollouts}: {error}") from None
-    return objective
-
-
-def check_task(task: Task) -> None:
-    """Refuse a task whose splits or sizes are none.
-
-    Raises:
-        ValueError: names the task and the split.
-    """
-    if not isinstance(task.splits, tuple | list) or not task.splits:
-        raise ValueError(
-            f"task {task.name!r}: splits must be names in a tuple, the one to train on first, got "
-            f"{task.splits!r:.80}"
-        )
-    for split in task.splits:
-        size = task.size(split)
-        if size is not None and (isinstance(size, bool) or not isinstance(size, Integral)):
-            raise ValueError(
-                f"task {task.name!r}: size({split!r}) must be a whole number, or None where there "
-                f"is no end, got {size!r:.80}"
-            )
-        if size is not None and size < 1:
-            raise ValueError(f"task {task.name!r}: the data set is empty (split {split!r})")

@@ -31,8 +31,7 @@ except ImportError as error:
 from accelerate.utils import broadcast_object_list
 
 from ...config import TrainConfig
-from ...objective import make_objective
-from ...tasks import Task, make_task
+from ...tasks import Task
 from .. import is_main
 from ..lab.abilities import SMALL
 from ..lab.machine import choose_precision, choose_threads
@@ -42,7 +41,7 @@ from ..lab.prompts import draw, encode, new_tokens, stop_strings
 from ..lab.resume import keep_settings
 from ..lab.run_directory import RunDirectory, default_output
 from ..lab.scoring import Scorer
-from ..lab.state import check_task
+from ..resolve import check_task, objective_of, task_of
 from ..rollouts import FIELDS
 from ..rounding import use_float32_outputs
 from . import arguments, checkpoints
@@ -120,17 +119,12 @@ def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Rec
     arguments.refuse(config)
     arguments.cut(config, world)
     if task is None:
-        chosen: dict[str, Any] = {"seed": config.seed} | config.task
-        task = make_task(**chosen)
+        task = task_of(config)
     check_task(task)
     new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
     if config.prompt.chat is None:
         config.prompt.chat = getattr(task, "chat", None)
-    objective = make_objective(
-        config.method, advantage=config.advantage, aggregation=config.optim.aggregation,
-        max_length=new, updates=config.updates,
-    )  # fmt: skip
-    objective.check_host("trl", FIELDS, config.updates)
+    objective = objective_of(config, "trl", FIELDS, new)
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
     choose_precision(config, say)
     torch.manual_seed(config.seed)  # adapters start at random, the same everywhere

@@ -25,12 +25,12 @@ import torch
 from ...config import TrainConfig
 from ...logs.files import replacing
 from ...models import find
-from ...tasks import Example, Task, make_task
+from ...tasks import Example, Task
 from ...tasks.rows import SUFFIXES
 from ..lab.abilities import SMALL
 from ..lab.policy import Policy, end_tokens, learning_rate, vocabulary
 from ..lab.prompts import drawn, encode, example, new_tokens, stop_strings
-from ..lab.state import check_task
+from ..resolve import check_task, task_of
 
 _ROWS = 4096  # written at once
 
@@ -54,8 +54,7 @@ def make(config: TrainConfig, task: Task | None = None) -> Task:
     Raises:
         ValueError: there is none of that name, or `task` is another.
     """
-    settings: dict[str, Any] = {"seed": config.seed} | config.task
-    made = make_task(**settings)
+    made = task_of(config)
     if task is not None and type(task) is not type(made):
         raise ValueError(
             f"host verl: task is a {type(task).__name__}, but veRL's workers make theirs from the "

@@ -8,19 +8,16 @@ under every host.
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ...advantage import advantages
-from ...config import TrainConfig, from_dict, load
+from ...config import TrainConfig, from_dict, load, toml_value
 from ...models import find
-from ...objective import Objective, make_objective
+from ...objective import Objective
 from ..lab.run_directory import default_output
+from ..resolve import objective_of
 from ..rollouts import FIELDS
 from .config import flat, hydra_value
 
@@ -85,7 +82,7 @@ def settings(config: TrainConfig, facts: Facts) -> dict[str, Any]:
     for refused, reason in _refusals(config, given):
         if refused:
             raise ValueError(f"host verl: {reason}")
-    objective = objective_of(config, facts.new)
+    objective = objective_of(config, "verl", FIELDS, facts.new)
     common = _common(config, facts, objective)
     owners = {key.lstrip("+"): setting for key, (_, setting) in common.items()}
     owners[f"{INIT}.address"] = "--ray-address"
@@ -127,14 +124,6 @@ def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
     return overrides(config, unseen(config))
 
 
-def toml_value(text: str) -> Any:
-    """A value as TOML writes it; anything else is text."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
 def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
     """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
 
@@ -150,28 +139,6 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
         new = task.max_new_tokens(task.splits[0])
     output = Path(config.output or default_output(config)).absolute()
     return Facts(output, new, learning_rate_of(config), ray_address=ray_address)
-
-
-def objective_of(config: TrainConfig, new: int) -> Objective:
-    """The configuration's objective, if veRL can host it.
-
-    Raises:
-        ValueError: it cannot be built, or hosted; or a group is too small for the estimator.
-    """
-    objective = make_objective(
-        config.method,
-        advantage=config.advantage,
-        aggregation=config.optim.aggregation,
-        max_length=new,
-        updates=config.updates,
-    )
-    objective.check_host("verl", FIELDS, config.updates)
-    K = config.sampling.rollouts
-    try:
-        advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
-    except ValueError as error:
-        raise ValueError(f"sampling.rollouts is {K}: {error}") from None
-    return objective
 
 
 def in_whole_groups(config: TrainConfig) -> TrainConfig:

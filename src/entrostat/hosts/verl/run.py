@@ -30,6 +30,8 @@ from ..lab.progress import Progress, Say
 from ..lab.resume import differences
 from ..lab.run_directory import RunDirectory, check_not_back, default_output
 from ..lab.schedule import lengthened
+from ..resolve import objective_of
+from ..rollouts import FIELDS
 from . import data
 from .config import MODULE, flat, shell_command
 from .follow import Follower
@@ -40,7 +42,6 @@ from .recipe import (
     Facts,
     checkpoint_every,
     in_whole_groups,
-    objective_of,
     overrides,
     processors,
     unseen,
@@ -96,7 +97,7 @@ def train(
     chat = config.prompt.chat
     config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
     facts = replace(unseen(config, ray_address), longest=_longest(config, task))
-    objective = objective_of(config, facts.new)
+    objective = objective_of(config, "verl", FIELDS, facts.new)
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
     asked.optim.aggregation = objective.aggregation
     _check_processors(config, ray_address)

@@ -1,0 +1,76 @@
+"""What a configuration names, made and checked: the same for every host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from ..advantage import advantages
+from ..config import TrainConfig
+from ..objective import Objective, make_objective
+from ..tasks import Task, make_task
+
+
+def task_of(config: TrainConfig) -> Task:
+    """The configuration's task; the run's seed is its own where it names none.
+
+    Raises:
+        ValueError: there is none of that name, or it does not take these parameters.
+    """
+    settings: dict[str, Any] = {"seed": config.seed} | config.task
+    return make_task(**settings)
+
+
+def check_task(task: Task) -> None:
+    """Refuse a task whose splits or sizes are none.
+
+    Raises:
+        ValueError: names the task and the split.
+    """
+    if not isinstance(task.splits, tuple | list) or not task.splits:
+        raise ValueError(
+            f"task {task.name!r}: splits must be names in a tuple, the one to train on first, got "
+            f"{task.splits!r:.80}"
+        )
+    for split in task.splits:
+        size = task.size(split)
+        if size is not None and (isinstance(size, bool) or not isinstance(size, Integral)):
+            raise ValueError(
+                f"task {task.name!r}: size({split!r}) must be a whole number, or None where there "
+                f"is no end, got {size!r:.80}"
+            )
+        if size is not None and size < 1:
+            raise ValueError(f"task {task.name!r}: the data set is empty (split {split!r})")
+
+
+def objective_of(
+    config: TrainConfig, host: str, fields: Iterable[str], max_length: int
+) -> Objective:
+    """The configuration's objective, if the host can run it.
+
+    Args:
+        config: names methods, estimator and aggregation.
+        host: "lab", "trl" or "verl".
+        fields: what that host knows of a token and its rollout.
+        max_length: tokens that a rollout may take.
+
+    Raises:
+        ValueError: it cannot be built or hosted, or a group is too small for the estimator.
+    """
+    objective = make_objective(
+        config.method,
+        advantage=config.advantage,
+        aggregation=config.optim.aggregation,
+        max_length=max_length,
+        updates=config.updates,
+    )
+    objective.check_host(host, fields, config.updates)
+    K = config.sampling.rollouts
+    try:  # a group too small, found by asking the estimator itself
+        advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
+    except ValueError as error:
+        raise ValueError(f"sampling.rollouts is {K}: {error}") from None
+    return objective
