@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 VERL = .venv-verl
-VERL_VLLM = .venv-verl-vllm
+VLLM = .venv-vllm
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 # its command line is the other environment's
@@ -12,14 +12,15 @@ VERL_TESTS = ENTROSTAT_PYTHON=$(abspath $(BIN))/python $(VERL)/bin/python -m pyt
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env verl-vllm-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env verl-vllm-env trl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
 	@echo "make demo-llm        the same with a real language model, which it fetches (93 MB, 15 minutes)"
 	@echo "make test            the test suite, offline (make test-slow: also what takes minutes)"
 	@echo "make test-verl       the veRL host in veRL's own environment (made first: see verl-env)"
-	@echo "make test-verl-slow  the same on two ranks;  make test-verl-vllm  with vLLM on the CPU (3.5 GB)"
+	@echo "make test-verl-slow  the same on two ranks"
+	@echo "make test-verl-vllm  the same with vLLM on the CPU (3.5 GB);  make test-trl-vllm  in TRL"
 	@echo "make lint            ruff and pyrefly;  make format  to apply ruff's formatting"
 	@echo "make bench           time the lab against TRL (installs the extra 'trl')"
 	@echo "make bench-cost      what each method costs beside GRPO"
@@ -66,10 +67,12 @@ test-verl: $(VERL)/.package $(VENV)/.dev
 	$(VERL_TESTS) -n 2 --dist loadfile -m "not slow"
 test-verl-slow: $(VERL)/.package $(VENV)/.dev
 	$(VERL_TESTS) -m slow
-verl-vllm-env: $(VERL_VLLM)/.package
-test-verl-vllm: $(VERL_VLLM)/.package $(VENV)/.dev
-	ENTROSTAT_PYTHON=$(abspath $(BIN))/python $(VERL_VLLM)/bin/python -m pytest \
-	  -c tests/verl_env/pytest.ini tests/verl_env/vllm_verl.py
+trl-vllm-env verl-vllm-env: $(VLLM)/.package
+test-trl-vllm: $(VLLM)/.package
+	$(VLLM)/bin/python -m pytest -c tests/vllm_env/pytest.ini tests/vllm_env/trl_vllm.py
+test-verl-vllm: $(VLLM)/.package $(VENV)/.dev
+	ENTROSTAT_PYTHON=$(abspath $(BIN))/python $(VLLM)/bin/python -m pytest \
+	  -c tests/vllm_env/pytest.ini tests/vllm_env/verl_vllm.py
 parity: $(VENV)/.dev $(VERL)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python tests/golden/make_trl.py --check
@@ -79,7 +82,7 @@ parity: $(VENV)/.dev $(VERL)/.package
 pretrain: $(VENV)/.package
 	$(BIN)/entrostat pretrain --output runs/tiny
 clean:
-	rm -rf $(VENV) $(VERL) $(VERL_VLLM) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(VLLM) .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.package: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("entrostat needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -103,10 +106,10 @@ $(VERL)/.package: tests/golden/verl-requirements.txt pyproject.toml
 	@touch $@
 
 # torchvision and its kin, which vLLM asks for, do not fit the CPU's torch
-$(VERL_VLLM)/.package: tests/verl_env/vllm-requirements.txt pyproject.toml
-	test -x $(VERL_VLLM)/bin/python || $(PYTHON) -m venv $(VERL_VLLM)
-	$(VERL_VLLM)/bin/python -m pip --disable-pip-version-check install -q -r $<
-	$(VERL_VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
-	$(VERL_VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
-	$(VERL_VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps -e .
+$(VLLM)/.package: tests/vllm_env/requirements.txt pyproject.toml
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q -r $<
+	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps -e .
 	@touch $@

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-HERE = Path(__file__).parent
-os.environ |= {
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "VERL_PLATFORM": "cpu",
-    "VERL_ENGINE_DEVICE": "cuda",  # the engine registered for GPUs
+from cpu_recipe import environment
+
+os.environ |= environment() | {
     "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
-    "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
     "RANK": "0",
     "LOCAL_RANK": "0",
     "WORLD_SIZE": "1",

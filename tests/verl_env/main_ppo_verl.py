@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from cluster import cluster
+from cpu_recipe import CPU, TRANSFORMERS, ranks
 from harness import plain_model
 from rollout_engine import LAST_UPDATE
 from transformers import AutoModelForCausalLM
@@ -30,31 +31,6 @@ ROOT = Path(__file__).parents[2]
 ENTROSTAT = [os.environ.get("ENTROSTAT_PYTHON", str(ROOT / ".venv/bin/python")), "-m", "entrostat"]
 LIMIT = 600.0  # seconds of what takes one minute on a quiet machine
 PROMPTS, ROLLOUTS, ITERATIONS, ZETA = 16, 8, 4, 1e-3
-
-ROLLOUT = "actor_rollout_ref.rollout"
-CPU = {
-    "trainer.nnodes": 1,
-    "actor_rollout_ref.model.use_remove_padding": False,
-    "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
-    "actor_rollout_ref.actor.use_torch_compile": False,
-    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
-    f"{ROLLOUT}.tensor_model_parallel_size": 1,
-    f"{ROLLOUT}.free_cache_engine": False,
-    f"{ROLLOUT}.load_format": "auto",
-    f"{ROLLOUT}.agent.num_workers": 1,
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-    "+ray_kwargs.ray_init.include_dashboard": False,
-    "+ray_kwargs.ray_init.object_store_memory": 100_000_000,
-}
-
-
-def ranks(n: int) -> dict[str, Any]:
-    """[verl] of n ranks: Ray only counts the processors and GPUs that it is told of."""
-    return {
-        "trainer.n_gpus_per_node": n,
-        "ray_kwargs.ray_init.num_cpus": 3 * n + 2,
-        "+ray_kwargs.ray_init.num_gpus": n,
-    }
 
 
 def write_recipe(
@@ -125,7 +101,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("main_ppo")
-    recipe = write_recipe(folder / "recipe.toml", CPU | ranks(1) | {f"{ROLLOUT}.name": "hf"})
+    recipe = write_recipe(folder / "recipe.toml", CPU | ranks(1) | TRANSFORMERS)
     run = folder / "run"
     with cluster(train("--config", recipe, "--output", run), folder / "killed.txt") as started:
         started.wait_until(lambda: len(metrics(run)) == 3, LIMIT)
@@ -204,7 +180,7 @@ def test_what_is_left_is_a_run(runs: Runs) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LIMIT)
 def test_two_ranks_and_two_replicas(tmp_path: Path) -> None:
-    verl = CPU | ranks(2) | {f"{ROLLOUT}.name": "hf"}
+    verl = CPU | ranks(2) | TRANSFORMERS
     recipe, run = write_recipe(tmp_path / "recipe.toml", verl, iterations=2), tmp_path / "run"
     with cluster(train("--config", recipe, "--output", run), tmp_path / "log.txt") as started:
         assert started.wait(2 * LIMIT) == 0, started.tail()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from cluster import cluster
-from main_ppo_verl import CPU, LIMIT, ROLLOUT, correlation, metrics, ranks, train, write_recipe
-from vllm_cpu import ENVIRONMENT, write_distribution
+from cpu_recipe import CPU, ROLLOUT, ranks
+from main_ppo_verl import LIMIT, correlation, metrics, train, write_recipe
+from vllm_cpu import environment, small_policy
 
-from entrostat.hosts.lab.pretrain import PretrainConfig, pretrain
 from entrostat.logs.rollouts import load_rollouts
 
 VLLM = {
@@ -25,19 +23,12 @@ VLLM = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(2 * LIMIT)
-@pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM (make verl-vllm-env)")
 def test_rollouts_of_vllm_come_from_the_weights_that_are_trained(tmp_path: Path) -> None:
-    # vLLM has no heads of 16, as the tiny policy's are: 32
-    pretrain(PretrainConfig(output=str(tmp_path / "policy"), hidden=128, steps=150))
-    write_distribution(tmp_path / "packages")
-    recipe = write_recipe(
-        tmp_path / "recipe.toml", CPU | ranks(1) | VLLM, 3, model=str(tmp_path / "policy")
-    )
-    run, path = tmp_path / "run", [str(tmp_path / "packages"), os.environ["PYTHONPATH"]]
-    variables = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path)}
-    command = train("--config", recipe, "--output", run)
+    policy = small_policy(tmp_path / "policy")
+    recipe = write_recipe(tmp_path / "recipe.toml", CPU | ranks(1) | VLLM, 3, model=policy)
+    variables = environment(tmp_path / "packages") | {"VERL_USE_EXTERNAL_MODULES": "ray_cpu"}
+    command, run = train("--config", recipe, "--output", tmp_path / "run"), tmp_path / "run"
     with cluster(command, tmp_path / "log.txt", variables) as started:
         assert started.wait(2 * LIMIT) == 0, started.tail()
     assert [row["iteration"] for row in metrics(run)] == [1, 2, 3]
