@@ -28,7 +28,7 @@ def jobs(answers: int) -> tuple[dict[str, list[Call]], list[Call]]:
     found = {
         "math:sqrt": [Call("math:sqrt", (float(i),)) for i in range(answers)],
         "number grader": [
-            Call("entrostat.tasks.graders:grade", ("number", f"so it is {i}", "42"))
+            Call("entrostat.grading:grade_here", ("number", f"so it is {i}", "42"))
             for i in range(answers)
         ],
     }

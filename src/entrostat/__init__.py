@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .batch import Terms, TokenBatch
     from .config import TrainConfig
     from .evaluate import metrics
+    from .grading import grade
     from .hosts.lab import train
     from .logs.rollouts import Rollouts, load_rollouts
     from .method import Method, MethodInfo, methods, register
@@ -31,6 +32,7 @@ _HOME = {
     "dynamics": ".dynamics",
     "law": ".law",
     "metrics": ".evaluate.metrics",
+    "grade": ".grading",
     "train": ".hosts.lab",
     "Rollouts": ".logs.rollouts",
     "load_rollouts": ".logs.rollouts",
@@ -78,6 +80,7 @@ __all__ = [
     "__version__",
     "advantages",
     "dynamics",
+    "grade",
     "law",
     "load_rollouts",
     "make_objective",

@@ -12,10 +12,10 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from .._names import unknown
+from ..grading import as_reward, final_answer
 from ..workers import Call
 from ..workers.wire import is_plain
 from .base import Example
-from .graders import as_reward, final_answer
 from .guards import Guard, guard_of
 from .guards import is_arithmetic as is_arithmetic
 from .guards import is_not_code as is_not_code

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ..grading import check_answer, grade_here, is_total, make_grader
+from ..grading import final_answer as final_answer
+from ..grading import grade_contains as grade_contains
+from ..grading import grade_exact as grade_exact
+from ..grading import grade_number as grade_number
 from ..workers import Call
 from .base import Example
-from .graders import GRADERS, grade, make_grader, parse_number
-from .graders import final_answer as final_answer
-from .graders import grade_contains as grade_contains
-from .graders import grade_exact as grade_exact
-from .graders import grade_number as grade_number
 from .rows import read_pairs
 
 
@@ -21,11 +22,13 @@ class JsonlTask:
     Args:
         path: the file.
         seed: unused; the run's seed shuffles.
-        grader: "exact", "contains", "number", or MODULE:FUNCTION, your own of (response, answer).
+        grader: "exact", "contains", "number", "math", ... (`entrostat.grading`), or
+            MODULE:FUNCTION, your own of (response, answer).
         test: share of the lines (the last ones) held out as split `test`; where that is less than
             one line there is no such split, and nothing to evaluate on.
         max_new_tokens: tokens that an answer may take.
         fields: the file's own names for `prompt` and `answer`: {"answer": "solution"}.
+        grader_options: the grader's own settings: {"extract": "boxed"} for "math".
 
     Raises:
         ValueError: no such file, no line, a line that is not such an object (with its number), an
@@ -40,13 +43,16 @@ class JsonlTask:
         test: float = 0.1,
         max_new_tokens: int = 256,
         fields: Mapping[str, str] | None = None,
+        grader_options: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(grader, str):
             raise ValueError(f"task {path!r}: grader is a name, got {grader!r}")
         if fields is not None and not isinstance(fields, Mapping):
             raise ValueError(f"task {path!r}: fields is a table, got {fields!r}")
+        if grader_options is not None and not isinstance(grader_options, Mapping):
+            raise ValueError(f"task {path!r}: grader_options is a table, got {grader_options!r}")
         try:
-            make_grader(grader)
+            make_grader(grader, grader_options)
         except ValueError as error:
             raise ValueError(f"task {path!r}: {error}") from None
         if isinstance(test, str) or not 0 <= test < 1:
@@ -54,9 +60,13 @@ class JsonlTask:
         self.name = Path(path).stem
         self._max_new_tokens = max_new_tokens
         self._grader = grader
+        self._options = dict(grader_options or {})
         examples = []
         for where, prompt, answer in read_pairs(path, fields):
-            _check(path, where, grader, answer)
+            try:
+                check_answer(grader, answer, self._options)
+            except ValueError as error:
+                raise ValueError(f"task {path!r}: {where}: {error}") from None
             examples.append(Example(prompt, answer))
         if not examples:
             raise ValueError(f"task {path!r}: the data set is empty")
@@ -65,6 +75,11 @@ class JsonlTask:
         if cut < len(examples):
             self._examples["test"] = examples[cut:]
         self.splits = tuple(self._examples)
+
+    @property
+    def grader(self) -> str:
+        """The grader's name."""
+        return self._grader
 
     def max_new_tokens(self, split: str) -> int:
         """As given."""
@@ -80,26 +95,15 @@ class JsonlTask:
 
     def score(self, completion: str, example: Example) -> float:
         """What the grader says."""
-        return grade(self._grader, completion, example.answer)
+        return grade_here(self._grader, completion, example.answer, self._options)
 
     def remote(self, completion: str, example: Example) -> Call | None:
         """The same for a worker process; None where the grader is ours, which cannot hang."""
-        if self._grader in GRADERS:
+        if is_total(self._grader):
             return None
-        return Call("entrostat.tasks.graders:grade", (self._grader, completion, example.answer))
+        arguments = (self._grader, completion, example.answer, self._options)
+        return Call("entrostat.grading:grade_here", arguments)
 
     def remote_setup(self) -> Call:
         """What a worker process starts with."""
-        return Call("entrostat.tasks.graders:make_grader", (self._grader,))
-
-
-def _check(path: str, where: str, grader: str, answer: str) -> None:
-    """Refuse an answer that the grader could give no sense."""
-    if grader == "number" and parse_number(answer) is None:
-        raise ValueError(
-            f"task {path!r}: {where}: grader 'number' needs a number, got {answer!r:.80}"
-        )
-    if grader == "contains" and not answer.strip():
-        raise ValueError(
-            f"task {path!r}: {where}: grader 'contains' needs a text: an empty one is everywhere"
-        )
+        return Call("entrostat.grading:prepare", (self._grader, self._options))

@@ -1,0 +1,225 @@
+"""Grader "code": the program in a response, run in the sandbox and tested.
+
+The expected answer is a table of tests, as JSON:
+
+- {"kind": "stdin", "inputs": [...], "outputs": [...]}: the program reads a text, and writes one;
+- {"kind": "calls", "name": ..., "inputs": [[argument, ...], ...], "outputs": [...]}: a function, or
+  a method of a class `Solution`, gives a value;
+- {"kind": "asserts", "tests": ..., "prompt": ...}: a source that raises where the program is wrong,
+  or a list of such, each a test. `prompt` is the start of a program that the response continues.
+
+Tests run in a process that the program cannot reach (`sandbox.judge`): leaving early, or an object
+that claims to equal everything, earns nothing. Only tests that import the program (`from solution
+import ...`), for its classes say, run beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from .. import sandbox
+from .texts import final_answer
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_PYTHON = ("", "python", "py", "python3")
+_IMPORTS = re.compile(r"^\s*(?:from|import)\s+solution\b", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
+_KEYS = {"stdin": ("inputs", "outputs"), "calls": ("name", "inputs", "outputs"),
+         "asserts": ("tests",)}  # fmt: skip
+REWARDS = ("all", "share")
+_OUTPUT = 64 * 1024  # bytes that a program may write where its output is looked at
+_PRINTED = 1 << 20  # and where it is not
+
+
+def grade_code(response: str, answer: str, *, reward: str = "all", seconds: float = 8.0) -> float:
+    """1 where the program passes its tests.
+
+    The program is the last block between ``` fences (of the last <answer>, if there is one);
+    without one the whole response, as it stands.
+
+    Args:
+        response: what a policy wrote.
+        answer: the tests, see above.
+        reward: "all" for 1 or 0, "share" for the share of tests that pass.
+        seconds: for all tests together, by the clock. What is not done by then has failed.
+
+    Raises:
+        ValueError: tests of another form, or no sandbox works here.
+    """
+    tests = _read(answer, reward, seconds)
+    source = program(response, tests.get("prompt", ""))
+    limits = sandbox.Limits(cpu=seconds, wall=seconds, output=_PRINTED)
+    passed, count = _ASK[tests["kind"]](source, tests, reward == "share", limits)
+    return passed / count if reward == "share" else float(passed == count)
+
+
+def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> None:
+    """Refuse tests that are none.
+
+    Raises:
+        ValueError: not such a table, or no test in it.
+    """
+    _read(answer, reward, seconds)
+
+
+def warm() -> None:
+    """Find out how programs are kept apart here, for workers to be forked from.
+
+    Raises:
+        ValueError: no sandbox works here.
+    """
+    sandbox.isolation()
+
+
+def program(response: str, prompt: str = "") -> str:
+    """The program in a response.
+
+    Args:
+        response: what a policy wrote.
+        prompt: the start of a program. A response that defines its last function anew keeps only
+            what stands before that; any other continues it.
+    """
+    block = last_block(final_answer(response))
+    if not prompt:
+        return final_answer(response) if block is None else block
+    begun = list(_FUNCTION.finditer(prompt))
+    text = response if block is None else block
+    if begun and begun[-1][1] in (found[1] for found in _FUNCTION.finditer(text)):
+        return f"{prompt[: begun[-1].start()]}\n{text}"
+    return prompt + text
+
+
+def last_block(text: str) -> str | None:
+    """What stands in the last fenced block of Python; None where there is none.
+
+    A block that lacks its end counts where there is no other.
+    """
+    fences = list(_FENCE.finditer(text))
+    found = None
+    for opening, closing in zip(fences[::2], fences[1::2], strict=False):
+        if opening[1].lower() in _PYTHON:
+            found = text[opening.end() + 1 : closing.start()]
+    if found is None and len(fences) % 2 and fences[-1][1].lower() in _PYTHON:
+        return text[fences[-1].end() + 1 :]
+    return found
+
+
+def same_output(got: str, expected: str) -> bool:
+    """Whether two outputs are the same.
+
+    But for blanks between words and at ends of lines, empty lines at the end, and how numbers are
+    written (1.0 is 1).
+    """
+    ours, theirs = (text.rstrip().splitlines() for text in (got, expected))
+    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+
+
+def _same_line(got: str, expected: str) -> bool:
+    if got.strip() == expected.strip():
+        return True
+    ours, theirs = got.split(), expected.split()
+    return len(ours) == len(theirs) and all(
+        a == b or (_number(a) is not None and _number(a) == _number(b))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _number(word: str) -> Decimal | None:
+    try:
+        number = Decimal(word) if len(word) < 100 and word.isascii() else None
+    except InvalidOperation:
+        return None
+    return number if number is not None and number.is_finite() else None
+
+
+def _read(answer: str, reward: str, seconds: float) -> dict[str, Any]:
+    """The table of tests; its options checked with it."""
+    if reward not in REWARDS:
+        raise ValueError(f'has reward "all" or "share", got {reward!r}')
+    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+        raise ValueError(f"needs seconds above 0, got {seconds!r}")
+    try:
+        tests = json.loads(answer)
+        kind = tests["kind"]
+        missing = [key for key in _KEYS[kind] if not tests.get(key)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(
+            f'needs tests, {{"kind": "stdin", "calls" or "asserts", ...}}, got {answer!r:.80}'
+        ) from None
+    if missing:
+        raise ValueError(f"needs {missing[0]!r} in tests of kind {kind!r}, got {answer!r:.80}")
+    if kind != "asserts" and len(tests["inputs"]) != len(tests["outputs"]):
+        raise ValueError(
+            f"needs an output for each input, got {len(tests['outputs'])} for "
+            f"{len(tests['inputs'])}"
+        )
+    return tests
+
+
+def _stdin(
+    source: str, tests: dict[str, Any], every: bool, limits: sandbox.Limits
+) -> tuple[int, int]:
+    """Tests that pass, of how many. Without `every` it stops at the first that does not."""
+    deadline, passed = time.monotonic() + limits.wall, 0
+    pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
+    for given, expected in (map(_text, pair) for pair in pairs):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        room = max(_OUTPUT, 2 * len(expected.encode()))
+        bounds = sandbox.Limits(cpu=limits.cpu, wall=left, output=room)
+        result = sandbox.run(source, given, bounds)
+        good = result.code == 0 and result.failure is None
+        right = good and same_output(result.stdout, expected)
+        passed += right
+        if not right and not every:
+            break
+    return passed, len(pairs)
+
+
+def _text(value: Any) -> str:
+    """An input or output; some sets have a list of lines."""
+    return value if isinstance(value, str) else "\n".join(map(str, value))
+
+
+def _calls(
+    source: str, tests: dict[str, Any], every: bool, limits: sandbox.Limits
+) -> tuple[int, int]:
+    pairs = zip(tests["inputs"], tests["outputs"], strict=True)
+    calls = [(tests["name"], given, expected) for given, expected in pairs]
+    verdict = sandbox.judge(source, calls=calls, every=every, limits=limits)
+    return sum(verdict.passed), len(calls)
+
+
+def _asserts(
+    source: str, tests: dict[str, Any], every: bool, limits: sandbox.Limits
+) -> tuple[int, int]:
+    sources: Sequence[str] = tests["tests"]
+    sources = [sources] if isinstance(sources, str) else sources
+    if any(map(_IMPORTS.search, sources)):
+        verdict = sandbox.judge(source, scripts=sources, every=every, limits=limits)
+        return sum(verdict.passed), len(sources)
+    # functions that the prompt gives are the tests' own, whatever the response makes of them
+    given = list(_helpers(tests.get("prompt", "")))
+    verdict = sandbox.judge(source, asserts=[*given, *sources], every=every, limits=limits)
+    return sum(verdict.passed[len(given) :]), len(sources)
+
+
+def _helpers(prompt: str) -> Iterator[str]:
+    """What stands before the last function of the start of a program, if there is anything."""
+    begun = list(_FUNCTION.finditer(prompt))
+    if begun and prompt[: begun[-1].start()].strip():
+        yield prompt[: begun[-1].start()]
+
+
+_ASK: dict[str, Callable[..., tuple[int, int]]] = {
+    "stdin": _stdin,
+    "calls": _calls,
+    "asserts": _asserts,
+}

@@ -1,0 +1,262 @@
+r"""Whether two readings of an answer say the same, kind by kind.
+
+Two answers of different kinds are different (an interval and a tuple, a set and a tuple, a list and
+one number), but for what is one thing in two notations:
+
+- x = 3 where 3 is expected, and the other way round; all of x = 3 or x = 4 where 3, 4 is expected;
+- a list without brackets and a set: both have no order; 1 \pm \sqrt 2 is a list of two;
+- inequalities in one letter and intervals, where the interval cannot be a point of the plane:
+  x > 3 is (3, \infty), 1 \le x < 2 is [1, 2), but 1 < x < 2 is not (1, 2);
+- a number without a unit and the same with one. Percent is no unit but a hundredth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .tree import Node
+from .values import ratio, same_value, symbols
+
+_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+_VALUES = frozenset(
+    {
+        "number",
+        "symbol",
+        "+",
+        "*",
+        "/",
+        "^",
+        "-",
+        "root",
+        "call",
+        "opaque",
+        "!",
+        "%",
+        "abs",
+        "degree",
+    }
+)
+_BRACKETS = frozenset({"()", "(]", "[)", "[]"})
+_INFINITY = Node("symbol", (), "infty")
+_MOST = 50  # parts of a list or set
+
+
+def same(expected: Node, given: Node) -> bool:
+    """Whether a given answer says what is expected."""
+    expected, given = _plain(expected), _plain(given)
+    if expected.kind == "quantity" or given.kind == "quantity":
+        return _same_quantity(expected, given)
+    if "relation" in (expected.kind, given.kind):
+        return _same_relation(expected, given)
+    expected, given = _as_union(expected, given), _as_union(given, expected)
+    kinds = {expected.kind, given.kind}
+    if kinds == {"list"} and _intervals(expected) and expected.value != given.value:
+        return False  # x < 1 or x > 2, x < 1 and x > 2
+    if kinds <= {"list", "set"}:
+        return _unordered(expected.parts, given.parts)
+    if kinds <= _VALUES:
+        return _same_values(expected, given)
+    return expected.kind == given.kind and _SAME[expected.kind](expected, given)
+
+
+def _plain(node: Node) -> Node:
+    r"""With \pm written out, and a list of x = 3, x = 4 as 3, 4."""
+    if node.kind in _VALUES | {r"\pm", r"\mp"} and _holds(node, (r"\pm", r"\mp")):
+        return Node("list", (_signed(node, "+"), _signed(node, "-")), ",")
+    if node.kind == "list":
+        parts = [part for item in node.parts for part in _listed(_plain(item))]
+        named = {_name(part) for part in parts}
+        first_only = _name(parts[0]) and all(part.kind in _VALUES for part in parts[1:])
+        if first_only or (len(named) == 1 and None not in named):  # x = 1, 2; x = 1, x = 2
+            parts = [part.parts[-1] if part.kind == "relation" else part for part in parts]
+        return Node("list", tuple(parts), node.value)
+    return node
+
+
+def _as_union(node: Node, other: Node) -> Node:
+    """A list such as x < 1 or x > 2 as a union of intervals, where the other is one."""
+    if node.kind == "list" and node.value == "or" and other.kind == "union":
+        intervals = [_as_interval(part) if part.kind == "relation" else None for part in node.parts]
+        return node if None in intervals else Node("union", tuple(filter(None, intervals)))
+    return node
+
+
+def _listed(node: Node) -> Sequence[Node]:
+    return node.parts if node.kind == "list" else (node,)
+
+
+def _holds(node: Node, kinds: Sequence[str]) -> bool:
+    return node.kind in kinds or any(_holds(part, kinds) for part in node.parts)
+
+
+def _signed(node: Node, sign: str) -> Node:
+    r"""With + or - for \pm, the other for \mp."""
+    parts = tuple(_signed(part, sign) for part in node.parts)
+    if node.kind in (r"\pm", r"\mp"):
+        plus = (node.kind == r"\pm") == (sign == "+")
+        return parts[0] if plus else Node("-", parts)
+    return Node(node.kind, parts, node.value)
+
+
+def _same_values(a: Node, b: Node) -> bool:
+    infinite = [_infinite(node) for node in (a, b)]
+    if any(infinite):
+        return infinite[0] == infinite[1]
+    return a == b or same_value(a, b)
+
+
+def _infinite(node: Node) -> int:
+    """1 and -1 for the infinities, 0 for what is none."""
+    if node.kind == "-":
+        return -(node.parts[0] == _INFINITY)
+    return int(node == _INFINITY)
+
+
+def _same_quantity(expected: Node, given: Node) -> bool:
+    units = [node.value for node in (expected, given) if node.kind == "quantity"]
+    if len(set(units)) > 1:
+        return False
+    bare = [node.parts[0] if node.kind == "quantity" else node for node in (expected, given)]
+    return same(*bare)
+
+
+def _in_order(a: Node, b: Node) -> bool:
+    return len(a.parts) == len(b.parts) and all(map(same, a.parts, b.parts))
+
+
+def _without_order(a: Node, b: Node) -> bool:
+    return _unordered(a.parts, b.parts)
+
+
+def _unordered(expected: Sequence[Node], given: Sequence[Node]) -> bool:
+    """Whether each has its own counterpart. Equality is transitive, so the first found will do."""
+    if len(expected) != len(given) or len(expected) > _MOST:
+        return False
+    left = list(given)
+    for node in expected:
+        place = next((i for i, other in enumerate(left) if _counterparts(node, other)), None)
+        if place is None:
+            return False
+        del left[place]
+    return True
+
+
+def _counterparts(a: Node, b: Node) -> bool:
+    """Parts of lists: 1, 2 is not x = 1, y = 2."""
+    return (a.kind == "relation") == (b.kind == "relation") and same(a, b)
+
+
+def _same_name(a: Node, b: Node) -> bool:
+    return a.value == b.value
+
+
+_SAME: dict[str, Callable[[Node, Node], bool]] = {
+    **dict.fromkeys((*_BRACKETS, "<>", "matrix", "row"), _in_order),
+    **dict.fromkeys(("list", "set", "union"), _without_order),
+    **dict.fromkeys(("text", "based"), _same_name),
+}
+
+
+def _same_relation(expected: Node, given: Node) -> bool:
+    """Equations, inequalities, and what is assigned."""
+    if expected.kind == given.kind:
+        return _same_chain(expected, given)
+    relation, other = (expected, given) if expected.kind == "relation" else (given, expected)
+    interval = _as_interval(relation)
+    if interval is not None and other.kind in _BRACKETS:
+        return _in_order(interval, other) and interval.kind == other.kind
+    if set(relation.value) == {"in"}:
+        return other.kind in (*_BRACKETS, "union", "set", "symbol") and same(
+            relation.parts[-1], other
+        )
+    value = _assigned(relation)
+    return value is not None and same(value, other)
+
+
+def _name(node: Node) -> str | None:
+    """The letter of x = ..., f(x) = ...: one that the other side does not have."""
+    if node.kind != "relation" or node.value != ("=",):
+        return None
+    left, right = node.parts
+    if left.kind == "symbol" and left.value not in symbols(right):
+        return left.value
+    letters = [part.value for part in left.parts if part.kind == "symbol"]
+    if left.kind == "*" and len(letters) == 2 and all(map(str.isupper, letters)):  # AB = 5
+        return "".join(letters) if not symbols(right) & set(letters) else None
+    if left.kind in ("opaque", "()") and all(part.kind == "symbol" for part in left.parts):
+        return left.value or ",".join(part.value for part in left.parts)
+    if left.kind == "opaque" and all(part.kind == "number" for part in left.parts):
+        return f"{left.value}({','.join(str(part.value) for part in left.parts)})"
+    return None
+
+
+def _assigned(relation: Node) -> Node | None:
+    """The value that equations end in: 42 of x = 42, of 6 * 7 = 42; not of 2 + 2 = 5, 42 = 42."""
+    if set(relation.value) != {"="}:
+        return None
+    first, *rest = relation.parts
+    if rest[-1].kind == "symbol":  # 5 = x
+        first, *rest = reversed(relation.parts)
+    if _name(Node("relation", (first, rest[-1]), ("=",))) is None:
+        if first.kind == "number":
+            return None
+        rest = [first, *rest]
+    last = rest[-1]
+    return last if all(same(last, part) for part in rest[:-1]) else None
+
+
+def _same_chain(a: Node, b: Node) -> bool:
+    if len(a.value) == len(b.value) == 1:
+        return _same_sides(a, b)
+    if a.value == b.value and all(map(same, a.parts, b.parts)):
+        return True
+    turned = tuple(_FLIPPED.get(sign, "") for sign in reversed(b.value))
+    return a.value == turned and all(map(same, a.parts, reversed(b.parts)))
+
+
+def _same_sides(a: Node, b: Node) -> bool:
+    """One relation each: left minus right is the same but for a factor, of the right sign."""
+    if a.value == b.value and all(map(same, a.parts, b.parts)):
+        return True
+    if any(part.kind not in _VALUES or _infinite(part) for part in (*a.parts, *b.parts)):
+        return False
+    if not symbols(_difference(a)):
+        return False
+    factor = ratio(_difference(a), _difference(b), lambda x, y: x / y)
+    if factor is None or factor == 0:
+        return False
+    if a.value[0] in ("=", "!="):
+        return a.value == b.value
+    if factor.imag != 0:
+        return False
+    return a.value[0] == (b.value[0] if factor.real > 0 else _FLIPPED[b.value[0]])
+
+
+def _difference(relation: Node) -> Node:
+    return Node("+", (relation.parts[0], Node("-", (relation.parts[1],))))
+
+
+def _intervals(node: Node) -> bool:
+    return all(part.kind == "relation" and _as_interval(part) is not None for part in node.parts)
+
+
+def _as_interval(relation: Node) -> Node | None:
+    """X > 3 and 1 <= x < 2 as intervals; None for 1 < x < 2, which looks like a point."""
+    signs, parts = relation.value, relation.parts
+    if not set(signs) <= {"<", "<=", ">", ">="}:
+        return None
+    if {sign[0] for sign in signs} == {">"}:
+        signs, parts = tuple(_FLIPPED[sign] for sign in reversed(signs)), parts[::-1]
+    if any(sign[0] == ">" for sign in signs):
+        return None
+    if len(parts) == 2 and parts[0].kind == "symbol":
+        low, high, signs = Node("-", (_INFINITY,)), parts[1], ("<", *signs)
+    elif len(parts) == 2 and parts[1].kind == "symbol":
+        low, high, signs = parts[0], _INFINITY, (*signs, "<")
+    elif len(parts) == 3 and parts[1].kind == "symbol" and signs != ("<", "<"):
+        low, high = parts[0], parts[2]
+    else:
+        return None
+    if symbols(low) - {"infty"} or symbols(high) - {"infty"}:
+        return None
+    return Node(f"{'(' if signs[0] == '<' else '['}{')' if signs[1] == '<' else ']'}", (low, high))

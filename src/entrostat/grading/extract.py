@@ -1,0 +1,298 @@
+r"""Where in a response its answer stands.
+
+After the last </think>, in the last <answer>...</answer> if there is one. There, in an order that
+is an option:
+
+- "boxed": the last \boxed{}. Boxes of one sentence are one answer, a list; a percent sign or a unit
+  right behind a box belongs to it; a box that is part of a formula, or behind "not" or "or", is no
+  answer.
+- "phrase": what follows the last "answer is", "answer:" or "####", to the end of its sentence.
+- "last": the last sentence, if it says one thing: x = 3, "so the total is $5$", "he has 42 apples".
+  One with two numbers in it, or with a word such as "not", "or", "about", "at least", says none.
+
+What the first of these finds is the answer, readable or not. A phrase behind the box has to say the
+same. All are linear in the length of the response but for the last few thousand characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+from .notation import LONGEST
+from .texts import closing, final_answer
+from .units import SCALES, UNITS
+
+Place = Literal["boxed", "phrase", "last"]
+ORDER: tuple[Place, ...] = ("boxed", "phrase", "last")
+_NEAR = 300  # characters before a box that may make it a part of something
+_MOST = 20  # boxes of one answer
+_TAIL = 20_000  # characters at the end in which phrases and boxes of one sentence are looked for
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_SENTENCE_END = re.compile(r"[.!?:;](?=[\s*$)\]]|\\\)|\Z)|\n")
+_ALSO = re.compile(r"\b(?:or|alternatively|another|also|either|possibly)\b", re.IGNORECASE)
+_DELIMITERS = re.compile(r"\\[()\[\],;!]|\$|\*\*|~")
+# what belongs to a box that it stands behind
+_BELONGS = re.compile(
+    r"\s*(?:\\?%|percent\b|\^\s*\{?\\circ\}?|\u00b0|\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\{?\d\}?)?)"
+)
+_WORD = re.compile(r"\s+([a-zA-Z]+)\b")
+# what may stand behind a box that is an answer: in mathematics its end, else that and words
+_ENDS = re.compile(
+    r"\s*(?:\Z|[.,;:]?\s*(?:\$|\\[)\]]|\\\\|&|\\(?:end|q?quad|checkmark|blacksquare|square)\b|\})|\n)"
+)
+_APART = re.compile(
+    r"\Z|\s+(?![-+*/^=<>|!0-9\u00d7\u2248])|[.,](?![0-9])|[;:!?)\]}*\"'$]|\\\\|\\[)\]]|\\(?:end|q?quad)\b"
+)
+_OR_MORE = re.compile(r"\W*\b(?:or\b|alternatively\b|and\b\W*(?:[0-9\\]|[a-z]\s*=))", re.IGNORECASE)
+# before a box: an operator that it is the second side of, or a word that takes it back
+_BOUND = re.compile(
+    r"(?:[-+*/^_<>~\u2248\u2260\u2264\u2265\u2212\u00b1]|!=|[0-9]|\\(?:times|cdot|div|pm|mp|neq?|"
+    r"leq?|geq?|lt|gt|approx|sqrt|frac|not|sim)|\b(?:or|about|approximately|roughly|around|nearly|"
+    r"almost|than|least|most|half|twice|double|triple|minus|negative|plus|times|between|up to|"
+    r"(?:half|third|quarter|out|multiple|factor|part|fraction)\s+of)|"
+    r"(?:\bnot|\bcannot|n't|\bnever)(?:\s+\w+){0,3})\s*:?\s*\Z|[A-Za-z)}]\Z"
+    r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z",
+    re.IGNORECASE,
+)
+_WITHDRAWN = re.compile(
+    r"\b(?:wrong|incorrect|not|false|if|unless|otherwise)\b|n't\b", re.IGNORECASE
+)
+_REGRET = re.compile(
+    r"\b(?:wrong|incorrect|mistaken?|sorry|wait|correction|hold on)\b", re.IGNORECASE
+)
+_CHANGED = re.compile(
+    r"\s*(?:\w+\s+)?(?:times|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|choose)\b",
+    re.IGNORECASE,
+)
+_BULLET = re.compile(r"(?:\A|\n)\s*[-*+>]\s+\Z")
+# what may stand right before a box: arrows, space, words set in mathematics
+_INTRODUCES = re.compile(
+    r"(?:\\(?:q?quad|[lL]?ong(?:left)?[rR]ightarrow|[rR]ightarrow|implies|therefore|to|iff|"
+    r"displaystyle)\b|\\text\w*\s*\{[^{}]*\}|[-=]>|\s)+\Z"
+)
+_WRAPPER = re.compile(r"(?:\\(?:boxed|fbox|text\w*|math\w+|bm|boldsymbol)\s*|(?:\A|[\s$]))\Z")
+
+_PHRASE = re.compile(
+    r"(?:\banswers?\b(?:\s+(?:to|of|for)\b[^\n.:?]{0,80}?)?\s*(?:\*\*)?\s*(?:is\b|are\b|:|=)|####)"
+    r"(?:\s*(?:\*\*|:|\}))*",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:not|never|no|or|either|neither|nor|maybe|perhaps|possibly|might|could|unless|if|wrong|"
+    r"incorrect|instead|suppose|assume)\b|n't\b",
+    re.IGNORECASE,
+)
+_REASON = re.compile(r",?\s+(?:because|since|I hope)\b.*", re.DOTALL)
+_DOUBTS = re.compile(
+    r"\b(?:not|cannot|never|no|nor|or|either|neither|between|least|most|than|about|approximately|around|"
+    r"roughly|nearly|almost|negative|minus|half|double|twice|triple|thirds?|quarters?|percent|"
+    r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|squared|cubed|root|times|factor|"
+    r"factorial|mod|modulo|base|if|unless|except|other|versus|wrong|incorrect|instead|suppose|"
+    r"assume|another|also|plus|over|under|above|below|up|more|less|fewer|maybe|perhaps|possibly|"
+    r"might|could|may|but|all|any|which|whose|first|step|case|equation|line|option|positive|log|sin|cos|tan|sqrt|pi)\b|n't\b",
+    re.IGNORECASE,
+)
+_COPULA = re.compile(r".*(?:\b(?:is|are|equals|equal to|get|gives|have|obtain)|[:\u21d2\u2234])\s+")
+_LEAD = re.compile(
+    r"\A(?:\s*(?:so|therefore|thus|hence|then|finally|and|we|get|have|obtain|find|that|conclude|"
+    r"either|gives|it follows|simply|exactly|indeed|clearly),?\s+)+",
+    re.IGNORECASE,
+)
+_SPANS = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)")
+_DISPLAY = re.compile(r"(?:\\\[|\$\$)((?:(?!\\\[|\$\$).)*?)(?:\\\]|\$\$)\s*\Z", re.DOTALL)
+_LAST_WORDS = re.compile(
+    r"\A[^\\=]*[0-9](?:\s+(?!(?:is|are|was|were|would|does|fails)\b)[A-Za-z]+){0,3}\Z"
+)
+_PLAIN_NUMBER = re.compile(r"(?<![\w.,/^\\-])[-\u2212]?\$?[0-9](?:[0-9,./]*[0-9])?(?![\w/^%\\])")
+
+
+def answers(response: str, order: tuple[Place, ...], readable: Callable[[str], bool]) -> list[str]:
+    """What a response gives as its answer; where it says so twice, both. [] where it gives none.
+
+    Args:
+        response: all of it.
+        order: which places are looked at, the first first.
+        readable: whether a text says something.
+    """
+    text = final_answer(response[response.rfind("</think>") + 1 :].removeprefix("/think>"))
+    for place in order:
+        found = _PLACES[place](text, readable)
+        if found is not None:
+            return found
+    return []
+
+
+def boxed(text: str) -> str | None:
+    r"""What stands in the last \boxed{}; None without one."""
+    last = _last_box(text, len(text))
+    return None if last is None else text[last[1] : last[2]]
+
+
+def _last_box(text: str, before: int) -> tuple[int, int, int] | None:
+    """Start of the last box before a place, of its content, and the content's end."""
+    start = max(text.rfind("\\boxed", 0, before), text.rfind("\\fbox", 0, before))
+    if start < 0:
+        return None
+    match = _BOX.match(text, start)
+    end = -1 if match is None else closing(text, match.end())
+    if match is None or end < 0:
+        return start, start, start  # cut off, or no braces: it holds nothing
+    return start, match.end(), end
+
+
+def _from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
+    box = _last_box(text, len(text))
+    if box is None:
+        return None
+    start, content, end = box
+    if content == end:
+        return []
+    said = [_with_neighbours(text, box)]
+    while (other := _last_box(text, start)) is not None and len(said) < _MOST and other[2] < start:
+        between = text[other[2] + 1 : start]
+        if len(between) > 300 or (_SENTENCE_END.search(between) and not _ALSO.search(between)):
+            break
+        said.append(_with_neighbours(text, other))
+        start = other[0]
+    said = [one.strip() for one in dict.fromkeys(reversed(said))]
+    if "" in said or _is_bound(text[max(0, start - _NEAR) : start]):
+        return []
+    rest = text[end + 1 : end + 1 + _TAIL]
+    if _OR_MORE.match(_DELIMITERS.sub(" ", rest)):
+        return []
+    if _WITHDRAWN.search(_sentence(rest.partition("\n")[0])) or _REGRET.search(rest):
+        return []
+    if _CHANGED.match(_DELIMITERS.sub(" ", rest)):
+        return []
+    phrase = _from_phrase(rest, readable)
+    if phrase == []:
+        return []
+    return [" , ".join(said), *(one for one in phrase or () if re.search(r"[0-9\\]", one))]
+
+
+def _with_neighbours(text: str, box: tuple[int, int, int]) -> str:
+    """A box's content with the unit or percent sign behind it; "" where it is part of a formula."""
+    start, content, end = box
+    said, after = text[content:end], text[end + 1 : end + 100]
+    if "\\boxed" in said:
+        return ""
+    if not (_ENDS if _in_mathematics(text[max(0, start - _NEAR) : start]) else _APART).match(after):
+        match = _BELONGS.match(after)
+        return f"{said} {match[0]}" if match is not None else ""
+    after = _DELIMITERS.sub(" ", after)
+    while (match := _BELONGS.match(after) or _WORD.match(after)) is not None:
+        word = match[1] if match.re is _WORD else ""
+        if word and (len(word) == 1 or not (word in UNITS or word in SCALES)):
+            break
+        said += f" \\text{{{word}}}" if word else f" {match[0]}"
+        after = after[match.end() :]
+    return said
+
+
+def _in_mathematics(before: str) -> bool:
+    """Whether mathematics has begun in the paragraph that ends here, and not ended."""
+    paragraph = before.rpartition("\n\n")[2].replace(r"\$", "").replace("$$", "$")
+    opened = max(paragraph.rfind(mark) for mark in (r"\(", r"\["))
+    closed = max(paragraph.rfind(mark) for mark in (r"\)", r"\]"))
+    return paragraph.count("$") % 2 == 1 or opened > closed
+
+
+def _is_bound(before: str) -> bool:
+    """Whether what stands before a box makes it a part of something, or takes it back."""
+    bare = _INTRODUCES.sub(" ", _DELIMITERS.sub(" ", before))
+    if _BULLET.search(bare):
+        return False
+    return _BOUND.search(_unwrapped(bare)) is not None
+
+
+def _unwrapped(before: str) -> str:
+    r"""Without \textbf{ and the like that a box stands in; "-" for any other brace."""
+    while (brace := _open_brace(before)) >= 0:
+        if not _WRAPPER.search(before[:brace]):
+            return "-"
+        before = _WRAPPER.sub(" ", before[:brace])
+    return before
+
+
+def _open_brace(text: str) -> int:
+    """Where the last brace stands that is not closed; -1 without one."""
+    depth = 0
+    for brace in reversed(list(re.finditer(r"(?<!\\)[{}]", text))):
+        depth += 1 if brace[0] == "}" else -1
+        if depth < 0:
+            return brace.start()
+    return -1
+
+
+def _from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None:
+    text = text[-_TAIL:]
+    match = None
+    for match in _PHRASE.finditer(text):  # noqa: B007 - the last one counts
+        pass
+    if match is None:
+        return None
+    line = max(
+        text.rfind("\n", 0, match.start()), *(text.rfind(e, 0, match.start()) for e in ".!?")
+    )
+    if _TAKEN_BACK.search(text[line + 1 : match.start()]):
+        return []
+    said = text[match.end() :].lstrip()
+    display = re.match(r"(?:\\\[|\$\$)(.*?)(?:\\\]|\$\$)", said, re.DOTALL)
+    if display is not None:
+        after = said[display.end() :].lstrip()
+        return [] if _OR_MORE.match(after) else [display[1].strip()]
+    line = said.partition("\n")[0]
+    said = _sentence(line)
+    if line[len(said) :].startswith(("?", "!")) or _REGRET.search(text[match.end() :]):
+        return []
+    return [_trimmed(_LEAD.sub("", _REASON.sub("", said)))]
+
+
+def _trimmed(text: str) -> str:
+    """Without the end of a sentence and emphasis that began before."""
+    return text.strip(" \n*").rstrip(".").strip(" \n*")
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a line."""
+    end = re.search(r"[.!?](?=[\s*$]*(?:\s[A-Z]|\Z))", text)
+    return text if end is None else text[: end.start()]
+
+
+def _from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
+    text = text[-_TAIL:].strip()
+    display = _DISPLAY.search(text)
+    if display is not None:
+        return [_trimmed(display[1])]
+    line = _trimmed(text.rpartition("\n")[2])
+    if len(line) > 2 * LONGEST or line.endswith(("?", "!")):
+        return []
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])", line)
+    said = sentences[-1]
+    for candidate in (said, _LEAD.sub("", said, count=1)):
+        if readable(candidate):
+            return [candidate]
+    if _DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", _SPANS.sub(" ", said))):
+        return []
+    copula = _COPULA.match(said)
+    if copula is not None and not re.search(r"[0-9]", copula[0]) and readable(said[copula.end() :]):
+        return [said[copula.end() :]]
+    spans = [match[1] or match[2] for match in _SPANS.finditer(said)]
+    numbers = _PLAIN_NUMBER.findall(_SPANS.sub(" ", said))
+    outside = re.search(r"[0-9\\]", _SPANS.sub(" ", said))
+    if len(spans) == 1 and not outside:
+        return spans
+    digits = re.findall(r"[0-9][0-9,./]*", said)
+    if not spans and len(numbers) == len(digits) == 1 and _LAST_WORDS.search(said):
+        return [numbers[0]]
+    return []
+
+
+_PLACES: dict[Place, Callable[[str, Callable[[str], bool]], list[str] | None]] = {
+    "boxed": _from_boxes,
+    "phrase": _from_phrase,
+    "last": _from_last,
+}

@@ -1,0 +1,357 @@
+"""Grader "ifeval": instructions whose following can be checked by rules (Zhou et al., 2311.07911).
+
+The 25 kinds of IFEval, written anew from the paper and its data. A response is right where it
+follows every instruction of its prompt (prompt-level, strict). Option `loose` takes the better of
+eight readings: without the first line, the last, or both, each with and without asterisks; option
+`share` gives the share of instructions followed in place of all or nothing.
+
+Where this deviates from the authors' program:
+
+- keywords are texts, not regular expressions; any sign may be counted as a letter;
+- sentences are counted by rules (`count_sentences`), not by a trained model, words in capitals by
+  rules that agree with NLTK's word tokenizer;
+- the language is langdetect's guess as there (`pip install langdetect`), with its seed fixed. There
+  is no grading without it: rows that ask for a language are then left out, and counted.
+
+All checks take time linear in the response.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from .._names import unknown
+
+RELATIONS = ("less than", "at least")
+_MOST_READ = 10_000  # characters that a guess of the language looks at
+ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+_ABBREVIATIONS = frozenset(
+    """mr mrs ms dr prof st sr jr inc ltd co corp vs etc e.g i.e cf al vol gen lt sgt capt rev dept
+    est approx jan feb aug sept oct nov dec u.s u.k a.m p.m ph.d m.d b.a m.a""".split()
+)
+_SENTENCE_END = re.compile(r"(?P<end>[.!?]{1,20})[\"')\]\u201d\u2019*_]{0,9}\s+(?=(?P<next>\S))")
+_LAST_WORD = re.compile(r"[\w.]{1,20}\Z")
+_APART = re.compile(
+    r"\s|[;@#$%&*?!\"()\[\]{}<>\u2014\u2026\u201c\u201d]|[,:](?!\d)|--|\.{2,}|``|''"
+)
+_CONTRACTED = re.compile(
+    r"(?<=\w)(n't|'(?:s|m|d|re|ve|ll))(?=\.*\Z)|(?<=\Acan)(not)\Z", re.IGNORECASE
+)
+
+Check = Callable[..., bool]
+
+
+def grade_ifeval(response: str, answer: str, *, loose: bool = False, share: bool = False) -> float:
+    """1 where a response follows all instructions of `answer` (see `pack`), else 0.
+
+    Args:
+        response: what the policy wrote, all of it.
+        answer: instructions with their arguments.
+        loose: whether the best of eight readings of the response counts.
+        share: the share of instructions followed instead.
+    """
+    texts = readings(response) if loose else [response]
+    followed = [
+        any(text.strip() and CHECKS[name](text, **arguments) for text in texts)
+        for name, arguments in json.loads(answer)
+    ]
+    return sum(followed) / len(followed) if share else float(all(followed))
+
+
+def check_ifeval(answer: str, *, loose: bool = False, share: bool = False) -> None:
+    """Refuse an expected answer that is no list of known instructions with their arguments.
+
+    Raises:
+        ValueError: names the instruction and what is wrong.
+    """
+    try:
+        pairs = json.loads(answer)
+        instructions = [(str(name), dict(arguments)) for name, arguments in pairs]
+    except (ValueError, TypeError):
+        instructions = []
+    if not instructions:
+        raise ValueError(
+            'needs [["punctuation:no_comma", {}], ...], instructions with their arguments, got '
+            f"{answer!r:.80}"
+        )
+    for name, arguments in instructions:
+        if name not in CHECKS:
+            raise ValueError(unknown("instruction", name, CHECKS))
+        try:
+            CHECKS[name]("A word.", **arguments)
+        except Exception as error:  # of whatever kind the wrong argument makes it
+            wants = ", ".join(_arguments(name)) or "no arguments"
+            raise ValueError(f"{name} takes {wants}, got {arguments!r:.80}: {error}") from None
+
+
+def pack(names: Sequence[str], arguments: Sequence[Mapping[str, Any] | None]) -> str:
+    """Instructions and their arguments, as IFEval has them, as one text: an expected answer.
+
+    An argument that is None is none: the data set's rows have a column for every argument there is.
+    """
+    given = [{k: v for k, v in (one or {}).items() if v is not None} for one in arguments]
+    return json.dumps(list(zip(names, given, strict=True)))
+
+
+def needs(names: Iterable[str]) -> str:
+    """Why instructions cannot be graded here; "" where they can."""
+    for name in names:
+        if name not in CHECKS:
+            return f"instruction {name} is not known"
+        if name in LANGUAGE and find_spec("langdetect") is None:
+            return "a language is asked for: pip install langdetect"
+    return ""
+
+
+def readings(response: str) -> list[str]:
+    """The eight forms of a response that loose grading looks at."""
+    lines = response.split("\n")
+    cut = [lines[1:], lines[:-1], lines[1:-1]]
+    texts = [response, *("\n".join(rest).strip() for rest in cut)]
+    return [*texts, *(text.replace("*", "") for text in texts)]
+
+
+def count_sentences(text: str) -> int:
+    """Sentences: they end at . ! or ? before a blank, but for abbreviations and initials.
+
+    A line's end ends none, as in the tokenizer that IFEval's authors use.
+    """
+    ends = sum(_ends_sentence(text, match) for match in _SENTENCE_END.finditer(text.strip()))
+    return ends + bool(text.strip())
+
+
+def _ends_sentence(text: str, match: re.Match[str]) -> bool:
+    """Whether a stop before a blank ends a sentence; `match` is of the stripped text."""
+    end, following = match["end"], match["next"]
+    if "!" in end or "?" in end:
+        return True
+    if len(end) > 1:
+        return not following.islower()
+    before = _LAST_WORD.search(match.string, max(0, match.start() - 20), match.start())
+    word = before[0] if before else ""
+    return not (word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper()))
+
+
+def capital_words(text: str) -> int:
+    """Words all in capitals. One with hyphens is one; DON'T is two, DO and N'T."""
+    words = (piece for piece in _APART.split(text) if piece)
+    return sum(part.isupper() for word in words for part in _CONTRACTED.sub(r" \1\2", word).split())
+
+
+def _compare(count: int, relation: str, threshold: float) -> bool:
+    if relation not in RELATIONS:
+        raise ValueError(unknown("relation", str(relation), RELATIONS))
+    return count < threshold if relation == "less than" else count >= threshold
+
+
+def _existence(text: str, keywords: Sequence[str]) -> bool:
+    lower = text.lower()
+    return all(word.lower() in lower for word in _words(keywords))
+
+
+def _frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
+    return _compare(text.lower().count(keyword.strip().lower()), relation, frequency)
+
+
+def _forbidden(text: str, forbidden_words: Sequence[str]) -> bool:
+    return not any(
+        re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)
+        for word in _words(forbidden_words)
+    )
+
+
+def _words(given: Sequence[str]) -> list[str]:
+    if isinstance(given, str) or not all(isinstance(one, str) for one in given):
+        raise ValueError("a list of words is needed")
+    return list(given)
+
+
+def _letter(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
+    return _compare(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
+
+
+def _language(text: str, language: str) -> bool:
+    guess = _detect(text)
+    return guess is None or guess == language
+
+
+def _sentences(text: str, num_sentences: int, relation: str) -> bool:
+    return _compare(count_sentences(text), relation, num_sentences)
+
+
+def _paragraphs(text: str, num_paragraphs: int) -> bool:
+    """Paragraphs between lines of ***; an empty one may stand at either end alone."""
+    first, *inner = re.split(r"\s?\*\*\*\s?", text)
+    last = inner.pop() if inner else ""
+    if not all(map(str.strip, inner)):
+        return False
+    return len(inner) + bool(first.strip()) + bool(last.strip()) == num_paragraphs
+
+
+def _number_of_words(text: str, num_words: int, relation: str) -> bool:
+    return _compare(len(re.findall(r"\w+", text)), relation, num_words)
+
+
+def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
+    """The number of paragraphs between empty lines, and the first word of one of them."""
+    parts = text.split("\n\n")
+    if sum(map(bool, map(str.strip, parts))) != num_paragraphs or nth_paragraph > num_paragraphs:
+        return False
+    words = parts[int(nth_paragraph) - 1].split()
+    word = words[0].lstrip("'").lstrip('"') if words else ""
+    return re.split(r"[.,?!'\"]", word)[0].lower() == first_word.strip().lower() != ""
+
+
+def _placeholders(text: str, num_placeholders: int) -> bool:
+    return sum(map(_bracketed, text.split("\n"))) >= num_placeholders
+
+
+def _bracketed(line: str) -> int:
+    """How often something stands in square brackets."""
+    count, start = 0, line.find("[")
+    while start >= 0:
+        end = line.find("]", start)
+        if end < 0:
+            break
+        count, start = count + 1, line.find("[", end)
+    return count
+
+
+def _postscript(text: str, postscript_marker: str) -> bool:
+    marker = postscript_marker.strip()
+    patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+    return re.search(patterns.get(marker, re.escape(marker.lower())), text.lower()) is not None
+
+
+def _bullets(text: str, num_bullets: int) -> bool:
+    lines = [line.lstrip() for line in text.split("\n")]
+    starred = (line[:1] == "*" and line[1:2] not in ("", "*") for line in lines)
+    return sum(starred) + sum(line[:1] == "-" for line in lines) == num_bullets
+
+
+def _constrained(text: str) -> bool:
+    return any(answer in text for answer in ANSWERS)
+
+
+def _highlights(text: str, num_highlights: int) -> bool:
+    found = re.findall(r"\*[^\n*]*\*", text) + re.findall(r"\*\*[^\n*]*\*\*", text)
+    return sum(bool(one.strip("*").strip()) for one in found) >= num_highlights
+
+
+def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
+    return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", text)) >= num_sections
+
+
+def _json(text: str) -> bool:
+    text = text.strip()
+    for fence in ("```json", "```Json", "```JSON", "```"):
+        text = text.removeprefix(fence)
+    try:
+        json.loads(text.removesuffix("```").strip())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _title(text: str) -> bool:
+    """<<A title>> on one line."""
+    for line in text.split("\n"):
+        start, end = line.find("<<"), line.rfind(">>")
+        if 0 <= start < end and line[start:end].strip("<>").strip():
+            return True
+    return False
+
+
+def _two_responses(text: str) -> bool:
+    first, *inner = (part.strip() for part in text.split("******"))
+    last = inner.pop() if inner else ""
+    answers = [part for part in (first, *inner, last) if part]
+    return all(inner) and len(answers) == 2 and answers[0] != answers[1]
+
+
+def _repeat(text: str, prompt_to_repeat: str) -> bool:
+    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+
+
+def _end(text: str, end_phrase: str) -> bool:
+    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+
+
+def _capital_words(text: str, capital_frequency: int, capital_relation: str) -> bool:
+    return _compare(capital_words(text), capital_relation, capital_frequency)
+
+
+def _capital(text: str) -> bool:
+    return text.isupper() and _language(text, "en")
+
+
+def _lowercase(text: str) -> bool:
+    return text.islower() and _language(text, "en")
+
+
+def _no_comma(text: str) -> bool:
+    return "," not in text
+
+
+def _quotation(text: str) -> bool:
+    text = text.strip()
+    return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+@cache
+def _detector() -> tuple[Callable[[str], str], type[Exception]]:
+    from langdetect import DetectorFactory, LangDetectException, detect
+
+    DetectorFactory.seed = 0  # its guesses are drawn at random
+    return detect, LangDetectException
+
+
+def _detect(text: str) -> str | None:
+    """The language's ISO 639-1 code; None where there is nothing to tell it by."""
+    detect, failed = _detector()
+    try:
+        return detect(text[:_MOST_READ])
+    except failed:
+        return None
+
+
+def _arguments(name: str) -> list[str]:
+    return list(inspect.signature(CHECKS[name]).parameters)[1:]
+
+
+CHECKS: dict[str, Check] = {
+    "keywords:existence": _existence,
+    "keywords:frequency": _frequency,
+    "keywords:forbidden_words": _forbidden,
+    "keywords:letter_frequency": _letter,
+    "language:response_language": _language,
+    "length_constraints:number_sentences": _sentences,
+    "length_constraints:number_paragraphs": _paragraphs,
+    "length_constraints:number_words": _number_of_words,
+    "length_constraints:nth_paragraph_first_word": _first_word,
+    "detectable_content:number_placeholders": _placeholders,
+    "detectable_content:postscript": _postscript,
+    "detectable_format:number_bullet_lists": _bullets,
+    "detectable_format:constrained_response": _constrained,
+    "detectable_format:number_highlighted_sections": _highlights,
+    "detectable_format:multiple_sections": _sections,
+    "detectable_format:json_format": _json,
+    "detectable_format:title": _title,
+    "combination:two_responses": _two_responses,
+    "combination:repeat_prompt": _repeat,
+    "startend:end_checker": _end,
+    "startend:quotation": _quotation,
+    "change_case:capital_word_frequency": _capital_words,
+    "change_case:english_capital": _capital,
+    "change_case:english_lowercase": _lowercase,
+    "punctuation:no_comma": _no_comma,
+}
+LANGUAGE = frozenset(
+    {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
+)

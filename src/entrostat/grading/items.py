@@ -1,0 +1,148 @@
+"""What an answer says: one value, a text, or several with a connector between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from .notation import Token
+from .reader import Parser
+from .tree import CONSTANTS, FUNCTIONS, GREEK, Node, Unreadable
+from .units import CURRENCIES, SCALES, UNITS
+
+_OPENING, _CLOSING = ("(", "[", r"\{", "{"), (")", "]", r"\}", "}")
+_PAIRED = {"langle": 1, "lfloor": 1, "lceil": 1, "rangle": -1, "rfloor": -1, "rceil": -1}
+_ANGLED = FUNCTIONS | {"circ"}  # with these a degree sign belongs to an angle, not to the answer
+_APPROXIMATELY = Token("command", "approx")
+_CHOICES = [Token("text", letter) for letter in "ABCDE"]  # \\textbf{(A) }12
+_CIRCLE = [Token("sign", "^"), Token("command", "circ")]
+
+
+def read(tokens: Sequence[Token]) -> Node | None:
+    """What an answer says, or None.
+
+    Args:
+        tokens: of the answer (`notation.tokens`).
+    """
+    try:
+        return _answer(list(tokens)) if tokens else None
+    except (Unreadable, RecursionError):
+        return None
+
+
+def _answer(tokens: list[Token]) -> Node:
+    """One item, or several with a connector between them."""
+    items, connectors = _split(tokens)
+    if len(items) == 1:
+        return _item(items[0])
+    between = {word for word in connectors if word not in (",", ";")} or {","}
+    if len(between) > 1:
+        raise Unreadable
+    return Node("list", tuple(map(_item, items)), between.pop())
+
+
+def _split(tokens: list[Token]) -> tuple[list[list[Token]], list[str]]:
+    """Items at the top level and what stands between; ", and" is one connector."""
+    items: list[list[Token]] = [[]]
+    connectors: list[str] = []
+    depth = 0
+    for token in tokens:
+        depth += _depth(token)
+        if depth < 0:
+            raise Unreadable
+        joins = token.value in (",", ";") if token.kind == "sign" else _connects(token)
+        if not joins or depth:
+            items[-1].append(token)
+        elif items[-1]:
+            items.append([])
+            connectors.append(str(token.value))
+        elif connectors and connectors[-1] == "," and token.value in ("and", "or"):
+            connectors[-1] = str(token.value)
+        else:
+            raise Unreadable
+    if depth or not items[-1]:
+        raise Unreadable
+    return items, connectors
+
+
+def _depth(token: Token) -> int:
+    if token.kind in ("begin", "end"):
+        return 1 if token.kind == "begin" else -1
+    if token.kind == "command":
+        return _PAIRED.get(str(token.value), 0)
+    if token.kind != "sign":
+        return 0
+    return (token.value in _OPENING) - (token.value in _CLOSING)
+
+
+def _connects(token: Token) -> bool:
+    return token.kind in ("word", "text") and token.value in ("and", "or")
+
+
+def _item(tokens: list[Token]) -> Node:
+    r"""A value with its unit, a text, or what the parser reads; of 1/3 \approx 0.33 it is 1/3."""
+    if _APPROXIMATELY in tokens:
+        tokens = tokens[: tokens.index(_APPROXIMATELY)]
+    if not tokens:
+        raise Unreadable
+    if len(tokens) > 1 and tokens[0] in _CHOICES and _starts_value(tokens[1]):
+        tokens = tokens[1:]
+    words = _words(tokens)
+    if words is not None:
+        return words
+    bare, unit, factor = _without_unit(tokens)
+    parser = Parser(bare)
+    node = parser.relation()
+    if not parser.ended():
+        raise Unreadable
+    if factor != 1:
+        node = Node("*", (node, Node("number", (), Fraction(factor))))
+    return node if unit is None else Node("quantity", (node,), unit)
+
+
+def _starts_value(token: Token) -> bool:
+    return token.kind == "number" or token == Token("command", "frac")
+
+
+def _words(tokens: list[Token]) -> Node | None:
+    """An answer in words; one letter, pi or a function's name is none."""
+    if not all(token.kind in ("word", "text") for token in tokens):
+        return None
+    said = " ".join(str(token.value) for token in tokens)
+    if len(said) == 1:
+        return Node("symbol", (), said)
+    known = said in FUNCTIONS or said in CONSTANTS or said in GREEK
+    return None if known else Node("text", (), " ".join(said.casefold().split()))
+
+
+def _without_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
+    """An item without the unit at its end or the currency before it, and without "million"."""
+    first = tokens[0]
+    if first.kind == "sign" and first.value in CURRENCIES:
+        rest, unit = tokens[1:], CURRENCIES[str(first.value)]
+    elif tokens[-2:] == _CIRCLE and not any(
+        token.kind == "command" and token.value in _ANGLED for token in tokens[:-2]
+    ):
+        rest, unit = tokens[:-2], "degree"
+    else:
+        rest, unit = _unit_at_end(tokens)
+    factor = 1
+    if rest and rest[-1].kind in ("word", "text") and rest[-1].value in SCALES:
+        rest, factor = rest[:-1], SCALES[str(rest[-1].value)]
+    if not rest:
+        raise Unreadable
+    return rest, unit, factor
+
+
+def _unit_at_end(tokens: list[Token]) -> tuple[list[Token], str | None]:
+    """Words and slashes at the end that are a unit, with its power."""
+    most, power = len(tokens), ""
+    if most > 2 and tokens[-2] == Token("sign", "^") and tokens[-1].kind == "number":
+        most, power = most - 2, f"^{tokens[-1].value}"
+    for begin in range(max(1, most - 4), most):
+        run = tokens[begin:most]
+        said = " ".join(str(token.value) for token in run).replace(" / ", "/") + power
+        letter = len(run[0].value) == len(run) == 1 if isinstance(run[0].value, str) else True
+        if said in UNITS and not (letter and run[0].kind == "word"):  # 5m is five times m
+            return tokens[:begin], UNITS[said]
+    return tokens, None

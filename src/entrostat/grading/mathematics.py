@@ -1,0 +1,116 @@
+r"""Grader "math": whether an answer is equal to the expected one, in mathematics.
+
+The rule is conservative: what is not understood is not right, and nothing is rounded. In order:
+
+1. where the answer stands: `extract`, recorded with the task (`grading.extract`);
+2. the same tokens (`grading.notation`): right, whatever they mean;
+3. both read (`grading.reader`): compared kind by kind (`grading.equality`) and, at the leaves, by
+   value (`grading.values`). That decides;
+4. one of them not read (sums, integrals, limits, ...): math-verify reads both and sympy has to find
+   no difference (`grading.symbolic`), for formulas only.
+
+`rule="minerva"` and `rule="math_verify"` grade as others do, for figures that are to be compared
+with theirs; both take answers for right that are not (docs/grading.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from .._names import unknown
+from . import symbolic
+from .equality import same
+from .extract import ORDER, Place, answers, boxed
+from .items import read
+from .notation import tokens
+
+Rule = Literal["strict", "minerva", "math_verify"]
+
+
+def grade_math(
+    response: str,
+    answer: str,
+    *,
+    extract: str | Sequence[str] = ORDER,
+    rule: Rule = "strict",
+) -> float:
+    """1 where the response's answer equals the expected one.
+
+    Args:
+        response: all of it.
+        answer: what is expected: mathematics in LaTeX or plain, or a solution that ends in a box or
+            in "#### 42".
+        extract: where the response's answer is looked for, in order: "boxed", "phrase", "last".
+        rule: "strict", "minerva" (the normalisation of Lewkowycz et al. 2022, appendix D.1, and
+            sympy's equivalence, as REPO D.1 grades) or "math_verify" (the package alone).
+
+    Raises:
+        ValueError: no such place or rule.
+    """
+    given = extracted(response, extract)
+    expected = expected_answer(answer)
+    return float(bool(given and expected) and all(_rule(rule)(expected, one) for one in given))
+
+
+def check_math(answer: str, *, extract: str | Sequence[str] = ORDER, rule: Rule = "strict") -> None:
+    """Refuse options that there are not, and an empty answer.
+
+    Raises:
+        ValueError: says which.
+    """
+    _order(extract)
+    _rule(rule)
+    if not tokens(expected_answer(answer)):
+        raise ValueError(f"needs an answer of at most 1000 characters, got {answer!r:.80}")
+
+
+def expected_answer(answer: str) -> str:
+    """What stands in an expected answer's last box, or behind "####", or all of it."""
+    inside = boxed(answer)
+    return (answer.rpartition("####")[2] if inside is None else inside).strip()
+
+
+def extracted(response: str, extract: str | Sequence[str] = ORDER) -> list[str]:
+    """What a response gives as its answer; each has to be right. [] where it gives none."""
+    return answers(response, _order(extract), _readable)
+
+
+def equal(expected: str, given: str) -> bool:
+    """Whether two answers, already extracted, are the same by the strict rule."""
+    sides = tokens(expected), tokens(given)
+    if not all(sides):
+        return False
+    if sides[0] == sides[1]:
+        return True
+    readings = [read(side) for side in sides]
+    if readings[0] is not None and readings[1] is not None:
+        return same(readings[0], readings[1])
+    return symbolic.same_formula(expected, given)
+
+
+def _readable(text: str) -> bool:
+    found = tokens(text)
+    node = read(found) if found else None
+    return node is not None and "text" not in {node.kind, *(part.kind for part in node.parts)}
+
+
+_RULES: dict[str, Callable[[str, str], bool]] = {
+    "strict": equal,
+    "minerva": symbolic.minerva,
+    "math_verify": symbolic.math_verify,
+}
+
+
+def _rule(name: str) -> Callable[[str, str], bool]:
+    if name not in _RULES:
+        raise ValueError(f"has an option rule: {unknown('rule', str(name), _RULES)}")
+    return _RULES[name]
+
+
+def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
+    places = extract.split(",") if isinstance(extract, str) else extract
+    for place in places:
+        if place not in ORDER:
+            raise ValueError(f"has an option extract: {unknown('place', str(place), ORDER)}")
+    return tuple(place for place in places if place in ORDER)

@@ -1,0 +1,167 @@
+r"""One spelling for what is written in many: the tokens of an answer.
+
+Sizes and spacing (\left, \displaystyle, \,), fonts and the delimiters of mathematics go; \dfrac is
+\frac, 10{,}000 is 10000, Unicode's signs are LaTeX's. That is notation and no more: two texts with
+the same tokens say the same. Blanks go as well, and cannot join what they kept apart: "1 1/2" has
+other tokens than "11/2".
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from .units import UNITS
+
+LONGEST = 1000  # characters of an answer; longer ones are none
+
+
+class Token(NamedTuple):
+    r"""A piece of an answer.
+
+    Attributes:
+        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
+            name has no backslash; "sign", any other character.
+        value: a Fraction of a number, a text of all others.
+    """
+
+    kind: str
+    value: Fraction | str
+
+
+_SIGNS = {
+    "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00f7": "/",
+    "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u221e": r"\infty ",
+    "\u03c0": r"\pi ", "\u221a": r"\surd ", "\u00b1": r"\pm ", "\u2213": r"\mp ",
+    "\u2248": r"\approx ",
+    "\u222a": r"\cup ", "\u2208": r"\in ", "\u2205": r"\emptyset ", "\u00b0": r"^\circ ",
+    "\u03b8": r"\theta ", "\u03b1": r"\alpha ", "\u03b2": r"\beta ", "\u03bb": r"\lambda ",
+    "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}", "\u00bd": r"\frac{1}{2}",
+    "\u2153": r"\frac{1}{3}", "\u2154": r"\frac{2}{3}", "\u00bc": r"\frac{1}{4}",
+    "\u00be": r"\frac{3}{4}", "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u00a0": " ",
+    "\u2009": " ", "\u202f": " ", "\u2032": "'", "\u2019": "'",
+}  # fmt: skip
+_RAISED = str.maketrans(
+    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-"
+)
+_RAISED_RUN = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
+_DROPPED = frozenset(
+    "displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr quad qquad "
+    "boldsymbol bm rm middle".split()
+)
+_ALIASES = {
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "leq": "le", "geq": "ge", "neq": "ne",
+    "leqslant": "le", "geqslant": "ge", "varnothing": "emptyset", "dbinom": "binom",
+    "tbinom": "binom", "varphi": "phi", "lang": "langle", "rang": "rangle", "degree": "circ",
+}  # fmt: skip
+_SPELT = {
+    "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*",
+    "colon": ":", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
+}  # fmt: skip
+_WORDS = re.compile("[A-Za-z]{2}")
+_NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?![\d.]))?"
+_PIECES = re.compile(
+    r"(?P<row>\\\\)"
+    r"|(?P<blank>\\[,;:! ]|\\?\$\$|(?<!\\)\$|\\[()\[\]]|(?<=[^\s$(=])~|\s+|`)"
+    r"|(?P<recurring>\d*\.\d*\\(?:overline|bar)\s*\{\d+\})"
+    r"|(?P<grouped>\d{1,3}(?:(?:\{,\}|\\[,; ]|,?\\!\s?)\d{3})+(?!\d)(?:\.\d+)?)"
+    r"|(?P<commas>\d{1,3}(?:,\d{3})+(?![\d])(?:\.\d+)?)"
+    rf"|(?P<number>{_NUMBER})"
+    r"|\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|operatorname)\*?\s*"
+    r"\{(?P<text>[^{}]*)\}"
+    r"|\\(?P<environment>begin|end)\s*\{(?P<name>[a-z]+)\*?\}"
+    r"|\\math(?P<script>bb|cal)\s*\{?(?P<letter>[A-Z])\}?"
+    r"|\\(?P<command>[a-zA-Z]+)"
+    r"|\\(?P<escaped>[^a-zA-Z])"
+    r"|(?P<power>\*\*)"
+    r"|(?P<word>[a-zA-Z]+)"
+    r"|(?P<sign>.)",
+    re.DOTALL | re.ASCII,
+)
+
+
+def tokens(text: str) -> list[Token]:
+    """The tokens of an answer; none where it is too long to be one."""
+    if len(text) > LONGEST:
+        return []
+    text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text.strip())
+    for sign, written in _SIGNS.items():
+        text = text.replace(sign, written)
+    if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
+        text = text.replace("$", r"\$").replace(r"\\$", r"\$")
+    found, position, depth = [], 0, 0
+    while match := _PIECES.match(text, position):
+        position = match.end()
+        kind = match.lastgroup or ""
+        if kind == "commas" and depth:  # (1,234) is a pair
+            match = re.compile(_NUMBER).match(text, match.start())
+            assert match is not None
+            position, kind = match.end(), "digits"
+        found += _token(kind, match)
+        value = found[-1].value if found else ""
+        if kind in ("sign", "escaped"):
+            depth += (value in ("(", "[", r"\{")) - (value in (")", "]", r"\}"))
+    if found[-1:] == [Token("sign", ".")]:
+        found.pop()
+    return _bare_scripts(found)
+
+
+def _bare_scripts(found: list[Token]) -> list[Token]:
+    """x^{2} as x^2."""
+    out: list[Token] = []
+    for token in found:
+        out.append(token)
+        if (
+            token == Token("sign", "}")
+            and len(out) > 3
+            and out[-3] == Token("sign", "{")
+            and out[-4] in (Token("sign", "^"), Token("sign", "_"))
+        ):
+            out[-3:] = [out[-2]]
+    return out
+
+
+def _token(kind: str, match: re.Match[str]) -> list[Token]:
+    said = match[0]
+    if kind == "blank":
+        return []
+    if kind in ("number", "digits"):
+        return [Token("number", Fraction(said))]
+    if kind in ("grouped", "commas"):
+        return [Token("number", Fraction(re.sub(r"[^\d.]", "", said)))]
+    if kind == "recurring":
+        return [Token("number", _recurring(said))]
+    if kind == "text":
+        return _text(" ".join(match["text"].replace("~", " ").split()))
+    if kind == "name":
+        return [Token(match["environment"], match["name"].replace("bmatrix", "pmatrix"))]
+    if kind == "letter":
+        return [Token("command", match["script"] + match["letter"])]
+    if kind == "command":
+        name = _ALIASES.get(match["command"], match["command"])
+        if name in _SPELT:
+            return [Token("sign", _SPELT[name])]
+        return [] if name in _DROPPED else [Token("command", name)]
+    if kind == "escaped":
+        brace = match["escaped"] in "{}$"
+        return [Token("sign", said if brace else match["escaped"])]
+    return [
+        Token("word" if kind == "word" else "sign", {"row": "\\\\", "power": "^"}.get(kind, said))
+    ]
+
+
+def _text(said: str) -> list[Token]:
+    r"""\text{(A)} is A, \text{42} is 42; words and units are texts."""
+    bare = said[1:-1] if len(said) == 3 and said[0] + said[-1] == "()" else said
+    if len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare):
+        return tokens(bare)
+    return [Token("text", bare)] if bare else []
+
+
+def _recurring(said: str) -> Fraction:
+    r"""0.1\overline{6} is one sixth."""
+    whole, decimals = said.split("\\")[0].split(".")
+    again = re.findall(r"\d+", said.split("\\")[1])[0]
+    tail = Fraction(int(again), 10 ** len(decimals) * (10 ** len(again) - 1))
+    return Fraction(f"{whole or 0}.{decimals or 0}") + tail

@@ -1,0 +1,181 @@
+"""The table of graders, and how one is found by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from .._names import unknown
+from .._plugins import find
+
+Grader = Callable[[str, str], float]
+LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statistics take squares
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A grader of ours.
+
+    Attributes:
+        home: MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options.
+            Imported when first asked for.
+        summary: one line for lists.
+        total: it gives any text a grade, in time linear in its length, so that it needs no process
+            of its own.
+        check: "", or a FUNCTION of that module, of (answer, and the options), that raises
+            ValueError at an expected answer or an option that makes no sense.
+        warm: "", or a MODULE:FUNCTION that imports what takes long, for processes to be forked
+            from.
+        needs: a module of another package, and in a line what to install.
+    """
+
+    home: str
+    summary: str
+    total: bool = False
+    check: str = ""
+    warm: str = ""
+    needs: tuple[str, str] | None = None
+
+    def load(self) -> Grader:
+        """The function.
+
+        Raises:
+            ValueError: it needs a package that is not installed.
+        """
+        if self.needs is not None and find_spec(self.needs[0]) is None:
+            raise ValueError(self.needs[1])
+        return imported(self.home)
+
+
+GRADERS: dict[str, Kind] = {
+    "exact": Kind("entrostat.grading.texts:grade_exact", "the text itself", True),
+    "contains": Kind("entrostat.grading.texts:grade_contains", "a text in it", True, "check_text"),
+    "number": Kind(
+        "entrostat.grading.numbers:grade_number", "its last number, exactly", True, "check_number"
+    ),
+    "math": Kind(
+        "entrostat.grading.mathematics:grade_math",
+        "equal in mathematics",
+        check="check_math",
+        warm="entrostat.grading.symbolic:warm",
+        needs=(
+            "math_verify",
+            "grader 'math' needs math-verify: pip install 'math-verify[antlr4_13_2]'; in veRL's "
+            "environment, where Hydra holds antlr 4.9.3, 'math-verify[antlr4_9_3]'",
+        ),
+    ),
+    "code": Kind(
+        "entrostat.grading.code:grade_code",
+        "the program in it passes tests, in the sandbox",
+        check="check_code",
+        warm="entrostat.grading.code:warm",
+    ),
+    "ifeval": Kind(
+        "entrostat.grading.ifeval:grade_ifeval", "instructions followed", True, "check_ifeval"
+    ),
+}
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """The function that MODULE:FUNCTION of ours names."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
+
+
+def is_total(name: str) -> bool:
+    """Whether a grader is ours and cannot hang."""
+    return name in GRADERS and GRADERS[name].total
+
+
+def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
+    """A grader by name: one of `GRADERS`, or MODULE:FUNCTION of (response, answer).
+
+    Args:
+        name: of the grader.
+        options: its own settings, keyword arguments of its function.
+
+    Raises:
+        ValueError: there is none of that name, it is no function of two texts, it has no such
+            option, or it needs a package that is not installed.
+    """
+    grader = _found(name)
+    if not options:
+        return grader
+    known = [p.name for p in _parameters(grader) if p.kind == p.KEYWORD_ONLY]
+    for key in options:
+        if key not in known:
+            there = unknown("option", key, known) if known else f"it has no option {key!r}"
+            raise ValueError(f"grader {name!r}: {there}")
+    return partial(grader, **options)
+
+
+def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = None) -> None:
+    """Refuse an expected answer, or options, that a grader could give no sense.
+
+    Raises:
+        ValueError: begins with the grader's name.
+    """
+    kind = GRADERS.get(name)
+    if kind is not None and kind.check:
+        module = kind.home.partition(":")[0]
+        try:
+            imported(f"{module}:{kind.check}")(answer, **(options or {}))
+        except ValueError as error:
+            raise ValueError(f"grader {name!r} {error}") from None
+
+
+@cache
+def _found(name: str) -> Grader:
+    if ":" not in name:
+        if name not in GRADERS:
+            raise ValueError(f"{unknown('grader', name, GRADERS)} Or MODULE:FUNCTION, your own.")
+        return GRADERS[name].load()
+    module, function = find(name, "grader")
+    grader = getattr(module, function, None)
+    if not callable(grader):
+        raise ValueError(f"unknown grader {name!r}: {module.__name__} has no function {function!r}")
+    try:
+        inspect.signature(grader).bind("", "")
+    except TypeError as error:
+        raise ValueError(f"grader {name!r} must take (response, answer): {error}") from None
+    except ValueError:
+        pass  # one written in C may not tell
+    return grader
+
+
+def _parameters(grader: Grader) -> list[inspect.Parameter]:
+    with suppress(ValueError):
+        return list(inspect.signature(grader).parameters.values())
+    return []
+
+
+def as_reward(value: Any) -> float:
+    """A scorer's result as a number.
+
+    Raises:
+        ValueError: it is none, or one that float32 arithmetic cannot use.
+    """
+    number = math.nan
+    if not isinstance(value, str | bytes | bytearray):
+        with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+            number = float(value.item() if hasattr(value, "item") else value)
+    if not abs(number) <= LARGEST_REWARD:
+        raise ValueError(
+            f"the reward is {_shown(value)}; it must be one finite number"
+            + (f" of at most {LARGEST_REWARD:g}" if math.isfinite(number) else "")
+        )
+    return number
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # its own code
+        return f"a {type(value).__name__}"

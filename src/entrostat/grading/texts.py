@@ -1,0 +1,52 @@
+"""Graders "exact" and "contains", and what all graders take a response's answer to be.
+
+They look at the last <answer>...</answer>, or at the whole response where there is none, in time
+linear in its length.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def final_answer(response: str) -> str:
+    """What stands in the last <answer>...</answer>, or the whole text, stripped.
+
+    Linear in the text: whatever an answer holds, it is searched three times.
+    """
+    start = response.rfind("<answer>", 0, max(0, response.rfind("</answer>")))
+    if start < 0:
+        return response.strip()
+    start += len("<answer>")
+    return response[start : response.index("</answer>", start)].strip()
+
+
+def grade_exact(response: str, answer: str) -> float:
+    """1 where the final answer is the expected text."""
+    return float(final_answer(response) == answer.strip())
+
+
+def grade_contains(response: str, answer: str) -> float:
+    """1 where the expected text, which must not be empty, occurs in the final answer."""
+    expected = answer.strip()
+    return float(bool(expected) and expected in final_answer(response))
+
+
+def check_text(answer: str) -> None:
+    """Refuse an expected answer that every response would hold.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not answer.strip():
+        raise ValueError("needs a text: an empty one is everywhere")
+
+
+def closing(text: str, start: int) -> int:
+    """Where the brace closes that was opened right before `start`; -1 where it does not."""
+    depth = 1
+    for brace in re.compile(r"[{}]").finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return brace.start()
+    return -1

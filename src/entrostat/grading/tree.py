@@ -1,0 +1,49 @@
+"""What readers make of an answer, and the names they know."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Node(NamedTuple):
+    r"""A piece of mathematics.
+
+    Attributes:
+        kind: of values: "number", "symbol", "+", "*", "/", "^", "-", "root", "call", "opaque",
+            "!", "%", "abs", "\pm", "\mp", "degree"; of others "list", "set", "union", "matrix",
+            "row", "text", "based", "quantity", "relation", and brackets with what they open and
+            close with: "(]".
+        parts: what it is made of.
+        value: a number's Fraction; a name; a unit; of a relation its signs.
+    """
+
+    kind: str
+    parts: tuple[Node, ...] = ()
+    value: Any = None
+
+
+class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says no
+    """There is no reading, or there are several."""
+
+
+RELATIONS = {
+    "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in",
+}  # fmt: skip
+FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp abs sqrt cbrt "
+    "floor ceil".split()
+)
+GREEK = frozenset(
+    "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi psi omega Delta Gamma "
+    "Omega Sigma Phi Theta zeta eta xi chi kappa".split()
+)
+CONSTANTS = {"pi": "pi", "infty": "infty", "infinity": "infty", "emptyset": "emptyset"}
+SETS = ("bbR", "bbZ", "bbN", "bbQ", "bbC")
+CALLED = frozenset("fghFGHP")  # f(x+1) is no product
+DEEPEST = 40
+# words, and no products of letters
+WORDS = frozenset(
+    "so is he we it to of in at on no by or as if an be do go my up us me am the and are has for "
+    "not get one two six ten all any was can out its our who how why now yes per day men age cow "
+    "cat dog sum gcd lcm max min mod det nan inf".split()
+)

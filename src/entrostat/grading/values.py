@@ -1,0 +1,290 @@
+"""Whether two values are the same: exactly where both are rational, else to a thousand digits.
+
+Two readings with different values are different; that is what this is for, and it is the only part
+of grading that decides about arithmetic. Rational numbers are compared as fractions. Others are
+computed to a thousand digits and are the same if they agree to 690: everything on the way must lie
+between 1e-300 and 1e300 in size, so that no difference that one can write down in so few signs is
+smaller. Letters stand for numbers: formulas are compared at eight points, fixed by the letters'
+names, positive and negative (at whole numbers where there are factorials), and have to agree
+wherever both have a value: formulas that differ agree at random points with probability next to 0.
+So sqrt(x^2) is not x, and ln x^2 not 2 ln x.
+`log` without a base is a logarithm of nobody knows which base, f(x) a function about which nothing
+is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from mpmath.ctx_mp import MPContext
+
+from .tree import Node
+
+_MP = MPContext()  # of our own: nobody else's precision is touched, in no thread
+_MP.dps = 1000
+_SAME = _MP.mpf(10) ** -690
+_NOTHING, _SMALLEST, _LARGEST = (_MP.mpf(10) ** power for power in (-650, -300, 300))
+_BITS = 20_000  # of an exact number
+_NO_LETTERS = frozenset("i e pi infty emptyset bbR bbZ bbN bbQ bbC".split())
+_POINTS, _ENOUGH = 8, 3
+_LARGEST_FACTORIAL = 170
+
+
+class _Undefined(ArithmeticError):  # noqa: N818 - how a value says that there is none
+    """A value that does not exist, or that is too large or too small to be told from others."""
+
+
+def same_value(a: Node, b: Node) -> bool:
+    """Whether two values are equal; False also where that cannot be told."""
+    exact = exact_value(a), exact_value(b)
+    if None not in exact:
+        return exact[0] == exact[1]
+    return ratio(a, b, lambda x, y: x - y) == 0
+
+
+def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
+    """What `of` the values is, if it is the same wherever both have one; else None.
+
+    Args:
+        a: a value.
+        b: another.
+        of: of two of mpmath's numbers.
+    """
+    letters = symbols(a) | symbols(b)
+    sample = _whole_sample if _counts(a) or _counts(b) else _sample
+    found = []
+    for point in range(_POINTS if letters else 1):
+        at = {name: sample(name, point) for name in letters}
+        try:
+            pair = [value_at(node, at) for node in (a, b)]
+            found.append((of(*pair), max(1, *map(abs, pair))))
+        except (_Undefined, ArithmeticError, ValueError, TypeError):
+            continue
+    if len(found) < (_ENOUGH if letters else 1):
+        return None
+    if any(abs(x - y) > _SAME * max(size, more) for (x, size), (y, more) in pairwise(found)):
+        return None
+    value, size = found[0]
+    return 0 if abs(value) <= _SAME * size else value
+
+
+def symbols(node: Node) -> frozenset[str]:
+    """Letters of a value; i, e, pi are numbers, the infinite and sets have no value."""
+    if node.kind == "symbol":
+        return frozenset({node.value} - _NO_LETTERS)
+    return frozenset().union(*map(symbols, node.parts))
+
+
+def exact_value(node: Node) -> Fraction | None:
+    """A rational number that is written with digits, + - * / and whole powers; or None."""
+    if node.kind == "number":
+        return node.value
+    rule = _EXACT.get(node.kind)
+    if rule is None:
+        return None
+    parts = [exact_value(part) for part in node.parts]
+    if None in parts:
+        return None
+    try:
+        value = rule(*parts)
+    except ZeroDivisionError:
+        return None
+    return value if value is None or _size(value) <= _BITS else None
+
+
+def _size(value: Fraction) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()
+
+
+def _whole_power(base: Fraction, power: Fraction) -> Fraction | None:
+    if power.denominator != 1 or _size(base) * abs(power) > _BITS or (not base and power <= 0):
+        return None
+    return base**power.numerator
+
+
+_EXACT: dict[str, Callable[..., Fraction | None]] = {
+    "+": lambda *parts: sum(parts, Fraction(0)),
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "-": lambda a: -a,
+    "%": lambda a: a / 100,
+    "^": _whole_power,
+    "abs": abs,
+}
+
+
+@cache
+def _sample(name: str, point: int) -> Any:
+    """Where a letter is looked at: between -4 and 4, to 48 digits."""
+    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    return _MP.mpf(int.from_bytes(digest[:20], "big")) / 2**157 - 4
+
+
+def _whole_sample(name: str, point: int) -> Any:
+    """Where a letter of a formula with factorials is looked at: whole numbers from 2 to 65."""
+    return _MP.mpf(2 + hashlib.sha256(f"{name} {point}".encode()).digest()[0] % 64)
+
+
+def _counts(node: Node) -> bool:
+    return node.kind == "!" or node.value == "binom" or any(map(_counts, node.parts))
+
+
+def value_at(node: Node, at: Mapping[str, Any]) -> Any:
+    """A value where letters are numbers.
+
+    Raises:
+        _Undefined: there is none, or none that can be told from others.
+    """
+    if node.kind == "number":
+        value = _MP.mpf(node.value.numerator) / node.value.denominator
+    elif node.kind == "symbol":
+        if node.value not in at and node.value not in _CONSTANTS:
+            raise _Undefined(node.value)
+        value = at[node.value] if node.value in at else _CONSTANTS[node.value]()
+    elif node.kind in ("call", "opaque"):
+        parts = [value_at(part, at) for part in node.parts]
+        value = (_FUNCTIONS[node.value] if node.kind == "call" else _unknown(node.value))(*parts)
+    elif node.kind == "^" and (root := _odd_root(node, at)) is not None:
+        value = root
+    elif node.kind in _ARITHMETIC:
+        value = _ARITHMETIC[node.kind](*[value_at(part, at) for part in node.parts])
+    else:
+        raise _Undefined(node.kind)
+    size = abs(value)
+    if not size < _LARGEST or _NOTHING < size < _SMALLEST:
+        raise _Undefined("size")
+    return value
+
+
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "i": lambda: _MP.mpc(0, 1),
+    "e": lambda: _MP.exp(1),
+    "pi": lambda: +_MP.pi,
+}
+
+
+def _power(base: Any, power: Any) -> Any:
+    size = abs(base)
+    if size <= _NOTHING:
+        if not (_MP.im(power) == 0 and _MP.re(power) > 0):
+            raise _Undefined("a power of 0")
+        return _MP.mpf(0)
+    if abs(power) * (abs(_MP.mag(size)) + 1) > _BITS:
+        raise _Undefined("size")
+    return base**power
+
+
+def _odd_root(node: Node, at: Mapping[str, Any]) -> Any:
+    """(-8)^(1/3) is -2, as the cube root of -8 is; None where the exponent is no such fraction."""
+    power = exact_value(node.parts[1])
+    if power is None or power.denominator % 2 == 0 or power.denominator == 1:
+        return None
+    base = value_at(node.parts[0], at)
+    if _MP.im(base) != 0 or _MP.re(base) >= 0:
+        return None
+    sign = -1 if power.numerator % 2 else 1
+    return sign * _power(-base, _MP.mpf(power.numerator) / power.denominator)
+
+
+def _root(radicand: Any, index: Any = 2) -> Any:
+    if _MP.im(radicand) == 0 and _MP.re(radicand) < 0 and index in (3, 5, 7, 9):
+        return -_power(-radicand, 1 / _MP.mpf(index))  # the real one
+    if not (_MP.im(index) == 0 and 1 < _MP.re(index) < 100):
+        raise _Undefined("index")
+    return _power(radicand, 1 / _MP.mpf(_MP.re(index)))
+
+
+def _over(a: Any, b: Any) -> Any:
+    if abs(b) <= _NOTHING:
+        raise _Undefined("a division by 0")
+    return a / b
+
+
+def _factorial(n: Any) -> Any:
+    return _MP.factorial(_natural(n))
+
+
+def _binomial(n: Any, k: Any) -> Any:
+    return _MP.binomial(_natural(n), _natural(k))
+
+
+def _natural(n: Any) -> int:
+    if _MP.im(n) == 0 and _MP.isint(n) and 0 <= n <= _LARGEST_FACTORIAL:
+        return int(n)
+    raise _Undefined("a factorial")
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "+": lambda *parts: _MP.fsum(parts),
+    "*": lambda a, b: a * b,
+    "/": _over,
+    "-": lambda a: -a,
+    "%": lambda a: a / 100,
+    "^": _power,
+    "root": _root,
+    "abs": abs,
+    "!": _factorial,
+    "degree": lambda: _MP.pi / 180,
+}
+
+
+def _bounded(function: Callable[[Any], Any], bound: float) -> Callable[[Any], Any]:
+    def called(x: Any) -> Any:
+        if abs(x) > bound:
+            raise _Undefined("size")
+        return function(x)
+
+    return called
+
+
+def _logarithm(x: Any, base: Any = None) -> Any:
+    if base is None:
+        return _MP.log(x) * _sample("base of log", 0)
+    return _MP.log(x) / _MP.log(base)
+
+
+def _real(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Of whole numbers: a value that a rounding error could tip over has none."""
+
+    def called(x: Any) -> Any:
+        nearest = _MP.nint(_MP.re(x))
+        if _MP.im(x) != 0:
+            raise _Undefined("complex")
+        return function(nearest if abs(x - nearest) < _NOTHING else x)
+
+    return called
+
+
+def _named(names: str, bound: float) -> dict[str, Callable[[Any], Any]]:
+    return {name: _bounded(getattr(_MP, name), bound) for name in names.split()}
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "arcsin": _MP.asin,
+    "arccos": _MP.acos,
+    "arctan": _MP.atan,
+    "ln": _MP.log,
+    "log": _logarithm,
+    "lg": lambda x: _MP.log(x) / _MP.log(10),
+    "exp": _bounded(_MP.exp, 690),
+    "binom": _binomial,
+    "floor": _real(_MP.floor),
+    "ceil": _real(_MP.ceil),
+    **_named("sin cos tan cot sec csc", 1e6),
+    **_named("sinh cosh tanh", 690),
+}
+
+
+def _unknown(name: str) -> Callable[..., Any]:
+    """A function about which nothing is known but its name."""
+
+    def called(*arguments: Any) -> Any:
+        terms = [x * _sample(name, place + 100) for place, x in enumerate(arguments)]
+        return _MP.sin(_MP.fsum(terms) + _sample(name, 99)) + _MP.fsum(terms) ** 3
+
+    return called
