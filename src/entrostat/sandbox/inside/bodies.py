@@ -1,0 +1,145 @@
+"""What a forked process does: run one program, or serve a session, with nothing else to reach."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import linecache
+import os
+import random
+import resource
+import sys
+import threading
+import traceback
+import types
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from . import frames
+
+OUT_OF_MEMORY = 251  # exit code
+ORDERS, ANSWERS = 4, 5  # descriptors of those who have them
+_OURS = os.path.dirname(__file__)
+
+
+def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: int) -> None:
+    """Bound this process and make it look like an interpreter that has just started.
+
+    Args:
+        limits: `Limits` as a table; a `cpu` of None leaves processor time to the clock.
+        home: the directory to be in.
+        processes: of this user at most; None where that is not what bounds them.
+        inherited: bytes of address space that this process has already.
+    """
+    bounds = {
+        "AS": (limits["memory"] + inherited,) * 2,
+        "FSIZE": (limits["file_size"],) * 2,
+        "CORE": (0, 0),
+        "NOFILE": (64, 64),
+        "MSGQUEUE": (0, 0),
+    }
+    if limits["cpu"] is not None:
+        seconds = max(1, -int(-limits["cpu"] // 1))
+        bounds["CPU"] = (seconds, seconds)
+    if processes is not None:
+        bounds["NPROC"] = (processes, processes)
+    for name, (soft, hard) in bounds.items():
+        kind = getattr(resource, f"RLIMIT_{name}", None)
+        if kind is not None:
+            most = resource.getrlimit(kind)[1]
+            if most != resource.RLIM_INFINITY:
+                soft, hard = min(soft, most), min(hard, most)
+            with suppress(ValueError, OSError):  # macOS knows some by name only
+                resource.setrlimit(kind, (soft, hard))
+    os.chdir(home)
+    os.environ.clear()
+    os.environ |= {"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    sys.argv[:] = ["program.py"]
+    sys.path.insert(0, "")
+    for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
+        del sys.modules[name]
+    random.seed(0)  # the same program gives the same twice
+    gc.enable()
+
+
+def run(source: str) -> NoReturn:
+    """Run a program as `python program.py` would."""
+    _end(execute(source, "<program>", module("__main__")))
+
+
+def module(name: str) -> dict[str, Any]:
+    """The namespace of a new module that can be found by name."""
+    made = types.ModuleType(name)
+    sys.modules[name] = made
+    return vars(made)
+
+
+def execute(source: str, name: str, namespace: dict[str, Any]) -> int:
+    """Execute a source; its exit code, 1 for an exception, whose traceback goes to stderr."""
+    lines = [f"{line}\n" for line in source.splitlines()]
+    linecache.cache[name] = (len(source), None, lines, name)
+    try:
+        exec(compile(source, name, "exec", dont_inherit=True), namespace)  # noqa: S102
+    except SystemExit as error:
+        return _exit_code(error.code)
+    except MemoryError as error:
+        traceback.clear_frames(error.__traceback__)
+        os.write(2, b"MemoryError\n")
+        return OUT_OF_MEMORY
+    except BaseException as error:
+        say(error)
+        return 1
+    return 0
+
+
+def say(error: BaseException) -> None:
+    """Print an exception with its traceback, without the frames that are ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    with suppress(Exception):  # its own code says what it is
+        traceback.print_exception(type(error), error, trace)
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    with suppress(Exception):
+        print(code, file=sys.stderr)
+    return 1
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):  # closed, replaced, or nobody reads
+            stream.flush()
+
+
+def _end(code: int) -> NoReturn:
+    """What an interpreter does at its end."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException as error:
+        say(error)
+    _flush()
+    os._exit(code)
+
+
+def serve() -> NoReturn:
+    """Execute what comes, one source after the other, in one namespace."""
+    here, namespace, turn = os.getpid(), module("__main__"), 0
+    while True:
+        try:
+            source = frames.receive(ORDERS)
+        except EOFError:
+            _end(0)
+        code = execute(source, f"<turn {turn}>" if turn else "<setup>", namespace)
+        turn += 1
+        if os.getpid() != here:  # a child that the program forked has come back from it
+            _end(code)
+        _flush()
+        os.write(ANSWERS, json.dumps({"code": code}).encode() + b"\n")

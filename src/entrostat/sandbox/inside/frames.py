@@ -1,0 +1,42 @@
+"""Frames of JSON over a socket or a pipe: a length of 4 bytes and that many bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import Any
+
+HEADER = struct.Struct("!I")
+LONGEST = 64 << 20
+
+
+def send(fd: int, value: Any) -> None:
+    """Write a value that JSON can say."""
+    payload = json.dumps(value).encode()
+    data = memoryview(HEADER.pack(len(payload)) + payload)
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def receive(fd: int) -> Any:
+    """Read a value.
+
+    Raises:
+        EOFError: the other end has closed.
+        ValueError: what came is no frame, or too long a one.
+    """
+    (length,) = HEADER.unpack(_exactly(fd, HEADER.size))
+    if length > LONGEST:
+        raise ValueError(f"a frame of {length} bytes; at most {LONGEST} are read")
+    return json.loads(_exactly(fd, length))
+
+
+def _exactly(fd: int, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = os.read(fd, min(count - len(data), 1 << 20))
+        if not piece:
+            raise EOFError("the other end has closed")
+        data += piece
+    return bytes(data)

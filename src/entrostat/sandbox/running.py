@@ -1,0 +1,250 @@
+"""Running programs: one, many, with tests; and how they are kept apart here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import IO, Any
+
+from .inside import frames
+from .lane import Lane, lane, plain
+from .limits import Limits, Result
+
+Mode = str
+_MODES = ("auto", "unsafe", "namespaces", "seccomp")
+_VARIABLE = "ENTROSTAT_SANDBOX"  # processes started from here know it, too
+_FIELDS = [field.name for field in fields(Result)]
+_SLOW = 60.0  # seconds that a trial may take on a machine that is busy
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What tests say of a program.
+
+    Attributes:
+        passed: of each test, in their order; shorter where the program ended, or one failed and
+            `every` was not asked for.
+        error: why the first that failed did.
+        result: of the program.
+    """
+
+    passed: tuple[bool, ...]
+    error: str
+    result: Result
+
+
+def use(mode: Mode) -> None:
+    """What "auto" means from now on, here and in processes started from here.
+
+    Args:
+        mode: "unsafe" allows programs to run without isolation; "auto" takes that back.
+
+    Raises:
+        ValueError: no such mode.
+    """
+    os.environ[_VARIABLE] = _known(mode)
+
+
+def isolation(mode: Mode = "auto") -> str:
+    """What keeps programs apart here: "namespaces", "seccomp" or "unsafe"; tried, not guessed.
+
+    Args:
+        mode: "auto" for the first of the two that works, or the one to take.
+
+    Raises:
+        ValueError: it does not work here; says why.
+    """
+    mode = _known(mode)
+    if mode == "auto":
+        mode = _known(os.environ.get(_VARIABLE, mode))
+    if mode == "unsafe":
+        return mode
+    wanted = ("namespaces", "seccomp") if mode == "auto" else (mode,)
+    reasons = {name: _trial(name) for name in wanted}
+    for name, reason in reasons.items():
+        if not reason:
+            return name
+    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise ValueError(
+        f"no sandbox for programs on this machine ({listed}); --sandbox unsafe runs them with your "
+        "own rights, for programs that you trust"
+    )
+
+
+def run(program: str, stdin: str = "", limits: Limits | None = None, mode: Mode = "auto") -> Result:
+    """Run a Python program (the standard library alone) in the sandbox.
+
+    Args:
+        program: its source.
+        stdin: what it reads.
+        limits: what it may take.
+        mode: as `isolation`.
+
+    Raises:
+        ValueError: no sandbox works here.
+    """
+    limits = limits or Limits()
+    order = {"do": "run", "program": program, "stdin": stdin, "limits": plain(limits)}
+    return _ask(order, limits, isolation(mode))
+
+
+def run_many(
+    programs: Iterable[str],
+    stdins: Sequence[str] | None = None,
+    limits: Limits | None = None,
+    mode: Mode = "auto",
+    workers: int | None = None,
+) -> list[Result]:
+    """Run programs at the same time; a result each, in their order.
+
+    Args:
+        programs: their sources.
+        stdins: what each reads; None for nothing.
+        limits: what each may take.
+        mode: as `isolation`.
+        workers: how many at once; None takes one per processor, at most 16.
+
+    Raises:
+        ValueError: no sandbox works here, or stdins are not one each.
+    """
+    programs = list(programs)
+    stdins = [""] * len(programs) if stdins is None else stdins
+    if len(stdins) != len(programs):
+        raise ValueError(
+            f"stdins must be one per program ({len(programs)}), got {len(stdins)}; None for none"
+        )
+    mode = isolation(mode)
+    with ThreadPoolExecutor(workers or processors()) as threads:
+        both = zip(programs, stdins, strict=True)
+        return list(threads.map(lambda pair: run(pair[0], pair[1], limits, mode), both))
+
+
+def judge(
+    program: str,
+    asserts: Sequence[str] = (),
+    calls: Sequence[tuple[str, Sequence[Any], Any]] = (),
+    scripts: Sequence[str] = (),
+    entry: str = "",
+    every: bool = True,
+    limits: Limits | None = None,
+    mode: Mode = "auto",
+) -> Verdict:
+    """Test the functions of a program, from a process that it cannot reach.
+
+    Args:
+        program: its source; it is imported, not run as a script (`__name__` is "solution").
+        asserts: sources that raise where a test fails. Names of the program's functions are there,
+            and call it; they take and give plain data.
+        calls: (function, arguments, expected result), as JSON has them.
+        scripts: sources that raise where a test fails, too, but run beside the program, where its
+            classes are and `import solution` finds them. A program can lie about these.
+        entry: the function that asserts know as `candidate`.
+        every: go on after a test that failed.
+        limits: what program and tests may take together.
+        mode: as `isolation`.
+
+    Raises:
+        ValueError: no sandbox works here, or tests that JSON cannot say.
+    """
+    limits = limits or Limits()
+    tests: dict[str, Any] = {
+        "asserts": list(asserts), "calls": [list(call) for call in calls],
+        "scripts": list(scripts), "all": every,
+    }  # fmt: skip
+    tests |= {"entry": entry} if entry else {}
+    with _memory() as file:
+        frames.send(file.fileno(), tests)
+        file.seek(0)
+        order = {"do": "judge", "program": program, "limits": plain(limits)}
+        result = _ask(order, limits, isolation(mode), file.fileno())
+        file.seek(0)
+        try:
+            said = frames.receive(file.fileno())
+        except (EOFError, ValueError):
+            said = {}
+    match said:
+        case {"passed": [*passed], "error": str(error)}:
+            return Verdict(tuple(p is True for p in passed), error, result)
+    return Verdict((), result.detail or "the tests' process has ended", result)
+
+
+def _memory() -> IO[bytes]:
+    """A file that has no name, and where there are such no disk."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("tests"), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)
+
+
+def _ask(
+    order: Mapping[str, Any], limits: Limits, mode: str, descriptor: int | None = None
+) -> Result:
+    try:
+        with lane(mode) as found:
+            answer = found.ask(dict(order), limits.wall, descriptor)
+    except ConnectionError as error:
+        return Result(None, "", "", "killed", str(error), 0.0)
+    return as_result(answer)
+
+
+def as_result(answer: Mapping[str, Any]) -> Result:
+    """A lane's answer.
+
+    Raises:
+        ValueError: isolating the program has failed.
+    """
+    refuse_broken(answer)
+    return Result(**{name: answer[name] for name in _FIELDS})
+
+
+def refuse_broken(answer: Mapping[str, Any]) -> None:
+    """Refuse a lane's answer that says that isolating a program has failed.
+
+    Raises:
+        ValueError: says why.
+    """
+    if "broken" in answer:
+        raise ValueError(
+            f"the sandbox could not isolate a program: {answer['broken']}; --sandbox unsafe goes "
+            "without, for programs that you trust"
+        )
+
+
+def _known(mode: str) -> str:
+    if mode not in _MODES:
+        raise ValueError(f'sandbox must be "auto" or "unsafe", got {mode!r}')
+    return mode
+
+
+@cache
+def _trial(mode: str) -> str:
+    """Why a mode does not work here; "" where it does."""
+    if sys.platform != "linux":
+        return "Linux only"
+    trial = None
+    try:
+        trial = Lane(mode)
+        limits = Limits(wall=_SLOW)
+        order = {"do": "run", "program": "print(6 * 7)", "stdin": "", "limits": plain(limits)}
+        result = as_result(trial.ask(order, limits.wall))
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    except ImportError as error:
+        return f"{error}; pip install 'entrostat[code]', and the system's libseccomp2"
+    except ValueError as error:
+        return str(error).removeprefix("the sandbox could not isolate a program: ").split(";")[0]
+    finally:
+        if trial is not None:
+            trial.close()
+    if result.stdout == "42\n" and result.code == 0:
+        return ""
+    return f"a trial program gave {result.stderr[-200:] or result.detail!r}"
+
+
+def processors() -> int:
+    """Programs to run at once."""
+    return min(16, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)

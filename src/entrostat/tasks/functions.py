@@ -1,0 +1,200 @@
+"""`functions`: one-line Python functions, few-shot, tested in the sandbox.
+
+The easiest code there is, for policies of a hundred million parameters: what the function does is
+said in a line, and how such lines are turned into code is shown three times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from ..grading import grade_here
+from ..workers import Call
+from .base import Example
+
+TEST = 128  # prompts of the split `test`
+SHOWN = """\
+# add 12 to x
+def add_12(x):
+    return x + 12
+
+# the last element of the list xs
+def last_element(xs):
+    return xs[-1]
+
+# True if a is less than b plus 11, else False
+def is_less_than_plus_11(a, b):
+    return a < b + 11
+
+"""
+_NUMBERS = (-7, 0, 2, 5, 10, 31)
+_LISTS = ([4, 1, 3, 2, 9, 7], [0, 5, -2, 8, 8, 1], [6, 6, 6, 6, 6, 6, 2])
+_TEXTS = ("banana", "Hello world", "entropy")
+_PAIRS = ((1, 2), (9, 4), (-3, 5), (6, 6))
+
+
+class Kind(NamedTuple):
+    """A family of functions, one for each number k.
+
+    Attributes:
+        words: what it does.
+        name: of the function.
+        parameters: of the function.
+        right: what it gives, of k and the arguments.
+        inputs: what it is tested with: one argument each, or a tuple of them.
+        numbers: the k.
+    """
+
+    words: str
+    name: str
+    parameters: str
+    right: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    numbers: range
+
+
+_FEW, _MANY = range(2, 6), range(1, 100)
+KINDS = (
+    Kind("add {k} to x", "add_{k}", "x", lambda k, x: x + k, _NUMBERS, _MANY),
+    Kind("subtract {k} from x", "subtract_{k}", "x", lambda k, x: x - k, _NUMBERS, _MANY),
+    Kind("multiply x by {k}", "times_{k}", "x", lambda k, x: x * k, _NUMBERS, _MANY),
+    Kind("subtract x from {k}", "from_{k}", "x", lambda k, x: k - x, _NUMBERS, _MANY),
+    Kind("the square of x, plus {k}", "square_plus_{k}", "x", lambda k, x: x * x + k, _NUMBERS,
+         _MANY),
+    Kind("the remainder of x divided by {k}", "remainder_{k}", "x", lambda k, x: x % k, _NUMBERS,
+         range(2, 30)),
+    Kind("True if x is greater than {k}, else False", "is_greater_than_{k}", "x",
+         lambda k, x: x > k, (-7, 0, 1, 50, 99, 100), _MANY),
+    Kind("True if x is divisible by {k}, else False", "is_divisible_by_{k}", "x",
+         lambda k, x: x % k == 0, (0, 6, 7, 10, 12, 35, 60), range(2, 30)),
+    Kind("the larger of x and {k}", "at_least_{k}", "x", lambda k, x: max(x, k),
+         (-7, 0, 1, 50, 99, 100), _MANY),
+    Kind("the sum of a and b, plus {k}", "sum_plus_{k}", "a, b", lambda k, a, b: a + b + k, _PAIRS,
+         _MANY),
+    Kind("the product of a and b, plus {k}", "product_plus_{k}", "a, b",
+         lambda k, a, b: a * b + k, _PAIRS, _MANY),
+    Kind("the first {k} elements of the list xs", "first_{k}", "xs", lambda k, xs: xs[:k], _LISTS,
+         _FEW),
+    Kind("the list xs without its first {k} elements", "without_first_{k}", "xs",
+         lambda k, xs: xs[k:], _LISTS, _FEW),
+    Kind("the sum of the list xs, plus {k}", "sum_of_list_plus_{k}", "xs",
+         lambda k, xs: sum(xs) + k, _LISTS, _MANY),
+    Kind("the number of elements of xs that are equal to {k}", "count_{k}", "xs",
+         lambda k, xs: xs.count(k), _LISTS, range(1, 10)),
+    Kind("the string s repeated {k} times", "repeat_{k}", "s", lambda k, s: s * k, _TEXTS, _FEW),
+    Kind("the first {k} letters of the string s", "first_{k}_letters", "s", lambda k, s: s[:k],
+         _TEXTS, _FEW),
+    Kind("the length of the string s, plus {k}", "length_plus_{k}", "s", lambda k, s: len(s) + k,
+         _TEXTS, _MANY),
+)  # fmt: skip
+
+
+class Functions:
+    """Prompt: three worked functions, then what a fourth does, in a comment, and its first line.
+
+    The completion is the rest of the function, up to an empty line or the next comment or `def`. It
+    is tested in the sandbox, with three to seven inputs. Of 1,170 functions one in four is in
+    the split `test` (128 of them are asked), by a hash of it: none of these is trained on. The
+    prompt is plain text, also for a chat model.
+
+    Args:
+        seed: of the training prompts.
+        reward: "all" for 1 where every test passes, else 0; "share" for the share that do.
+
+    Raises:
+        ValueError: another reward.
+    """
+
+    name = "functions"
+    splits: tuple[str, ...] = ("train", "test")
+    stop: tuple[str, ...] = ("\n\n", "\n#", "\ndef")
+    chat = False
+
+    def __init__(self, seed: int = 0, reward: str = "all") -> None:
+        if reward not in ("all", "share"):
+            raise ValueError(f'functions: reward must be "all" or "share", got {reward!r}')
+        self.seed = seed
+        self._options = {"reward": reward}
+
+    def max_new_tokens(self, split: str) -> int:
+        """Enough for a function of a line or two."""
+        return 32
+
+    def size(self, split: str) -> int | None:
+        """128 to test on; training is endless."""
+        return None if split == "train" else TEST
+
+    def example(self, index: int, split: str) -> Example:
+        """Prompt number `index` of `train` or `test`."""
+        if split == "train":
+            rng = random.Random(f"functions/{self.seed}/train/{index}")
+            kind, k = drawn(rng, split)
+        else:
+            kind, k = held_out()[index]
+        words, begun = kind.words.format(k=k), _begun(kind, k)
+        data = {"label": words}
+        return Example(f"{SHOWN}# {words}\n{begun}", tests(kind, k), data)
+
+    def score(self, completion: str, example: Example) -> float:
+        """1, or the share, where the function gives what it should."""
+        return grade_here("code", completion, example.answer, self._options)
+
+    def remote(self, completion: str, example: Example) -> Call:
+        """The same for a worker process."""
+        arguments = ("code", completion, example.answer, self._options)
+        return Call("entrostat.grading:grade_here", arguments)
+
+    def remote_setup(self) -> Call:
+        """What a worker process starts with."""
+        return Call("entrostat.grading:prepare", ("code", self._options))
+
+    def canonical(self, completion: str) -> str:
+        """The function without the blanks around it."""
+        return completion.strip()
+
+
+def tests(kind: Kind, k: int) -> str:
+    """A function's tests, for grader "code"."""
+    name, listed = kind.name.format(k=k), []
+    for given in kind.inputs:
+        arguments = given if isinstance(given, tuple) else (given,)
+        shown = ", ".join(map(repr, arguments))
+        # type and value: True is not 1
+        right = repr(kind.right(k, *arguments))
+        listed.append(f"assert repr({name}({shown})) == {right!r}")
+    return json.dumps({"kind": "asserts", "tests": listed, "prompt": _begun(kind, k)})
+
+
+def _begun(kind: Kind, k: int) -> str:
+    return f"def {kind.name.format(k=k)}({kind.parameters}):\n"
+
+
+def drawn(rng: random.Random, split: str) -> tuple[Kind, int]:
+    """A kind, and a function of that kind of a split: every kind is as likely."""
+    while True:
+        kind = rng.choice(KINDS)
+        k = rng.choice(kind.numbers)
+        if split_of(kind, k) == split:
+            return kind, k
+
+
+@cache
+def held_out() -> tuple[tuple[Kind, int], ...]:
+    """What the split `test` asks, each once."""
+    rng = random.Random("functions/test")
+    found: dict[str, tuple[Kind, int]] = {}
+    while len(found) < TEST:
+        kind, k = drawn(rng, "test")
+        found[kind.name.format(k=k)] = kind, k
+    return tuple(found.values())
+
+
+def split_of(kind: Kind, k: int) -> str:
+    """Which split a function belongs to."""
+    digest = hashlib.sha256(f"{kind.name} {k}".encode()).digest()
+    return "test" if digest[0] % 4 == 0 else "train"
