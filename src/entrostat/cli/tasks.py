@@ -21,6 +21,7 @@ Examples:
   entrostat tasks
   entrostat tasks arithmetic
   entrostat tasks gym:countdown
+  entrostat tasks gsm8k
   entrostat tasks my_module:MyTask
 """
 _HEAD = (
@@ -49,8 +50,9 @@ def tasks_verb(args: list[str]) -> int:
 
 
 def _list() -> None:
+    from ..grading import GRADERS
     from ..tasks import BUILT_IN, task_class
-    from ..tasks.graders import GRADERS
+    from .data_sets import list_sets
 
     say(_HEAD)
     for name in BUILT_IN:
@@ -58,6 +60,7 @@ def _list() -> None:
         module = inspect.getmodule(cls)
         summary = (inspect.getdoc(module) or "").split("\n\n")[0].partition(": ")[2]
         _show(name, summary, _options(cls))
+    list_sets(_wrapped)
     names = ", ".join(GRADERS)
     _show(
         "gym:NAME",
@@ -81,11 +84,13 @@ def _show(name: str, summary: str, options: str) -> None:
 
 def _explain(name: str) -> None:
     from ..tasks import task_class
+    from ..tasks.sets import data_set
+    from .data_sets import explain_set, options_of
 
     if name.startswith("gym:"):
-        from ..tasks.gym import data_set
+        from ..tasks import gym
 
-        data, config = data_set(name.removeprefix("gym:"))
+        data, config = gym.data_set(name.removeprefix("gym:"))
         about, options = (
             data,
             {"max_new_tokens": 256}
@@ -100,8 +105,11 @@ def _explain(name: str) -> None:
         about = task_class(name)
         options = _options(about)
     say(f"{name}\n")
-    doc = inspect.getdoc(about)
-    if doc:
+    found = data_set(name)
+    if found:
+        explain_set(found, _wrapped)
+        options = options_of(found)
+    elif doc := inspect.getdoc(about):
         say(f"{doc}\n")
     say(_wrapped(f"options: {options or 'none'}"))
 
@@ -110,7 +118,7 @@ def _options(cls: type[Any]) -> str:
     """A task's parameters with their defaults; `seed` is the run's, `path` the name."""
     words = []
     for key, parameter in inspect.signature(cls).parameters.items():
-        if key in ("seed", "path") or parameter.kind in (parameter.VAR_KEYWORD,):
+        if key in ("name", "seed", "path") or parameter.kind in (parameter.VAR_KEYWORD,):
             continue
         if key == "fields":
             words += ["fields.prompt = 'prompt'", "fields.answer = 'answer'"]
@@ -123,4 +131,6 @@ def _options(cls: type[Any]) -> str:
 def _wrapped(text: str, indent: int = 0) -> str:
     width = min(shutil.get_terminal_size().columns, 100)
     blank = " " * indent
-    return textwrap.fill(text, width, initial_indent=blank, subsequent_indent=blank)
+    return textwrap.fill(
+        text, width, initial_indent=blank, subsequent_indent=blank, break_on_hyphens=False
+    )

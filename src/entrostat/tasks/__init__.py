@@ -3,8 +3,11 @@
 A task is any object with the members of `Task`; no base class. `make_task` finds one by name:
 
 - `target_sum`: the built-in task of the tiny policy,
-- `words`, `arithmetic`: few-shot tasks of small language models,
+- `words`, `arithmetic`, `functions`: few-shot tasks of small language models,
+- `tool_sum`, `tools`, `games`, `appworld`: worlds of agents (`entrostat.agents`),
 - `gym:NAME`: a reasoning-gym data set with its own scorer,
+- `gsm8k`, `aime24`, `humaneval`, ...: data sets by name (`sets.SETS`),
+- `math:FILE`, `code:FILE`, `ifeval:FILE`: files of their kinds,
 - `FILE.jsonl`, `FILE.parquet`: prompt/answer pairs and a grader's name,
 - `MODULE:CLASS`: your own class, imported from where Python finds it.
 """
@@ -21,8 +24,18 @@ from .._plugins import find
 from ..errors import in_one_line
 from .base import Example, Task
 from .rows import SUFFIXES
+from .sets import SETS, data_set
 
-BUILT_IN = {"target_sum": "TargetSum", "words": "Words", "arithmetic": "Arithmetic"}
+BUILT_IN = {
+    "target_sum": ".target_sum:TargetSum",
+    "words": ".words:Words",
+    "arithmetic": ".arithmetic:Arithmetic",
+    "functions": ".functions:Functions",
+    "tool_sum": "..agents.tool_sum:ToolSum",
+    "tools": "..agents.tools:Tools",
+    "games": "..agents.games:Games",
+    "appworld": "..agents.appworld:AppWorld",
+}
 _METHODS = ("max_new_tokens", "size", "example", "score")
 _MEMBERS = ("name", "splits", *_METHODS)
 
@@ -31,8 +44,8 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
     """A task by name.
 
     Args:
-        name: "target_sum", "words", "arithmetic", "gym:NAME", a path to a JSONL or Parquet file,
-            or "MODULE:CLASS".
+        name: "target_sum", "words", "arithmetic", "gym:NAME", a data set's name, "math:FILE",
+            "code:FILE", "ifeval:FILE", a path to a JSONL or Parquet file, or "MODULE:CLASS".
         seed: of the prompts.
         **params: the task's own parameters; `entrostat tasks` lists them.
 
@@ -44,7 +57,9 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
 
         return GymTask(name.removeprefix("gym:"), seed=seed, **params)
     cls = task_class(name)
-    if name.endswith(SUFFIXES):
+    if data_set(name):
+        params = {"name": name, **params}
+    elif name.endswith(SUFFIXES):
         params = {"path": name, **params}
     if _takes(cls, "seed"):
         params = {"seed": seed, **params}
@@ -62,17 +77,23 @@ def task_class(name: str) -> type[Any]:
         from .gym import GymTask
 
         return GymTask
+    if data_set(name):
+        from .data import DataTask
+
+        return DataTask
     if name.endswith(SUFFIXES):
         from .jsonl import JsonlTask
 
         return JsonlTask
     if name in BUILT_IN:
-        return getattr(import_module(f".{name}", __name__), BUILT_IN[name])
+        module, _, found = BUILT_IN[name].partition(":")
+        return getattr(import_module(module, __name__), found)
     if ":" in name:
         return _import(name)
     raise ValueError(
-        f"{unknown('task', name, BUILT_IN)} Others: gym:NAME (reasoning-gym), FILE.jsonl or "
-        "FILE.parquet (prompt/answer pairs), MODULE:CLASS (your own). `entrostat tasks` explains."
+        f"{unknown('task', name, [*BUILT_IN, *SETS])} Others: gym:NAME (reasoning-gym), math:FILE, "
+        "code:FILE, ifeval:FILE, FILE.jsonl or FILE.parquet (prompt/answer pairs), MODULE:CLASS "
+        "(your own). `entrostat tasks` explains."
     )
 
 
@@ -94,7 +115,8 @@ def _import(name: str) -> type[Any]:
 
 
 def _has(task: Any, member: str) -> bool:
-    return hasattr(task, member) or (member == "score" and hasattr(task, "score_batch"))
+    instead = {"score": ("score_batch", "environment")}.get(member, ())
+    return any(hasattr(task, one) for one in (member, *instead))
 
 
 def _has_no(name: str, missing: list[str]) -> str:

@@ -34,6 +34,9 @@ class Task(Protocol):
       (`sampling.stop`); `score` gets what comes before the first of them;
     - `chat: bool`, whether prompts go through the tokenizer's chat template, unless the run says
       otherwise (`prompt.chat`); without it they do where there is one;
+    - `trainable: bool`, False for a test set: hosts refuse to train on it;
+    - `environment(example) -> Environment` and `turns(split) -> int`: its rollouts take turns with
+      an environment (`entrostat.agents`), which gives the reward in place of `score`;
     - `canonical(completion) -> str`, the form in which right answers are counted as the same
       (lower case, say);
     - `remote(completion, example) -> Call | None`, what `score` does as a call for a worker process

@@ -1,17 +1,70 @@
-"""Prompts and answers out of files: JSONL and Parquet, whatever their columns are called."""
+"""Rows out of files: JSONL and Parquet, whatever their columns are called."""
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._names import unknown
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 FIELDS = {"prompt": "prompt", "answer": "answer"}
-_ABSENT = object()
+ABSENT = object()  # what a row gives for a column that it has not
+
+
+class Located(NamedTuple):
+    """A row, and where it is.
+
+    Attributes:
+        where: "line 3", "row 3", with the file's name where there are several.
+        row: what JSON or Parquet says; nothing else has been looked at.
+        again: reads the row once more, for those who do not keep it.
+    """
+
+    where: str
+    row: Any
+    again: Callable[[], Any]
+
+
+def read_rows(path: str, columns: Iterable[str] = ()) -> Iterator[Located]:
+    """The rows of a file, or of all files of a directory in the order of their names.
+
+    Args:
+        path: `*.jsonl` or `*.json` (or one of them with .gz), one object per line in UTF-8; or
+            `*.parquet`; or a directory of such.
+        columns: what is read of a Parquet file; a name with a dot in it stands for what is before
+            the dot too.
+
+    Raises:
+        ValueError: no such file, or not such a file.
+    """
+    if not Path(path).is_dir():
+        yield from _file(path, columns)
+        return
+    files = sorted(p for p in Path(path).iterdir() if p.name.endswith((*SUFFIXES, ".gz")))
+    if not files:
+        raise ValueError(f"task {path!r}: no *.jsonl and no *.parquet in that directory")
+    for file in files:
+        for where, row, again in _file(str(file), columns):
+            yield Located(f"{file.name}, {where}", row, again)
+
+
+def _file(path: str, columns: Iterable[str]) -> Iterator[Located]:
+    return _parquet(path, columns) if path.endswith(".parquet") else _lines(path)
+
+
+def pick(row: Any, name: str) -> Any:
+    """The column of that name, or what the dots in it lead to; `ABSENT` where there is none."""
+    if not isinstance(row, dict):
+        return ABSENT
+    if name in row or "." not in name:
+        return row.get(name, ABSENT)
+    head, _, rest = name.partition(".")
+    return pick(row.get(head), rest)
 
 
 def read_pairs(
@@ -37,9 +90,8 @@ def read_pairs(
             raise ValueError(f"task {path!r}: {unknown('field', key, FIELDS)}")
         if not isinstance(name, str):
             raise ValueError(f"task {path!r}: fields.{key} must be a column's name, got {name!r}")
-    rows = _parquet(path, names) if path.endswith(".parquet") else _lines(path)
-    for where, row in rows:
-        prompt, answer = (_pick(row, names[key]) for key in FIELDS)
+    for where, row, _ in _file(path, names.values()):
+        prompt, answer = (pick(row, names[key]) for key in FIELDS)
         if isinstance(prompt, list):
             prompt = _of_user(prompt)
         if not isinstance(prompt, str):
@@ -51,42 +103,62 @@ def read_pairs(
         yield where, prompt, str(answer)
 
 
-def _lines(path: str) -> Iterator[tuple[str, Any]]:
+def _lines(path: str) -> Iterator[Located]:
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise ValueError(f"task {path!r}: cannot read it: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"task {path!r}: not UTF-8 (byte {error.start})") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is no text
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", None) or str(error)
-            raise ValueError(f"task {path!r}: line {number} is not JSON: {reason}") from None
-        yield f"line {number}", row
+        yield from _each_line(path)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"task {path!r}: cannot read it: {reason}") from None
 
 
-def _parquet(path: str, names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _each_line(path: str) -> Iterator[Located]:
+    start = 0
+    with _open(path) as file:
+        for number, data in enumerate(file, 1):
+            place, start = start, start + len(data)
+            try:
+                line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"task {path!r}: not UTF-8 (byte {place + error.start})") from None
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is no text
+            except (ValueError, RecursionError) as error:
+                reason = getattr(error, "msg", None) or str(error)
+                raise ValueError(f"task {path!r}: line {number} is not JSON: {reason}") from None
+            yield Located(f"line {number}", row, partial(_line_at, path, place))
+
+
+def _open(path: str) -> Any:
+    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
+
+
+def _line_at(path: str, start: int) -> Any:
+    with _open(path) as file:
+        file.seek(start)
+        return json.loads(file.readline().decode("utf-8-sig"))
+
+
+def _parquet(path: str, columns: Iterable[str]) -> Iterator[Located]:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise ValueError(f"task {path!r}: Parquet takes pyarrow: pip install pyarrow") from None
-    wanted = {part for name in names.values() for part in (name, name.split(".")[0])}
+    wanted = {part for name in columns for part in (name, name.split(".")[0])}
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            columns = file.schema_arrow.names
-            read = [column for column in columns if column in wanted]
-            others = dict.fromkeys(columns)  # an error names them
+            there = file.schema_arrow.names
+            read = [column for column in there if column in wanted]
+            others = dict.fromkeys(there)  # an error names them
             for batch in file.iter_batches(columns=read):
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"row {number}", others | row
+                    full = others | row
+                    yield Located(f"row {number}", full, lambda full=full: full)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValueError(f"task {path!r}: cannot read it: {reason}") from None
@@ -94,22 +166,12 @@ def _parquet(path: str, names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"task {path!r}: cannot read it: {error}") from None
 
 
-def _pick(row: Any, name: str) -> Any:
-    """The column of that name, or what the dots in it lead to."""
-    if not isinstance(row, dict):
-        return _ABSENT
-    if name in row or "." not in name:
-        return row.get(name, _ABSENT)
-    head, _, rest = name.partition(".")
-    return _pick(row.get(head), rest)
-
-
 def _of_user(messages: list[Any]) -> Any:
     """The text of a conversation that is one message of a user."""
     match messages:
         case [{"role": "user", "content": content}]:
             return content
-    return _ABSENT
+    return ABSENT
 
 
 def _lacks(path: str, where: str, row: Any, key: str, names: Mapping[str, str], what: str) -> str:

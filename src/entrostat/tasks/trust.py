@@ -10,28 +10,42 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeGuard
 
 from .rows import SUFFIXES
+from .sets import data_set
 
 
 def is_code(name: Any) -> TypeGuard[str]:
-    """Whether a task, method or grader of that name is imported: MODULE:NAME."""
-    return (
-        isinstance(name, str)
-        and ":" in name
-        and not name.startswith("gym:")
-        and not name.endswith(SUFFIXES)
+    """Whether a method or grader of that name is imported: MODULE:NAME."""
+    return isinstance(name, str) and ":" in name
+
+
+def is_code_task(name: Any) -> TypeGuard[str]:
+    """Whether a task of that name is imported: MODULE:CLASS, no file and no data set."""
+    data = isinstance(name, str) and (
+        name.startswith("gym:") or name.endswith(SUFFIXES) or data_set(name) is not None
     )
+    return is_code(name) and not data
 
 
 def code_in(settings: Mapping[str, Any]) -> dict[str, str]:
     """Keys of a configuration's tables that name code, with the names."""
-    task = settings.get("task")
-    task = task if isinstance(task, Mapping) else {"name": task}
+    named = _of_task("task", settings.get("task"))
+    evaluated = settings.get("eval")
+    sets = evaluated.get("sets") if isinstance(evaluated, Mapping) else evaluated
+    for place, one in enumerate(sets if isinstance(sets, list) else (), 1):
+        named |= _of_task(
+            f"eval {place}.task", one.get("task") if isinstance(one, Mapping) else None
+        )
     methods = settings.get("method")
-    named = {"task": task.get("name"), "task.grader": task.get("grader")}
     for place, method in enumerate(methods if isinstance(methods, list) else [methods]):
         name = method.get("name") if isinstance(method, Mapping) else method
         named["method" if not place else f"method {place + 1}"] = name
     return {key: name for key, name in named.items() if is_code(name)}
+
+
+def _of_task(key: str, task: Any) -> dict[str, Any]:
+    task = task if isinstance(task, Mapping) else {"name": task}
+    name = task.get("name")
+    return {key: name if is_code_task(name) else None, f"{key}.grader": task.get("grader")}
 
 
 def typed_keys(flags: Collection[tuple[list[str], str]]) -> set[str]:
@@ -51,6 +65,13 @@ def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] 
     Raises:
         ValueError: names the key, the code and the flag that allows it.
     """
+    scoring = settings.get("scoring")
+    unsafe = isinstance(scoring, Mapping) and scoring.get("sandbox") == "unsafe"
+    if unsafe and "scoring.sandbox" not in typed:
+        raise ValueError(
+            f"{where}: scoring.sandbox = 'unsafe' runs what a model writes with your own rights. "
+            "If you mean it, add --sandbox unsafe"
+        )
     for key, name in code_in(settings).items():
         if key.split()[0] not in typed:
             raise ValueError(

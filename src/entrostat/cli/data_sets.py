@@ -1,0 +1,80 @@
+"""Data sets by name, as `entrostat tasks` lists and explains them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .._text import say
+from ..tasks.data import DataTask
+from ..tasks.sets import KINDS, SETS, TEMPLATES, DataSet
+from ..tasks.sources import at_hand, places
+
+Wrap = Callable[[str, int], str]
+
+
+def list_sets(wrapped: Wrap) -> None:
+    """Every set: what it is, its licence, and whether it is at hand."""
+    say("Data sets by name (options: `entrostat tasks NAME`; your own copy: --task.path FILE):\n")
+    for one in SETS.values():
+        use = "" if one.trains else "to evaluate on; "
+        facts = f"[{use}{at_hand(one) or _download(one)}; licence: {one.licence}]"
+        say(f"  {one.name:<16} {wrapped(f'{one.summary} {facts}', 19).lstrip()}")
+    say("")
+    for one in KINDS.values():
+        say(f"  {one.name + ':FILE':<16} {wrapped(_of_file(one), 19).lstrip()}")
+    say("")
+
+
+def explain_set(one: DataSet, wrapped: Wrap) -> None:
+    """One set, or one kind of file: where it comes from, its columns, prompt and grader."""
+    columns = ", ".join(f"{name} = {column}" for name, column in one.fields.items())
+    facts = {"grader": one.grader, "columns": columns, "template": TEMPLATES[one.template]}
+    if one.hub:
+        part = f", configuration {one.config}" if one.config else ""
+        splits = ", ".join(
+            ours if ours == hubs else f"{ours} (called {hubs} there)"
+            for ours, hubs in one.splits.items()
+        )
+        facts = {
+            "from": f"{one.hub} on huggingface.co/datasets{part}",
+            "splits": splits + ("" if one.trains else "; to evaluate on: train_on_test lifts that"),
+            "at hand": at_hand(one) or "no",
+            "looked for": " and ".join(f"{place}.jsonl or .parquet" for place in places(one)),
+            "licence": one.licence,
+            **facts,
+        }
+        if one.without:
+            facts["without"] = f"the problems of {', '.join(one.without)}"
+    say(wrapped(one.summary if one.hub else _of_file(one), 0) + "\n")
+    for key, text in facts.items():
+        for line in text.splitlines() or [""]:
+            say(f"  {key + ':' * bool(key):<12}{wrapped(line, 14).lstrip()}".rstrip())
+            key = ""
+    say("")
+    if one.note:
+        say(wrapped(one.note, 0) + "\n")
+
+
+def options_of(one: DataSet) -> str:
+    """A set's options, with its own values for those that are the set's unless given."""
+    own: dict[str, Any] = {
+        "fields": dict(one.fields), "template": one.template, "grader": one.grader,
+        "grader_options": {}, "without": list(one.without), "test": one.held_out,
+        "max_new_tokens": one.max_new_tokens,
+    }  # fmt: skip
+    words = [f"fields.{name} = {column!r}" for name, column in own.pop("fields").items()]
+    for key, parameter in inspect.signature(DataTask).parameters.items():
+        if key not in ("name", "seed", "path", "fields"):
+            words.append(f"{key} = {own.get(key, parameter.default)!r}")
+    return ", ".join(words)
+
+
+def _download(one: DataSet) -> str:
+    return f"not at hand: download {one.hub}"
+
+
+def _of_file(one: DataSet) -> str:
+    columns = ", ".join(one.fields.values())
+    return f"a file of your own with {one.summary}; columns {columns}, or --task.fields.NAME COLUMN"

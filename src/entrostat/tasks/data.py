@@ -1,0 +1,261 @@
+"""Data sets by name, and files of their kinds: `gsm8k`, `aime24`, `math:FILE`, `code:FILE`.
+
+A set is looked for where the task says (`path`), in entrostat's cache, in a package that ships it,
+and last by the library `datasets`, in its own cache and on the Hugging Face hub (`sources`). What
+cannot be graded is left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._names import unknown
+from ..grading import check_answer, make_grader
+from .base import Example
+from .convert import LeftOut, Problem, Row
+from .jsonl import JsonlTask
+from .rows import ABSENT, Located, pick
+from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
+from .sources import Source, sources
+
+_LABEL = 48  # characters of a problem's end, which stand for it in figures
+_Kept = tuple[Problem, Callable[[], Row] | None]
+
+
+class DataTask(JsonlTask):
+    """A data set of the table (`sets`), or a file of one of its kinds.
+
+    Args:
+        name: of the set, or KIND:FILE.
+        seed: unused; the run's seed shuffles.
+        path: a file or a directory of files in the set's place, JSONL or Parquet; or a table with
+            one for each split.
+        fields: columns of other names: {"answer": "solution"}. A dot goes into a table.
+        template: what is put around a problem: "boxed", "dapo", "code", "plain", or a text with
+            {problem} in it.
+        grader: another grader than the set's.
+        grader_options: the grader's own settings.
+        without: sets, or KIND:FILE, whose problems are left out.
+        test: share of the rows (the last ones) held out as split `test`, where the data has only a
+            split `train`.
+        max_new_tokens: tokens that an answer may take.
+        train_on_test: whether a test set may be trained on, knowingly.
+
+    Attributes:
+        left_out: why rows were left out, and how many.
+        trainable: whether the first split may be trained on.
+
+    Raises:
+        ValueError: one line: no such option, no data (what to download, and where it goes), a
+            column that is missing, or a row that is none of the set's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seed: int = 0,
+        path: str | Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
+        template: str | None = None,
+        grader: str | None = None,
+        grader_options: Mapping[str, Any] | None = None,
+        without: Iterable[str] | None = None,
+        test: float | None = None,
+        max_new_tokens: int | None = None,
+        train_on_test: bool = False,
+    ) -> None:
+        self._asked = f"task {name!r}"
+        self.data, path = self._found(name, path)
+        self.name = name if self.data.hub else f"{self.data.name}:{Path(str(path)).stem}"
+        self.stop = self.data.stop
+        if self.data.plain:
+            self.chat = False
+        self.left_out: Counter[str] = Counter()
+        self.trainable = self.data.trains or train_on_test
+        self._max_new_tokens = max_new_tokens or self.data.max_new_tokens
+        self._grader = self.data.grader if grader is None else grader
+        self._options = dict(self._table("grader_options", grader_options))
+        self._template = self._wrapping(self.data.template if template is None else template)
+        share = self.data.held_out if test is None else test
+        if isinstance(share, bool | str) or not 0 <= share < 1:
+            raise ValueError(f"{self._asked}: test must be in [0, 1), got {share!r}")
+        try:
+            make_grader(self._grader, self._options)
+        except ValueError as error:
+            raise ValueError(f"{self._asked}: {error}") from None
+        self._columns = self._named(self._table("fields", fields))
+        taken = self._elsewhere(self.data.without if without is None else without)
+        self._problems = {
+            split: list(self._read(source, taken))
+            for split, source in sources(name, self.data, path).items()
+        }
+        if set(self._problems) == {"train"}:
+            self._hold_out(share)
+        self.splits = tuple(self._problems)
+
+    def size(self, split: str) -> int | None:
+        """Number of problems of a split."""
+        return len(self._problems[split])
+
+    def example(self, index: int, split: str) -> Example:
+        """Problem number `index` of a split, with the template around it."""
+        problem, again = self._problems[split][index]
+        answer = problem.answer
+        if not isinstance(answer, str):
+            assert again is not None
+            answer = answer(again())
+        prompt = self._template.replace("{problem}", problem.prompt)
+        label = " ".join(problem.prompt[-2 * _LABEL :].split())[-_LABEL:]
+        return Example(prompt, answer, {"label": label})
+
+    def problems(self) -> Iterator[str]:
+        """All problems of all splits, without the template."""
+        for kept in self._problems.values():
+            yield from (problem.prompt for problem, _ in kept)
+
+    def _read(self, source: Source, taken: set[str]) -> Iterator[_Kept]:
+        seen: set[str] = set()
+        raw: set[str] = set()  # most copies are exact ones, and soon told
+        for located in source.rows(self._columns.values()):
+            asked = repr(pick(located.row, self._columns["prompt"])) if self.data.once else ""
+            try:
+                if asked in raw:
+                    raise LeftOut("asked before")
+                problem = self._problem(located, source.where)
+                key = " ".join(problem.prompt.split()).casefold()
+                if self.data.once and key in seen:
+                    raise LeftOut("asked before")
+                if taken and _bare(problem.prompt) in taken:
+                    raise LeftOut("in another set")
+                self._check(problem, located.where)
+            except LeftOut as reason:
+                self.left_out[str(reason)] += 1
+                continue
+            seen.add(key)
+            if self.data.once:
+                raw.add(asked)
+            late = not isinstance(problem.answer, str)
+            yield problem, self._again(located, source.where) if late else None
+        if not seen:
+            why = ", ".join(f"{n} {reason}" for reason, n in self.left_out.items())
+            raise ValueError(
+                f"{self._asked}: no problem in {source.where}: {why or 'the data set is empty'}"
+            )
+
+    def _problem(self, located: Located, where: str) -> Problem:
+        """A row as a problem.
+
+        Raises:
+            LeftOut: it cannot be graded.
+            ValueError: it is no row of the set's.
+        """
+        values = self._values(located.row, located.where, where)
+        try:
+            return self.data.read(values)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"{self._asked}: {located.where} of {where} is no row of this set: {error}. Other "
+                "columns are named with --task.fields.NAME; FILE.jsonl takes any prompts and "
+                "answers"
+            ) from None
+
+    def _check(self, problem: Problem, place: str) -> None:
+        """Refuse an answer that the grader cannot read: of a known set, the row is left out."""
+        if not isinstance(problem.answer, str):
+            return
+        try:
+            check_answer(self._grader, problem.answer, self._options)
+        except ValueError as error:
+            if self.data.hub:
+                raise LeftOut(f"an answer that grader {self._grader!r} cannot read") from None
+            raise ValueError(f"{self._asked}: {place}: {error}") from None
+
+    def _again(self, located: Located, where: str) -> Callable[[], Row]:
+        read, place = located.again, located.where
+        return lambda: self._values(read(), place, where)
+
+    def _values(self, row: Any, place: str, where: str) -> dict[str, Any]:
+        """A row by the reader's own names."""
+        values = {}
+        for field, column in self._columns.items():
+            value = pick(row, column)
+            if value is ABSENT and field not in self.data.optional:
+                there = (
+                    f"; its columns: {', '.join(map(str, row))}" if isinstance(row, dict) else ""
+                )
+                raise ValueError(
+                    f"{self._asked}: {place} of {where} has no column {column!r} (for {field})"
+                    f"{there[:200]}. Name another with --task.fields.{field}"
+                )
+            values[field] = None if value is ABSENT else value
+        return values
+
+    def _hold_out(self, share: float) -> None:
+        """The last rows of `train` as `test`."""
+        rows = self._problems["train"]
+        cut = len(rows) - int(len(rows) * share)
+        if cut < len(rows):
+            self._problems = {"train": rows[:cut], "test": rows[cut:]}
+
+    def _found(self, name: str, path: Any) -> tuple[DataSet, Any]:
+        data = data_set(name)
+        if data is None:
+            raise ValueError(
+                unknown("data set", name, [*SETS, *(f"{kind}:FILE" for kind in KINDS)])
+            )
+        if data.hub:
+            return data, path
+        file = name.partition(":")[2]
+        if not file:
+            raise ValueError(f"{self._asked} needs a file: {name}FILE.jsonl or {name}FILE.parquet")
+        if path is not None:
+            raise ValueError(f"{self._asked} names its file; path is for a set with a name")
+        return data, file
+
+    def _table(self, key: str, given: Any) -> Mapping[str, Any]:
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(f"{self._asked}: {key} is a table, got {given!r}")
+        return given or {}
+
+    def _named(self, fields: Mapping[str, str]) -> dict[str, str]:
+        for field, column in fields.items():
+            if field not in self.data.fields:
+                raise ValueError(f"{self._asked}: {unknown('field', field, self.data.fields)}")
+            if not isinstance(column, str):
+                raise ValueError(
+                    f"{self._asked}: fields.{field} must be a column's name, got {column!r}"
+                )
+        return {**self.data.fields, **fields}
+
+    def _wrapping(self, template: str) -> str:
+        if template in TEMPLATES:
+            return TEMPLATES[template]
+        if not isinstance(template, str) or "{problem}" not in template:
+            raise ValueError(
+                f"{self._asked}: {unknown('template', str(template), TEMPLATES)} Or a text with "
+                "{problem} in it."
+            )
+        return template
+
+    def _elsewhere(self, without: Iterable[str]) -> set[str]:
+        """The problems of other sets, as they are compared with this one's."""
+        if isinstance(without, str):
+            raise ValueError(f"{self._asked}: without is a list of data sets, got {without!r}")
+        found = set()
+        for name in without:
+            try:
+                found |= set(map(_bare, DataTask(name).problems()))
+            except ValueError as error:
+                raise ValueError(
+                    f"{self._asked} leaves out the problems of {name!r}, which must be at hand too "
+                    f"(or --task.without '[]'): {error}"
+                ) from None
+        return found
+
+
+def _bare(text: str) -> str:
+    """The letters and digits of a problem: two copies differ in blanks and in how LaTeX is set."""
+    return "".join(filter(str.isalnum, text)).casefold()

@@ -1,0 +1,246 @@
+"""Where a data set's rows come from: a path, entrostat's cache, a package, or the hub.
+
+Nothing of a set is run: files are read as JSON and Parquet, the hub by `datasets`, which from
+version 4 on knows no loading scripts.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from .._names import unknown
+from ..errors import in_one_line
+from ..models.cache import cache_directory
+from .rows import SUFFIXES, Located, read_rows
+from .sets import KINDS, SETS, DataSet
+
+_PATIENCE = 3.0  # seconds in which the hub has to answer
+
+
+class Source(Protocol):
+    """Rows of one split."""
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        ...
+
+    def rows(self, columns: Iterable[str]) -> Iterator[Located]:
+        """The rows, with at least these columns where there are such."""
+        ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """A file, or a directory of them."""
+
+    where: str
+
+    def rows(self, columns: Iterable[str]) -> Iterator[Located]:
+        """As `read_rows` reads them."""
+        return read_rows(self.where, columns)
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A split on the Hugging Face hub, or in the local cache of `datasets`."""
+
+    name: str
+    data: DataSet
+    split: str
+
+    @property
+    def where(self) -> str:
+        """Id, configuration and split."""
+        part = f", {self.data.config}" if self.data.config else ""
+        return f"{self.data.hub} (hub{part}, {self.data.splits[self.split]})"
+
+    def rows(self, columns: Iterable[str]) -> Iterator[Located]:
+        """The rows in order; one is read again from the library's own file.
+
+        Raises:
+            ValueError: the library is not installed or cannot find the set; what to download.
+        """
+        loaded = self._loaded()
+        heads = {part for name in columns for part in (name, name.split(".")[0])}
+        there = [name for name in loaded.column_names if name in heads]
+        others = dict.fromkeys(loaded.column_names)
+        number = 0
+        for table in loaded.select_columns(there).with_format("arrow").iter(1000) if there else ():
+            for row in table.to_pylist():
+                again = partial(loaded.__getitem__, number)
+                number += 1
+                yield Located(f"row {number}", others | row, again)
+        if not there:
+            yield Located("row 1", others, dict)
+
+    def _loaded(self) -> Any:
+        data, split = self.data, self.data.splits[self.split]
+        try:
+            import datasets
+        except ImportError:
+            raise ValueError(
+                missing(self.name, data, "the library `datasets` is not installed")
+            ) from None
+        try:
+            with _quick():
+                if data.files:
+                    files = [f"hf://datasets/{data.hub}/{file}" for file in data.files]
+                    return datasets.load_dataset("json", data_files=files, split="train")
+                return datasets.load_dataset(data.hub, data.config, split=split)
+        except Exception as error:  # the library's, the network's, the file system's
+            raise ValueError(missing(self.name, data, in_one_line(error)[:200])) from None
+
+
+def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> dict[str, Source]:
+    """The source of each split that there is, in the set's order.
+
+    Args:
+        name: the task's.
+        data: the set.
+        path: a file or directory for the first split, or a table of them; None to look for it.
+
+    Raises:
+        ValueError: a table that names another split, or a path that is no text.
+    """
+    given = {next(iter(data.splits)): path} if isinstance(path, str) else path
+    if given is not None:
+        if not isinstance(given, Mapping) or not given:
+            raise ValueError(f"task {name!r}: path is a file or a table of files, got {path!r}")
+        for split, file in given.items():
+            if split not in data.splits:
+                raise ValueError(f"task {name!r}: path: {unknown('split', split, data.splits)}")
+            if not isinstance(file, str):
+                raise ValueError(f"task {name!r}: path.{split} must be a file, got {file!r}")
+        return {split: Files(given[split]) for split in data.splits if split in given}
+    cached = _cached(data)
+    if cached:
+        return {split: Files(str(cached[split])) for split in data.splits if split in cached}
+    packaged = _packaged(data)
+    if packaged:
+        return {next(iter(data.splits)): Files(str(packaged))}
+    return {split: Hub(name, data, split) for split in data.splits}
+
+
+def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's table with its files as absolute paths, for processes that start elsewhere."""
+    table = dict(settings)
+    name, path = table["name"], table.get("path")
+    kind, colon, file = name.partition(":")
+    if colon and kind in KINDS:
+        table["name"] = f"{kind}:{Path(file).absolute()}"
+    elif name.endswith(SUFFIXES):
+        table["name"] = str(Path(name).absolute())
+    elif name in SETS and isinstance(path, str):
+        table["path"] = str(Path(path).absolute())
+    elif name in SETS and isinstance(path, Mapping):
+        table["path"] = {split: str(Path(one).absolute()) for split, one in path.items()}
+    return table
+
+
+def at_hand(data: DataSet) -> str:
+    """Where a set would come from on this machine; "" from nowhere."""
+    if _cached(data):
+        return "cache"
+    if data.package and _packaged(data):
+        return f"package {data.package[0].replace('_', '-')}"
+    if _in_hub_cache(data.hub):
+        return "cache of datasets"
+    return ""
+
+
+def missing(name: str, data: DataSet, reason: str) -> str:
+    """One line: what to download, and where to put it."""
+    part = f", configuration {data.config}" if data.config else ""
+    wanted = f"files {', '.join(data.files)}" if data.files else _listed(data.splits.values())
+    first = places(data)[0]
+    return (
+        f"task {name!r} is not at hand: download {data.hub} ({wanted}{part}) from "
+        f"huggingface.co/datasets and put it at {first}.jsonl or .parquet (or a directory "
+        f"{first.name} of such files), or name your copy with --task.path. Looked for on the hub: "
+        f"{reason}"
+    )
+
+
+def places(data: DataSet) -> list[Path]:
+    """Where in the cache the splits are looked for, without suffixes."""
+    home = cache_directory() / "data"
+    if len(data.splits) == 1:
+        return [home / data.name]
+    return [home / f"{data.name}-{split}" for split in data.splits]
+
+
+@contextmanager
+def _quick() -> Iterator[None]:
+    """The hub's libraries told that they are offline where the hub does not answer.
+
+    They would try for half a minute, and then look into their cache all the same.
+    """
+    import huggingface_hub.constants as hub
+    from datasets import config
+
+    offline = bool(hub.HF_HUB_OFFLINE) or not _answers(hub.ENDPOINT)
+    before = hub.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    hub.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = offline
+    try:
+        yield
+    finally:
+        hub.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
+
+
+def _answers(endpoint: str) -> bool:
+    """Whether a connection can be opened; behind a proxy the libraries have to find out."""
+    if getproxies():
+        return True
+    address = urlsplit(endpoint)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), _PATIENCE).close()
+    except Exception:  # OSError, and what else a machine without a network raises
+        return False
+    return True
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return f"split{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def _cached(data: DataSet) -> dict[str, Path]:
+    found = {}
+    for split, place in zip(data.splits, places(data), strict=True):
+        files = (*(place.with_name(place.name + suffix) for suffix in SUFFIXES), place)
+        there = next((one for one in files if one.exists()), None)
+        if there is not None:
+            found[split] = there
+    return found
+
+
+def _packaged(data: DataSet) -> Path | None:
+    """The file in an installed package, which is not imported."""
+    if data.package is None:
+        return None
+    package, file = data.package
+    spec = find_spec(package)
+    homes = spec.submodule_search_locations if spec else None
+    found = [Path(home) / file for home in homes or ()]
+    return next((one for one in found if one.is_file()), None)
+
+
+def _in_hub_cache(hub: str) -> bool:
+    """Whether the library `datasets` has the set; told by its directory, without importing it."""
+    home = os.environ.get("HF_HOME") or Path(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    own = os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")
+    return Path(own).expanduser().joinpath(hub.replace("/", "___").lower()).is_dir()
