@@ -1,0 +1,189 @@
+"""`appworld`: AppWorld's apps and people, worked on through its APIs in Python (REPO App. D.1).
+
+The package and its data (Apache-2.0; the data is encrypted, and not to be spread in plain text) are
+the user's to fetch. It need not be the interpreter that trains which has the package: a world is a
+process of its own anyway (`appworld_child`). Where both are the environment says, for a file that
+is passed on must not: $APPWORLD_ROOT has AppWorld's `data`, $APPWORLD_PYTHON is the interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from ..sandbox import isolation
+from ..tasks.base import Example
+from .base import Reply
+from .python_tool import NO_CODE, code_in, shown
+
+_FETCH = (
+    "In an environment of its own: pip install appworld && appworld install && appworld download "
+    "data; then APPWORLD_PYTHON=THAT/bin/python APPWORLD_ROOT=DIR, the directory with its `data`"
+)
+_CHILD = Path(__file__).with_name("appworld_child.py")
+_PROMPT = """\
+You are the assistant of {first_name} {last_name} ({email}, {phone_number}) and do a task for them,
+alone, with Python. Each turn, write one block of code between ```python and ```. What it prints
+comes back to you, and variables stay. The object `apis` has the apps, as in
+apis.spotify.login(username=..., password=...). To find out what there is:
+print(apis.api_docs.show_app_descriptions())
+print(apis.api_docs.show_api_descriptions(app_name="spotify"))
+print(apis.api_docs.show_api_doc(app_name="spotify", api_name="login"))
+{first_name}'s passwords: apis.supervisor.show_account_passwords(). When the task is done call
+apis.supervisor.complete_task(), or complete_task(answer=...) where an answer is asked: that ends it
+and cannot be left out.
+
+Task: {instruction}
+"""
+
+
+class AppWorld:
+    """Prompt: whose assistant it is, how to learn about the APIs, a task; then turns of Python.
+
+    In training the reward is the share of AppWorld's unit tests that pass, in evaluation 1 where
+    all do; a rollout that has not completed its task by `complete_task` gets 0.
+
+    AppWorld runs the policy's code with the rights of the user who trains: it refuses what it knows
+    to be dangerous, which is no sandbox. So this task wants `--sandbox unsafe`, and a container
+    around it all is wise.
+
+    Raises:
+        ValueError: $APPWORLD_ROOT, or else the current directory, has no `data` of AppWorld's.
+    """
+
+    name = "appworld"
+    splits: tuple[str, ...] = ("train", "dev", "test_normal", "test_challenge")
+    stop: tuple[str, ...] = ("\n```\n",)
+
+    def __init__(self) -> None:
+        self._root = Path(os.environ.get("APPWORLD_ROOT") or ".").absolute()
+        self._python = os.environ.get("APPWORLD_PYTHON") or sys.executable
+        self._ids: dict[str, list[str]] = {}
+        self._of("train")
+
+    def max_new_tokens(self, split: str) -> int:
+        """Of a turn."""
+        return 1024
+
+    def turns(self, split: str) -> int:
+        """30 in training, 50 in evaluation, as in REPO."""
+        return 30 if split == "train" else 50
+
+    def size(self, split: str) -> int | None:
+        """As many as AppWorld has."""
+        return len(self._of(split))
+
+    def example(self, index: int, split: str) -> Example:
+        """Task number `index` of a split."""
+        task = self._of(split)[index]
+        specs = json.loads(self._read(f"tasks/{task}/specs.json"))
+        whose = specs.get("supervisor") or specs["main_user"]
+        prompt = _PROMPT.format(instruction=specs["instruction"], **whose)
+        return Example(prompt, data={"label": specs["instruction"], "task": task})
+
+    def environment(self, example: Example) -> World:
+        """The world of one rollout.
+
+        Raises:
+            ValueError: programs are to be isolated, which AppWorld's cannot be.
+        """
+        if isolation() != "unsafe":
+            raise ValueError(
+                "task 'appworld' runs the policy's programs with your rights, under AppWorld's own "
+                "guard alone; if that is acceptable, in a container say, give --sandbox unsafe"
+            )
+        return World(self._root, self._python, example.data["task"])
+
+    def _of(self, split: str) -> list[str]:
+        if split not in self._ids:
+            self._ids[split] = self._read(f"datasets/{split}.txt").split()
+        return self._ids[split]
+
+    def _read(self, path: str) -> str:
+        try:
+            return (self._root / "data" / path).read_text(encoding="utf-8")
+        except OSError:
+            raise ValueError(
+                f"task 'appworld': no AppWorld data in {str(self._root)!r} (data/{path} is "
+                f"missing). {_FETCH}"
+            ) from None
+
+
+class World:
+    """One world in a process of its own, which starts with the first code.
+
+    Args:
+        root: where AppWorld's data is.
+        python: the interpreter that has the package.
+        task: its id.
+        longest: characters of an observation.
+    """
+
+    def __init__(self, root: Path, python: str, task: str, longest: int = 8000) -> None:
+        self._root, self._python, self._task, self._longest = root, python, task, longest
+        self._name = f"entrostat-{uuid.uuid4().hex}"
+        self._process: subprocess.Popen[str] | None = None
+        self._done = False
+
+    def reply(self, text: str) -> Reply:
+        """Run the turn's blocks."""
+        code = code_in(text)
+        if code is None:
+            return Reply(shown(NO_CODE, self._longest))
+        said = self._ask({"do": "execute", "code": code})
+        self._done = said["done"]
+        return Reply(shown(said["output"], self._longest), self._done)
+
+    def reward(self, training: bool) -> float:
+        """The share of unit tests that pass; 1 or 0 in evaluation; 0 where it is not completed."""
+        if not self._done:
+            return 0.0
+        tests = self._ask({"do": "evaluate"})
+        share = tests["passed"] / max(1, tests["passed"] + tests["failed"])
+        return share if training else float(share == 1)
+
+    def close(self) -> None:
+        """End the process, whatever it is at, and remove what it has written."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        shutil.rmtree(self._root / "experiments" / "outputs" / self._name, ignore_errors=True)
+
+    def _start(self) -> subprocess.Popen[str]:
+        made = {"task_id": self._task, "experiment_name": self._name}
+        self._process = subprocess.Popen(
+            [self._python, "-P", str(_CHILD), json.dumps(made)], cwd=self._root, encoding="utf-8",
+            env=os.environ | {"APPWORLD_ROOT": str(self._root)}, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._answer(self._process)
+        return self._process
+
+    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        process = self._process or self._start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+        return self._answer(process)
+
+    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        """What the process says.
+
+        Raises:
+            RuntimeError: that something failed there, or nothing at all.
+        """
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        said = json.loads(line) if line else {"error": f"its process has ended. {_FETCH}"}
+        if "error" in said:
+            raise RuntimeError(f"AppWorld: {said['error']}")
+        return said

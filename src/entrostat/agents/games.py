@@ -1,0 +1,139 @@
+"""`games`: text games for one player, of the package textarena.
+
+Those of its games that need no network, no word lists and no judge. Rules, wording and scores are
+the package's (MIT licence).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any, NamedTuple
+
+from .._names import unknown
+from ..tasks.base import Example
+from .base import Reply
+
+
+class _Game(NamedTuple):
+    """A game: textarena's name for it, and moves it takes at most, invalid ones included."""
+
+    id: str
+    turns: int
+
+
+GAMES = {
+    "guess_the_number": _Game("GuessTheNumber-v0", 20),
+    "mastermind": _Game("Mastermind-v0", 40),
+    "mastermind_hard": _Game("Mastermind-v0-hard", 40),
+    "tower_of_hanoi": _Game("TowerOfHanoi-v0", 28),
+    "frozen_lake": _Game("FrozenLake-v0", 40),
+    "minesweeper": _Game("Minesweeper-v0-small", 50),
+}
+_ONE_AT_A_TIME = threading.Lock()  # the games draw from Python's one global generator
+
+
+class Games:
+    """Prompt: the rules and the first position; then moves in brackets, such as `[2 1 4 5]`.
+
+    In training the reward is the game's own, from 0 to 1, which gives parts of it for how far the
+    last move got; in evaluation 1 for a game that is won. A game that is not over when turns run
+    out is lost.
+
+    Args:
+        seed: of the training games; `test` does not depend on it, so that runs compare.
+        game: "guess_the_number", "mastermind", "mastermind_hard", "tower_of_hanoi" (always the
+            same), "frozen_lake" or "minesweeper".
+
+    Raises:
+        ValueError: no such game, or textarena is not installed.
+    """
+
+    name = "games"
+    splits: tuple[str, ...] = ("train", "test")
+
+    def __init__(self, seed: int = 0, game: str = "mastermind") -> None:
+        if game not in GAMES:
+            raise ValueError(f"task 'games': {unknown('game', game, GAMES)}")
+        self._seed, self._game = seed, game
+        _textarena()
+
+    def max_new_tokens(self, split: str) -> int:
+        """Of a move."""
+        return 128
+
+    def turns(self, split: str) -> int:
+        """More than the game allows, for it allows an invalid move before each valid one."""
+        return GAMES[self._game].turns
+
+    def size(self, split: str) -> int | None:
+        """Endless."""
+        return None
+
+    def example(self, index: int, split: str) -> Example:
+        """Game number `index` of `train` or `test`."""
+        seed = self._seed if split == "train" else 0
+        drawn = random.Random(f"games/{self._game}/{seed}/{split}/{index}").randrange(2**31)
+        return Example(
+            f"{_World(GAMES[self._game].id, drawn).begin()}\n",
+            data={"label": f"{self._game} {index}", "game": self._game, "seed": drawn},
+        )
+
+    def environment(self, example: Example) -> _World:
+        """The game from its first position."""
+        world = _World(GAMES[example.data["game"]].id, example.data["seed"])
+        world.begin()
+        return world
+
+
+class _World:
+    """A game with random numbers of its own."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._env: Any = _textarena().make(f"{name}-raw")
+        self._seed = seed
+        self._random = random.Random(seed).getstate()
+
+    def begin(self) -> str:
+        """The rules and the first position."""
+        self._alone(lambda: self._env.reset(num_players=1, seed=self._seed))
+        return self._heard()
+
+    def reply(self, text: str) -> Reply:
+        """What the game says to a move."""
+        done, _ = self._alone(lambda: self._env.step(text))
+        return Reply(f"{self._heard()}\n", done)
+
+    def reward(self, training: bool) -> float:
+        """The game's own reward; 1 or 0 in evaluation."""
+        reward = float((self._env.state.rewards or {}).get(0, 0.0))
+        return min(max(reward, 0.0), 1.0) if training else float(reward >= 1)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+    def _alone(self, move: Any) -> Any:
+        """Make a move with this world's state of the global generator; others' stays as it is."""
+        with _ONE_AT_A_TIME:
+            before = random.getstate()
+            random.setstate(self._random)
+            try:
+                return move()
+            finally:
+                self._random = random.getstate()
+                random.setstate(before)
+
+    def _heard(self) -> str:
+        """What the game has said since, without what the player said."""
+        _, said = self._env.get_observation()
+        return "\n".join(text for _, text, kind in said if kind.name != "PLAYER_ACTION").strip()
+
+
+def _textarena() -> Any:
+    try:
+        import textarena
+    except ImportError:
+        raise ValueError(
+            "task 'games': textarena is not installed: pip install 'entrostat[games]'"
+        ) from None
+    return textarena

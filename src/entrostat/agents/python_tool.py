@@ -1,0 +1,133 @@
+"""A Python notebook as the policy's tool: blocks of code run in a sandbox, one after the other.
+
+As in REPO App. D.1: of each turn the fenced Python blocks are run, what they print or the traceback
+comes back, variables stay, until the policy submits or turns run out. A rollout that has not
+submitted has failed. The reward in training is the share of checks that pass, in evaluation whether
+all do.
+
+Checks never run where the policy's code does, and nothing there knows what they expect: the final
+state is read out of the sandbox as data and compared here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from .base import Reply
+
+SUBMITTED = ".submitted"
+SUBMIT = f'''
+def submit(answer=None, _path=__import__("os").path.abspath({SUBMITTED!r})):
+    """End the task."""
+    import json
+    with open(_path, "w") as file:
+        json.dump(answer, file, default=str)
+'''
+_BLOCK = re.compile(
+    r"^[ \t]*```[ \t]*(?:python|py)[ \t]*\r?\n(.*?)(?:^[ \t]*```|\Z)", re.I | re.M | re.S
+)
+ENDED = ("timed out", "out of memory", "killed")
+ANEW = "The notebook has started anew: variables and files are as at the beginning"
+NO_CODE = "Nothing was run: write a block of code between ```python and ```."
+
+
+class Ran(Protocol):
+    """What a session says to a block of code (`entrostat.sandbox.Result`)."""
+
+    stdout: str
+    stderr: str
+    failure: str | None
+    detail: str
+
+
+class Notebook(Protocol):
+    """An interpreter that keeps its state (`entrostat.sandbox.Session`)."""
+
+    def run(self, code: str) -> Any:
+        """Execute a source; gives a `Ran`."""
+        ...
+
+    def files(self) -> dict[str, str]:
+        """Texts of its files by path."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class PythonTool:
+    """The environment of one rollout.
+
+    Args:
+        start: starts the notebook, with `SUBMIT` and the task's own tools in it; called when the
+            first block of code comes.
+        judge: (notebook, what was submitted) -> which checks pass; called once, after `submit`.
+        longest: characters of an observation; more is cut out of its middle.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Notebook],
+        judge: Callable[[Notebook, Any], Sequence[bool]],
+        longest: int = 2000,
+    ) -> None:
+        self._start, self._judge, self._longest = start, judge, longest
+        self._notebook: Notebook | None = None
+        self._submitted: str | None = None
+        self._closed = False
+
+    def reply(self, text: str) -> Reply:
+        """Run the turn's blocks; done once something is submitted."""
+        code = code_in(text)
+        if code is None:
+            return Reply(shown(NO_CODE, self._longest))
+        if self._notebook is None:
+            self._notebook = self._start()
+            if self._closed:  # nobody has waited for it to start
+                self.close()
+                return Reply(done=True)
+        ran: Ran = self._notebook.run(code)
+        said: str = ran.stdout + ran.stderr
+        if ran.failure in ENDED:
+            said = f"{said.rstrip()}\n[{ran.failure}: {ran.detail}. {ANEW}]"
+        self._submitted = self._notebook.files().get(SUBMITTED)
+        return Reply(shown(said, self._longest), done=self._submitted is not None)
+
+    def reward(self, training: bool) -> float:
+        """The share of checks that pass; 1 or 0 in evaluation; 0 where nothing was submitted."""
+        if self._notebook is None or self._submitted is None:
+            return 0.0
+        try:
+            answer = json.loads(self._submitted)
+        except (ValueError, RecursionError):
+            answer = None
+        passed = self._judge(self._notebook, answer)
+        return sum(passed) / len(passed) if training else float(all(passed))
+
+    def close(self) -> None:
+        """End the notebook."""
+        self._closed = True
+        if self._notebook is not None:
+            self._notebook.close()
+
+
+def code_in(text: str) -> str | None:
+    """The Python blocks of a turn as one program; None where there is none.
+
+    The last need not be closed: the fence that closes it may be the stop string of the turn.
+    """
+    blocks = _BLOCK.findall(text)
+    return "\n".join(blocks) if blocks else None
+
+
+def shown(text: str, longest: int) -> str:
+    """What a block printed as an observation."""
+    text = text.strip("\n")
+    if len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
+    return f"Output:\n{text}\n"

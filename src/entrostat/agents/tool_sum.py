@@ -1,0 +1,95 @@
+"""`tool_sum`: call a tool with a right sum, then solve what it says. For the shipped tiny policy.
+
+Two turns in the alphabet of `target_sum`: the prompt `17/3:` asks for three digits whose sum is 17.
+They are the call. To a right call the tool says another target, `4/1:`, which stands nowhere else,
+and the second turn has to meet that. What the tool says is in the policy's own alphabet and reads
+like a prompt: trained on as if it were the policy's, it would be learned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ..tasks.base import Example
+from ..tasks.target_sum import TargetSum
+from .base import Reply
+
+
+class ToolSum:
+    """Prompt `TARGET/K:`, a call, the tool's `TARGET/K:`, an answer.
+
+    A wrong call ends the rollout. In training a right call is worth 1/2 and a right answer as much;
+    in evaluation both have to be right.
+
+    Args:
+        seed: of the prompts; `test` prompts do not depend on it, so that runs compare.
+        k_min: fewest digits of a call.
+        k_max: most digits of a call.
+        digits: of an answer.
+
+    Raises:
+        ValueError: unless 1 <= k_min <= k_max <= 6 and 1 <= digits <= 6.
+    """
+
+    name = "tool_sum"
+    splits: tuple[str, ...] = ("train", "test")
+
+    def __init__(self, seed: int = 0, k_min: int = 3, k_max: int = 3, digits: int = 1) -> None:
+        if not 1 <= digits <= 6:
+            raise ValueError(f"tool_sum: need 1 <= digits <= 6, got {digits}")
+        self._sums, self._digits = TargetSum(seed, k_min, k_max), digits
+
+    def max_new_tokens(self, split: str) -> int:
+        """Of a turn: the longest sum with its eos, and one more."""
+        return self._sums.max_new_tokens(split)
+
+    def turns(self, split: str) -> int:
+        """The call and the answer."""
+        return 2
+
+    def size(self, split: str) -> int | None:
+        """Endless."""
+        return None
+
+    def example(self, index: int, split: str) -> Example:
+        """Prompt number `index` of `train` or `test`: one of `target_sum`, and what is hidden."""
+        call = self._sums.example(index, split)
+        seed, k = self._sums.seed if split == "train" else 0, self._digits
+        target = random.Random(f"tool_sum/{seed}/{split}/{index}").randint(2 * k, 8 * k)
+        data = {"label": call.data["label"], "wanted": [[*call.answer], [target, k]]}
+        return Example(call.prompt, answer=f"{target}/{k}", data=data)
+
+    def environment(self, example: Example) -> Tool:
+        """The tool of one rollout."""
+        return Tool(self._sums, example.data["wanted"])
+
+
+class Tool:
+    """Opens to a right call.
+
+    Args:
+        sums: the verifier of both turns.
+        wanted: (target, k) of the call and of the answer.
+    """
+
+    def __init__(self, sums: TargetSum, wanted: Sequence[tuple[int, int]]) -> None:
+        self._sums, self._wanted = sums, wanted
+        self._right: list[float] = []
+
+    def reply(self, text: str) -> Reply:
+        """What is hidden, to a right call; the end to anything else."""
+        wanted = self._wanted[len(self._right)]
+        self._right.append(self._sums.score(text, Example("", wanted)))
+        if len(self._right) == len(self._wanted) or not self._right[-1]:
+            return Reply(done=True)
+        target, k = self._wanted[1]
+        return Reply(f"{target}/{k}:")
+
+    def reward(self, training: bool) -> float:
+        """The share of the two that were right; 1 or 0 in evaluation."""
+        share = sum(self._right) / len(self._wanted)
+        return share if training else float(share == 1)
+
+    def close(self) -> None:
+        """Holds nothing."""

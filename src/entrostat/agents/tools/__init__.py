@@ -1,0 +1,185 @@
+"""`tools`: generated tasks on files, a database and a calendar, done in a Python notebook.
+
+Each is text, a state of a small world, and checks on what becomes of it: on every thing that had to
+change, on nothing else having changed, on what is submitted. Nothing passes by doing nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from ..._names import unknown
+from ...sandbox import Session
+from ...tasks.base import Example
+from ..python_tool import SUBMIT, Notebook, PythonTool, shown
+from .calendar import CALENDAR
+from .database import DATABASE
+from .files import FILES
+from .world import Instance, World, checks
+
+WORLDS = {"files": FILES, "database": DATABASE, "calendar": CALENDAR}
+SIZES = {"train": 1, "test": 4, "unseen": 4}  # the split `train` is so many times as large
+_TRIES = 200
+_ABOUT = """\
+You work in a Python notebook. Each turn, write one block of code between ```python and ```. What it
+prints comes back to you, and variables stay. When the task is done call submit(), or submit(answer)
+where an answer is asked; that ends it. You have {turns} turns.
+{about}
+
+Example
+Task: {shown}
+{transcript}
+
+Now yours
+Task: {ask}
+"""
+
+
+class Tools:
+    """Prompt: what is at hand, a worked example, a task; then turns of Python until `submit`.
+
+    The policy's code runs in the sandbox. In training the reward is the share of checks that pass,
+    in evaluation 1 where all do; without `submit` it is 0. The split `test` asks for what `train`
+    never does (a hash of the text decides which split it may be in), `unseen` has other kinds of
+    task altogether, none of them of difficulty 1.
+
+    Args:
+        seed: of the training tasks; `test` and `unseen` do not depend on it, so that runs compare.
+        kinds: of "files", "database", "calendar", those to have: a list, or names between commas.
+        difficulty: the most: 1 takes one step, 2 several, 3 several that build on one another.
+        size: training tasks; the other splits have a quarter of that.
+        turns: that a rollout may take.
+
+    Raises:
+        ValueError: an unknown kind, or a number out of its range.
+    """
+
+    name = "tools"
+    stop: tuple[str, ...] = ("\n```\n",)
+
+    def __init__(
+        self,
+        seed: int = 0,
+        kinds: str | Sequence[str] = ("files", "database", "calendar"),
+        difficulty: int = 3,
+        size: int = 240,
+        turns: int = 8,
+    ) -> None:
+        kinds = kinds.split(",") if isinstance(kinds, str) else list(kinds)
+        for kind in kinds:
+            if kind not in WORLDS:
+                raise ValueError(f"task 'tools': {unknown('kind', kind, WORLDS)}")
+        for key, value, most in (
+            ("kinds", len(kinds), 3), ("difficulty", difficulty, 3), ("size", size, 6000),
+            ("turns", turns, 1000),
+        ):  # fmt: skip
+            if not 1 <= value <= most:
+                raise ValueError(f"task 'tools': {key} must be from 1 to {most}, got {value}")
+        self._kinds, self._difficulty = kinds, difficulty
+        self.splits: tuple[str, ...] = ("train", "test", "unseen")[: 2 if difficulty == 1 else 3]
+        self._seed, self._size, self._turns = seed, size, turns
+        self._instances: dict[str, list[tuple[str, str, Instance]]] = {}
+
+    def max_new_tokens(self, split: str) -> int:
+        """Of a turn."""
+        return 256
+
+    def turns(self, split: str) -> int:
+        """As given."""
+        return self._turns
+
+    def size(self, split: str) -> int:
+        """As given, or a quarter."""
+        return max(1, self._size // SIZES[split])
+
+    def example(self, index: int, split: str) -> Example:
+        """Task number `index` of a split."""
+        kind, template, instance = self.instances(split)[index]
+        world = WORLDS[kind]
+        worked, turns = world.shown
+        prompt = _ABOUT.format(
+            turns=self._turns,
+            about=world.about,
+            shown=worked,
+            transcript=_transcript(turns),
+            ask=instance.ask,
+        )
+        data = {
+            "label": instance.ask,
+            "kind": kind,
+            "template": template,
+            "index": index,
+            "split": split,
+        }
+        return Example(prompt, answer=instance.answer, data=data)
+
+    def environment(self, example: Example) -> PythonTool:
+        """A notebook with the task's world in it."""
+        split, index = example.data["split"], example.data["index"]
+        kind, _, instance = self.instances(split)[index]
+        world = WORLDS[kind]
+
+        def judge(notebook: Notebook, submitted: Any) -> list[bool]:
+            try:
+                return checks(instance, world.read(notebook), submitted)
+            except (ValueError, LookupError, TypeError, RecursionError):
+                return [False]  # what it has left cannot be read
+
+        return PythonTool(lambda: Session(setup=SUBMIT + world.setup(instance.before)), judge)
+
+    def instances(self, split: str) -> list[tuple[str, str, Instance]]:
+        """(kind, template, instance) of a split: no two ask the same."""
+        if split not in self._instances:
+            self._instances[split] = self._drawn(split)
+        return self._instances[split]
+
+    def _drawn(self, split: str) -> list[tuple[str, str, Instance]]:
+        templates = [
+            (kind, name, draw)
+            for kind in self._kinds
+            for name, (difficulty, draw) in _templates(WORLDS[kind], split).items()
+            if difficulty <= self._difficulty
+        ]
+        seed = self._seed if split == "train" else 0
+        drawn: list[tuple[str, str, Instance]] = []
+        asked: set[str] = set()
+        wanted = self.size(split)
+        while templates and len(drawn) < wanted:
+            for template in list(templates):
+                kind, name, draw = template
+                rng = random.Random(f"tools/{seed}/{split}/{len(drawn)}")
+                tries = (draw(rng) for _ in range(_TRIES))
+                instance = next(
+                    (i for i in tries if i.ask not in asked and may_be_in(split, i.ask)), None
+                )
+                if instance is None:
+                    templates.remove(template)  # all that it can ask is there
+                elif len(drawn) < wanted:
+                    asked.add(instance.ask)
+                    drawn.append((kind, name, instance))
+        if len(drawn) < wanted:
+            raise ValueError(
+                f"task 'tools': there are {len(drawn)} different tasks for the split {split!r}, of "
+                f"{wanted}; lower --task.size, now {self._size}"
+            )
+        return drawn
+
+
+def _templates(world: World, split: str) -> Any:
+    return world.unseen if split == "unseen" else world.templates
+
+
+def may_be_in(split: str, ask: str) -> bool:
+    """Whether a split may ask this: of `train` and `test` one alone, by a hash of the text."""
+    test = hashlib.sha256(ask.encode()).digest()[0] < 64
+    return split == "unseen" or test == (split == "test")
+
+
+def _transcript(turns: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(
+        f"```python\n{code}\n```" + (f"\n{shown(output, 2000)}".rstrip() if output else "")
+        for code, output in turns
+    )

@@ -1,0 +1,137 @@
+"""The environments of many rollouts, each of which may fail alone.
+
+A world's call runs in a thread of its own under a time limit. One that raises or takes longer has
+failed: its rollout is over, its reward is 0, and it is counted. A call that hangs for good leaves
+its thread behind, which ends with the process; what hangs in a sandbox or a child process has been
+killed by then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import in_one_line
+from ..tasks.base import Example
+from ..workers import Outcome
+from .base import Environment, Reply
+
+TIMEOUT = 60.0
+AT_ONCE = 16
+
+
+class Worlds:
+    """One environment per rollout.
+
+    Args:
+        task: a task with `environment(example)`.
+        examples: of the rollouts, in order; the world of rollout i is made here.
+        timeout: seconds that a world may take for one thing.
+        at_once: calls under way at a time.
+
+    Attributes:
+        failures: in words why a rollout's world has failed, by the rollout's place.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        examples: Sequence[Example],
+        timeout: float = TIMEOUT,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self._timeout, self._at_once = timeout, at_once
+        self.failures: dict[int, str] = {}
+        self._size = len(examples)
+        made = self._ask(
+            {i: lambda e=example: task.environment(e) for i, example in enumerate(examples)}
+        )
+        self._worlds: dict[int, Environment] = made
+
+    def __enter__(self) -> Worlds:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def reply(self, texts: Mapping[int, str]) -> dict[int, Reply]:
+        """What each world says to its rollout's turn; a failed one says nothing and is done."""
+        calls = {
+            i: lambda w=self._worlds[i], t=text: _checked(w.reply(t))
+            for i, text in texts.items()
+            if i in self._alive()
+        }
+        replies = self._ask(calls)
+        return {i: replies.get(i, Reply(done=True)) for i in texts}
+
+    def rewards(self, training: bool) -> list[float]:
+        """A reward per rollout; 0 where its world has failed."""
+        calls = {i: lambda w=self._worlds[i]: _reward(w, training) for i in self._alive()}
+        rewards = self._ask(calls)
+        return [rewards.get(i, 0.0) for i in range(self._size)]
+
+    def close(self) -> None:
+        """Close all worlds. What that raises is nobody's any more."""
+        in_time([world.close for world in self._worlds.values()], self._timeout, self._at_once)
+        self._worlds = {}
+
+    def _alive(self) -> list[int]:
+        return [i for i in self._worlds if i not in self.failures]
+
+    def _ask(self, calls: Mapping[int, Callable[[], Any]]) -> dict[int, Any]:
+        """What the calls give, by rollout; those that fail are noted and left out."""
+        given = {}
+        outcomes = in_time(list(calls.values()), self._timeout, self._at_once)
+        for i, outcome in zip(calls, outcomes, strict=True):
+            if outcome.failure is None:
+                given[i] = outcome.value
+            else:
+                self.failures[i] = f"{outcome.failure} ({outcome.detail})"
+        return given
+
+
+def in_time(
+    calls: Sequence[Callable[[], Any]], timeout: float, at_once: int = AT_ONCE
+) -> list[Outcome]:
+    """Make calls in threads, `at_once` at a time, each for `timeout` seconds at most.
+
+    Returns:
+        What became of each, in order. A call that times out is left to itself.
+    """
+    outcomes: list[Outcome] = []
+    for start in range(0, len(calls), at_once):
+        given: dict[int, Outcome] = {}
+        threads = []
+        for place, call in enumerate(calls[start : start + at_once]):
+            thread = threading.Thread(target=_make, args=(call, given, place), daemon=True)
+            thread.start()
+            threads.append(thread)
+        deadline = time.monotonic() + timeout
+        for place, thread in enumerate(threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            late = Outcome(None, "timed out", f"it took longer than {timeout:g} s")
+            outcomes.append(given.get(place, late))
+    return outcomes
+
+
+def _make(call: Callable[[], Any], given: dict[int, Outcome], place: int) -> None:
+    try:
+        given[place] = Outcome(call())
+    except (Exception, SystemExit) as error:
+        given[place] = Outcome(None, "raised", in_one_line(error))
+
+
+def _checked(reply: Any) -> Reply:
+    if not isinstance(reply, Reply) or not isinstance(reply.observation, str):
+        raise TypeError(f"reply must give an entrostat.agents.Reply with a text, not {reply!r:.80}")
+    # half a surrogate pair is no text for a tokenizer
+    return Reply(reply.observation.encode(errors="replace").decode(), bool(reply.done))
+
+
+def _reward(world: Environment, training: bool) -> float:
+    reward = float(world.reward(training))
+    if not abs(reward) <= 1e18:
+        raise ValueError(f"the reward is {reward}; it must be one finite number")
+    return reward
