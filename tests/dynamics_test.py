@@ -5,9 +5,11 @@ a network is needed: `Network`, a causal transformer of plain operations whose h
 (shared weights), and models of transformers built from tiny configs.
 """
 
+import cProfile
 import math
+import pstats
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -44,7 +46,7 @@ from entrostat.dynamics import (
     quadrants,
     terciles,
 )
-from entrostat.dynamics.derivatives import along
+from entrostat.dynamics.derivatives import _load_forward_mode, along
 from examples import examples
 
 NAN, INF = math.nan, math.inf
@@ -972,6 +974,7 @@ class Problem:
     def forward(self, names, targets=None, **settings) -> tuple[dict, dict]:
         """Values and tangents of all statistics, with `names` moving."""
         targets = self.targets if targets is None else targets
+        _load_forward_mode()
         with forward_ad.dual_level():
             x = {
                 k: forward_ad.make_dual(v, self.tangents[k]) if k in names else v
@@ -1000,17 +1003,18 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("logits", [2**22, 3 * 11, 1], ids=["whole", "3 rows", "1 row"])
 @pytest.mark.parametrize(
     "names",
     [("hidden",), ("weight",), ("bias",), ("hidden", "weight", "bias")],
     ids=["hidden", "weight", "bias", "all"],
 )
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_tangents_of_token_stats(monkeypatch, settings, names, logits):
-    monkeypatch.setattr("entrostat.stats.forward_mode.LOGITS", logits)
+def test_tangents_of_token_stats(monkeypatch, settings, names):
     problem = Problem(1, N=7, V=11, D=3)
-    values, tangents = problem.forward(names, **settings)
+    got = []
+    for logits in (2**22, 3 * 11, 1):  # held at once: all of them, of 3 rows, of 1
+        monkeypatch.setattr("entrostat.stats.forward_mode.LOGITS", logits)
+        got.append(problem.forward(names, **settings))
     leaves = leaves_of(problem.values)
     found = es.token_stats(
         leaves["hidden"], leaves["weight"], problem.targets, bias=leaves["bias"], moments=True,
@@ -1025,11 +1029,45 @@ def test_tangents_of_token_stats(monkeypatch, settings, names, logits):
     h = 1e-6
     ahead, behind = (problem.at(names, s, **settings) for s in (h, -h))
     for field in FIELDS:
-        got = tangents[field]
-        assert_close(values[field], defined[field].detach(), **EXACT)
-        assert_close(got, tangents_by_loop(defined[field], leaves, direction), **EXACT)
-        assert_close(got, tangents_by_loop(getattr(found, field), leaves, direction), **EXACT)
-        near(got, (getattr(ahead, field) - getattr(behind, field)) / (2 * h), 1e-6)
+        by_definition = tangents_by_loop(defined[field], leaves, direction)
+        by_gradient = tangents_by_loop(getattr(found, field), leaves, direction)
+        difference = (getattr(ahead, field) - getattr(behind, field)) / (2 * h)
+        for values, tangents in got:
+            assert_close(values[field], defined[field].detach(), **EXACT)
+            assert_close(tangents[field], by_definition, **EXACT)
+            assert_close(tangents[field], by_gradient, **EXACT)
+            near(tangents[field], difference, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, c: (x * c + 0.5) * 3 - c,
+        lambda x, c: torch.mul(c, torch.add(2.0, x)) - x,
+        lambda x, c: (c - x).mul(c[0]) + torch.sub(x, 1),
+        lambda x, c: x * torch.tensor([1, 2, 3]) + c,  # of another type
+    ],
+)
+def test_a_tangent_of_zero_changes_no_bit(fn, monkeypatch):
+    """Beside torch's own forward mode."""
+    theta, d, c = torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(0))
+    found = es.dynamics.first_order(lambda x: fn(x, c), theta, d)
+    monkeypatch.setattr("entrostat.dynamics.derivatives.ZeroTangents", nullcontext)
+    wanted = es.dynamics.first_order(lambda x: fn(x, c), theta, d)
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_no_shape_of_a_placeholder_is_worked_out_in_python(monkeypatch):
+    theta, d, c = torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(0))
+
+    def in_python() -> bool:
+        with cProfile.Profile() as profile:
+            es.dynamics.first_order(lambda x: x * c + 0.5, theta, d)
+        return any("_refs" in file for file, _, _ in pstats.Stats(profile).stats)
+
+    assert not in_python()
+    monkeypatch.setattr("entrostat.dynamics.derivatives.ZeroTangents", nullcontext)
+    assert in_python()
 
 
 @pytest.mark.parametrize("implementation", ["auto", "plain", "tiled"])

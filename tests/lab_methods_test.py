@@ -89,7 +89,7 @@ def test_the_reference_is_the_policy_that_training_began_with(
 def test_a_reference_penalty_keeps_the_policy_near_the_base(tmp_path: Path) -> None:
     def last(coef: float) -> float:
         method = [{"name": "kl_ref", "coef": coef}]
-        run = train(small(tmp_path / f"{coef}", method=method, iterations=8, eval={"prompts": 0}))
+        run = train(small(tmp_path / f"{coef}", method=method, iterations=4, eval={"prompts": 0}))
         return sum(line["kl/ref"] for line in metrics(run)[-3:]) / 3
 
     assert last(1.0) < 0.5 * last(0.0)
@@ -154,8 +154,9 @@ def test_penalties_train_where_no_group_has_a_signal(tmp_path: Path) -> None:
     """As REPO's and COV's entropy bonus, over the batch; the policy term is 0."""
     bonus = {"name": "entropy_bonus", "coef": 2.0}
     config = small(
-        tmp_path / "run", method=[bonus], iterations=2, eval={"prompts": 0}, analyze={"every": 1}
-    )
+        tmp_path / "run", method=[bonus], iterations=2, eval={"prompts": 0}, analyze={"every": 1},
+        optim={"lr": 1e-4},
+    )  # fmt: skip
     run = train(config, task=NothingToLearn())
     first, second = metrics(run)
     assert first["rollout/zero_advantage_groups"] == 6

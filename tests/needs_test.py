@@ -23,7 +23,7 @@ from entrostat.hosts.lab.needs import Needs, _cached, free_memory, needs_of
 from entrostat.hosts.lab.policy import Policy, load_policy
 from entrostat.hosts.lab.pretrain import tokenizer
 from entrostat.hosts.lab.progress import Progress
-from entrostat.hosts.lab.rollout import Sequences, sample
+from entrostat.hosts.lab.rollout import Sequences
 from entrostat.logs.files import in_bytes
 from entrostat.logs.lines import JsonLines
 from entrostat.study.runner import _check_same
@@ -235,9 +235,10 @@ def test_what_a_micro_batch_keeps(
     policy = load_policy(setting)
     policy.packs, policy.rows = packs, rows
     found = needs_of(policy, setting, prompt, new, reference=False).training
-    sequences = sample(
-        policy.model, [[2 + i % 9] * prompt for i in range(micro // K)], rollouts=K,
-        max_new_tokens=new, eos=[], pad=0, generator=torch.Generator().manual_seed(0),
+    tokens = torch.randint(2, V, (micro, prompt + new), generator=torch.Generator().manual_seed(0))
+    sequences = Sequences(
+        tokens, torch.ones_like(tokens), prompt, torch.ones(micro, new, dtype=torch.bool),
+        torch.zeros(micro, new), torch.zeros(micro, dtype=torch.bool), torch.arange(micro) // K,
     )  # fmt: skip
     real = kept_by_autograd(policy, sequences)
     # few logits are kept whole, many in tiles, so what few show is too much for many

@@ -15,7 +15,7 @@ def test_pretraining_is_reproducible_and_learns(tmp_path: Path) -> None:
     losses: list[float] = []
     for name in ("a", "b"):
         losses.clear()
-        config = PretrainConfig(output=str(tmp_path / name), steps=40, batch=64)
+        config = PretrainConfig(output=str(tmp_path / name), steps=30, batch=32)
         pretrain(config, lambda step, loss: losses.append(loss))
     a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
     assert a == b

@@ -75,18 +75,30 @@ def run_code(code: str, folder: Path, timeout: float = 120) -> str:
     return out.read_text()
 
 
-def killed(work: Callable[..., None], *arguments: Any, timeout: float = 120) -> None:
-    """Have another process do work that kills it by SIGKILL.
+def killed(load: Callable[[], Any], *works: Callable[[], None], timeout: float = 240) -> None:
+    """Have other processes do works that kill them by SIGKILL, one after another.
 
-    A fork of this one, with the threads that torch has started, could wait for ever.
+    They are forks of a process that has called `load`, which imports for all of them what takes
+    longer than their work. Forks of this one, with the threads that torch has started, could wait
+    for ever.
     """
-    child = _server().Process(target=work, args=arguments)
+    child = _server().Process(target=_each_killed, args=(load, works))
     child.start()
     child.join(timeout)
     try:
-        assert child.exitcode == -signal.SIGKILL
+        assert child.exitcode == 0
     finally:
         child.kill()
+
+
+def _each_killed(load: Callable[[], Any], works: Sequence[Callable[[], None]]) -> None:
+    load()
+    fork = multiprocessing.get_context("fork")
+    for work in works:
+        process = fork.Process(target=work)
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, process.exitcode
 
 
 def _interpreter(words: list[str], env: dict[str, str], errors: Path) -> subprocess.Popen:

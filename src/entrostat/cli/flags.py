@@ -19,6 +19,8 @@ def asked_for_help(args: list[str], text: str) -> int | None:
 
 def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: str) -> Any:
     """Flags over a default, by tyro; what it does not know is one line with the nearest name."""
+    if not args:  # tyro would read the source of every dataclass, for a help that nobody asked for
+        return default
     import tyro
 
     # booleans as in TOML, which is how the rest of the command line and the files write them

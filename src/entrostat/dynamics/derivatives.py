@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..batch import at_least_float32
+from .zero_tangents import ZeroTangents
 
 Params: TypeAlias = Tensor | Mapping[str, Tensor] | Sequence[Tensor]
 """Parameters: one tensor, tensors by name, or a row of tensors."""
@@ -245,7 +246,9 @@ def directional(
     _load_forward_mode()
     with forward_ad.dual_level():
         dual = _each(lambda x, d: forward_ad.make_dual(x.detach(), d.detach()), params, direction)
-        value, tangent = forward_ad.unpack_dual(fn(dual))
+        with ZeroTangents():
+            value = fn(dual)
+        value, tangent = forward_ad.unpack_dual(value)
     return value, torch.zeros_like(value) if tangent is None else tangent
 
 
