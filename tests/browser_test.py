@@ -550,3 +550,35 @@ def test_every_column_can_be_reached_at_420_pixels(browser, comparison):
         assert box["x"] + box["width"] <= 420
     assert pixels(table)[:, -10:-2].mean() > edge
     page.close()
+
+
+def test_what_an_environment_said_is_greyed(browser, tmp_path):
+    """Of rollout 0, `uno dos tres`, the second token; nothing of rollout 1."""
+    tokens = torch.tensor([1, 2, 3, 1], dtype=torch.int32)
+    own = torch.tensor([True, False, True, True])
+    figure = torch.where(own, 0.5, torch.nan)
+    rollouts = Rollouts(
+        1, ["Say it", "Say it"], ["uno dos tres ", "uno "], torch.tensor([1.0, 0.0]),
+        torch.zeros(2, dtype=torch.int32), torch.tensor([False, True]),
+        torch.ones(2, dtype=torch.bool), torch.tensor([0, 3, 4]), tokens,
+        -figure, -2 * figure, figure, 3 * figure, dict(enumerate(WORDS)), sampled=own,
+    )  # fmt: skip
+    save_rollouts(rollouts, tmp_path / "rollouts")
+    path = write_page(tmp_path)
+    static = path.read_text()
+    assert static.count('class="observed"') == 1
+    assert re.search(r'class="observed"[^>]*title="said by the environment[^>]*>dos <', static)
+    assert static.count(">not over: its turns or its context ran out<") == 1
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    first = page.locator('#tv-list > li[data-number="1"]')
+    assert first.locator(".tok.observed").all_inner_texts() == ["dos "]
+    assert page.locator("#tv-list .tok.observed").count() == 1
+    facts = first.locator(".tv-facts li").all_inner_texts()
+    assert "2 tokens" in facts
+    assert "1 token of its environment" in facts
+    assert "not over: its turns or its context ran out" in facts
+    first.locator(".tok.observed").hover()
+    assert "Said by the environment" in page.inner_text("#tv-tip")
+    assert page.locator("#tv-tip dt").count() == 0
+    page.close()

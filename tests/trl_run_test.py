@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,27 +258,27 @@ def die_while_saving(config: TrainConfig) -> None:
     train(config)
 
 
-@pytest.mark.parametrize("where", ["an iteration", "a checkpoint"])
-def test_kill_and_resume_end_with_the_same_weights(
-    tmp_path: Path, runs: dict[str, Any], where: str
-) -> None:
-    config = recipe(tmp_path / "run", optim={"weight_decay": 0.1}, sampling={"batch": 8})
-    if where == "an iteration":
-        killed(die_after_updates, config)
-    else:
-        killed(die_while_saving, config)
-        assert (tmp_path / "run" / "checkpoints" / "checkpoint-12").is_dir()
-    assert len(rows(tmp_path / "run")) == 3  # the third has no whole checkpoint
-    run = train(config, resume=True)
-    assert timeless(run) == timeless(runs["trl"])
-    assert rows(run, "evaluation.jsonl") == rows(runs["trl"], "evaluation.jsonl")
-    assert same_weights(run, runs["trl"])
+def test_kill_and_resume_end_with_the_same_weights(tmp_path: Path, runs: dict[str, Any]) -> None:
+    kills = {"an iteration": die_after_updates, "a checkpoint": die_while_saving}
+    configs = {
+        where: recipe(tmp_path / where, optim={"weight_decay": 0.1}, sampling={"batch": 8})
+        for where in kills
+    }
+    killed(partial(trains, "trl"), *(partial(kills[where], configs[where]) for where in kills))
+    assert (tmp_path / "a checkpoint" / "checkpoints" / "checkpoint-12").is_dir()
+    for where, config in configs.items():
+        assert len(rows(tmp_path / where)) == 3  # the third has no whole checkpoint
+        run = train(config, resume=True)
+        assert timeless(run) == timeless(runs["trl"])
+        assert rows(run, "evaluation.jsonl") == rows(runs["trl"], "evaluation.jsonl")
+        assert same_weights(run, runs["trl"])
 
 
 def test_a_run_goes_on_for_longer_and_refuses_what_it_must(tmp_path: Path) -> None:
     config = recipe(
-        tmp_path / "run", iterations=2, optim={"schedule": "constant"}, eval={"prompts": 0},
-        analyze={"every": 5},
+        tmp_path / "run", iterations=2, eval={"prompts": 0}, analyze={"every": 5},
+        # an analysis takes fewest passes where the step is small and the micro-batch one
+        optim={"schedule": "constant", "lr": 1e-5, "micro_batch": 16},
     )  # fmt: skip
     run = train(config)
     assert [row["iteration"] for row in rows(run)] == [1, 2]
@@ -578,7 +579,7 @@ def test_the_papers_recipes_mean_what_their_files_for_trl_did(name: str, tmp_pat
 def test_adapters_are_merged_into_the_final_model(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     config = recipe(
-        tmp_path / "run", iterations=2, lora={"rank": 2}, gradient_checkpointing=True,
+        tmp_path / "run", iterations=1, lora={"rank": 2}, gradient_checkpointing=True,
         optim={"lr": 1e-2, "schedule": "constant"}, eval={"prompts": 0},
     )  # fmt: skip
     run = train(config)

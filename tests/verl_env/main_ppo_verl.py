@@ -20,6 +20,7 @@ import torch
 from cluster import cluster
 from cpu_recipe import CPU, TRANSFORMERS, ranks
 from harness import plain_model
+from read_run import correlation, metrics
 from rollout_engine import LAST_UPDATE
 from transformers import AutoModelForCausalLM
 
@@ -66,19 +67,6 @@ def write_recipe(
 
 def train(*arguments: str | Path) -> list[str]:
     return [*ENTROSTAT, "train", *map(str, arguments), "--verl-python", sys.executable]
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    path = run / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def correlation(r: Rollouts) -> float:
-    """Of the probabilities that the rollout engine and the actor gave the same tokens."""
-    assert r.logp.isfinite().all()
-    assert r.sampler_logp.isfinite().all()
-    return float(torch.stack([r.logp, r.sampler_logp]).double().exp().corrcoef()[0, 1])
 
 
 @dataclass

@@ -6,4 +6,4 @@ import os
 
 from cpu_recipe import environment
 
-os.environ |= environment()
+os.environ |= environment() | {"VERL_USE_EXTERNAL_MODULES": "verl_cpu"}

@@ -43,7 +43,7 @@ def main(policy: str, correction: str, out: str) -> None:
 
     trainer = Recorded(
         policy,
-        lambda completions, **_: [float(len(text) % 3) for text in completions],
+        lambda completions, **_: [float(sum(map(ord, text)) % 5) for text in completions],
         GRPOConfig(
             out + ".trl", max_steps=4, num_iterations=2, num_generations=4,
             per_device_train_batch_size=16, max_completion_length=13, learning_rate=1e-3,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from main_ppo_verl import correlation, metrics
+from read_run import correlation, metrics
 from safetensors.torch import load_file
 from torch import Tensor
 from vllm_cpu import environment, small_policy
@@ -80,8 +80,8 @@ def test_losses_are_those_without_vllm(
         with_it = expected(step, True, CLIP_MAX)
         without = expected(step, False, CLIP_MAX)
         mine, other = (with_it, without) if correction == "on" else (without, with_it)
-        assert abs(step["loss"] - mine) < 1e-6
-        assert abs(step["loss"] - other) > 1e-5  # the two can be told apart
+        assert abs(step["loss"] - mine) < 5e-6  # ratios of up to 30, of float32 log-probs
+        assert abs(step["loss"] - other) > 1.5e-5  # the two can be told apart
     (logged,) = {key for row in history for key in row if key.endswith("mismatch/kl")}
     print(correction, [row[logged] for row in history if logged in row])
 

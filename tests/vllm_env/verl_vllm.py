@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from cluster import cluster
 from cpu_recipe import CPU, ROLLOUT, ranks
-from main_ppo_verl import LIMIT, correlation, metrics, train, write_recipe
+from main_ppo_verl import LIMIT, train, write_recipe
+from read_run import correlation, metrics
 from vllm_cpu import environment, small_policy
 
 from entrostat.logs.rollouts import load_rollouts

@@ -10,8 +10,10 @@ from .._names import unknown
 from .._text import open_streams, say
 from .._version import __version__
 from .catalogue import methods_verb
+from .evaluate import eval_verb
 from .models import model_verb
 from .runs import law_verb, report_verb, study_verb, verl_config_verb
+from .subset import subset_verb
 from .tasks import tasks_verb
 from .terminal import show_warning, tell
 from .training import pretrain_verb, train_verb
@@ -21,8 +23,10 @@ entrostat: an entropy thermostat for reinforcement learning with verifiable rewa
 
   entrostat train        train a policy, its entropy watched token by token and held
   entrostat study        run several trainings side by side and compare them
+  entrostat eval         evaluate models and runs on sets of problems, with intervals
   entrostat methods      list the methods; `entrostat methods NAME` explains one
   entrostat tasks        list the tasks and their options; `entrostat tasks NAME` explains one
+  entrostat subset       write a part of a task's prompts as a file: clusters, random, pass rate
   entrostat model        list the models that go by a name, or fetch one into the cache
   entrostat report       the page of a run, or one that compares several: ours, or what TRL, veRL,
                          prime-rl, slime or any CSV left
@@ -47,8 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs: dict[str, Callable[[list[str]], int]] = {
         "train": train_verb,
         "study": study_verb,
+        "eval": eval_verb,
         "methods": methods_verb,
         "tasks": tasks_verb,
+        "subset": subset_verb,
         "model": model_verb,
         "report": report_verb,
         "analyze": report_verb,  # its name of before, still taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import warnings
@@ -22,6 +23,7 @@ Train a policy by reinforcement learning and watch its entropy.
   --task.KEY VALUE              a parameter of the task; of a file --task.grader NAME, --task.test X
                                 (the share held out), --task.fields.answer COLUMN
   --analyze.every N             what updates do to entropy, token by token, every N iterations
+  --save.best SET/FIGURE        keep the policy that evaluates best too: test/avg@k, say
   --config FILE.toml            start from a file; flags override it
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
   --trust-code                  import the code (MODULE:NAME) that the file or the run names
@@ -29,6 +31,8 @@ Train a policy by reinforcement learning and watch its entropy.
                                 what is their own
   --verl-python PATH            with --host verl: the interpreter of veRL's environment
   --ray-address ADDRESS         with --host verl: a running Ray cluster, HOST:PORT or auto
+  --sandbox unsafe              run programs that the policy writes with your own rights, on a
+                                machine where nothing isolates them (docs/sandbox.md)
   --print                       with --host verl: show the command, start nothing
 
 Examples:
@@ -62,6 +66,10 @@ def train_verb(args: list[str]) -> int:
     python, args = take(args, "verl-python")
     address, args = take(args, "ray-address")
     shown, args = take_switch(args, "print")
+    allowed, args = take(args, "sandbox")
+    own_word = {"scoring.sandbox"} if allowed else set()
+    if allowed and run is None:
+        args = [*args, "--scoring.sandbox", allowed]
     args = spread(args, "analyze")  # `--analyze every=10`, its spelling of before, still taken
     if file is not None and run is not None:
         raise ValueError("--config and --resume exclude each other: a run keeps its own config")
@@ -80,7 +88,7 @@ def train_verb(args: list[str]) -> int:
             )
         data = {**load(path), "output": run}
         if not trusted:
-            refuse_code(data, f"--resume {run!r}")
+            refuse_code(data, f"--resume {run!r}", own_word)
             verl.refuse_code(data.get("verl"), f"--resume {run!r}")
     else:
         given = load(file) if file is not None else {}
@@ -89,11 +97,15 @@ def train_verb(args: list[str]) -> int:
                 f"config {file!r} is a study of several runs; use: entrostat study {file}"
             )
         if not trusted:
-            refuse_code(given, f"config {file!r}", typed_keys(flags))
+            refuse_code(given, f"config {file!r}", typed_keys(flags) | own_word)
             verl.refuse_code(given.get("verl"), f"config {file!r}")
         data = apply_open_flags(given, flags)
     config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
     config.validate()
+    if allowed:
+        from ..sandbox import use
+
+        use(allowed)
     options = {} if config.host != "verl" else {"python": python, "ray_address": address}
     if not options and (python or address or shown):
         raise ValueError("--verl-python, --ray-address and --print go with --host verl")
@@ -163,7 +175,7 @@ def train_verb(args: list[str]) -> int:
         )
     except KeyboardInterrupt:
         progress.close()
-        trust = " --trust-code" if code_in({"task": config.task, "method": config.method}) else ""
+        trust = " --trust-code" if code_in(dataclasses.asdict(config)) else ""
         where = {"verl-python": python, "ray-address": address}
         again = "".join(f" --{name} {value}" for name, value in where.items() if value)
         words = f"entrostat train --resume {config.output}{trust}{again}"

@@ -1,7 +1,8 @@
 """The configuration of a training run.
 
-settings.py  the settings as dataclasses, with their defaults and ranges
-reader.py    TOML files and nested tables into them, strictly
+settings.py    the settings as dataclasses, with their defaults and ranges
+evaluation.py  those of evaluation in training
+reader.py      TOML files and nested tables into them, strictly
 """
 
 from ..models import NOWHERE as NOWHERE
@@ -10,6 +11,7 @@ from ..models import check_model as check_model
 from .reader import from_dict, load, merge, toml_value
 from .settings import (
     Analyze,
+    EvalSet,
     Evaluation,
     Lora,
     Numerics,
@@ -22,6 +24,6 @@ from .settings import (
 )
 
 __all__ = [
-    "Analyze", "Evaluation", "Lora", "Numerics", "Optim", "Prompt", "Sampling", "Save", "Scoring",
-    "TrainConfig", "from_dict", "load", "merge", "toml_value",
+    "Analyze", "EvalSet", "Evaluation", "Lora", "Numerics", "Optim", "Prompt", "Sampling", "Save",
+    "Scoring", "TrainConfig", "from_dict", "load", "merge", "toml_value",
 ]  # fmt: skip

@@ -68,11 +68,27 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
         data["method"] = [method]
     if isinstance(data.get("task"), str):
         data["task"] = {"name": data["task"]}
+    if "eval" in data:
+        data["eval"] = _with_sets(data["eval"])
     if not isinstance(data.get("method", []), list):
         raise ValueError(f"method is a name or a list of names, got {method!r}")
     if not isinstance(data.get("task", {}), Mapping):
         raise ValueError(f"task is a name or a table, got {data['task']!r}")
     return _build(TrainConfig, data, "").validate()
+
+
+def _with_sets(given: Any) -> Any:
+    """`[[eval]]`, a list of tables, as the `sets` of the one table; their tasks as tables."""
+    table = {"sets": given} if isinstance(given, list) else given
+    if not isinstance(table, Mapping) or not isinstance(table.get("sets"), list):
+        return table
+    sets = [
+        {**one, "task": {"name": one["task"]}}
+        if isinstance(one, Mapping) and isinstance(one.get("task"), str)
+        else one
+        for one in table["sets"]
+    ]
+    return {**table, "sets": sets}
 
 
 def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
@@ -103,6 +119,10 @@ def _coerce(key: str, value: Any, hint: Any) -> Any:
         if value is None and type(None) in options:
             return None
         return _coerce(key, value, next(o for o in options if o is not type(None)))
+    if origin is list and dataclasses.is_dataclass(options[0]):
+        if not isinstance(value, list) or not all(isinstance(v, Mapping) for v in value):
+            raise ValueError(f"{key} takes a list of tables, got {value!r}")
+        return [_build(options[0], v, f"{key}[{i}].") for i, v in enumerate(value)]
     if origin is tuple and options[-1] is Ellipsis:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{key} takes a list, got {value!r}")
@@ -120,4 +140,6 @@ def _coerce(key: str, value: Any, hint: Any) -> Any:
     return value
 
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_WORDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table",
+}  # fmt: skip

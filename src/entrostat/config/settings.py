@@ -15,6 +15,32 @@ from typing import Any, Literal
 import tyro
 
 from ..models import TINY
+from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
+from .evaluation import EvalSet as EvalSet
+
+
+@dataclass
+class Enough:
+    """When sampling stops waiting for the last rollouts (REPO App. D.2: 4 of 6, and 90% of all).
+
+    Off while neither is set; where one is, the other is REPO's.
+    """
+
+    group: int | None = None
+    """Rollouts of every prompt that must be in; None takes two thirds, rounded up."""
+    share: float | None = None
+    """Share of all rollouts that must be in; None takes .9."""
+
+    @property
+    def on(self) -> bool:
+        """Whether rollouts may be dropped."""
+        return self.group is not None or self.share is not None
+
+    def least(self, rollouts: int) -> int:
+        """Rollouts that every prompt is sure to have, of so many."""
+        if not self.on:
+            return rollouts
+        return math.ceil(2 * rollouts / 3) if self.group is None else self.group
 
 
 @dataclass
@@ -28,7 +54,10 @@ class Sampling:
     rollouts: int = 8
     """Rollouts per prompt (the group, K)."""
     max_new_tokens: int | None = None
-    """Tokens a rollout may take; None asks the task."""
+    """Tokens a rollout may take, or one turn of it; None asks the task."""
+    max_context: int | None = None
+    """Tokens of a prompt and its rollout together, all turns and what the environment says among
+    them; None takes the model's."""
     temperature: float = 1.0
     """Sampling temperature; statistics are of the policy at this temperature."""
     top_p: float = 1.0
@@ -39,6 +68,7 @@ class Sampling:
     """Texts that end a rollout, as eos does; None asks the task, none at all turns its own off."""
     measure: bool = True
     """Measure the old policy in a pass of its own; false takes what the sampler saw (float32)."""
+    enough: Enough = field(default_factory=Enough)
 
 
 @dataclass
@@ -105,18 +135,6 @@ class Lora:
 
 
 @dataclass
-class Evaluation:
-    """Measuring the policy before, during and after training."""
-
-    prompts: int = 64
-    """Prompts per split; 0 turns evaluation off."""
-    samples: int = 16
-    """Samples per prompt, the k of avg@k and pass@k."""
-    every: int = 0
-    """Iterations between evaluations; 0 evaluates before the first and after the last."""
-
-
-@dataclass
 class Analyze:
     """What updates do to entropy, token by token (docs/dynamics.md); weights stay the same."""
 
@@ -136,8 +154,13 @@ class Scoring:
     """Seconds for an answer; one that takes longer scores 0 and is counted (`reward/failed`)."""
     workers: int = 0
     """Processes; 0 takes one per processor, at most 16."""
+    environment_timeout: float = 60.0
+    """Seconds for a reply of an environment; a rollout whose environment takes longer scores 0."""
     memory: int = 2048
     """MiB that such a process may take (Linux); an answer that takes more scores 0."""
+    sandbox: Literal["auto", "unsafe"] = "auto"
+    """Programs that the policy writes: "auto" isolates them, or refuses where that is impossible;
+    "unsafe" runs them with your own rights (docs/sandbox.md). `--sandbox` for short."""
 
 
 @dataclass
@@ -153,6 +176,8 @@ class Save:
     """Checkpoints kept; 0 keeps one until the final model is written."""
     rollouts_every: int = 1
     """Iterations between rollout dumps; 0 for none."""
+    best: str = ""
+    """A figure of the evaluations, "test/avg@k" say: the policy highest in it is kept in best/."""
 
 
 @dataclass
@@ -209,8 +234,9 @@ class TrainConfig:
         for key, low in (
             ("iterations", 1), ("seed", 0), ("threads", 0),
             ("sampling.prompts", 1), ("sampling.rollouts", 1), ("sampling.max_new_tokens", 1),
-            ("sampling.batch", 1), ("optim.epochs", 1), ("optim.minibatches", 1),
-            ("optim.micro_batch", 1), ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
+            ("sampling.max_context", 2), ("sampling.enough.group", 1), ("sampling.batch", 1),
+            ("optim.epochs", 1), ("optim.minibatches", 1), ("optim.micro_batch", 1),
+            ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
             ("analyze.every", 0), ("scoring.workers", 0), ("scoring.memory", 64),
             ("save.checkpoint_every", 0), ("save.checkpoints", 0), ("save.rollouts_every", 0),
@@ -227,7 +253,7 @@ class TrainConfig:
             )
         for key in (
             "sampling.temperature", "optim.lr", "optim.clip", "save.checkpoint_minutes",
-            "scoring.timeout",
+            "scoring.timeout", "scoring.environment_timeout",
         ):  # fmt: skip
             value = self._get(key)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -238,6 +264,14 @@ class TrainConfig:
             raise ValueError(f"optim.lr_min must be in [0, 1], got {self.optim.lr_min}")
         if not 0 < self.sampling.top_p <= 1:
             raise ValueError(f"sampling.top_p must be in (0, 1], got {self.sampling.top_p}")
+        enough = self.sampling.enough
+        if enough.group is not None and enough.group > self.sampling.rollouts:
+            raise ValueError(
+                f"sampling.enough.group must be at most sampling.rollouts "
+                f"({self.sampling.rollouts}), got {enough.group}"
+            )
+        if enough.share is not None and not 0 < enough.share <= 1:
+            raise ValueError(f"sampling.enough.share must be in (0, 1], got {enough.share}")
         if self.sampling.stop is not None and "" in self.sampling.stop:
             raise ValueError("sampling.stop holds an empty text, which would end every rollout")
         if self.host == "lab" and self.sampling.engine != "transformers":
@@ -245,6 +279,10 @@ class TrainConfig:
                 f"sampling.engine {self.sampling.engine!r} is for the hosts trl and verl; give "
                 "--host trl, say"
             )
+        for place, one in enumerate(self.eval.sets, 1):
+            check_set(place, one)
+        if self.host == "verl":
+            self._refuse_for_verl()
         if not self.method:
             raise ValueError("method is empty; name at least one")
         for entry in self.method:
@@ -262,6 +300,18 @@ class TrainConfig:
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
         return self
+
+    def _refuse_for_verl(self) -> None:
+        if self.eval.sets:
+            raise ValueError(
+                "[[eval]]: host 'verl' validates all prompts with one k, temperature and length; "
+                "give one [eval] table, or run `entrostat eval` on its checkpoints"
+            )
+        if self.save.best:
+            raise ValueError(
+                f"save.best is {self.save.best!r}, but host 'verl' keeps its own checkpoints, the "
+                "newest ones; leave it out"
+            )
 
     def _get(self, dotted: str) -> Any:
         value: Any = self
@@ -305,8 +355,8 @@ class TrainConfig:
 # above, a run would hang or crash where it begins: it is a slip
 _MOST = {
     "seed": 2**32 - 1, "iterations": 10**9, "threads": 1024, "lora.rank": 2**16,
-    "sampling.prompts": 10**5, "sampling.rollouts": 10**5, "sampling.max_new_tokens": 10**7,
-    "eval.prompts": 10**5, "eval.samples": 10**5, "scoring.workers": 1024,
+    "sampling.prompts": 10**5, "sampling.rollouts": 10**5, "sampling.max_new_tokens": MOST_TOKENS,
+    "eval.prompts": MOST_PROMPTS, "eval.samples": MOST_PROMPTS, "scoring.workers": 1024,
 }  # fmt: skip
 
 # settings that a run resolves itself, with the value that asks it to

@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._names import unknown
+from .confidence import auroc as auroc
+from .confidence import expected_calibration_error as expected_calibration_error
+from .votes import maj_at_k as maj_at_k
 
 Response = str | Sequence[Hashable]  # a text, or its tokens
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..advantage import advantages
+from ..agents import is_multi_turn
 from ..config import TrainConfig
 from ..objective import Objective, make_objective
 from ..tasks import Task, make_task
@@ -24,12 +25,27 @@ def task_of(config: TrainConfig) -> Task:
     return make_task(**settings)
 
 
-def check_task(task: Task) -> None:
-    """Refuse a task whose splits or sizes are none.
+def check_task(task: Task, host: str = "lab", trained: bool = True) -> None:
+    """Refuse a task whose splits or sizes are none, or which `host` cannot play or train on.
+
+    Args:
+        task: a run's own, or one that it evaluates on.
+        host: "lab", "trl" or "verl".
+        trained: whether its first split is trained on.
 
     Raises:
         ValueError: names the task and the split.
     """
+    if trained and not getattr(task, "trainable", True):
+        raise ValueError(
+            f"task {task.name!r} is a test set: evaluate on it with [[eval]] or `entrostat eval`, "
+            "or train on it knowingly with --task.train_on_test true"
+        )
+    if host != "lab" and is_multi_turn(task):
+        raise ValueError(
+            f"host {host!r}: task {task.name!r} is played in turns with an environment, which this "
+            "host cannot do; use --host lab"
+        )
     if not isinstance(task.splits, tuple | list) or not task.splits:
         raise ValueError(
             f"task {task.name!r}: splits must be names in a tuple, the one to train on first, got "
@@ -68,9 +84,21 @@ def objective_of(
         updates=config.updates,
     )
     objective.check_host(host, fields, config.updates)
-    K = config.sampling.rollouts
+    enough = config.sampling.enough
+    if enough.on and host != "lab":
+        raise ValueError(
+            f"host {host!r}: sampling.enough: its sampler cannot be stopped while rollouts go on; "
+            "leave it out, or use --host lab"
+        )
+    if config.sampling.max_context is not None and host != "lab":
+        raise ValueError(
+            f"host {host!r}: sampling.max_context is for the lab's rollouts of several turns; "
+            "leave it out, and set sampling.max_new_tokens"
+        )
+    K = enough.least(config.sampling.rollouts)
     try:  # a group too small, found by asking the estimator itself
         advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
     except ValueError as error:
-        raise ValueError(f"sampling.rollouts is {K}: {error}") from None
+        key = "sampling.enough.group" if enough.on else "sampling.rollouts"
+        raise ValueError(f"{key} is {K}: {error}") from None
     return objective

@@ -67,8 +67,12 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory beside `path`, which must not be there or be empty; then as `atomic`.
+def atomic_directory(path: Path, aside: Path | None = None) -> Iterator[Path]:
+    """A temporary directory beside `path`, then as `atomic`.
+
+    Args:
+        path: it must not be there or be empty, unless there is a place `aside`.
+        aside: where in the same directory what is at `path` goes, a moment before.
 
     Raises:
         OSError: the disk is full or refuses, or something is in the place by now.
@@ -80,6 +84,8 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         yield part
         for written in (*part.rglob("*"), part):
             sync(written)
+        if aside is not None and path.exists():
+            os.replace(path, aside)
         os.replace(part, path)
         sync(path.parent)
     finally:

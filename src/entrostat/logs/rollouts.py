@@ -41,6 +41,8 @@ class Rollouts:
             before; None unless the iteration was analysed.
         influence: [n] float32, nats: what the token's gradient does to the batch's mean entropy
             (`dynamics.influence`); None unless the iteration was analysed.
+        sampled: [n] bool, False where an environment spoke between turns: such a token has NaN for
+            figures. None where the policy sampled every token.
 
     Rollouts read from another trainer's dump have NaN where that does not say, and no tokens where
     it has texts only.
@@ -62,6 +64,7 @@ class Rollouts:
     pieces: dict[int, str]
     change: Tensor | None = None
     influence: Tensor | None = None
+    sampled: Tensor | None = None
 
     def __repr__(self) -> str:
         size = f"rollouts={len(self)}, tokens={len(self.tokens)}"
@@ -81,6 +84,7 @@ _TENSORS = (
     "entropy", "advantage",
 )  # fmt: skip
 _ANALYSED = ("change", "influence")
+_OPTIONAL = (*_ANALYSED, "sampled")
 _FLOATS, _INTEGERS = (torch.float32, torch.float64), (torch.int32, torch.int64)
 
 
@@ -94,7 +98,7 @@ def save_rollouts(rollouts: Rollouts, directory: Path) -> None:
         "pieces": rollouts.pieces,
     }
     tensors = {name: getattr(rollouts, name).contiguous() for name in _TENSORS}
-    for name in _ANALYSED:
+    for name in _OPTIONAL:
         if (values := getattr(rollouts, name)) is not None:
             tensors[name] = values.contiguous()
     # texts are a tensor of bytes: a safetensors header may not exceed 100 MB
@@ -129,7 +133,7 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
         path = files[chosen]
     try:
         with safe_open(path, framework="pt") as file:
-            there = [name for name in _ANALYSED if name in file.keys()]  # noqa: SIM118
+            there = [name for name in _OPTIONAL if name in file.keys()]  # noqa: SIM118
             tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *there)}
             data = file.get_tensor("texts").numpy().tobytes()
         texts = json.loads(data.decode("utf-8", "surrogatepass"))
@@ -163,10 +167,11 @@ def check(r: Rollouts) -> None:
         (("rewards",), B, _FLOATS), (("group",), B, _INTEGERS), (("start",), B + 1, _INTEGERS),
         (("finished", "trained"), B, (torch.bool,)), (("tokens",), n, _INTEGERS),
         (("logp", "sampler_logp", "entropy", "advantage", *_ANALYSED), n, _FLOATS),
+        (("sampled",), n, (torch.bool,)),
     ):  # fmt: skip
         for name in names:
             values = getattr(r, name)
-            if values is None and name in _ANALYSED:
+            if values is None and name in _OPTIONAL:
                 continue
             if values.shape != (size,) or values.dtype not in types:
                 raise ValueError(f"its parts do not fit together: {name}")

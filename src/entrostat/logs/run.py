@@ -49,7 +49,7 @@ class Run:
         config_text: config.toml as written.
         environment_text: environment.json as written.
         metrics: one object per iteration, at least one.
-        evaluation: one object per evaluation and split.
+        evaluation: one object per evaluation and set, whose name is its `split`.
         notes: sentences on what is missing or cut short, and on controllers at their limit.
         analysis: one object an analysed iteration (`train --analyze`).
         dumps: iteration -> a function that reads its rollouts, and raises ValueError where they
@@ -58,6 +58,7 @@ class Run:
         entropy_is: a sentence that says which entropy was logged, or that it cannot be known.
         problems: what could not be read.
         answers: one object per evaluation, split and prompt: the right answers, with their counts.
+        best: of the policy in `best/` (`best_of`); None where the run keeps none.
     """
 
     path: Path
@@ -73,6 +74,7 @@ class Run:
     entropy_is: str = "exact: the mean over tokens of the full next-token entropy"
     problems: tuple[Problem, ...] = ()
     answers: Lines = field(default_factory=list)
+    best: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -155,7 +157,7 @@ def read_run(path: Path) -> Run:
             f"metrics.jsonl in {str(path)!r} holds no whole line; "
             "train at least one iteration first"
         )
-    evaluation = _lines(path / "evaluation.jsonl", notes)
+    evaluation = _by_set(_lines(path / "evaluation.jsonl", notes))
     config_text = _text(path / "config.toml", notes)
     config: dict[str, Any] = {}
     try:
@@ -166,7 +168,7 @@ def read_run(path: Path) -> Run:
     run = Run(
         path, config, config_text, environment, metrics, evaluation, (),
         analysis=_lines(path / "analysis.jsonl", notes), dumps=_dumps(path),
-        answers=_lines(path / "answers.jsonl", notes),
+        answers=_by_set(_lines(path / "answers.jsonl", notes)), best=best_of(path / "best"),
     )  # fmt: skip
     return replace(run, notes=(*_progress_notes(run), *saturated(path, metrics), *notes))
 
@@ -215,6 +217,28 @@ def _text(path: Path, notes: list[str]) -> str:
         notes.append(f"There is no {path.name}.")
         return ""
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+def best_of(directory: Path) -> dict[str, Any] | None:
+    """What `best/entrostat.json` says: `iteration`, `figure` (SET/FIGURE), `value`, and the `row`.
+
+    None where there is none that can be read.
+    """
+    try:
+        seal = json.loads((directory / "entrostat.json").read_text(encoding="utf-8"))
+        kinds = (("iteration", int), ("figure", str), ("value", float))
+        known = all(type(seal[key]) is kind for key, kind in kinds)
+        return seal if known and 0 <= seal["iteration"] < MOST else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _by_set(lines: Lines) -> Lines:
+    """Lines of evaluations with the set's name as `split`, by which they are told apart.
+
+    Two sets may be of one split, and a run without `[[eval]]` calls its sets by their splits.
+    """
+    return [line | {"split": line["set"]} if "set" in line else line for line in lines]
 
 
 def _lines(path: Path, notes: list[str]) -> Lines:

@@ -78,7 +78,7 @@ def write_report(run: Run, output: Path) -> Path:
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         images=[draw(panel) for panel in run_panels(run)],
-        evaluation=[_evaluation(line) for line in run.evaluation],
+        evaluation=[_evaluation(line, run.best) for line in run.evaluation],
         tokens=tokens,
         environment=pretty_environment(run.environment_text),
         dynamics=dynamics,
@@ -160,13 +160,19 @@ def _comparison_contents(bands: bool, answers: bool) -> list[tuple[str, str]]:
     return [*found, ("curves", "Curves"), ("runs", "Runs"), ("settings", "Settings")]
 
 
-def _evaluation(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of evaluation.jsonl with nothing but numbers where numbers belong."""
+def _evaluation(line: dict[str, Any], best: dict[str, Any] | None) -> dict[str, Any]:
+    """A line of evaluation.jsonl with nothing but numbers where numbers belong.
+
+    `best` is the figure by which the policy of this line is the one in `best/`; None for others.
+    """
     names = {"prompts": "prompts", "k": "k", "avg": "avg@k", "pass_": "pass@k",
              "distinct": "distinct", "entropy": "entropy",
              "prompt_entropy": "prompt_entropy"}  # fmt: skip
-    figures = {name: number(line.get(key)) for name, key in names.items()}
-    return {"iteration": line["iteration"], "split": str(line.get("split", _MISSING)), **figures}
+    figures: dict[str, Any] = {name: number(line.get(key)) for name, key in names.items()}
+    split, figure = str(line.get("split", _MISSING)), "" if best is None else best["figure"]
+    kept = best is not None and best["iteration"] == line["iteration"]
+    figures["best"] = figure if kept and figure.rpartition("/")[0] == split else None
+    return {"iteration": line["iteration"], "split": split, **figures}
 
 
 def _heading(run: Run) -> str:
@@ -186,7 +192,11 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     facts += [("task", run.task)] if _says_task(run) else []
     facts += [(key, str(run.config[key])) for key in ("model", "seed") if key in run.config]
     facts += [("weights", f"quantised to {bits}")] if (bits := _quantised(run)) else []
-    return [*facts, ("iterations", f"{run.done}{of}"), ("directory", run.name)]
+    facts.append(("iterations", f"{run.done}{of}"))
+    if run.best is not None:
+        figure, value = run.best["figure"][:60], run.best["value"]
+        facts.append(("best", f"iteration {run.best['iteration']}, {figure} {value:.4g}"))
+    return [*facts, ("directory", run.name)]
 
 
 def _quantised(run: Run) -> str | None:

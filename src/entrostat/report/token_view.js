@@ -13,6 +13,7 @@
     influence: "What the token’s gradient does to the mean entropy of the batch, to first order.",
     advantage: "The advantage that the token was trained with, after the methods’ edits.",
   };
+  const OBSERVED = "Said by the environment: read by the policy, not trained on.";
   const SIGNED = new Set(["change", "influence", "advantage"]);
   const FIGURES = [
     ["probability", (t) => plain(Math.exp(t.logp))],
@@ -65,6 +66,7 @@
     const tokens = unpack(source.tokens);
     const values = {};
     for (const [name, text] of Object.entries(source.values)) values[name] = unpackFloats(text);
+    const sampled = source.sampled ? unpack(source.sampled) : null;
     let start = 0;
     const rollouts = source.length.map((length, k) => {
       const shown = Math.min(length, data.longest);
@@ -77,6 +79,7 @@
         trained: Boolean(source.trained[k]),
         meanEntropy: source.entropy[k] ?? NaN,
         influence: source.influence[k] ?? NaN,
+        observed: source.observed[k],
         length, start, shown,
       };
       start += shown;
@@ -88,7 +91,7 @@
       rollout.key = (rollout.prompt + "\n" + rollout.text).toLowerCase();
       return rollout;
     });
-    const result = { ...source, ids: unpack(source.ids), tokens, values, rollouts };
+    const result = { ...source, ids: unpack(source.ids), tokens, sampled, values, rollouts };
     decoded.set(index, result);
     return result;
   }
@@ -209,6 +212,11 @@
     });
   }
 
+  // Whether an environment said the token.
+  function seen(at) {
+    return iteration.sampled !== null && iteration.sampled[at] === 0;
+  }
+
   function completion(rollout) {
     const box = element("div", "text tokens");
     box.setAttribute("role", "listbox");
@@ -221,6 +229,7 @@
       const text = visible(iteration.pieces[token]).replaceAll("\n", "↵\n");
       const span = element("span", "tok", text || "[" + iteration.ids[token] + "]");
       if (rollout.finished && i === rollout.length - 1) span.classList.add("end");
+      if (seen(at)) span.classList.add("observed");
       span.dataset.at = at;
       span.dataset.i = i;
       span.tabIndex = i === 0 ? 0 : -1;
@@ -264,10 +273,13 @@
       const kind = rollout.reward >= 1 ? "right" : "wrong";
       fact("verdict " + kind, "reward " + round(rollout.reward) + " (" + kind + ")");
     }
-    if (rollout.length > 0) fact("", count(rollout.length, "token"));
+    if (rollout.length > 0) fact("", count(rollout.length - rollout.observed, "token"));
+    if (rollout.observed > 0) fact("", count(rollout.observed, "token") + " of its environment");
     if ("entropy" in iteration.values) fact("", "mean entropy " + plain(rollout.meanEntropy));
     if ("influence" in iteration.values) fact("", "sum of |influence| " + plain(rollout.influence));
-    if (rollout.shown > 0 && !rollout.finished) fact("", "cut off at the length limit");
+    if (rollout.shown > 0 && !rollout.finished) {
+      fact("", iteration.sampled ? "not over: its turns or its context ran out" : "cut off at the length limit");
+    }
     if (!rollout.trained) fact("", "not trained on: its group has no signal");
 
     item.append(facts, prompt, answer);
@@ -340,12 +352,12 @@
     const place = element("p", "soft", "token " + (Number(span.dataset.i) + 1) + " of "
       + rolloutOf(span).length + ", id " + iteration.ids[token]);
     const table = element("dl");
-    for (const [name, format] of FIGURES) {
+    for (const [name, format] of seen(at) ? [] : FIGURES) {
       const pair = element("div");
       pair.append(element("dt", "", name), element("dd", "", format(figures)));
       table.append(pair);
     }
-    tip.replaceChildren(heading, place, table);
+    tip.replaceChildren(heading, place, seen(at) ? element("p", "soft", OBSERVED) : table);
     put(span);
   }
 

@@ -186,6 +186,18 @@ def newest(directory: Path, check: Callable[[Checkpoint], str | None] | None = N
     return None
 
 
+def read(manifest: Path) -> Checkpoint:
+    """The checkpoint of a manifest.
+
+    Raises:
+        RunStopped: it is not what was written; says what is damaged.
+    """
+    try:
+        return _read(manifest)
+    except _DamagedError as error:
+        raise RunStopped(f"checkpoint {manifest}: {error}") from None
+
+
 class _DamagedError(Exception):
     """Something of a checkpoint is not what was written."""
 
@@ -232,13 +244,10 @@ def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def restore(
-    checkpoint: Checkpoint,
-    trained: dict[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    prefix: str = "",
+def restore_weights(
+    checkpoint: Checkpoint, trained: dict[str, torch.nn.Parameter], prefix: str = ""
 ) -> None:
-    """Put weights and moments back, exactly: those that `tensors_of` named with `prefix`.
+    """Put weights back, exactly: those that `tensors_of` named with `prefix`.
 
     Raises:
         RunStopped: the checkpoint is of a model with other parameters.
@@ -250,9 +259,24 @@ def restore(
         raise RunStopped(
             f"the checkpoint belongs to another model: its parameters differ in {differing}"
         )
-    for name, parameter in trained.items():
-        with torch.no_grad():
+    with torch.no_grad():
+        for name, parameter in trained.items():
             parameter.copy_(checkpoint.tensors[own + name])
+
+
+def restore(
+    checkpoint: Checkpoint,
+    trained: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    prefix: str = "",
+) -> None:
+    """Put weights and moments back, exactly: those that `tensors_of` named with `prefix`.
+
+    Raises:
+        RunStopped: the checkpoint is of a model with other parameters.
+    """
+    restore_weights(checkpoint, trained, prefix)
+    for name, parameter in trained.items():
         moments = {}
         for moment in _MOMENTS:
             value = checkpoint.tensors.get(f"{prefix}{moment}/{name}")

@@ -3,7 +3,8 @@
 `torch.multinomial` draws a random number for every entry of the vocabulary: 256 rows of 49,152 take
 it .4 s on two cores, ten times the model's own time for them. For large vocabularies one uniform
 number per row is looked up in the cumulative distribution instead, first by blocks, then inside
-one.
+one. Such numbers may also be given: an evaluation brings its own, which do not depend on what else
+is in the batch.
 
 Shapes: b sequences, V vocabulary, C entries of a block.
 """
@@ -17,24 +18,41 @@ from torch import Tensor
 LARGE = 4096
 _BLOCK = 256
 
+Source = torch.Generator | Tensor | None
+
 
 def choose(
-    logits: Tensor, temperature: float, top_p: float, generator: torch.Generator
+    logits: Tensor, temperature: float, top_p: float, source: Source
 ) -> tuple[Tensor, Tensor]:
-    """Sampled tokens [b] int64 and their log-probs [b] float32; NaN where the logits are none.
+    """Tokens [b] int64 and their log-probs [b] float32; NaN where the logits are none.
 
-    The log-prob is that of the whole distribution also where `top_p` cuts it.
+    The log-prob is that of the whole distribution also where `top_p` cuts it, or `source` is None.
+
+    Args:
+        logits: [b, V].
+        temperature: above 0.
+        top_p: nucleus.
+        source: a generator; or a uniform number per sequence, [b] float64 in [0, 1), whose token
+            then depends on its own row alone; or None for the most likely token.
     """
-    if logits.shape[-1] < LARGE or top_p < 1:
+    if source is None or logits.shape[-1] < LARGE or top_p < 1:
         logp = torch.log_softmax(logits.float() / temperature, -1)  # [b, V]
         if not torch.isfinite(logp.amax()):
             return logp.new_zeros(len(logp), dtype=torch.int64), logp[:, 0] * torch.nan
-        token = torch.multinomial(_nucleus(logp.exp(), top_p), 1, generator=generator)
-        return token[:, 0], logp.gather(1, token)[:, 0]
+        if source is None:
+            token = logp.argmax(-1)
+        elif isinstance(source, Tensor):
+            token, _ = _look_up(_nucleus(logp.exp(), top_p), source)
+        else:
+            token = torch.multinomial(_nucleus(logp.exp(), top_p), 1, generator=source)[:, 0]
+        return token, logp.gather(1, token[:, None])[:, 0]
     z = logits.float() if temperature == 1 else logits.float() / temperature
     largest = z.amax(-1, keepdim=True)
     e = (z - largest).exp_()  # not normalised: the largest is 1
-    u = torch.rand(len(e), generator=generator, device=e.device, dtype=torch.float64)
+    if isinstance(source, Tensor):
+        u = source
+    else:
+        u = torch.rand(len(e), generator=source, device=e.device, dtype=torch.float64)
     token, total = _look_up(e, u)
     at = z.gather(1, token[:, None])[:, 0]
     return token, at - largest[:, 0] - total.log().float()

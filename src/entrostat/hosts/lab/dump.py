@@ -36,25 +36,32 @@ def rollouts_of(
         advantage[kept] = selection.batch.advantages.to(advantage.dtype)
     assert selection.graded.idle is not None
     trained = ~selection.graded.idle
-    start = torch.cat([batch.lengths.new_zeros(1), batch.lengths.cumsum(0)])
-    tokens = flatten(sequences.completions, batch.mask)
+    own = batch.mask[there := sequences.completed].cpu()  # [n]
+    start = torch.cat([batch.lengths.new_zeros(1), there.sum(-1).cumsum(0)])
+    tokens = flatten(sequences.completions, there)
+
+    def of_tokens(values: Tensor) -> Tensor:
+        """[B, T] -> [n]; NaN where an environment spoke."""
+        return flatten(values, there).masked_fill(~own, torch.nan)
+
     return Rollouts(
         iteration=sampled.iteration,
         prompts=[sampled.examples[g].prompt for g in batch.group.tolist()],
-        completions=sampled.texts,
+        completions=sampled.answers.texts,
         rewards=batch.rewards.cpu(),
         group=batch.group.int().cpu(),
         finished=sequences.finished.cpu(),
         trained=trained.cpu(),
         start=start.cpu(),
         tokens=tokens.int(),
-        logp=flatten(batch.old_logp, batch.mask),
-        sampler_logp=flatten(sequences.sampler_logp, batch.mask),
-        entropy=flatten(batch.old_entropy, batch.mask),
-        advantage=flatten(advantage, batch.mask),
+        logp=of_tokens(batch.old_logp),
+        sampler_logp=of_tokens(sequences.sampler_logp),
+        entropy=of_tokens(batch.old_entropy),
+        advantage=of_tokens(advantage),
         pieces=token_pieces(tokenizer, tokens),
-        change=None if change is None else flatten(change, batch.mask),
-        influence=None if influence is None else flatten(influence, batch.mask),
+        change=None if change is None else of_tokens(change),
+        influence=None if influence is None else of_tokens(influence),
+        sampled=None if bool(own.all()) else own,
     )
 
 

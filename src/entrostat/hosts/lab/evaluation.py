@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,11 +16,12 @@ from ...errors import RunStopped, in_one_line
 from ...evaluate.metrics import avg_at_k, pass_at_k
 from ...logs.lines import JsonLines
 from ...tasks import Example, Task
+from .answers import answer
+from .held_out import HeldOut
 from .policy import Policy
 from .progress import Progress, figures
-from .prompts import encode, example, new_tokens, sampler_settings, stop_strings
-from .rollout import Sequences, sample
-from .scoring import Scorer
+from .prompts import encode, example, new_tokens
+from .rollout import Sequences
 from .seeds import generator
 
 MOST = 32  # different right answers of a prompt that are kept
@@ -28,10 +29,10 @@ _LABEL, _QUESTION, _ANSWER = 24, 80, 80  # characters kept of each
 
 
 def evaluate(
-    policy: Policy, task: Task, score: Scorer, config: TrainConfig, iteration: int,
-    progress: Progress, answers: JsonLines | None = None,
+    policy: Policy, sets: Iterable[HeldOut], iteration: int, progress: Progress,
+    answers: JsonLines | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Sample the evaluation prompts of every split but the first; one row of figures per split.
+    """Sample the prompts of some sets; one row of figures per set.
 
     avg@k and pass@k with k = `eval.samples`, distinct right answers per prompt, `entropy` of the
     responses (exact, the mean over their tokens, nats) and `prompt_entropy`, that of the prompts
@@ -39,26 +40,23 @@ def evaluate(
     every iteration. `answers` takes what the policy said: a line per prompt (`line_of`).
     """
     rows = []
-    stop = stop_strings(task, config)
-    for split in task.splits[1:] if config.eval.prompts else ():
-        size = task.size(split)
-        count = min(config.eval.prompts, size) if size is not None else config.eval.prompts
-        progress.note(f"evaluating {split}: {count} prompts x {config.eval.samples}")
+    for one in sets:
+        task, split, config, score = one.task, one.split, one.config, one.score
+        count = one.count
+        progress.note(f"evaluating {one.name}: {count} prompts x {config.eval.samples}")
         examples = [example(task, i, split) for i in range(count)]
         k = config.eval.samples
-        new = new_tokens(task, config, split)
-        prompts = encode(policy, config, examples, new)
-        sequences = sample(
-            policy.model, prompts, rollouts=k,
+        prompts = encode(policy, config, examples, new_tokens(task, config, split))
+        said = answer(
+            policy, config, task, split, examples, prompts, rollouts=k, training=False,
             generator=generator(config.seed, 0, "evaluate", policy.device),
-            **sampler_settings(policy, config, new, stop),
         )  # fmt: skip
-        texts = policy.decode(sequences, stop)
-        scores = score(texts, [e for e in examples for _ in range(k)], iteration)
+        sequences, texts = said.sequences, said.texts
+        scores = said.scored(score, examples, iteration)
         entropy = policy.measure(
-            sequences, config.sampling.temperature, config.optim.micro_batch
+            sequences, one.run.sampling.temperature, config.optim.micro_batch
         ).entropy
-        of_prompts = prompt_entropies(policy, prompts, config).tolist()
+        of_prompts = prompt_entropies(policy, prompts, one.run).tolist()
         known = [h for h in of_prompts if not math.isnan(h)]
         right = [[float(s) for s in row] for row in scores.view(count, k)]
         counts = [
@@ -69,6 +67,7 @@ def evaluate(
         rows.append(
             {
                 "iteration": iteration,
+                "set": one.name,
                 "split": split,
                 "prompts": count,
                 "k": k,
@@ -81,7 +80,7 @@ def evaluate(
             | ({"failed": score.failed} if score.failed else {})
         )
         if answers is not None:
-            head = {"iteration": iteration, "split": split}
+            head = {"iteration": iteration, "set": one.name, "split": split}
             answers.append(
                 [
                     head
@@ -94,7 +93,7 @@ def evaluate(
                 ]
             )
         if iteration < config.iterations:  # the last is shown against the first, when all is over
-            progress.note(f"{split}: {figures(rows[-1])}")
+            progress.note(f"{one.name}: {figures(rows[-1])}")
     return rows
 
 
@@ -176,8 +175,8 @@ def line_of(example: Example, counts: Counter[str], k: int) -> dict[str, Any]:
     question = lines[-1] if lines else ""
     label = (example.data or {}).get("label")
     right: dict[str, int] = {}
-    for answer, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST]:
-        right.setdefault(_cut(answer, _ANSWER), count)
+    for text, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST]:
+        right.setdefault(_cut(text, _ANSWER), count)
     return {
         "label": _cut(label if isinstance(label, str) else question, _LABEL),
         "question": _cut(question, _QUESTION),

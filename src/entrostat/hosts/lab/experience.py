@@ -17,9 +17,12 @@ from ...stats import TokenStats
 from ...tasks import Example
 from ..mismatch import mismatch
 from ..rollouts import describe, graded, idle_groups, trainable
+from .answers import Answers, answer
+from .economy import enough_of
 from .policy import Policy
-from .prompts import draw, encode, sampler_settings
-from .rollout import Sequences, sample
+from .prompts import draw, encode
+from .rollout import Sequences
+from .scoring import Scorer
 from .seeds import generator, stream_seed
 from .state import State
 
@@ -31,19 +34,21 @@ class Sampled:
     Attributes:
         iteration: which one.
         examples: the prompts.
-        sequences: B rollouts, those of a prompt side by side.
-        texts: B completions.
+        answers: B rollouts, those of a prompt side by side.
     """
 
     iteration: int
     examples: list[Example]
-    sequences: Sequences
-    texts: list[str]
+    answers: Answers
 
-    def of_rollouts(self) -> list[Example]:
-        """B: the prompt of each rollout."""
-        each = len(self.texts) // len(self.examples)
-        return [example for example in self.examples for _ in range(each)]
+    @property
+    def sequences(self) -> Sequences:
+        """B rollouts as token ids."""
+        return self.answers.sequences
+
+    def scored(self, score: Scorer) -> Tensor:
+        """Rewards [B] float32."""
+        return self.answers.scored(score, self.examples, self.iteration)
 
 
 @dataclass(frozen=True)
@@ -74,17 +79,17 @@ def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], N
     config, policy = state.config, state.policy
     torch.manual_seed(stream_seed(config.seed, iteration, "sample"))
     examples = draw(state.task, config, iteration)
-    sequences = sample(
-        policy.model,
-        encode(policy, config, examples, state.new),
+    answers = answer(
+        policy, config, state.task, state.task.splits[0], examples,
+        encode(policy, config, examples, state.new), training=True,
         rollouts=config.sampling.rollouts,
         generator=generator(config.seed, iteration, "sample", policy.device),
         on_progress=on_progress,
         where=f"iteration {iteration}",
         exact=not config.sampling.measure,
-        **sampler_settings(policy, config, state.new, state.stop),
-    )
-    return Sampled(iteration, examples, sequences, policy.decode(sequences, state.stop))
+        enough=enough_of(config.sampling),
+    )  # fmt: skip
+    return Sampled(iteration, examples, answers)
 
 
 def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
@@ -98,19 +103,18 @@ def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
         old = _statistics(state, state.policy, sequences)
     else:
         old = TokenStats(sequences.sampler_logp, sequences.sampler_entropy)
-    prompts = torch.arange(len(sampled.examples), device=device)
     return TokenBatch(
-        old.logp, old.logp, sequences.mask, rewards=rewards.to(device),
-        group=prompts.repeat_interleave(state.config.sampling.rollouts),
+        old.logp, old.logp, sequences.mask, rewards=rewards.to(device), group=sequences.prompt,
         entropy=old.entropy, old_entropy=old.entropy,
         rollout=torch.arange(len(sequences.mask), device=device),
     )  # fmt: skip
 
 
-def rollout_figures(batch: TokenBatch, sequences: Sequences) -> dict[str, float]:
+def rollout_figures(batch: TokenBatch, answers: Answers) -> dict[str, float]:
     """How a rollout batch looks, before any update."""
+    sequences = answers.sequences
     truncated = 1 - float(sequences.finished.float().mean())
-    figures = describe(batch) | {"rollout/truncated": truncated}
+    figures = describe(batch) | {"rollout/truncated": truncated} | answers.figures
     if sequences.sampler_entropy is not None:  # the old policy's figures are the sampler's
         return figures
     return figures | mismatch(batch.old_logp, sequences.sampler_logp, batch.mask)

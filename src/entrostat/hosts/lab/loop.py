@@ -64,7 +64,7 @@ def train(
     if resume:
         keep_settings(config, say)
     state = build(config, task, say)
-    with RunDirectory.open(config, resume) as run, state.scorer as score:
+    with RunDirectory.open(config, resume) as run, state.scorer as score, state.held_out:
         if run.complete(config.iterations):
             progress.end(run.path)
             return run.path
@@ -81,12 +81,12 @@ def train(
             clock = Clock()
             sampled = sample_rollouts(state, iteration, progress.tokens)
             clock.lap("sample")
-            rewards = score(sampled.texts, sampled.of_rollouts(), iteration)
+            rewards = sampled.scored(score)
             clock.lap("score")
 
             # the old policy, exactly: what controllers see and the ratio's denominator
             batch = measure(state, sampled, rewards)
-            metrics = rollout_figures(batch, sampled.sequences)
+            metrics = rollout_figures(batch, sampled.answers)
             metrics |= score.figures() | observe(state, metrics, iteration)
             # groups whose advantages are all 0 teach nothing; penalties act on them nonetheless
             selection = select(state, sampled, batch)
@@ -104,7 +104,7 @@ def train(
             metrics |= clock.figures(metrics["rollout/tokens"])
 
             metrics = record.iteration(sampled, batch, selection, metrics, analysis)
-            record.evaluate_if_due(iteration)
+            record.evaluate(iteration)
             record.checkpoint_if_due(iteration)
             progress.iteration(iteration, metrics)
         run.finish(state.policy.save, config.iterations)

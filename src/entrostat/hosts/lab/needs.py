@@ -129,7 +129,7 @@ def needs_of(
     head = policy.model.get_output_embeddings().weight
     fixed += 2 * head.numel() * head.element_size()
     # training samples, and evaluation
-    kinds = [(B, K), (config.eval.prompts * config.eval.samples, config.eval.samples)]
+    kinds = [(B, K), *((one.prompts * one.samples, one.samples) for one in config.eval.resolved)]
     at_once = max(min(n, max(1, config.sampling.batch // k) * k) for n, k in kinds)
     V = policy.model.config.get_text_config().vocab_size
     checkpoint = 3 * trained * models
@@ -142,7 +142,9 @@ def needs_of(
         sampling=half + laid_out + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
         analysis=3 * trained if config.analyze.every else 0,
         checkpoint=checkpoint,
-        disk=(max(1, config.save.checkpoints) + 1) * checkpoint + every + dumps * B * new * _DUMPED,
+        disk=(max(1, config.save.checkpoints) + 1) * checkpoint
+        + dumps * B * new * _DUMPED
+        + every * (3 if config.save.best else 1),  # the final model; the best, and one before it
         device=policy.device,
     )
 

@@ -72,7 +72,9 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
     P = sequences.prompt_width
     prompt_of = sequences.prompt.tolist()
     prompt_length = sequences.attention[:, :P].sum(-1).tolist()
-    length = sequences.mask.sum(-1).tolist()
+    sampled = sequences.mask.cpu().numpy()
+    # what follows the last token sampled predicts nothing
+    length = [int(row.nonzero()[0][-1]) + 1 if row.any() else 0 for row in sampled]
     longest = max(
         (p + max(n - 1, 0) for p, n in zip(prompt_length, length, strict=True)), default=1
     )
@@ -114,8 +116,8 @@ def pack(sequences: Sequences, wide: bool = False) -> Packed:
         owner[here] = piece.owner
         group[here] = piece.copy
     source = [
-        np.concatenate([[last], np.arange(begin, begin + n - 1)])
-        for last, begin, n in zip(last_prompt, start_of, length, strict=True)
+        np.concatenate([[last], np.arange(begin, begin + n - 1)])[row[:n]]
+        for last, begin, n, row in zip(last_prompt, start_of, length, sampled, strict=True)
         if n
     ]
 

@@ -84,18 +84,7 @@ class Policy:
         if system and not chat:
             raise ValueError("prompt.system needs a chat template; this run uses none")
         if chat:
-            turns = [{"role": "system", "content": system}] if system else []
-            turns.append({"role": "user", "content": prompt})
-            try:
-                text = self.tokenizer.apply_chat_template(
-                    turns, tokenize=False, add_generation_prompt=True
-                )
-            except Exception as error:  # a template is a program, and not ours
-                known = isinstance(error, ValueError | TemplateError) and str(error).strip()
-                reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
-                raise ValueError(
-                    f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
-                ) from None
+            text = self.rendered([{"role": "user", "content": prompt}], system)
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         else:
             ids = self.tokenizer(prompt)["input_ids"]
@@ -104,6 +93,24 @@ class Policy:
         if not ids:
             raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
         return ids
+
+    def rendered(self, turns: list[dict[str, str]], system: str) -> str:
+        """Turns of a conversation as the chat template has them, ready for the policy's next.
+
+        Raises:
+            ValueError: the template refuses them.
+        """
+        first = [{"role": "system", "content": system}] if system else []
+        try:
+            return self.tokenizer.apply_chat_template(
+                first + turns, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is a program, and not ours
+            known = isinstance(error, ValueError | TemplateError) and str(error).strip()
+            reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
+            raise ValueError(
+                f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
+            ) from None
 
     def decode(self, sequences: Sequences, stop: Sequence[str] = ()) -> list[str]:
         """The completions as text, without eos and padding, cut before the first of `stop`."""

@@ -84,16 +84,17 @@ def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
 
 
 def outcome(evaluations: list[dict[str, Any]]) -> list[str]:
-    """A line per split: the first evaluation that is logged against the last."""
-    lines = []
-    for split in dict.fromkeys(row["split"] for row in evaluations):
-        rows = [row for row in evaluations if row["split"] == split]
+    """A line per set: the first evaluation that is logged against the last."""
+    lines, of_set = [], {}
+    for row in evaluations:
+        of_set.setdefault(row.get("set", row["split"]), []).append(row)
+    for name, rows in of_set.items():
         first, last = rows[0], rows[-1]
         if len(rows) == 1:
-            lines.append(f"{split}, iteration {last['iteration']}: {figures(last)}")
+            lines.append(f"{name}, iteration {last['iteration']}: {figures(last)}")
         else:
             span = f"iteration {first['iteration']} → {last['iteration']}"
-            lines.append(f"{split}, {span}: {figures(last, first)}")
+            lines.append(f"{name}, {span}: {figures(last, first)}")
     return lines
 
 

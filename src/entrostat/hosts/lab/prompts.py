@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...agents import is_multi_turn
 from ...config import TINY, TrainConfig
 from ...errors import RunStopped, in_one_line
 from ...tasks import Example, Task
@@ -14,13 +15,43 @@ from .policy import Policy, vocabulary
 from .seeds import stream_seed
 from .stops import Stops
 
+_OF_TINY = ("target_sum", "tool_sum")  # tasks in the tiny policy's alphabet
+
 
 def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
-    """Tokens that a completion may take: the run's setting, else the task's."""
+    """Tokens that a completion, or a turn of it, may take: the run's setting, else the task's."""
     new = config.sampling.max_new_tokens or task.max_new_tokens(split)
     if not isinstance(new, int) or new < 1:
         raise ValueError(f"task {task.name!r}: max_new_tokens must be at least 1, got {new!r}")
     return new
+
+
+def turns_of(task: Task, split: str) -> int:
+    """The most turns that a rollout may take; 1 for a task without environments."""
+    if not is_multi_turn(task):
+        return 1
+    turns: Any = task.turns(split)  # pyrefly: ignore[missing-attribute]
+    if not isinstance(turns, int) or turns < 1:
+        raise ValueError(f"task {task.name!r}: turns must be at least 1, got {turns!r}")
+    return turns
+
+
+def longest(task: Task, config: TrainConfig, split: str) -> int:
+    """Tokens that the policy may sample in one rollout: those of all its turns."""
+    new = new_tokens(task, config, split) * turns_of(task, split)
+    return new if config.sampling.max_context is None else min(new, config.sampling.max_context)
+
+
+def context_of(policy: Policy, config: TrainConfig) -> int | None:
+    """Tokens that a prompt and its rollout may have together; None for any number."""
+    bounds = [policy.context, config.sampling.max_context]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def uses_chat(policy: Policy, config: TrainConfig) -> bool:
+    """Whether prompts go through the tokenizer's chat template."""
+    chat = config.prompt.chat
+    return bool(policy.tokenizer.chat_template) if chat is None else chat
 
 
 def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
@@ -77,12 +108,11 @@ def encode(
     """Token ids of each prompt.
 
     Raises:
-        RunStopped: a prompt and its `new` tokens do not fit the model's context, or a token is
-            none of the model's; `refusal` in its place, where no run has begun.
+        RunStopped: a prompt and its `new` tokens do not fit the context, or a token is none of the
+            model's; `refusal` in its place, where no run has begun.
     """
-    known = vocabulary(policy.model)
-    chat = config.prompt.chat
-    chat = bool(policy.tokenizer.chat_template) if chat is None else chat
+    known, context = vocabulary(policy.model), context_of(policy, config)
+    chat = uses_chat(policy, config)
     prompts = []
     for example in examples:
         ids = policy.encode(example.prompt, chat, config.prompt.system)
@@ -92,13 +122,14 @@ def encode(
                 f"the model's vocabulary has {known}: they do not belong together, give the model "
                 "with its own tokenizer"
             )
-        if policy.context is not None and len(ids) + new > policy.context:
-            foreign = config.model == TINY and config.task["name"] != "target_sum"
+        if context is not None and len(ids) + new > context:
+            whose = "the model's context" if context == policy.context else "sampling.max_context"
+            foreign = config.model == TINY and config.task["name"] not in _OF_TINY
             other = ". The tiny policy knows target_sum only: give another --model"
             raise refusal(
-                f"a prompt of {len(ids)} tokens and {new} new ones exceed the model's context of "
-                f"{policy.context}: {example.prompt[:60]!r}. Lower --sampling.max-new-tokens (now "
-                f"{new}) or shorten the prompt{other if foreign else ''}"
+                f"a prompt of {len(ids)} tokens and {new} new ones exceed {whose} of {context}: "
+                f"{example.prompt[:60]!r}. Lower --sampling.max-new-tokens (now {new}) or shorten "
+                f"the prompt{other if foreign else ''}"
             )
         prompts.append(ids)
     return prompts

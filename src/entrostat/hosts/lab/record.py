@@ -10,6 +10,7 @@ from ...logs.lines import JsonLines
 from ...logs.rollouts import save_rollouts
 from . import analysis as dynamics
 from . import checkpoint as checkpoints
+from .best import Best
 from .dump import rollouts_of
 from .evaluation import evaluate
 from .experience import Sampled, Selection
@@ -34,6 +35,7 @@ class Record:
         self.schedule = checkpoints.Schedule(state.config.save, state.needs.checkpoint, start)
         self._metrics, self._evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
         self._answers, self._analysis = JsonLines(run.answers), JsonLines(run.analysis)
+        self._best = Best(run.path, state.config.save.best)
         self._durable: set[str] = set()
 
     def iteration(
@@ -65,21 +67,11 @@ class Record:
         return metrics
 
     def evaluate(self, iteration: int) -> None:
-        """The policy as it stands, on prompts that it is not trained on."""
-        state = self.state
-        rows = evaluate(
-            state.policy, state.task, state.scorer, state.config, iteration, self.progress,
-            self._answers,
-        )  # fmt: skip
+        """The policy as it stands, on the sets that are due after an iteration, 0 being none."""
+        policy, due = self.state.policy, self.state.held_out.due(iteration)
+        rows = evaluate(policy, due, iteration, self.progress, self._answers)
         self._evaluations.append(rows)
-
-    def evaluate_if_due(self, iteration: int) -> None:
-        """After the last iteration, and as often as asked for."""
-        config = self.state.config
-        if iteration == config.iterations or (
-            config.eval.every and iteration % config.eval.every == 0
-        ):
-            self.evaluate(iteration)
+        self._best.consider(rows, policy.save)
 
     def checkpoint_if_due(self, iteration: int) -> None:
         """After the last iteration, and as the schedule says.
@@ -102,6 +94,7 @@ class Record:
         )  # fmt: skip
         checkpoints.write(self.run.checkpoints, saved, state.config.save.checkpoints)
         self.schedule.written(iteration)
+        self._best.settle()
 
     def _logs(self) -> tuple[JsonLines, ...]:
         return self._metrics, self._evaluations, self._answers, self._analysis

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from torch import Tensor
 from ...errors import RunStopped
 from ...stats import token_stats_from_logits
 from .cache import branch
-from .choice import choose
+from .choice import Source, choose
+from .economy import Enough
 from .prepacked import prepacked
 from .stops import Stops
 
@@ -24,16 +25,21 @@ from .stops import Stops
 class Sequences:
     """Prompts left-padded, completions right-padded, side by side.
 
+    Between a rollout's turns stands what its environment said: completion tokens as the others are,
+    but at mask 0.
+
     Attributes:
         tokens: [B, P + T] int64.
         attention: [B, P + T] int64, 1 on prompt and completion tokens.
         prompt_width: P.
-        mask: [B, T] bool, the completion tokens, the closing eos or stop included.
+        mask: [B, T] bool, the tokens that the policy sampled, the closing eos or stop included.
         sampler_logp: [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0.
-        finished: [B] bool, whether the sequence ended with eos or a stop.
+        finished: [B] bool, whether the sequence ended with eos or a stop; of several turns, whether
+            its environment ended it.
         prompt: [B] int64, equal for sequences of one prompt.
         sampler_entropy: [B, T] float32, nats, of the distribution sampled from, 0 at mask 0; None
             where it was not asked for.
+        dropped: [B] bool, sequences that sampling did not wait for; None where it waits for all.
     """
 
     tokens: Tensor
@@ -44,11 +50,17 @@ class Sequences:
     finished: Tensor
     prompt: Tensor
     sampler_entropy: Tensor | None = None
+    dropped: Tensor | None = None
 
     @property
     def completions(self) -> Tensor:
         """[B, T] int64."""
         return self.tokens[:, self.prompt_width :]
+
+    @property
+    def completed(self) -> Tensor:
+        """[B, T] bool: all completion tokens, an environment's too."""
+        return self.attention[:, self.prompt_width :].bool()
 
     def __getitem__(self, rows: Tensor) -> Sequences:
         """Some rows."""
@@ -56,6 +68,17 @@ class Sequences:
             self.tokens[rows], self.attention[rows], self.prompt_width,
             self.mask[rows], self.sampler_logp[rows], self.finished[rows], self.prompt[rows],
             None if self.sampler_entropy is None else self.sampler_entropy[rows],
+            None if self.dropped is None else self.dropped[rows],
+        )  # fmt: skip
+
+    def trimmed(self) -> Sequences:
+        """Without the columns that only padding is left in."""
+        used = int(self.completed.sum(-1).max())
+        S, H = self.prompt_width + used, self.sampler_entropy
+        return replace(
+            self, tokens=self.tokens[:, :S], attention=self.attention[:, :S],
+            mask=self.mask[:, :used], sampler_logp=self.sampler_logp[:, :used],
+            sampler_entropy=None if H is None else H[:, :used],
         )  # fmt: skip
 
 
@@ -73,7 +96,7 @@ def sample(
     max_new_tokens: int,
     eos: list[int],
     pad: int,
-    generator: torch.Generator,
+    generator: Source,
     temperature: float = 1.0,
     top_p: float = 1.0,
     batch: int = 256,
@@ -82,6 +105,7 @@ def sample(
     prepack: bool = False,
     stops: Stops | None = None,
     exact: bool = False,
+    enough: Enough | None = None,
     where: str = "sampling",
     on_progress: Callable[[int], None] | None = None,
 ) -> Sequences:
@@ -94,7 +118,8 @@ def sample(
         max_new_tokens: T.
         eos: ids that end a sequence.
         pad: id for padding.
-        generator: on the model's device.
+        generator: on the model's device; or uniform numbers [B, T] that decide each token in its
+            place; or None for the most likely tokens.
         temperature: above 0.
         top_p: nucleus; the log-probs stay those of the whole distribution.
         batch: sequences at once, in whole groups.
@@ -103,6 +128,7 @@ def sample(
         prepack: multiply by reordered copies of the weights where that pays (`prepacked`).
         stops: strings that end a sequence as well.
         exact: also the entropies, and the log-probs by the statistics that a pass of training uses.
+        enough: stop as soon as so many of the sequences at once have ended; None waits for all.
         where: for an error message.
         on_progress: called with the number of tokens sampled since the last call.
 
@@ -122,6 +148,8 @@ def sample(
     logps = torch.zeros((B, T), device=device)
     entropies = torch.zeros((B, T), device=device) if exact else None
     finished = torch.zeros(B, dtype=torch.bool, device=device)
+    number = torch.arange(len(prompts), device=device).repeat_interleave(rollouts)
+    dropped = None if enough is None else torch.zeros_like(finished)
     ends = torch.tensor(eos, device=device)
     # one context for all steps: autocast keeps the weights that it has cast until it ends
     with autocast(), prepacked(model) if prepack else nullcontext():
@@ -140,7 +168,8 @@ def sample(
             live = rows  # those of `rows` that have not ended
             place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
             for step in range(T):
-                choice, logp = choose(logits, temperature, top_p, generator)
+                source = generator[rows, step] if isinstance(generator, Tensor) else generator
+                choice, logp = choose(logits, temperature, top_p, source)
                 if not torch.isfinite(logp).all():
                     raise RunStopped(
                         f"{where}: the policy's logits are not finite. No update was made; the "
@@ -163,6 +192,11 @@ def sample(
                 live = rows[keep]
                 if len(live) == 0 or step == T - 1:
                     break
+                if dropped is not None and enough is not None:
+                    here = slice(first * rollouts, (last + 1) * rollouts)
+                    if enough.reached(finished[here], number[here]):
+                        dropped[here] = ~finished[here]
+                        break
                 # rows that ended only cost time; dropping them copies the cache, so not each step
                 if share and len(live) <= len(rows) * 3 // 4:
                     cache.batch_select_indices(keep.nonzero()[:, 0])
@@ -175,10 +209,6 @@ def sample(
                 place = place + 1
     for module in training:
         module.training = True
-    used = int(attention[:, P:].sum(-1).max())
     return Sequences(
-        tokens[:, : P + used], attention[:, : P + used], P,
-        attention[:, P : P + used].bool(), logps[:, :used], finished,
-        torch.arange(len(prompts), device=device).repeat_interleave(rollouts),
-        None if entropies is None else entropies[:, :used],
-    )  # fmt: skip
+        tokens, attention, P, attention[:, P:].bool(), logps, finished, number, entropies, dropped
+    ).trimmed()

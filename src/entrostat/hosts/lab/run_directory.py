@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import secrets
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from typing import Any
 
 from ...config import TrainConfig
 from ...errors import RunStopped
-from ...logs.files import make_directory, replacing, sync, writing
+from ...logs.files import atomic_directory, make_directory, replacing, writing
 from ...logs.lines import JsonLines, Mark
 from ...logs.run import MOST
+from . import best
 
 
 @dataclass
@@ -158,29 +160,17 @@ class RunDirectory:
                 path.unlink()
         for directory in (self.path, self.rollouts, self.checkpoints):
             for path in directory.glob(".*.part"):  # of a write that was cut short
-                path.unlink() if path.is_file() else shutil.rmtree(path)
+                path.unlink() if path.is_file() or path.is_symlink() else shutil.rmtree(path)
+        best.go_back(self.path, iteration)
         return lines
 
     def finish(self, save: Callable[[Path], None], iterations: int) -> None:
-        """Write the final model, whole or not at all."""
-        part, final, old = (self.path / name for name in (".final.part", "final", ".old.part"))
-        with writing(final):
-            for path in (part, old):
-                shutil.rmtree(path, ignore_errors=True)
-            try:
-                part.mkdir()
-                save(part)
-                (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
-            except BaseException:
-                shutil.rmtree(part, ignore_errors=True)  # on a full disk it would be in the way
-                raise
-            for path in (*part.rglob("*"), part):
-                sync(path)
-            if final.exists():  # of fewer iterations: the run was extended
-                os.replace(final, old)
-            os.replace(part, final)
-            sync(self.path)
-            shutil.rmtree(old, ignore_errors=True)
+        """Write the final model, whole or not at all; one of fewer iterations is replaced."""
+        final, old = self.path / "final", self.path / f".{secrets.token_hex(8)}.part"
+        with writing(final), atomic_directory(final, old) as part:
+            save(part)
+            (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def check_output(path: Path, iterations: int, resume: bool) -> None:
@@ -222,7 +212,8 @@ def _unused(path: Path) -> bool:
         "answers.jsonl",
     }  # fmt: skip
     if ".lock" in there:
-        before_the_first |= {"data", "verl"}  # of the host verl
+        # the host verl's, and the policy before training, the best so far
+        before_the_first |= {"data", "verl", best.NEXT}
     return all(name in before_the_first or name.endswith(".part") for name in there)
 
 

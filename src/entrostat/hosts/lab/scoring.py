@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from ...errors import RunStopped, in_one_line
+from ...grading import as_reward
+from ...sandbox import use
 from ...tasks import Example, Task
-from ...tasks.graders import as_reward
 from ...workers import Call, Outcome, Pool
 
 if TYPE_CHECKING:  # veRL's environment, where this runs as well, need not have tyro
@@ -41,6 +42,8 @@ class Scorer:
     def __init__(self, task: Task, settings: Scoring, tell: Callable[[str], None]) -> None:
         self._task, self._settings, self._tell = task, settings, tell
         self._remote = getattr(task, "remote", None)
+        if getattr(settings, "sandbox", "auto") != "auto":
+            use(settings.sandbox)
         self._pool: Pool | None = None
         self._told = False
         self.failed = 0
@@ -54,25 +57,35 @@ class Scorer:
             self._pool.close()
 
     def __call__(
-        self, completions: Sequence[str], examples: Sequence[Example], iteration: int
-    ) -> Tensor:
+        self, completions: Sequence[str], examples: Sequence[Example], iteration: int,
+        judged: Sequence[tuple[float, str]] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Rewards [B] float32 of completions, each with its example; 0 where its scorer failed.
+
+        Args:
+            completions: B texts.
+            examples: the prompt of each.
+            iteration: for messages.
+            judged: B rewards, and in words why there is none ("" where there is), as environments
+                gave them; None asks the task's scorer.
 
         Raises:
             RunStopped: a task's own scorer failed at every completion of several, or `score_batch`
                 at all of them together; the message names the first rollout.
         """
         pairs = list(zip(completions, examples, strict=True))
-        calls = [self._remote(*pair) for pair in pairs] if self._remote is not None else [None]
-        remote = None not in calls
-        outcomes = self._in_workers(calls, iteration) if remote else self._here(pairs, iteration)
-        judged = [_judged(outcome) for outcome in outcomes]
+        remote, who = False, "scorer" if judged is None else "environment"
+        if judged is None:
+            calls = [self._remote(*pair) for pair in pairs] if self._remote else [None]
+            remote = None not in calls
+            run = self._in_workers(calls, iteration) if remote else self._here(pairs, iteration)
+            judged = [_judged(outcome) for outcome in run]
         failures = [place for place, (_, failure) in enumerate(judged) if failure]
         self.failed, self.failures = len(failures), failures
         if failures:
             first = failures[0]
             words = (
-                f"{_rollout(iteration, first, *pairs[first])}: the scorer of {self._task.name} "
+                f"{_rollout(iteration, first, *pairs[first])}: the {who} of {self._task.name} "
                 f"{judged[first][1]}"
             )
             self._tell_or_stop(words, len(pairs), remote)

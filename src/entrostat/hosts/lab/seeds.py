@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,3 +21,18 @@ def stream_seed(seed: int, iteration: int, purpose: Purpose) -> int:
 def generator(seed: int, iteration: int, purpose: Purpose, device: torch.device) -> torch.Generator:
     """A generator at the start of one stream."""
     return torch.Generator(device).manual_seed(stream_seed(seed, iteration, purpose))
+
+
+def uniform(seed: int, name: str, problem: int, samples: int, tokens: int) -> torch.Tensor:
+    """Numbers in [0, 1) that decide the samples of one problem of a named set.
+
+    Each sample has a stream of its own: more samples, longer ones or other problems beside it leave
+    its numbers as they are.
+
+    Returns:
+        [samples, tokens] float64.
+    """
+    # the name as a number: Python's own hash differs from process to process
+    words = [seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]), problem]
+    rows = [np.random.default_rng([*words, i]).random(tokens) for i in range(samples)]
+    return torch.from_numpy(np.stack(rows))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...agents import is_multi_turn
 from ...config import TrainConfig
 from ...objective import Objective
 from ...tasks import Task
@@ -16,14 +17,16 @@ from .. import rollouts
 from ..resolve import check_task, objective_of, task_of
 from . import checkpoint as checkpoints
 from .abilities import SMALL
+from .held_out import HeldOutSets, check_prompts, held_out_sets
 from .machine import choose_precision, choose_threads
 from .needs import Needs, needs_of
 from .policy import Policy, learning_rate, load_policy
 from .prime import Phi, second_model
 from .progress import Say
-from .prompts import draw, encode, new_tokens, stop_strings
+from .prompts import context_of, draw, encode, longest, new_tokens, stop_strings
 from .run_directory import default_output
 from .scoring import Scorer
+from .turns import hearing_of
 
 FIELDS = (*rollouts.FIELDS, "process_rewards")
 
@@ -37,8 +40,7 @@ class State:
     Attributes:
         config: the run's, with all that it leaves open chosen.
         task: prompts and verifier.
-        new: tokens that a completion may take.
-        stop: strings that end a completion.
+        new: tokens that a completion may take, or a turn of it.
         needs: memory and disk.
         reference: the policy as training began with it, frozen; None where no method reads it.
         objective: methods and their controllers; the first of what changes.
@@ -47,13 +49,13 @@ class State:
         optimizer: AdamW over the policy's trained parameters.
         scaler: of the loss under fp16.
         scorer: of the task; it may hold worker processes.
+        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
         updates: optimizer steps made.
     """
 
     config: TrainConfig
     task: Task
     new: int
-    stop: tuple[str, ...]
     needs: Needs
     reference: Policy | None
     objective: Objective
@@ -62,6 +64,7 @@ class State:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     scorer: Scorer
+    held_out: HeldOutSets
     updates: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
@@ -104,12 +107,16 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     if task is None:
         task = task_of(config)
     check_task(task)
-    new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
+    new = new_tokens(task, config, task.splits[0])
+    stop_strings(task, config)  # refuses what is none
     if config.prompt.chat is None:
         config.prompt.chat = getattr(task, "chat", None)
-    objective = objective_of(config, "lab", FIELDS, new)
+    most = longest(task, config, task.splits[0])
+    objective = objective_of(config, "lab", FIELDS, most)
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
 
+    scorer = Scorer(task, config.scoring, say)
+    held_out = held_out_sets(config, task, scorer, say)
     choose_precision(config, say)
     if not config.sampling.measure and config.precision != "fp32":
         raise ValueError(
@@ -122,16 +129,20 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     reference = policy.reference() if frozen else None
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
     config.optim.lr = learning_rate(config, small)
+    if is_multi_turn(task):  # what stands between turns shows whether there can be any
+        hearing_of(policy, config)("", policy.eos[0])
     # prompts that cannot work show here
     prompts = encode(policy, config, draw(task, config, 1), new, ValueError)
+    check_prompts(held_out, policy)
     if policy.origin is not None:
         say(f"model: {policy.origin['name']}; its weights were quantised to "
             f"{policy.origin['quantisation']}: a little worse than the original")  # fmt: skip
     choose_threads(config, policy, small, say)
     phi = second_model(policy, reference, objective, config, small, say)
-    needs = needs_of(
-        policy, config, max(map(len, prompts)), new, reference is not None, phi is not None
-    )
+    P = max(map(len, prompts))
+    if is_multi_turn(task):  # environments say about as much again
+        most = min(2 * most, (context_of(policy, config) or 2 * most + P) - P)
+    needs = needs_of(policy, config, P, most, reference is not None, phi is not None)
     needs.check(Path(config.output or default_output(config)), say)
     optimizer = torch.optim.AdamW(
         policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,
@@ -139,6 +150,6 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     )  # fmt: skip
     scaler = torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
     return State(
-        config, task, new, stop, needs, reference, objective, policy, phi, optimizer, scaler,
-        Scorer(task, config.scoring, say),
+        config, task, new, needs, reference, objective, policy, phi, optimizer, scaler,
+        scorer, held_out,
     )  # fmt: skip

@@ -152,6 +152,10 @@ _CANNOT: tuple[tuple[str, Value, str], ...] = (
     ("analyze.every",
      lambda c: c.analyze.every > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1,
      "an analysis reads batch, weights and optimizer in one process; start one, or set it to 0"),
+    ("save.best", lambda c: bool(c.save.best) and any(
+        os.environ.get(f"ACCELERATE_USE_{how}", "false").lower() == "true"
+        for how in ("FSDP", "DEEPSPEED")),
+     "no process has the whole model where it is sharded; leave it out"),
     ("device", lambda c: c.device.startswith("cuda:"),
      "TRL takes the GPUs that it sees; set CUDA_VISIBLE_DEVICES and device 'cuda'"),
     ("precision", lambda c: c.precision == "fp16" and device_of(c.device).type == "cpu",

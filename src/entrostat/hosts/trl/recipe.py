@@ -26,6 +26,7 @@ from ...config import TrainConfig
 from ...objective import Objective
 from ...tasks import Example, Task
 from ..lab.clock import Clock
+from ..lab.held_out import HeldOutSets
 from ..lab.policy import Policy
 from ..lab.progress import Progress
 from ..lab.prompts import draw, encode
@@ -49,6 +50,7 @@ class Recipe:
         objective: methods and their controllers.
         policy: the model that TRL trains, as the lab samples and measures it.
         scorer: of the task; it may hold worker processes.
+        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
     """
 
     config: TrainConfig
@@ -58,6 +60,7 @@ class Recipe:
     objective: Objective
     policy: Policy
     scorer: Scorer
+    held_out: HeldOutSets
 
     @cached_property
     def drawn(self) -> Drawn:

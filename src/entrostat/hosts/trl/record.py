@@ -21,6 +21,7 @@ from ...logs.files import sync, writing
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts
 from ..lab import checkpoint as lab_checkpoints
+from ..lab.best import Best
 from ..lab.evaluation import evaluate
 from ..lab.progress import Progress
 from ..lab.run_directory import RunDirectory
@@ -53,6 +54,7 @@ class Record(RunLog):
         trained = sum(p.numel() * p.element_size() for p in recipe.policy.trained().values())
         # weights and AdamW's two moments
         self.schedule = lab_checkpoints.Schedule(recipe.config.save, 3 * trained, start)
+        self.best = Best(run.path, recipe.config.save.best)
         self.held: dict[str, float] = {}
         self._durable: set[str] = set()
 
@@ -105,27 +107,21 @@ class Record(RunLog):
         self.progress.trained(iteration, metrics)
 
     def evaluate(self, iteration: int) -> None:
-        """The policy as it stands, on prompts that it is not trained on."""
+        """The policy as it stands, on the sets that are due after an iteration, 0 being none."""
         recipe, model = self.recipe, self.recipe.policy.model
+        due = recipe.held_out.due(iteration)
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             rows = evaluate(
-                recipe.policy, recipe.task, recipe.scorer, recipe.config, iteration,
-                self.progress, self.answers if self.main else None,
-            )  # fmt: skip
+                recipe.policy, due, iteration, self.progress, self.answers if self.main else None
+            )
         finally:
             for module in training:
                 module.training = True
         if self.main:
             self.evaluations.append(rows)
-
-    def evaluate_if_due(self, iteration: int) -> None:
-        """After the last iteration, and as often as asked for."""
-        config = self.recipe.config
-        every = config.eval.every
-        if iteration == config.iterations or (every and iteration % every == 0):
-            self.evaluate(iteration)
+            self.best.consider(rows, recipe.policy.save)
 
     def checkpoint_due(self, iteration: int) -> bool:
         """Whether one is written now; the main process's clock decides for all.
@@ -151,6 +147,7 @@ class Record(RunLog):
                 sync(self.run.path)
             self._durable = set(logs)
         seal(path, iteration, self.recipe.config, logs)
+        self.best.settle()
 
 
 class EachIteration(TrainerCallback):
@@ -166,7 +163,7 @@ class EachIteration(TrainerCallback):
             return
         tokens = self.record.held.get("rollout/tokens", 0.0)
         self.record.iteration(done, self.trainer.figures(done, tokens))
-        self.record.evaluate_if_due(done)
+        self.record.evaluate(done)
         control.should_save = self.record.checkpoint_due(done)
         if not control.should_save:
             self.record.progress.iteration(done, {})

@@ -34,6 +34,7 @@ from ...config import TrainConfig
 from ...tasks import Task
 from .. import is_main
 from ..lab.abilities import SMALL
+from ..lab.held_out import check_prompts, held_out_sets
 from ..lab.machine import choose_precision, choose_threads
 from ..lab.policy import learning_rate, load_policy
 from ..lab.progress import Facts, Progress
@@ -86,6 +87,7 @@ def train(
         if main:
             run = stack.enter_context(RunDirectory.open(config, resume))
         stack.enter_context(recipe.scorer)
+        stack.enter_context(recipe.held_out)
         if run.complete(config.iterations):
             shown.end(run.path)
             return run.path
@@ -120,12 +122,14 @@ def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Rec
     arguments.cut(config, world)
     if task is None:
         task = task_of(config)
-    check_task(task)
+    check_task(task, "trl")
     new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
     if config.prompt.chat is None:
         config.prompt.chat = getattr(task, "chat", None)
     objective = objective_of(config, "trl", FIELDS, new)
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
+    scorer = Scorer(task, config.scoring, say)
+    held_out = held_out_sets(config, task, scorer, say)
     choose_precision(config, say)
     torch.manual_seed(config.seed)  # adapters start at random, the same everywhere
     policy = load_policy(_for_loading(config))
@@ -133,8 +137,9 @@ def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Rec
     config.optim.lr = learning_rate(config, small)
     # prompts that cannot work show here
     encode(policy, config, draw(task, config, 1), new, ValueError)
+    check_prompts(held_out, policy)
     choose_threads(config, policy, small, say)
-    return Recipe(config, task, new, stop, objective, policy, Scorer(task, config.scoring, say))
+    return Recipe(config, task, new, stop, objective, policy, scorer, held_out)
 
 
 def _for_loading(config: TrainConfig) -> TrainConfig:

@@ -26,7 +26,7 @@ from ...config import TrainConfig
 from ...logs.files import replacing
 from ...models import find
 from ...tasks import Example, Task
-from ...tasks.rows import SUFFIXES
+from ...tasks.sources import from_anywhere
 from ..lab.abilities import SMALL
 from ..lab.policy import Policy, end_tokens, learning_rate, vocabulary
 from ..lab.prompts import drawn, encode, example, new_tokens, stop_strings
@@ -60,7 +60,7 @@ def make(config: TrainConfig, task: Task | None = None) -> Task:
             f"host verl: task is a {type(task).__name__}, but veRL's workers make theirs from the "
             f"configuration, {config.task['name']!r}; name its class there, MODULE:CLASS"
         )
-    check_task(made)
+    check_task(made, "verl")
     return made
 
 
@@ -118,10 +118,8 @@ def _cannot(config: TrainConfig, error: Exception) -> str:
 def write_settings(path: Path, config: TrainConfig, task: Task, policy: Policy) -> None:
     """Write what agent loop, reward and trainer read: JSON, as `completions.Settings` says."""
     chosen: dict[str, Any] = {"seed": config.seed} | config.task
-    if chosen["name"].endswith(SUFFIXES):  # workers may start elsewhere
-        chosen["name"] = str(Path(chosen["name"]).absolute())
     settings = {
-        "task": chosen,
+        "task": from_anywhere(chosen),  # workers may start elsewhere
         "scoring": asdict(config.scoring),
         "stop": list(stop_strings(task, config)),
         "eos": policy.eos,

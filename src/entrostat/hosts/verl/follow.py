@@ -155,7 +155,7 @@ def evaluated(
             for given in prompts.values()
         ]  # fmt: skip
         failed = sum(int(a["failed"]) for given in prompts.values() for a in given)
-        head = {"iteration": iteration, "split": split}
+        head = {"iteration": iteration, "set": split, "split": split}
         rows.append(
             head
             | {

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from ...logs.run import Run
-from ..figures import BLUE, COLORS, DASHES, GREEN, ORANGE, RED, Band, Curve, Panel
+from ..figures import (
+    BLACK,
+    BLUE,
+    COLORS,
+    DASHES,
+    GREEN,
+    ORANGE,
+    RED,
+    Band,
+    Curve,
+    Panel,
+    Points,
+)
 from ..runs import drawable, entropy_key
 from .drawing import FEW, curves_of, thirds
 from .reading import at, figure, series
@@ -142,14 +153,10 @@ def _against(
     return panels
 
 
-def bins_for(points: int) -> int:
-    """Bins of a histogram of two figures: a cell has a point or more on average."""
-    return max(2, min(10, math.isqrt(points)))
-
-
 def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
     """Mutual information in words."""
     from ...evaluate.metrics import mutual_information
+    from ...evaluate.over import bins_for
 
     bins = bins_for(len(x))
     shared = mutual_information(x, y, bins=bins, correct_bias=True)
@@ -242,5 +249,15 @@ def _evaluations(run: Run) -> list[Panel]:
             tuple(scores),
             low=0,
             high=1,
+            points=_best(run) if scores else (),
         ),
     ]
+
+
+def _best(run: Run) -> tuple[Points, ...]:
+    """The policy that is kept in `best/`, where a score made it the best."""
+    name, _, key = ("" if run.best is None else run.best["figure"]).rpartition("/")
+    if run.best is None or key not in ("avg@k", "pass@k") or figure(run.best["value"]) is None:
+        return ()
+    at, value = run.best["iteration"], run.best["value"]
+    return (Points(f"best: {key}, {name}", [at], [value], BLACK, 7.0, 1.0),)

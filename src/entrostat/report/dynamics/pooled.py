@@ -15,7 +15,6 @@ from ...logs.run import Run
 from ..figures import BLACK, Panel, Points
 from ..runs import drawable, entropy_key
 from ..seeds import Entry
-from .course import bins_for
 from .drawing import FEW
 from .reading import figure
 
@@ -111,6 +110,7 @@ def _panel(
 def _words(points: Sequence[Checkpoint]) -> str:
     """What REPO's Tab. 6 says, and the iteration's own entropy beside it."""
     from ...evaluate.metrics import mutual_information
+    from ...evaluate.over import bins_for
 
     if len(points) < LEAST:
         return f"Fewer than {LEAST} are too few to estimate mutual information from."

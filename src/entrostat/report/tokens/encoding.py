@@ -93,10 +93,13 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         "finished": [int(r.finished[i]) for i in rows],
         "trained": [int(r.trained[i]) for i in rows],
         "length": lengths,
+        "observed": [observed(r, i) for i in rows],
         "entropy": [_mean(values["entropy"][s]) for s in spans],
         "influence": [_total(values["influence"][s]) for s in spans] if "influence" in values else
         [None] * len(spans),
         "tokens": pack(index),
+        # an environment's tokens; none where the policy sampled all
+        "sampled": None if r.sampled is None else pack(r.sampled.numpy()[places]),
         # what a dump does not say is left out, not carried as a row of NaN
         "values": {name: pack(v) for name, v in shown.items() if np.isfinite(v).any()},
     }  # fmt: skip
@@ -175,6 +178,11 @@ def shortened(text: str) -> str:
 def visible(text: str) -> str:
     """Line breaks get a sign before them: a shaded token has to be seen."""
     return text.replace("\n", "↵\n")
+
+
+def observed(r: Rollouts, i: int) -> int:
+    """How many of a rollout's tokens an environment said."""
+    return 0 if r.sampled is None else int((~r.sampled[r.rows(i)]).sum())
 
 
 def spelled(r: Rollouts, i: int) -> bool:

@@ -13,16 +13,21 @@ if TYPE_CHECKING:
 
 EACH = 4  # right ones, and as many wrong ones
 TOKENS = 600  # of the static sample's completions
+OBSERVED = "said by the environment: read by the policy, not trained on"
 
 
 @dataclass(frozen=True)
 class Token:
-    """One token: its text, how strongly to shade it (0 to 1), its figures in words."""
+    """One token: its text, how strongly to shade it (0 to 1), its figures in words.
+
+    `observed`: an environment said it.
+    """
 
     text: str
     shade: float
     figures: str
     end: bool
+    observed: bool
 
 
 @dataclass(frozen=True)
@@ -86,16 +91,20 @@ def _sample(r: Rollouts, i: int, top: float) -> Sample:
     ids = r.tokens[rows].tolist()
     values = [t[rows].tolist() for t in (r.logp, r.entropy, r.advantage)]
     ends = bool(r.finished[i]) and bool(ids)
+    own = [True] * len(ids) if r.sampled is None else r.sampled[rows].tolist()
     tokens = [
         Token(
             visible(r.pieces.get(token, "")[:PIECE]) or f"[{token}]",
             min(1.0, max(0.0, entropy / top)) if top > 0 and math.isfinite(entropy) else 0.0,
             f"log-prob {_number(logp)}, entropy {_number(entropy)}, "
-            f"advantage {_number(advantage, '+')}",
+            f"advantage {_number(advantage, '+')}"
+            if sampled
+            else OBSERVED,
             ends and place == len(ids) - 1,
+            not sampled,
         )
-        for place, (token, logp, entropy, advantage) in enumerate(
-            zip(ids[:TOKENS], *(v[:TOKENS] for v in values), strict=True)
+        for place, (token, sampled, logp, entropy, advantage) in enumerate(
+            zip(ids[:TOKENS], own[:TOKENS], *(v[:TOKENS] for v in values), strict=True)
         )
     ]
     return Sample(

@@ -1,0 +1,337 @@
+"""What entropy says of the score over the checkpoints of runs.
+
+Spearman's rank correlation of entropy with every figure of the evaluations (PAR Tab. 1 and 4), and
+the mutual information of the score with the cumulative entropy and with the iteration, over the
+checkpoints of all runs together (REPO App. E.3, Tab. 6).
+
+A checkpoint is a policy that was evaluated: after so many iterations, in training
+(evaluation.jsonl) or later (results.json of `entrostat eval`). Its entropies are
+
+    rollouts    of the training rollouts of that policy, which are those of the next iteration
+                (`law.pairs`, too); the policy after the last iteration has none
+    responses   of what it answered in the evaluation
+    prompts     of the evaluation's prompts themselves (PAR App. C.2)
+
+and its cumulative entropy is the sum of the rollouts' entropies of the iterations that made it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, permutations, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..law.pairs import ROLLOUTS
+from ..logs.run import Run, number, read_run
+from .metrics import mutual_information
+
+ENTROPIES = ("rollouts", "responses", "prompts")
+EXACT = 8  # points up to which p is counted over all orders
+FEW = 10  # points below which a correlation says little
+LEAST = 16  # points below which a histogram of 4 by 4 bins says nothing
+SHUFFLES = 999
+_NEIGHBOURS = 3
+_OWN = {"entropy": "responses", "prompt_entropy": "prompts"}
+# of an evaluation, what is no score of it
+_NO_FIGURE = re.compile(r"iteration|prompts|problems|k|failed|n|(base_)?prompt_entropy.*|entropy.*")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A policy on a set.
+
+    Attributes:
+        run: its run's name.
+        iteration: iterations that made it.
+        figures: avg@16, pass@16, ... of the evaluation.
+        entropies: by the names of `ENTROPIES`, nats per token; those that are known.
+        cumulative: sum of the rollouts' entropies up to it, nats per token; None where one lacks.
+    """
+
+    run: str
+    iteration: int
+    figures: Mapping[str, float]
+    entropies: Mapping[str, float]
+    cumulative: float | None
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rank correlation.
+
+    Attributes:
+        rho: -1 to 1.
+        p: two-sided, of points in random order: exact up to 8 points, else by Student's t.
+        n: points.
+    """
+
+    rho: float
+    p: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Mutual information, nats.
+
+    Attributes:
+        histogram: from a histogram, the first order of its bias taken off (`metrics`).
+        bins: of each of the two.
+        p: share of orders of the scores, of 999 at random, that give as much or more.
+        neighbours: by the distances to three nearest neighbours (Kraskov et al. 2004), as
+            scikit-learn estimates it; at least 0.
+        n: points.
+    """
+
+    histogram: float
+    bins: int
+    p: float
+    neighbours: float
+    n: int
+
+
+@dataclass(frozen=True)
+class OfSet:
+    """What the checkpoints say on one set.
+
+    Attributes:
+        name: of the set.
+        points: checkpoints of all runs.
+        pooled: figure -> kind of entropy -> correlation over all of them.
+        runs: run -> the same over its own.
+        score: the figure of `shared`, avg@k.
+        shared: "cumulative" and "iteration" -> what they share with the score; empty where there
+            are too few points.
+        notes: sentences.
+    """
+
+    name: str
+    points: tuple[Checkpoint, ...]
+    pooled: Mapping[str, Mapping[str, Correlation]]
+    runs: Mapping[str, Mapping[str, Mapping[str, Correlation]]]
+    score: str | None
+    shared: Mapping[str, Shared] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def mean_of_runs(self, figure: str, kind: str) -> float | None:
+        """Mean of the runs' own correlations (PAR App. C.1 gives such); None of fewer than two."""
+        found = [one[figure][kind].rho for one in self.runs.values() if kind in one.get(figure, {})]
+        return sum(found) / len(found) if len(found) > 1 else None
+
+
+def over(paths: Sequence[str | Path]) -> list[OfSet]:
+    """Read runs and results, and relate entropy and score on every set that they share.
+
+    Args:
+        paths: directories of runs, of studies (their runs), of `entrostat eval` (its results, also
+            of several models). Where a run and results of it are both named, both count.
+
+    Raises:
+        ValueError: a path holds none of these, or no evaluation.
+    """
+    found: dict[str, list[Checkpoint]] = {}
+    for path in map(Path, paths):
+        results = sorted(path.rglob("results.json")) if path.is_dir() else []
+        runs = [path] if (path / "metrics.jsonl").is_file() else _runs_in(path)
+        pairs = [pair for run in runs for pair in checkpoints_of_run(read_run(run))]
+        pairs += [pair for one in results for pair in checkpoints_of_results(one)]
+        if not pairs:
+            raise ValueError(
+                f"{str(path)!r} holds no evaluation of a run's checkpoints: name a run's directory "
+                "(eval.every says how often it evaluates), or one that `entrostat eval RUN "
+                "--checkpoints` wrote"
+            )
+        for name, point in pairs:
+            found.setdefault(name, []).append(point)
+    return [of_set(name, points) for name, points in found.items()]
+
+
+def _runs_in(path: Path) -> list[Path]:
+    return sorted(p.parent for p in path.glob("*/metrics.jsonl")) if path.is_dir() else []
+
+
+def checkpoints_of_run(run: Run) -> list[tuple[str, Checkpoint]]:
+    """What a run evaluated in training: (set, checkpoint)."""
+    entropy = rollout_entropies(run)
+    found = []
+    for row in run.evaluation:
+        k = number(row.get("k"))
+        at_k = "@k" if k is None else f"@{k:g}"
+        values = {str(key).replace("@k", at_k): row[key] for key in row}
+        found.append((str(row.get("split")), _point(run.name, row["iteration"], values, entropy)))
+    return found
+
+
+def checkpoints_of_results(path: Path) -> list[tuple[str, Checkpoint]]:
+    """What `entrostat eval` found of a run's checkpoint; none where it was of another model.
+
+    The rollouts' entropies are read from the run, where it is still there.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        run, iteration = Path(data["run"]), data["iteration"]
+        sets = {name: dict(entry["metrics"]) for name, entry in data["sets"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []
+    if type(iteration) is not int:
+        return []
+    try:
+        entropy = rollout_entropies(read_run(run))
+    except ValueError:
+        entropy = {}
+    found = []
+    for name, metrics in sets.items():
+        values = {key: one.get("value") for key, one in metrics.items() if isinstance(one, dict)}
+        found.append((name, _point(run.resolve().name, iteration, values, entropy)))
+    return found
+
+
+def rollout_entropies(run: Run) -> dict[int, float]:
+    """Entropy of the rollouts by iteration: exact, else sampled, else as it was logged."""
+    for key in ROLLOUTS:
+        x, y = run.series(key)
+        if x:
+            return dict(zip(x, y, strict=True))
+    return {}
+
+
+def _point(
+    run: str, iteration: int, values: Mapping[str, Any], rollouts: Mapping[int, float]
+) -> Checkpoint:
+    known = {key: v for key, value in values.items() if (v := number(value)) is not None}
+    entropies = {name: known[key] for key, name in _OWN.items() if key in known}
+    if iteration + 1 in rollouts:
+        entropies["rollouts"] = rollouts[iteration + 1]
+    sums = list(accumulate(rollouts[i] for i in takewhile(rollouts.__contains__, _from_one())))
+    return Checkpoint(
+        run, iteration, {k: v for k, v in known.items() if not _NO_FIGURE.fullmatch(k)}, entropies,
+        sums[iteration - 1] if 0 < iteration <= len(sums) else None,
+    )  # fmt: skip
+
+
+def _from_one() -> Iterable[int]:
+    return iter(range(1, 2**31))
+
+
+def of_set(name: str, points: Sequence[Checkpoint]) -> OfSet:
+    """Relate entropy and score over checkpoints on one set."""
+    runs = list(dict.fromkeys(point.run for point in points))
+    pooled = _correlations(points)
+    each = {run: _correlations([p for p in points if p.run == run]) for run in runs}
+    score = next((key for point in points for key in point.figures if key.startswith("avg@")), None)
+    shared = {}
+    trained = [
+        (p.cumulative, p.iteration, p.figures[score])
+        for p in points
+        if score in p.figures and p.cumulative is not None
+    ]
+    if len(trained) >= LEAST and len({scored for *_, scored in trained}) > 1:
+        cumulative, iteration, scores = zip(*trained, strict=True)
+        shared = {
+            "cumulative": shared_information(cumulative, scores),
+            "iteration": shared_information(iteration, scores),
+        }
+    notes = tuple(_notes(len(points), runs, len(trained), shared, pooled))
+    return OfSet(name, tuple(points), pooled, each, score, shared, notes)
+
+
+def _correlations(points: Sequence[Checkpoint]) -> dict[str, dict[str, Correlation]]:
+    table: dict[str, dict[str, Correlation]] = {}
+    for figure in dict.fromkeys(key for point in points for key in point.figures):
+        for kind in ENTROPIES:
+            pairs = [
+                (point.entropies[kind], point.figures[figure])
+                for point in points
+                if kind in point.entropies and figure in point.figures
+            ]
+            if pairs and (found := spearman(*zip(*pairs, strict=True))) is not None:
+                table.setdefault(figure, {})[kind] = found
+    return table
+
+
+def _notes(
+    n: int, runs: Sequence[str], trained: int, shared: Mapping[str, Any], pooled: Mapping[str, Any]
+) -> Iterable[str]:
+    if n < FEW:
+        yield f"{n} checkpoints are few: a rank correlation of so many says little."
+    if not pooled:
+        yield "No figure changes along with an entropy that is known, or there are fewer than 3."
+    else:
+        yield (
+            "p takes checkpoints as independent; those of one run follow each other, so that any "
+            "two trends correlate."
+        )
+    if trained < LEAST:
+        yield f"{trained} checkpoints after training began: mutual information takes {LEAST}."
+    elif shared and len(runs) == 1:
+        yield (
+            "Of one run, cumulative entropy rises with the iteration and says the same; REPO pools "
+            "runs of several methods."
+        )
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> Correlation | None:
+    """Spearman's rank correlation of two figures; None of fewer than 3 points or a constant.
+
+    Args:
+        x: [n].
+        y: [n], of the same points.
+
+    Example:
+        >>> spearman([1, 2, 3, 4], [2, 4, 8, 16])  # p: 2 of 24 orders
+        Correlation(rho=1.0, p=0.08333333333333333, n=4)
+    """
+    from scipy.stats import rankdata, spearmanr
+
+    a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    n = len(a)
+    if n < 3 or not np.ptp(a) or not np.ptp(b):
+        return None
+    found = spearmanr(a, b)
+    rho, p = float(found.statistic), float(found.pvalue)
+    if n <= EXACT:
+        ranks = rankdata(b)
+        orders = np.array(list(permutations(range(n))))
+        u, v = rankdata(a) - (n + 1) / 2, ranks[orders] - (n + 1) / 2
+        every = v @ u / math.sqrt((u @ u) * (v[0] @ v[0]))
+        p = float((np.abs(every) >= abs(rho) - 1e-9).mean())
+    return Correlation(min(1.0, max(-1.0, rho)), p, n)
+
+
+def shared_information(x: ArrayLike, score: ArrayLike, seed: int = 0) -> Shared:
+    """Mutual information of a figure and the score: REPO's histograms, and nearest neighbours.
+
+    REPO names neither bins nor unit; here as many bins as leave a point per cell (`bins_for`). The
+    two estimates differ where points are few: that is what they are beside each other for.
+
+    Args:
+        x: [n].
+        score: [n], of the same points.
+        seed: of the orders at random, and of the noise that parts equal values for neighbours.
+    """
+    from sklearn.feature_selection import mutual_info_regression
+
+    a, b = np.asarray(x, np.float64), np.asarray(score, np.float64)
+    n, bins = len(a), bins_for(len(a))
+    rng = np.random.default_rng(seed)
+    found = mutual_information(a, b, bins=bins)
+    orders: list[NDArray[np.float64]] = [rng.permutation(b) for _ in range(SHUFFLES)]
+    as_much = sum(mutual_information(a, order, bins=bins) >= found - 1e-12 for order in orders)
+    (near,) = mutual_info_regression(
+        a[:, None], b, n_neighbors=min(_NEIGHBOURS, n - 1), random_state=seed
+    )
+    corrected = mutual_information(a, b, bins=bins, correct_bias=True)
+    return Shared(corrected, bins, (as_much + 1) / (SHUFFLES + 1), float(near), n)
+
+
+def bins_for(points: int) -> int:
+    """Bins of a histogram of two figures: a cell has a point or more on average."""
+    return max(2, min(10, math.isqrt(points)))

@@ -1,0 +1,180 @@
+"""The settings of an evaluation, and those of the five papers by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Literal
+
+from ..config import Scoring
+
+ENDLESS = 100  # problems of a set without an end
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How responses are drawn.
+
+    Attributes:
+        k: responses per problem.
+        temperature: of sampling; log-probs and entropies are taken at it.
+        top_p: nucleus; log-probs and entropies stay those of the whole distribution.
+        greedy: the likeliest token each time, so that k is 1; figures at temperature 1.
+        max_new_tokens: tokens a response may take; None asks the task.
+    """
+
+    k: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    greedy: bool = False
+    max_new_tokens: int | None = None
+
+
+GREEDY = Decoding(k=1, greedy=True)
+SMALL = ("aime24", "aime25", "amc23")  # 30, 30 and 40 problems: sampled several times
+# the sets of the papers: a paper's length is for these, another set's own task knows better
+BENCHMARKS = (
+    *SMALL, "math500", "minerva", "olympiadbench", "omni_math", "livecodebench", "ifeval",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How a paper evaluates.
+
+    Attributes:
+        where: the paper and the place in it.
+        small: on AIME and AMC.
+        others: on any other set.
+        tokens: that a response may take on `BENCHMARKS`; None leaves that to the task.
+    """
+
+    where: str
+    small: Decoding
+    others: Decoding
+    tokens: int | None
+
+    def decoding(self, task: str) -> Decoding:
+        """For a task by name."""
+        found = self.small if task in SMALL else self.others
+        tokens = self.tokens if task in BENCHMARKS else None
+        return dataclasses.replace(found, max_new_tokens=tokens)
+
+
+_NUCLEUS = Decoding(k=32, temperature=1.0, top_p=0.7)
+_ONCE = Decoding(k=1, temperature=1.0, top_p=0.7)
+PRESETS: dict[str, Preset] = {
+    "cov": Preset("COV Tab. 2, App. F.2", Decoding(k=32, temperature=0.6), GREEDY, 8192),
+    # 3000 tokens are Qwen2.5-Math-7B's; Qwen3-4B's are 8000
+    "opefo": Preset("OPEFO Sec. 6.1", _NUCLEUS, _ONCE, 3000),
+    "steer": Preset("STEER App. D", _NUCLEUS, _ONCE, 3072),
+    # the length is that of the rollouts; the paper gives none for evaluation
+    "par": Preset("PAR App. B", Decoding(k=64), Decoding(k=64), 4096),
+    "repo": Preset("REPO Sec. 4, Tab. 3", Decoding(k=64), Decoding(k=64), 4096),
+}
+
+
+@dataclass
+class EvalConfig:
+    """Everything that determines an evaluation, but for what is evaluated."""
+
+    on: str = ""
+    """Sets, separated by commas: a task's name, or NAME/SPLIT. A run alone knows its own."""
+    preset: Literal["none", "cov", "opefo", "steer", "par", "repo"] = "none"
+    """A paper's settings; what is given beside it wins."""
+    k: int | None = None
+    """Responses per problem; None takes the preset's, else 16."""
+    temperature: float | None = None
+    """Sampling temperature; None takes the preset's, else 1."""
+    top_p: float | None = None
+    """Nucleus sampling; None takes the preset's, else 1 (the whole distribution)."""
+    greedy: bool | None = None
+    """Take the likeliest token each time, one response per problem."""
+    max_new_tokens: int | None = None
+    """Tokens a response may take; None takes the preset's, else the task's."""
+    stop: tuple[str, ...] | None = None
+    """Texts that end a response; None asks the task, none at all turns its own off."""
+    problems: int | None = None
+    """The first so many problems of each set; None takes all, or 100 where there is no end."""
+    seed: int = 0
+    """Decides samples: each problem's come from (seed, set, problem) alone."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What generates. vLLM measures no entropies and no clusters."""
+    output: str = ""
+    """Directory; empty for runs/eval/NAME, or runs/eval where several are evaluated."""
+    base: str = ""
+    """A model whose entropy on the prompts the others' are set against (PAR App. C.2)."""
+    prompt_chat: bool | None = None
+    """Use the tokenizer's chat template; None asks the run, then the task, else where there is."""
+    prompt_system: str | None = None
+    """System message for the chat template; None takes the run's."""
+    cluster_distance: float = 0.1
+    """Cosine distance at which responses' meanings are two; 0 leaves clusters out."""
+    resamples: int = 1000
+    """Of the problems, for 95% intervals (bootstrap); 0 leaves them out."""
+    device: str = "auto"
+    """"cpu", "cuda" or "auto"."""
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = "fp32"
+    """Arithmetic of the model."""
+    threads: int = 0
+    """CPU threads; 0 takes one below ten million parameters, else what is fastest."""
+    batch: int = 256
+    """Responses generated at once."""
+    micro_batch: int = 32
+    """Responses measured at once."""
+    scoring: Scoring = field(default_factory=Scoring)
+
+    def validate(self) -> EvalConfig:
+        """This configuration, if its values can be meant.
+
+        Raises:
+            ValueError: names the key, the value and its range.
+        """
+        for key, low in (
+            ("k", 1), ("max_new_tokens", 1), ("problems", 1), ("seed", 0), ("resamples", 0),
+            ("threads", 0), ("batch", 1), ("micro_batch", 1),
+        ):  # fmt: skip
+            value = getattr(self, key)
+            if value is not None and not low <= value < 2**31:
+                raise ValueError(f"--{key} must be at least {low}, got {value}")
+        for key in ("temperature", "cluster_distance"):
+            value = getattr(self, key)
+            if value is not None and not (isfinite(value) and value >= 0):
+                raise ValueError(f"--{key} must be 0 or more, got {value}")
+        if self.temperature == 0:
+            raise ValueError("--temperature 0 is greedy decoding: write --greedy")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"--top_p must be in (0, 1], got {self.top_p}")
+        if self.greedy and (self.temperature or self.top_p):
+            raise ValueError("--greedy takes the likeliest token: leave out temperature and top_p")
+        if self.greedy and self.k is not None and self.k > 1:
+            raise ValueError(f"--greedy gives {self.k} equal responses: leave out --k")
+        if self.stop is not None and "" in self.stop:
+            raise ValueError("--stop holds an empty text, which would end every response")
+        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
+            raise ValueError(f"--device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
+        return self
+
+    def decoding(self, task: str) -> Decoding:
+        """For a task by name: the preset's, with what is given beside it."""
+        found = PRESETS[self.preset].decoding(task) if self.preset != "none" else Decoding()
+        if self.greedy:
+            return dataclasses.replace(GREEDY, max_new_tokens=self._tokens(found))
+        given = {
+            key: value
+            for key in ("k", "temperature", "top_p")
+            if (value := getattr(self, key)) is not None
+        }
+        if found.greedy and (given or self.greedy is False):
+            # a temperature or several responses are asked for where the paper takes one, the best
+            found = Decoding(k=1)
+        return dataclasses.replace(found, **given, max_new_tokens=self._tokens(found))
+
+    def _tokens(self, found: Decoding) -> int | None:
+        return found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
+
+    def names(self) -> Iterator[str]:
+        """Of the sets."""
+        yield from filter(None, (name.strip() for name in self.on.split(",")))

@@ -1,0 +1,131 @@
+"""What is evaluated: a model, or a run as it began, ended, or stood at one of its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..config import TrainConfig, check_model, from_dict, load
+
+FINAL = "final"
+KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps one)"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One policy to evaluate.
+
+    Attributes:
+        spec: as it was named.
+        name: of its directory; no two of an evaluation share it.
+        model: a directory or a name to load.
+        run: the run it is of, or None.
+        iteration: of the run; None for its final model where the run does not say, or no run.
+        checkpoint: weights over `model`'s, as a checkpoint has them; None for the model as it is.
+        config: the run's, or None.
+    """
+
+    spec: str
+    name: str
+    model: str
+    run: Path | None = None
+    iteration: int | None = None
+    checkpoint: Path | None = None
+    config: TrainConfig | None = None
+
+    def facts(self) -> dict[str, str | int | None]:
+        """What results.json says of it."""
+        own = {"run": str(self.run), "iteration": self.iteration} if self.run is not None else {}
+        return {"model": self.spec, **own}
+
+
+def subjects_of(specs: Sequence[str], checkpoints: bool = False) -> list[Subject]:
+    """What words of the command line name.
+
+    MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's directory, which
+    stands for its final model; RUN@ITERATION for one of its checkpoints, RUN@0 for the model that
+    it began with, RUN@best for the best checkpoint that it kept.
+
+    Args:
+        specs: the words.
+        checkpoints: have each RUN stand for all of its checkpoints, the model it began with first.
+
+    Raises:
+        ValueError: no such model, run or checkpoint; says which there are.
+    """
+    found = [one for spec in specs for one in _of(spec, checkpoints)]
+    names: dict[str, int] = {}
+    unique = []
+    for one in found:
+        count = names[one.name] = names.get(one.name, 0) + 1
+        unique.append(one if count == 1 else replace(one, name=f"{one.name}-{count}"))
+    return unique
+
+
+def iterations(run: Path) -> list[int]:
+    """Of the checkpoints that a run keeps, the first first."""
+    stems = [p.stem for p in (run / "checkpoints").glob("*.json")]
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
+
+
+def _of(spec: str, checkpoints: bool) -> list[Subject]:
+    head, at, which = spec.rpartition("@")
+    if at and _is_run(Path(head)) and not Path(spec).exists():
+        return [_at(Path(head), which, spec)]
+    if not _is_run(Path(spec)):
+        check_model(spec)
+        return [Subject(spec, _safe(spec), spec)]
+    run = Path(spec)
+    if not checkpoints:
+        return [_at(run, FINAL, spec)]
+    return [_at(run, str(i), f"{spec}@{i}") for i in (0, *iterations(run))]
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file()
+
+
+def _at(run: Path, which: str, spec: str) -> Subject:
+    config = from_dict(load(run / "config.toml"))
+    name = _safe(run.resolve().name) + ("" if which == FINAL else f"@{_safe(which)}")
+    here = Subject(spec, name, config.model, run, config=config)
+    if which in KEPT:
+        directory = run / which
+        if not (directory / "config.json").is_file():
+            raise ValueError(f"{spec!r}: the run has no {KEPT[which]}{_instead(run)}")
+        return replace(here, model=str(directory), iteration=_iteration(directory))
+    if not (which.isascii() and which.isdecimal()):
+        raise ValueError(f"{spec!r}: what follows @ is an iteration or `best`{_instead(run)}")
+    iteration = int(which)
+    if iteration in iterations(run):
+        manifest = run / "checkpoints" / f"{iteration:06d}.json"
+        return replace(here, iteration=iteration, checkpoint=manifest)
+    if iteration and _iteration(run / FINAL) == iteration:
+        return replace(here, model=str(run / FINAL), iteration=iteration)
+    if iteration:
+        raise ValueError(f"{spec!r}: the run keeps no checkpoint {iteration}{_instead(run)}")
+    check_model(config.model)
+    return replace(here, iteration=0)
+
+
+def _instead(run: Path) -> str:
+    kept = ", ".join(f"{run}@{i}" for i in iterations(run))
+    return f"; it has {kept}, and {run}@0, which it began with" if kept else f"; it has {run}@0"
+
+
+def _iteration(directory: Path) -> int | None:
+    """After which a model was written; None where it does not say."""
+    try:
+        about = json.loads((directory / "entrostat.json").read_text(encoding="utf-8"))
+        done = about.get("iteration", about.get("iterations"))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return done if type(done) is int and done >= 0 else None
+
+
+def _safe(text: str) -> str:
+    """A directory's name."""
+    return re.sub(r"[^\w.+=-]+", "_", text.strip("/")).strip("._") or "model"

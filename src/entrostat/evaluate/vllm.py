@@ -1,0 +1,146 @@
+"""vLLM as an engine of `entrostat eval`: fast, and blind to entropies.
+
+It draws with random numbers of its own, seeded per problem, so that its samples are not those of
+the lab. Log-probs are what vLLM reports: at temperature 1, before top-p (`logprobs_mode`
+"raw_logprobs").
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from .runner import Answered, Asked
+from .sets import ProblemSet
+from .settings import Decoding, EvalConfig
+from .subjects import Subject
+
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": "auto"}
+
+
+class VllmSampler:
+    """Samples with vLLM.
+
+    Args:
+        engine: a `vllm.LLM`.
+        config: of the evaluation.
+        chat: whether prompts go through the chat template; None asks the task, then the tokenizer.
+        system: message for the template.
+    """
+
+    def __init__(
+        self, engine: Any, config: EvalConfig, chat: bool | None = None, system: str = ""
+    ) -> None:
+        self._engine, self._config, self._chat, self._system = engine, config, chat, system
+
+    @classmethod
+    def of(cls, subject: Subject, config: EvalConfig, say: Callable[[str], None]) -> VllmSampler:
+        """An engine with a subject in it.
+
+        Raises:
+            ValueError: vLLM is not installed, or the subject is no directory that it could read.
+        """
+        if subject.checkpoint is not None:
+            raise ValueError(
+                f"{subject.spec!r}: vLLM reads whole models, and a checkpoint holds weights alone; "
+                "leave out --engine vllm, or evaluate the run's final model"
+            )
+        if config.base:
+            raise ValueError("--base needs entropies, which vLLM does not measure")
+        try:
+            from vllm import LLM
+        except ImportError:
+            raise ValueError("--engine vllm takes vLLM: pip install vllm") from None
+        from ..models import find
+
+        say(f"vLLM loads {subject.spec}")
+        engine = LLM(
+            model=find(subject.model), dtype=PRECISIONS[config.precision], seed=config.seed,
+            trust_remote_code=False,
+        )  # fmt: skip
+        run = subject.config
+        chat = config.prompt_chat if run is None else run.prompt.chat
+        system = "" if run is None else run.prompt.system
+        if config.prompt_chat is not None:
+            chat = config.prompt_chat
+        if config.prompt_system is not None:
+            system = config.prompt_system
+        return cls(engine, config, chat, system)
+
+    def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
+        """Tokens, stops and template that the set comes to."""
+        return {
+            "max_new_tokens": decoding.max_new_tokens or one.task.max_new_tokens(one.split),
+            "stop": list(self._stop(one)),
+            "chat": self._uses_chat(one),
+            "system": self._system,
+            "precision": self._config.precision,
+        }
+
+    def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
+        """Responses to each problem, k of them.
+
+        Raises:
+            ValueError: the task has an environment.
+        """
+        one, decoding = asked.set, asked.decoding
+        if hasattr(one.task, "environment"):
+            raise ValueError(
+                f"set {one.name!r} takes turns with an environment, which --engine vllm cannot; "
+                "leave it out"
+            )
+        from vllm import SamplingParams
+
+        own = self.settings(one, decoding)
+        parameters = [
+            SamplingParams(
+                n=decoding.k,
+                temperature=0.0 if decoding.greedy else decoding.temperature,
+                top_p=decoding.top_p,
+                max_tokens=own["max_new_tokens"],
+                stop=own["stop"],
+                seed=_seed(asked.seed, one.name, problem),
+                logprobs=0,
+            )
+            for problem in asked.problems
+        ]
+        prompts = [self._prompt(one, example.prompt) for example in asked.examples]
+        outputs = self._engine.generate(prompts, parameters, use_tqdm=False)
+        answered = [_answered(output.outputs) for output in outputs]
+        on_tokens(sum(sum(a.tokens) for a in answered))
+        return answered
+
+    def _stop(self, one: ProblemSet) -> tuple[str, ...]:
+        given = self._config.stop
+        return tuple(getattr(one.task, "stop", ()) if given is None else given)
+
+    def _uses_chat(self, one: ProblemSet) -> bool:
+        chat = getattr(one.task, "chat", None) if self._chat is None else self._chat
+        return bool(self._engine.get_tokenizer().chat_template) if chat is None else chat
+
+    def _prompt(self, one: ProblemSet, prompt: str) -> dict[str, list[int]]:
+        tokenizer = self._engine.get_tokenizer()
+        if not self._uses_chat(one):
+            return {"prompt_token_ids": tokenizer(prompt)["input_ids"]}
+        turns = [{"role": "system", "content": self._system}] if self._system else []
+        turns.append({"role": "user", "content": prompt})
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return {"prompt_token_ids": tokenizer(text, add_special_tokens=False)["input_ids"]}
+
+
+def _answered(outputs: list[Any]) -> Answered:
+    tokens = [len(o.token_ids) for o in outputs]
+    known = all(o.cumulative_logprob is not None for o in outputs)
+    return Answered(
+        [o.text for o in outputs],
+        tokens,
+        [o.finish_reason == "stop" for o in outputs],
+        [o.cumulative_logprob / max(1, len(o.token_ids)) for o in outputs] if known else None,
+    )
+
+
+def _seed(seed: int, name: str, problem: int) -> int:
+    """A number below 2^31 of one problem."""
+    digest = hashlib.sha256(f"{seed}/{name}/{problem}".encode()).digest()
+    return int.from_bytes(digest[:4]) >> 1

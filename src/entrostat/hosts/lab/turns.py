@@ -1,0 +1,284 @@
+"""Rollouts of several turns: the policy speaks, its environment replies, until one of them ends it.
+
+Each turn is one call of `sample` on whole contexts: the prompt, and all that was said since. Keys
+and values of the turns before are computed again, in one pass over the context; between turns there
+is nothing to keep, whatever the environments take. What an environment says is context: tokens at
+mask 0, which are never sampled, trained on or measured.
+
+    prompt | turn | what the environment said | turn | ... | turn
+    mask     1 1    0 0 0 0                     1 1          1 1
+
+A rollout ends when its environment is done or has failed, after the task's last turn, and before a
+turn that might not fit into the context.
+
+Shapes: B rollouts, P prompt tokens at most, T tokens of all turns at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...agents import Worlds
+from ...config import TrainConfig
+from ...errors import RunStopped
+from ...tasks import Example, Task
+from .choice import Source
+from .economy import Enough
+from .policy import Policy, vocabulary
+from .prompts import uses_chat
+from .rollout import Sequences, sample
+from .stops import cut
+
+_WORD = "entrostat"  # stands for a turn of the policy's in the chat template
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """How an environment's words become tokens.
+
+    Attributes:
+        policy: whose tokenizer it is.
+        chat: as a user's turn of the chat template; else as they are.
+        system: as the prompts have it.
+    """
+
+    policy: Policy
+    chat: bool
+    system: str
+
+    def __call__(self, observation: str, last: int) -> list[int]:
+        """Token ids that follow a turn whose last token is `last`.
+
+        Through the template, they begin with what it puts behind the policy's turn, but for an end
+        token that was sampled.
+
+        Raises:
+            RunStopped: the tokenizer makes a token of it that the model does not know.
+            ValueError: the chat template refuses the turns, or leaves the policy's out.
+        """
+        text = observation
+        if self.chat:
+            text = self.policy.rendered(
+                [{"role": "user", "content": "."}, {"role": "assistant", "content": _WORD},
+                 {"role": "user", "content": observation}], self.system
+            )  # fmt: skip
+            _, there, text = text.partition(_WORD)
+            if not there:
+                raise ValueError(
+                    "the tokenizer's chat template leaves the policy's own turns out, which a task "
+                    "of several turns needs; give another model, or use --prompt.chat false"
+                )
+        ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        if max(ids, default=0) >= (known := vocabulary(self.policy.model)):
+            raise RunStopped(
+                f"the tokenizer makes token {max(ids)} of what an environment said, "
+                f"{observation[:60]!r}, but the model's vocabulary has {known}: give the model "
+                "with its own tokenizer"
+            )
+        sampled = self.chat and last in self.policy.eos and ids[:1] == [last]
+        return ids[1:] if sampled else ids
+
+
+def hearing_of(policy: Policy, config: TrainConfig) -> Hearing:
+    """As the prompts of a run become tokens."""
+    return Hearing(policy, uses_chat(policy, config), config.prompt.system)
+
+
+@dataclass
+class _Rollout:
+    """A rollout as it grows, token by token: ids, whether sampled, log-probs and entropies.
+
+    `last` is where its last turn begins; `open` says whether it goes on; `done`, that its
+    environment ended it; `dropped`, that it was not waited for.
+    """
+
+    prompt: list[int]
+    ids: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    turns: int = 0
+    last: int = 0
+    open: bool = True
+    done: bool = False
+    dropped: bool = False
+
+    def say(self, turn: Sequences, row: int) -> None:
+        """A turn of the policy: a row of what was sampled."""
+        n = int(turn.mask[row].sum())
+        H = turn.sampler_logp if turn.sampler_entropy is None else turn.sampler_entropy
+        self.last, self.turns = len(self.ids), self.turns + 1
+        self._add(
+            turn.completions[row, :n].tolist(), True,
+            turn.sampler_logp[row, :n].tolist(), H[row, :n].tolist(),
+        )  # fmt: skip
+
+    def hear(self, ids: list[int]) -> None:
+        """What the environment said."""
+        self._add(ids, False, [0.0] * len(ids), [0.0] * len(ids))
+
+    def _add(self, ids: list[int], own: bool, logp: list[float], entropy: list[float]) -> None:
+        self.ids += ids
+        self.sampled += [own] * len(ids)
+        self.logp += logp
+        self.entropy += entropy
+
+
+@dataclass(frozen=True)
+class Played:
+    """Rollouts of several turns, and what came of them.
+
+    Attributes:
+        sequences: B rollouts, those of a prompt side by side.
+        texts: all that was said after each prompt, by both.
+        rewards: B numbers; 0 where the environment failed.
+        failures: in words why an environment failed, by the rollout's place.
+        turns: B counts of the policy's.
+    """
+
+    sequences: Sequences
+    texts: list[str]
+    rewards: list[float]
+    failures: dict[int, str]
+    turns: list[int]
+
+
+@dataclass(frozen=True)
+class Game:
+    """How rollouts are played.
+
+    Attributes:
+        task: whose environments.
+        turns: most turns of a rollout.
+        training: which of the environments' rewards is asked for.
+        timeout: seconds that an environment may take for one thing.
+        context: tokens of a prompt and its rollout at most; None for any number.
+        hearing: how observations become tokens.
+        stop: strings that end a turn.
+        enough: when rollouts that still go on are dropped: asked before each turn but the first,
+            of the rollouts at once; None waits for all.
+    """
+
+    task: Task
+    turns: int
+    training: bool
+    timeout: float
+    context: int | None
+    hearing: Hearing
+    stop: tuple[str, ...]
+    enough: Enough | None = None
+
+
+def play(
+    game: Game, examples: Sequence[Example], prompts: list[list[int]], *, rollouts: int,
+    generator: Source, batch: int, max_new_tokens: int, pad: int, exact: bool = False, **how: Any,
+) -> Played:  # fmt: skip
+    """Play rollouts of each prompt, as many at once as are sampled at once, in whole groups.
+
+    Args:
+        game: how.
+        examples: the prompts.
+        prompts: their token ids.
+        rollouts: per prompt.
+        generator: as `sample` takes it; numbers that decide tokens are [B, turns x T].
+        batch: rollouts at once, each with its environment.
+        max_new_tokens: T, of a turn.
+        pad: id for padding.
+        exact: also the entropies.
+        **how: other arguments of `sample`.
+    """
+    how |= {"batch": batch, "max_new_tokens": max_new_tokens, "pad": pad, "exact": exact}
+    each = max(1, batch // rollouts)
+    found: list[_Rollout] = []
+    rewards: list[float] = []
+    failures: dict[int, str] = {}
+    for first in range(0, len(prompts), each):
+        here = [_Rollout(ids) for ids in prompts[first : first + each] for _ in range(rollouts)]
+        of_each = [e for e in examples[first : first + each] for _ in range(rollouts)]
+        source, begin = generator, len(found)
+        if isinstance(source, Tensor):
+            source = source[begin : begin + len(here)]
+        with Worlds(game.task, of_each, game.timeout) as worlds:
+            _play(game, here, worlds, rollouts, source, how)
+            rewards += worlds.rewards(game.training)
+            failures |= {begin + place: why for place, why in worlds.failures.items()}
+        found += here
+    policy = game.hearing.policy
+    heads = policy.texts([one.ids[: one.last] for one in found])
+    tails = policy.texts([one.ids[one.last :] for one in found])
+    return Played(
+        _side_by_side(found, rollouts, policy.device, pad, exact, game.enough is not None),
+        [head + cut(tail, game.stop) for head, tail in zip(heads, tails, strict=True)],
+        rewards, failures, [one.turns for one in found],
+    )  # fmt: skip
+
+
+def _play(
+    game: Game, here: list[_Rollout], worlds: Worlds, rollouts: int, generator: Source,
+    how: dict[str, Any],
+) -> None:  # fmt: skip
+    """Play rollouts, those of a prompt side by side, to their ends."""
+    policy, T = game.hearing.policy, how["max_new_tokens"]
+    number = torch.arange(len(here)) // rollouts
+    for turn in range(game.turns):
+        live = [i for i, one in enumerate(here) if one.open]
+        if not live:
+            return
+        if turn and game.enough is not None:
+            ended = torch.tensor([not one.open for one in here])
+            if game.enough.reached(ended, number):
+                for i in live:
+                    here[i].dropped = True
+                return
+        source = generator
+        if isinstance(source, Tensor):
+            source = source[live, turn * T : (turn + 1) * T]
+        # at the first turn a prompt's rollouts share its keys and values
+        each, asked = (1, live) if turn else (rollouts, live[::rollouts])
+        contexts = [here[i].prompt + here[i].ids for i in asked]
+        said = sample(policy.model, contexts, rollouts=each, generator=source, **how)
+        replies = worlds.reply(dict(zip(live, policy.decode(said, game.stop), strict=True)))
+        for row, i in enumerate(live):
+            one, reply = here[i], replies[i]
+            one.say(said, row)
+            one.done = reply.done and i not in worlds.failures
+            one.open = not reply.done and turn + 1 < game.turns
+            if one.open:
+                ids = game.hearing(reply.observation, one.ids[-1])
+                room = len(one.prompt) + len(one.ids) + len(ids) + T
+                if game.context is not None and room > game.context:
+                    one.open = False
+                else:
+                    one.hear(ids)
+
+
+def _side_by_side(
+    found: list[_Rollout], rollouts: int, device: torch.device, pad: int, exact: bool, drops: bool
+) -> Sequences:
+    """The rollouts as sequences."""
+    P, T = max(len(one.prompt) for one in found), max(len(one.ids) for one in found)
+
+    def padded(rows: list[list[Any]], fill: Any, dtype: torch.dtype, width: int = T) -> Tensor:
+        """[B, width], filled up on the right."""
+        full = [row + [fill] * (width - len(row)) for row in rows]
+        return torch.tensor(full, dtype=dtype, device=device)
+
+    left = [P - len(one.prompt) for one in found]
+    ids = [[pad] * n + one.prompt + one.ids for n, one in zip(left, found, strict=True)]
+    real = [[0] * n + [1] * (len(row) - n) for n, row in zip(left, ids, strict=True)]
+    return Sequences(
+        padded(ids, pad, torch.int64, P + T),
+        padded(real, 0, torch.int64, P + T),
+        P,
+        padded([one.sampled for one in found], False, torch.bool),
+        padded([one.logp for one in found], 0.0, torch.float32),
+        torch.tensor([one.done for one in found], device=device),
+        torch.arange(len(found), device=device) // rollouts,
+        padded([one.entropy for one in found], 0.0, torch.float32) if exact else None,
+        torch.tensor([one.dropped for one in found], device=device) if drops else None,
+    )

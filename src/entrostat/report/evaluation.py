@@ -1,0 +1,212 @@
+"""The page of an evaluation: tables with intervals, pass@k curves, entropy against accuracy."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..evaluate.results import of_problem, shown, spelt
+from ..logs.lines import JsonLines
+from .figures import COLORS, Band, Curve, Image, Panel, Points, draw
+from .page import _page, _write
+
+PROBLEMS, RESPONSES, TEXT = 10, 4, 600  # shown at most: problems, responses of one, characters
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model's figures of a set: (value, interval) each."""
+
+    name: str
+    color: str
+    cells: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One problem with its most frequent responses: (text, count, whether right) each."""
+
+    prompt: str
+    responses: list[tuple[str, int, bool]]
+    right: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the page says of one set."""
+
+    name: str
+    words: str
+    tables: list[tuple[list[tuple[str, str]], list[Row]]]
+    images: list[Image]
+    examples: list[Shown]
+
+
+# name of the figure, what the table calls it, what it means
+SCORES = (("avg@{k}", "mean score"), ("pass@{k}", "any of k right"), ("maj@{k}", "the majority"))
+DIVERSITY = (
+    ("distinct", "right answers, a problem"), ("ngram_diversity", "1: none twice"),
+    ("self_bleu", "1: all alike"), ("clusters", "meanings, a problem"),
+)  # fmt: skip
+LENGTH = (("length", "tokens"), ("truncated", "share"), ("failed", "share"))
+ENTROPY = (
+    ("entropy", "responses, nats"), ("prompt_entropy", "prompts, nats"),
+    ("prompt_entropy_ratio", "to the base's"), ("logp_gap", "right - wrong, nats"),
+    ("auroc", "of log-probs"), ("ece", "of exp(log-prob)"),
+)  # fmt: skip
+
+
+def write_evaluation(results: Sequence[Mapping[str, Any]], directories: Sequence[Path],
+                     output: Path, title: str = "Evaluation") -> Path:  # fmt: skip
+    """Write the page of an evaluation; returns its path.
+
+    Args:
+        results: what the results.json of each model holds.
+        directories: where they lie, with the responses.
+        output: the file to write.
+        title: heading of the page.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    names = dict.fromkeys(name for one in results for name in one["sets"])
+    pairs = [
+        [(i, one, path) for i, (one, path) in enumerate(zip(results, directories, strict=True))
+         if name in one["sets"]]
+        for name in names
+    ]  # fmt: skip
+    return _write(
+        "evaluation.html.jinja",
+        _page(output),
+        title=title,
+        rows=results,
+        sets=[_part(name, some) for name, some in zip(names, pairs, strict=True)],
+        settings=[
+            (f"{one['model']}: {name}", json.dumps(entry["settings"], indent=1))
+            for one in results
+            for name, entry in one["sets"].items()
+        ],
+    )
+
+
+def _part(name: str, some: Sequence[tuple[int, Mapping[str, Any], Path]]) -> Part:
+    entries = [(one["model"], COLORS[i % len(COLORS)], one["sets"][name], path)
+               for i, one, path in some]  # fmt: skip
+    lines = [JsonLines(path / entry["responses"]).read() for _, _, entry, path in entries]
+    first = entries[0][2]
+    own = first["settings"]
+    how = f"temperature {own['temperature']:g}, top-p {own['top_p']:g}"
+    words = (
+        f"{first['n']} problems, {first['k']} responses each, "
+        f"{'greedy' if own['greedy'] else how}, {own['max_new_tokens']} tokens at most."
+    )
+    if own["preset"] != "none":
+        words += f" Preset: {own['preset']}."
+    tables = [_table(entries, columns) for columns in (SCORES, DIVERSITY, ENTROPY, LENGTH)]
+    panels = [_curves(entries), _scatter(entries, lines)]
+    return Part(
+        name, words, [t for t in tables if t[0]],
+        [draw(panel) for panel in panels if not panel.empty], _examples(lines[-1]),
+    )  # fmt: skip
+
+
+def _table(
+    entries: Sequence[Any], columns: Sequence[tuple[str, str]]
+) -> tuple[list[tuple[str, str]], list[Row]]:
+    """A table of those columns that some model has."""
+
+    def key(column: str, entry: Mapping[str, Any]) -> str:
+        return column.replace("{k}", str(entry["k"]))
+
+    kept = [
+        c for c in columns if any(_known(e["metrics"].get(key(c[0], e))) for *_, e, _ in entries)
+    ]
+    ks = {entry["k"] for *_, entry, _ in entries}
+    k = str(ks.pop()) if len(ks) == 1 else "k"
+    head = [(spelt(column.replace("{k}", k)), meaning) for column, meaning in kept]
+    rows = [
+        Row(name, color, [_cell(entry["metrics"].get(key(c, entry))) for c, _ in kept])
+        for name, color, entry, _ in entries
+    ]
+    return head, rows
+
+
+def _known(figure: Mapping[str, Any] | None) -> bool:
+    return figure is not None and figure["value"] is not None
+
+
+def _cell(figure: Mapping[str, Any] | None) -> tuple[str, str]:
+    if figure is None or figure["value"] is None:
+        return "—", ""
+    if figure["low"] is None:
+        return f"{figure['value']:.3f}", ""
+    return f"{figure['value']:.3f}", f"{figure['low']:.3f} to {figure['high']:.3f}"
+
+
+def _curves(entries: Sequence[Any]) -> Panel:
+    curves, bands = [], []
+    for name, color, entry, _ in entries:
+        if entry["k"] < 2:
+            continue
+        found = [entry["metrics"][f"pass@{j}"] for j in range(1, entry["k"] + 1)]
+        places = list(range(1, entry["k"] + 1))
+        curves.append(Curve(f"{name}: pass@k", places, [f["value"] for f in found], color))
+        if found[0]["low"] is not None:
+            low, high = ([f[end] for f in found] for end in ("low", "high"))
+            bands.append(Band("", places, low, high, color))
+        votes = [(j, entry["metrics"][f"maj@{j}"]) for j in shown(entry["k"])
+                 if _known(entry["metrics"].get(f"maj@{j}"))]  # fmt: skip
+        if votes:
+            values = [f["value"] for _, f in votes]
+            curves.append(Curve(f"{name}: maj@k", [j for j, _ in votes], values, color, "--", 1.3))
+    return Panel(
+        "Right within k responses",
+        "pass@k: at least one of k is right (unbiased). maj@k: the answer that most of k give is. "
+        "Bands are 95% intervals over problems.",
+        "share of problems", tuple(curves), low=0.0, high=1.0, bands=tuple(bands), across="k",
+    )  # fmt: skip
+
+
+def _scatter(entries: Sequence[Any], lines: Sequence[Sequence[Mapping[str, Any]]]) -> Panel:
+    clouds = []
+    for (name, color, entry, _), own in zip(entries, lines, strict=True):
+        known = [line for line in own[: entry["n"]] if line.get("entropy") is not None]
+        x = [_mean_entropy(line) for line in known]
+        y = [of_problem(line)[f"avg@{entry['k']}"] for line in known]
+        if known:
+            clouds.append(Points(name, x, [v or 0.0 for v in y], color))
+    return Panel(
+        "Accuracy against entropy",
+        "A point is a problem: the mean entropy of its responses' tokens, and their mean score.",
+        "mean score", low=0.0, high=1.0, points=tuple(clouds), across="entropy (nats per token)",
+    )  # fmt: skip
+
+
+def _mean_entropy(line: Mapping[str, Any]) -> float:
+    tokens = line["tokens"]
+    nats = sum(t * h for t, h in zip(tokens, line["entropy"], strict=True))
+    return nats / max(1, sum(tokens))
+
+
+def _examples(lines: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    found = []
+    for line in lines[:PROBLEMS]:
+        scores = dict(zip(line["responses"], line["scores"], strict=True))
+        common = Counter(line["responses"]).most_common(RESPONSES)
+        right = sum(score >= 1 for score in line["scores"])
+        found.append(
+            Shown(
+                _cut(line["prompt"]),
+                [(_cut(text), count, scores[text] >= 1) for text, count in common],
+                f"{right} of {len(line['scores'])}",
+            )
+        )
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT else text[: TEXT - 1] + "…"

@@ -1,0 +1,201 @@
+"""`entrostat eval`: subjects times sets, with what it shows and what it leaves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig
+from ..evaluate.lm_eval import export
+from ..evaluate.progress import Display
+from ..evaluate.results import spelt
+from ..evaluate.runner import Sampler, run_set
+from ..evaluate.sets import ProblemSet, of_task, problem_sets
+from ..evaluate.settings import EvalConfig
+from ..evaluate.store import RESULTS, Store, threads_of
+from ..evaluate.subjects import Subject, subjects_of
+from ..logs.files import make_directory
+
+PAGE = "eval.html"
+
+
+def plan(
+    specs: Sequence[str], config: EvalConfig, options: Mapping[str, Any], checkpoints: bool = False,
+    check: Callable[[TrainConfig], None] = lambda config: None,
+) -> tuple[list[Subject], list[ProblemSet]]:  # fmt: skip
+    """What is evaluated on what, checked before anything is loaded.
+
+    Args:
+        specs: models and runs, as named.
+        config: of the evaluation.
+        options: parameters of the tasks in `config.on`.
+        checkpoints: have a run stand for all of its checkpoints.
+        check: refuses a run whose own task is to be made and may not be.
+
+    Raises:
+        ValueError: one line, about the word that is wrong.
+    """
+    config.validate()
+    subjects = subjects_of(specs, checkpoints)
+    if config.engine == "vllm" and len(subjects) > 1:
+        raise ValueError("--engine vllm holds one model in a process: evaluate one per command")
+    if config.on:
+        return subjects, problem_sets(config.names(), options)
+    if options:
+        raise ValueError("--task.KEY is a parameter of the sets: name them, --on NAME")
+    tasks = []
+    for one in subjects:
+        if one.config is None:
+            raise ValueError(f"{one.spec!r}: evaluate it on what? --on NAME, or several: NAME,NAME")
+        check(one.config)
+        own = {"seed": one.config.seed} | one.config.task
+        tasks.append({key: value for key, value in own.items() if key != "seed"})
+        if tasks[-1] != tasks[0]:
+            raise ValueError(
+                f"{one.spec!r} was trained on {tasks[-1]['name']!r}, {subjects[0].spec!r} on "
+                f"{tasks[0]['name']!r}: say on what to evaluate them, --on NAME"
+            )
+    return subjects, of_task(tasks[0])
+
+
+def run_evaluation(
+    subjects: Sequence[Subject], sets: Sequence[ProblemSet], config: EvalConfig, display: Display
+) -> tuple[Path, list[tuple[Path, dict[str, Any]]]]:
+    """Evaluate; the directory, and for each subject its own directory and results.
+
+    Raises:
+        ValueError: a model that cannot be loaded, or a directory that holds something else.
+        RunStopped: a task, its scorer or the disk is at fault; what was answered is kept.
+    """
+    root = Path(config.output or "runs/eval")
+    if not config.output and len(subjects) == 1:
+        root = root / subjects[0].name
+    try:
+        make_directory(root)
+    except OSError as error:
+        raise ValueError(f"output {str(root)!r}: {error.strerror}") from None
+    results = []
+    base = _base(config, display)
+    for one in subjects:
+        directory = root if len(subjects) == 1 else root / one.name
+        display.subject(one.spec)
+        found = _evaluate(one, sets, copy.deepcopy(config), directory, display, base)
+        export(directory, found)
+        results.append((directory, found))
+    return root, results
+
+
+def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) -> Path:
+    """The page of an evaluation, in its directory."""
+    from ..report.evaluation import write_evaluation
+
+    places, found = zip(*results, strict=True)
+    title = str(found[0]["model"]) if len(found) == 1 else f"{len(found)} models"
+    return write_evaluation(found, places, root / PAGE, f"Evaluation of {title}")
+
+
+def _base(config: EvalConfig, display: Display) -> Any:
+    if not config.base:
+        return None
+    from ..hosts.lab.evaluator import load
+
+    (subject,) = subjects_of([config.base])
+    display.note(f"base: {config.base}")
+    return load(subject, copy.deepcopy(config), display.note)
+
+
+def _evaluate(
+    subject: Subject, sets: Sequence[ProblemSet], config: EvalConfig, directory: Path,
+    display: Display, base: Any,
+) -> dict[str, Any]:  # fmt: skip
+    from ..hosts.lab.prompts import example
+    from ..hosts.lab.scoring import Scorer
+
+    config.threads = config.threads or threads_of(directory)  # as before, to the last bit
+    sampler, identity = _engine(subject, config, display, base)
+    with Store(directory, identity or subject.facts(), config.threads) as store:
+        results = store.results() or {}
+        found: dict[str, Any] = dict(results.get("sets", {}))
+        for one in sets:
+            with Scorer(one.task, config.scoring, display.note) as score:
+                display.begin(one.name)
+                found[one.name] = run_set(
+                    one, config, sampler, score, store,
+                    lambda one, i: example(one.task, i, one.split),
+                    display.tokens, display.problems,
+                )  # fmt: skip
+                display.end(one.name, found[one.name])
+            results = subject.facts() | {"sets": found}
+            store.write(RESULTS, results)
+    return results
+
+
+def _engine(
+    subject: Subject, config: EvalConfig, display: Display, base: Any
+) -> tuple[Sampler, dict[str, Any]]:
+    """The sampler, and what tells its policy from another."""
+    if config.engine == "vllm":
+        from ..evaluate.vllm import VllmSampler
+
+        return VllmSampler.of(subject, config, display.note), {}
+    from ..hosts.lab.evaluator import LabSampler, fingerprint, load
+
+    policy = load(subject, config, display.note)
+    return LabSampler(policy, config, subject, base), {"weights": fingerprint(policy)}
+
+
+SHOWN = (
+    "avg@{k}", "pass@1", "pass@{k}", "maj@{k}", "distinct", "ngram_diversity", "self_bleu",
+    "clusters", "entropy", "prompt_entropy", "prompt_entropy_ratio", "logp_gap", "auroc", "ece",
+    "length", "truncated", "failed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """One set's figures for the terminal: a row per figure, a column per model.
+
+    Attributes:
+        title: the set and how many problems and responses.
+        models: heads of the columns.
+        rows: name of the figure, and a cell per model.
+    """
+
+    title: str
+    models: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """A table per set."""
+    found = []
+    for name in dict.fromkeys(name for one in results for name in one["sets"]):
+        some = [(one["model"], one["sets"][name]) for one in results if name in one["sets"]]
+        rows = []
+        for key in SHOWN:
+            if key == "pass@1" and all(entry["k"] == 1 for _, entry in some):
+                continue
+            figures = [
+                entry["metrics"].get(key.replace("{k}", str(entry["k"]))) for _, entry in some
+            ]
+            cells = [cell(figure) for figure in figures]
+            if any(cells) and not (key == "failed" and all(f["value"] == 0 for f in figures)):
+                ks = {entry["k"] for _, entry in some}
+                k = str(ks.pop()) if len(ks) == 1 else "k"
+                rows.append((spelt(key.replace("{k}", k)), cells))
+        counts = " / ".join(dict.fromkeys(f"{e['n']} problems x {e['k']}" for _, e in some))
+        found.append(Table(f"{name}: {counts}", [model for model, _ in some], rows))
+    return found
+
+
+def cell(figure: Mapping[str, float | None] | None) -> str:
+    """A figure with its interval, 0.430 [0.380, 0.490]; empty where there is none."""
+    if figure is None or figure["value"] is None:
+        return ""
+    text = f"{figure['value']:.3f}"
+    if figure["low"] is None:
+        return text
+    return f"{text} [{figure['low']:.3f}, {figure['high']:.3f}]"
