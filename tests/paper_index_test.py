@@ -24,6 +24,8 @@ import entrostat as es
 from entrostat import advantage, cli, control
 from entrostat.loss import Aggregation
 from entrostat.report.panels import run_panels
+from entrostat.tasks import BUILT_IN
+from entrostat.tasks.sets import SETS
 from report_dynamics_test import curves, make_run
 
 ROOT = Path(__file__).parents[1]
@@ -260,6 +262,13 @@ def is_verb(name: str) -> bool:
     return match is not None and f"  entrostat {match[1]} " in cli._HELP
 
 
+def is_figure_of_an_evaluation(name: str) -> bool:
+    """A key of `metrics` in results.json: written out where `entrostat eval` makes it."""
+    return re.fullmatch(r"[a-z_]+", name) is not None and f'"{name}"' in text_of(
+        "evaluate/results.py"
+    )
+
+
 REGISTRIES: tuple[Callable[[str], bool], ...] = (
     is_method,
     is_attribute,
@@ -267,6 +276,8 @@ REGISTRIES: tuple[Callable[[str], bool], ...] = (
     is_figure_of_a_run,
     is_advantage,
     is_verb,
+    is_figure_of_an_evaluation,
+    lambda name: name in BUILT_IN or name in SETS,
     lambda name: name in es.dynamics.ESTIMATORS,
     lambda name: name in PAPER_RECIPES,
     lambda name: name in typing.get_args(Aggregation),
@@ -302,7 +313,7 @@ def test_what_is_not_there_is_found() -> None:
     for name in (
         "no_such_method", "steer(lambda_mix=)", "dynamics.no_such", "metrics.flow", "Term",
         "optim.shedule", "entropy/exakt", 'advantage = "rlo"', "entrostat lore", "omeg",
-        "steer_table3_steer_math8b", "token_meen",
+        "steer_table3_steer_math8b", "token_meen", "aime23", "prompt_entropy_rate",
     ):  # fmt: skip
         assert not any(known(name) for known in REGISTRIES), name
     assert places("3.1; App. B.2; Eq. 4 to 6; Thm 1; Fig. 2 and 5") == {

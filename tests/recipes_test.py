@@ -14,13 +14,9 @@ import shlex
 import warnings
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import entrostat as es
 from entrostat.cli.flags import dataclass_flags
@@ -29,9 +25,7 @@ from entrostat.config import TrainConfig, from_dict, load
 from entrostat.hosts.lab.loop import FIELDS
 from entrostat.hosts.trl import arguments
 from entrostat.hosts.verl import recipe
-from entrostat.models import tiny_directory
 from entrostat.tasks import make_task
-from scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "recipes" / "papers"
@@ -562,62 +556,3 @@ def test_every_row_of_the_tables_is_there() -> None:
     qwen3 = [c for c in configs if c.model == "Qwen/Qwen3-4B-Base"]
     assert {c.sampling.max_new_tokens for c in qwen3} == {8000}  # OPEFO Sec. 6.1
     assert len(qwen3) == 7  # OPEFO Tab. 1
-
-
-# ------------------------------------------------------------------- PAR Table 3's training subsets
-
-
-@pytest.fixture(scope="module")
-def subsets() -> ModuleType:
-    return load_script("recipes/papers/par_subsets.py")
-
-
-def test_prompts_of_the_largest_cluster_come_first(subsets: ModuleType) -> None:
-    # three clusters, far apart, of 2, 5 and 3 points, mixed
-    centre = {"a": 0.0, "b": 100.0, "c": 200.0}
-    names = "bcbabcbacb"
-    points = np.array([[centre[name], i / 100] for i, name in enumerate(names)], np.float32)
-    for seed in range(5):  # K-means may start with two centres in one cluster, but not always
-        order = subsets.by_cluster(points, 3, seed)
-        assert sorted(order) == list(range(10))
-        if "".join(names[i] for i in order) == "bbbbbcccaa":
-            assert list(order) == [0, 2, 4, 6, 9, 1, 5, 8, 3, 7]
-            break
-    else:
-        pytest.fail("no start out of five found the clusters")
-    with pytest.raises(ValueError, match="--clusters must be from 1 to the number of prompts, 10"):
-        subsets.by_cluster(points, 11, 0)
-
-
-def test_a_prompt_is_the_mean_of_its_final_states(subsets: ModuleType) -> None:
-    prompts = ["23/4:", "9/3:", "15/5:"]
-    found = subsets.embed(str(tiny_directory()), prompts, batch=2)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_directory())
-    model = AutoModelForCausalLM.from_pretrained(tiny_directory(), dtype=torch.float32)
-    for prompt, vector in zip(prompts, found, strict=True):  # one by one, so without padding
-        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
-        with torch.no_grad():
-            states = model(ids, output_hidden_states=True).hidden_states[-1]
-        np.testing.assert_allclose(vector, states[0].mean(0).numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_subsets_are_lines_of_the_file(
-    subsets: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert subsets.SIZES == (10_001, 5_031, 2_538, 1_246, 616)  # PAR App. D.3
-    file = tmp_path / "sums.jsonl"
-    lines = [json.dumps({"prompt": f"{10 + i}/{3 + i % 4}:", "answer": str(i)}) for i in range(12)]
-    file.write_text("\n".join(lines) + "\n")
-    settings = [str(file), "--model", str(tiny_directory()), "--clusters", "2", "--sizes"]
-    subsets.main([*settings, "7", "3"])
-    written = [Path(line) for line in capsys.readouterr().out.split()]
-    kinds = itertools.product(("kmeans", "random"), (7, 3))
-    assert [path.name for path in written] == [f"sums_{kind}_{n}.jsonl" for kind, n in kinds]
-    for path, size in zip(written, (7, 3, 7, 3), strict=True):
-        places = [lines.index(line) for line in path.read_text().splitlines()]
-        assert len(places) == size
-        assert places == sorted(set(places))
-        make_task(str(path), grader="number", test=0.0)
-    with pytest.raises(SystemExit):
-        subsets.main([*settings, "13"])
-    assert "13 of 12 prompts" in capsys.readouterr().err

@@ -200,8 +200,11 @@ def test_influences_add_up_and_changes_are_true(tmp_path: Path) -> None:
         assert flow["net"] == pytest.approx(line["influence/sum"], rel=1e-6)
         found = es.load_rollouts(tmp_path / "dump", line["iteration"])
         assert found.influence is not None
-        idle = ~found.trained.repeat_interleave(found.start.diff())
-        assert float(found.influence.double().sum()) == pytest.approx(line["influence/sum"])
+        assert found.sampled is not None
+        own = found.sampled  # figures of what a tool wrote are NaN
+        assert torch.equal(found.influence.isnan(), ~own)
+        idle = own & ~found.trained.repeat_interleave(found.start.diff())
+        assert float(found.influence[own].double().sum()) == pytest.approx(line["influence/sum"])
         assert float(found.influence[idle].abs().sum()) == 0 < int(idle.sum())
         assert line["estimators"]["simpson"]["where"]["pcc"] > 0.999
     # the end of the last one, by the model's own logits in float64
@@ -213,8 +216,8 @@ def test_influences_add_up_and_changes_are_true(tmp_path: Path) -> None:
     after = -(p.exp() * p).sum(-1)[order.argsort()]
     mask = (rows["completion_mask"] * rows["tool_mask"]).bool()[order.argsort()]
     assert found.change is not None
-    assert torch.allclose(after[mask].float(), found.entropy + found.change, atol=1e-5)
-    assert float(found.change.abs().max()) > 1e-3
+    assert torch.allclose(after[mask].float(), (found.entropy + found.change)[own], atol=1e-5)
+    assert float(found.change[own].abs().max()) > 1e-3
 
 
 def test_the_samplers_correction_is_in_the_loss_of_an_influence(

@@ -91,7 +91,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from entrostat.hosts.trl.recipe import RecipeTrainer
 
     folder = tmp_path_factory.mktemp("runs")
-    found: dict[str, Any] = {"lab ids": [], "trl ids": [], "rates": [], "decay": set()}
+    found: dict[str, Any] = {"lab ids": [], "trl ids": [], "rates": [], "decay": set(), "cuts": []}
 
     class Rates(TrainerCallback):
         def on_pre_optimizer_step(self, args, state, control, optimizer=None, **_):
@@ -100,25 +100,30 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 g["weight_decay"] for g in optimizer.param_groups if len(g["params"])
             }
 
-    sample, generate = experience.sample, trl.GRPOTrainer._generate_single_turn
-    create = RecipeTrainer.__init__
+    answer, generate = experience.answer, trl.GRPOTrainer._generate_single_turn
+    create, compute = RecipeTrainer.__init__, RecipeTrainer._compute_loss
 
-    def noted_sample(model, prompts, **how):
-        found["lab ids"].append(prompts)
-        return sample(model, prompts, **how)
+    def noted_answer(*args, **how):
+        found["lab ids"].append(args[-1])
+        return answer(*args, **how)
 
     def noted_generate(self, prompt_ids, *args):
         found["trl ids"].append(prompt_ids)
         return generate(self, prompt_ids, *args)
+
+    def noted_compute(self, model, inputs):
+        found["cuts"].append(inputs["entrostat_rollout"].tolist())
+        return compute(self, model, inputs)
 
     def noted_create(self, *args):
         create(self, *args)
         self.add_callback(Rates())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experience, "sample", noted_sample)
+        patch.setattr(experience, "answer", noted_answer)
         patch.setattr(trl.GRPOTrainer, "_generate_single_turn", noted_generate)
         patch.setattr(RecipeTrainer, "__init__", noted_create)
+        patch.setattr(RecipeTrainer, "_compute_loss", noted_compute)
         config = recipe(folder / "trl", optim={"weight_decay": 0.1}, sampling={"batch": 8})
         found["trl"] = train(config)
         config = dataclasses.replace(config, host="lab", output=str(folder / "lab"))
@@ -185,7 +190,8 @@ def test_the_first_evaluation_is_the_labs(runs: dict[str, Any]) -> None:
     ours, theirs = (rows(runs[host], "evaluation.jsonl") for host in ("lab", "trl"))
     assert len(ours) == len(theirs) == 4  # two splits, before and after
     for a, b in zip(ours[:2], theirs[:2], strict=True):
-        assert a.pop("split") == b.pop("split")
+        names = {key for key, value in a.items() if isinstance(value, str)}
+        assert {key: a.pop(key) for key in names} == {key: b.pop(key) for key in names}
         assert a == pytest.approx(b, rel=1e-5)
     first = [rows(runs[host], "answers.jsonl")[:4] for host in ("lab", "trl")]  # 2 prompts each
     for a, b in zip(*first, strict=True):
@@ -203,6 +209,17 @@ def test_learning_rates_are_the_schedules(runs: dict[str, Any]) -> None:
         logged = [row["optim/lr"] for row in rows(runs[host])]
         assert logged == pytest.approx(rates[3::4])
     assert runs["decay"] == {0.1}  # of every parameter, norms too
+
+
+def test_every_epoch_has_minibatches_of_its_own(runs: dict[str, Any]) -> None:
+    """As the lab: 2 epochs of 2 halves of 16 rollouts, each half 2 micro-batches of 4."""
+    halves = [{*a, *b} for a, b in zip(runs["cuts"][::2], runs["cuts"][1::2], strict=True)]
+    assert len(halves) == ITERATIONS * 4
+    kept = 0
+    for first, second, third, fourth in zip(*[iter(halves)] * 4, strict=True):
+        assert first | second == third | fourth == set(range(16))
+        kept += first in (third, fourth)
+    assert kept == 0  # 1 in 6,435 by chance
 
 
 def test_the_directory_is_the_labs(runs: dict[str, Any]) -> None:

@@ -272,11 +272,11 @@ def test_a_turn_that_might_not_fit_is_not_begun(policy: Policy) -> None:
         ask(policy, task, config)
 
 
-@pytest.mark.parametrize("host", ["trl", "verl"])
-def test_hosts_that_cannot_play_say_so(host: str) -> None:
+def test_a_host_that_cannot_play_says_so() -> None:
     check_task(ToolSum())
-    with pytest.raises(ValueError, match=f"host '{host}': task 'tool_sum' is played in turns"):
-        check_task(ToolSum(), host)
+    check_task(ToolSum(), "trl")
+    with pytest.raises(ValueError, match="host 'verl': task 'tool_sum' is played in turns"):
+        check_task(ToolSum(), "verl")
 
 
 @pytest.mark.parametrize("turns", [0, 2.0, None])

@@ -138,9 +138,12 @@ def test_a_language_model_stops_where_it_should(folder: Path, variables: dict[st
     )  # fmt: skip
     rows: list[dict[str, Any]] = metrics(out)
     for row in rows:
+        print({key: value for key, value in row.items() if key.startswith(("mismatch", "time"))})
         r = load_rollouts(out, row["iteration"])
         assert correlation(r) > 0.999
-        ended = [text.endswith("\n") for text in r.completions]
-        assert sum(ended) / len(r) == pytest.approx(1 - row["rollout/truncated"], abs=0.05)
-        assert all("\n" not in text[:-1] for text in r.completions)
-        print({key: value for key, value in row.items() if key.startswith(("mismatch", "time"))})
+        for first, end, finished in zip(r.start[:-1], r.start[1:], r.finished, strict=True):
+            said = [r.pieces[int(token)] for token in r.tokens[first:end]]
+            assert not any("\n" in piece for piece in said[:-1])
+            assert ("\n" in said[-1]) == bool(finished)
+        assert row["rollout/truncated"] == pytest.approx(1 - r.finished.float().mean().item())
+        assert r.finished.any()

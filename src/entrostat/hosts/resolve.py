@@ -41,10 +41,10 @@ def check_task(task: Task, host: str = "lab", trained: bool = True) -> None:
             f"task {task.name!r} is a test set: evaluate on it with [[eval]] or `entrostat eval`, "
             "or train on it knowingly with --task.train_on_test true"
         )
-    if host != "lab" and is_multi_turn(task):
+    if host == "verl" and is_multi_turn(task):
         raise ValueError(
             f"host {host!r}: task {task.name!r} is played in turns with an environment, which this "
-            "host cannot do; use --host lab"
+            "host cannot do; use --host lab or trl"
         )
     if not isinstance(task.splits, tuple | list) or not task.splits:
         raise ValueError(
@@ -90,10 +90,10 @@ def objective_of(
             f"host {host!r}: sampling.enough: its sampler cannot be stopped while rollouts go on; "
             "leave it out, or use --host lab"
         )
-    if config.sampling.max_context is not None and host != "lab":
+    if config.sampling.max_context is not None and host == "verl":
         raise ValueError(
-            f"host {host!r}: sampling.max_context is for the lab's rollouts of several turns; "
-            "leave it out, and set sampling.max_new_tokens"
+            f"host {host!r}: sampling.max_context is for rollouts of several turns, which this "
+            "host cannot play; leave it out, and set sampling.max_new_tokens"
         )
     K = enough.least(config.sampling.rollouts)
     try:  # a group too small, found by asking the estimator itself

@@ -5,7 +5,7 @@ Shapes: B rollouts, T completion tokens at most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,7 @@ class Answers:
 def answer(
     policy: Policy, config: TrainConfig, task: Task, split: str, examples: Sequence[Example],
     prompts: list[list[int]], *, rollouts: int, generator: Source, training: bool,
-    enough: Enough | None = None, **how: Any,
+    enough: Enough | None = None, sampler: Callable[..., Sequences] = sample, **how: Any,
 ) -> Answers:  # fmt: skip
     """The policy as it stands, on prompts of a task.
 
@@ -68,17 +68,18 @@ def answer(
         generator: as `sample` takes it.
         training: which reward of its environments counts.
         enough: when rollouts that still go on are dropped; None waits for all.
+        sampler: `sample`, or another host's in its place.
         **how: other arguments of `sample`.
     """
     stop = stop_strings(task, config)
     how |= sampler_settings(policy, config, new_tokens(task, config, split), stop)
     how |= {"rollouts": rollouts, "generator": generator}
     if not is_multi_turn(task):
-        sequences = sample(policy.model, prompts, enough=enough, **how)
+        sequences = sampler(policy.model, prompts, enough=enough, **how)
         return _waited_for(sequences, policy.decode(sequences, stop))
     game = Game(
         task, turns_of(task, split), training, config.scoring.environment_timeout,
-        context_of(policy, config), hearing_of(policy, config), stop, enough,
+        context_of(policy, config), hearing_of(policy, config), stop, enough, sampler,
     )  # fmt: skip
     played = play(game, examples, prompts, **how)
     judged = [(r, played.failures.get(i, "")) for i, r in enumerate(played.rewards)]

@@ -16,7 +16,7 @@ Shapes: B rollouts, P prompt tokens at most, T tokens of all turns at most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,6 +162,7 @@ class Game:
         stop: strings that end a turn.
         enough: when rollouts that still go on are dropped: asked before each turn but the first,
             of the rollouts at once; None waits for all.
+        sampler: samples a turn, as `sample` does; another host's gives what it would.
     """
 
     task: Task
@@ -172,6 +173,7 @@ class Game:
     hearing: Hearing
     stop: tuple[str, ...]
     enough: Enough | None = None
+    sampler: Callable[..., Sequences] = sample
 
 
 def play(
@@ -241,7 +243,7 @@ def _play(
         # at the first turn a prompt's rollouts share its keys and values
         each, asked = (1, live) if turn else (rollouts, live[::rollouts])
         contexts = [here[i].prompt + here[i].ids for i in asked]
-        said = sample(policy.model, contexts, rollouts=each, generator=source, **how)
+        said = game.sampler(policy.model, contexts, rollouts=each, generator=source, **how)
         replies = worlds.reply(dict(zip(live, policy.decode(said, game.stop), strict=True)))
         for row, i in enumerate(live):
             one, reply = here[i], replies[i]

@@ -78,8 +78,11 @@ class RunLog:
         """The line of an analysis; its columns [B, T] go to the iteration's tokens, if written."""
         self.analysis.append([line])
         if self._written is not None and self._written.iteration == line["iteration"]:
-            columns = {"change": flatten(change, mask), "influence": flatten(influence, mask)}
-            whole = dataclasses.replace(self._written, **columns)
+            own = self._written.sampled
+            whole = dataclasses.replace(
+                self._written, change=among(change, mask, own),
+                influence=among(influence, mask, own),
+            )  # fmt: skip
             save_rollouts(whole, self.directory / "rollouts")
 
 
@@ -118,26 +121,28 @@ def _said(method: dict[str, Any]) -> dict[str, Any]:
 def own_rows(
     tokenizer: Any,
     output: dict[str, Any],
-    completions: list[list[int]],
+    texts: list[str],
     mask: Tensor,
     finished: list[bool],
 ) -> list[Any]:
     """This rank's rollouts as plain data, to be gathered: texts, ids, the sampler's log-probs.
 
-    `completions` are the ids that were generated, of truncated rollouts that TRL masks as well;
-    `finished` says which ended by themselves.
+    `texts` are of all that was generated, of truncated rollouts that TRL masks as well; `mask`
+    [B, T] says which tokens the policy sampled, `finished` which rollouts ended by themselves.
     """
     rows = []
     sampler = output.get("sampling_per_token_logps")
-    for i, completion in enumerate(completions):
+    for i, text in enumerate(texts):
+        there = output["completion_mask"][i].bool()  # what tools or an environment said, too
         prompt = output["prompt_ids"][i][output["prompt_mask"][i].bool()]
         rows.append(
             {
                 "prompt": tokenizer.decode(prompt, skip_special_tokens=True),
-                "completion": tokenizer.decode(completion, skip_special_tokens=True),
+                "completion": text,
                 "finished": finished[i],
-                "tokens": output["completion_ids"][i][mask[i]].tolist(),
-                "sampler": None if sampler is None else sampler[i][mask[i]].tolist(),
+                "tokens": output["completion_ids"][i][there].tolist(),
+                "own": mask[i][there].tolist(),
+                "sampler": None if sampler is None else sampler[i][there].tolist(),
             }
         )
     return rows
@@ -163,6 +168,8 @@ def rollouts_of(
     tokens = torch.tensor([t for row in rows for t in row["tokens"]], dtype=torch.int32)
     nan = [math.nan]
     sampler = [x for row in rows for x in (row["sampler"] or nan * len(row["tokens"]))]
+    own = torch.tensor([x for row in rows for x in row["own"]], dtype=torch.bool)
+    lengths = torch.tensor([len(row["tokens"]) for row in rows])
     return Rollouts(
         iteration=iteration,
         prompts=[row["prompt"] for row in rows],
@@ -171,11 +178,18 @@ def rollouts_of(
         group=whole.group.int().cpu(),
         finished=torch.tensor([row["finished"] for row in rows]),
         trained=~whole.idle.cpu(),
-        start=torch.cat([whole.lengths.new_zeros(1), whole.lengths.cumsum(0)]).cpu(),
+        start=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
         tokens=tokens,
-        logp=flatten(whole.old_logp, whole.mask).float(),
-        sampler_logp=torch.tensor(sampler, dtype=torch.float32),
-        entropy=flatten(whole.old_entropy, whole.mask).float(),
-        advantage=flatten(whole.advantages, whole.mask).float(),
+        logp=among(whole.old_logp, whole.mask, own),
+        sampler_logp=torch.tensor(sampler, dtype=torch.float32).masked_fill(~own, math.nan),
+        entropy=among(whole.old_entropy, whole.mask, own),
+        advantage=among(whole.advantages, whole.mask, own),
         pieces=token_pieces(tokenizer, tokens),
+        sampled=None if bool(own.all()) else own,
     )
+
+
+def among(values: Tensor, mask: Tensor, own: Tensor | None) -> Tensor:
+    """[n] float32: the entries of [B, T] at `mask`, row after row; NaN where `own` [n] is False."""
+    flat = flatten(values, mask).float()
+    return flat if own is None else flat.new_full(own.shape, math.nan).masked_scatter(own, flat)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
 from ...batch import TokenBatch
 from ...dynamics import online
@@ -33,6 +34,20 @@ def loss_mask(inputs: dict[str, Any]) -> Tensor:
     """[B, T] bool: the tokens that the policy sampled and TRL trains on."""
     mask = inputs["completion_mask"]
     return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).bool()
+
+
+def cut_anew(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rollouts in as many other micro-batches, by torch's generator."""
+
+    def joined(parts: list[Any]) -> Any:
+        if isinstance(parts[0], Tensor) and parts[0].ndim:
+            return torch.cat(parts)
+        if isinstance(parts[0], list):
+            return [row for part in parts for row in part]
+        return parts[0]  # None, or the whole batch's
+
+    whole = {key: joined([piece[key] for piece in pieces]) for key in pieces[0]}
+    return split_tensor_dict(shuffle_sequence_dict(whole), len(pieces))
 
 
 def addition(ready: TokenBatch) -> dict[str, Tensor]:

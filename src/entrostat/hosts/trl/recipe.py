@@ -22,9 +22,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback
 
+from ...agents import is_multi_turn
 from ...config import TrainConfig
 from ...objective import Objective
 from ...tasks import Example, Task
+from ..lab.answers import Answers
 from ..lab.clock import Clock
 from ..lab.held_out import HeldOutSets
 from ..lab.policy import Policy
@@ -34,8 +36,10 @@ from ..lab.schedule import learning_rate_at
 from ..lab.scoring import Scorer
 from ..lab.seeds import stream_seed
 from ..lab.stops import cut
+from .iteration import cut_anew
 from .record import EachIteration, Record
 from .trainer import EntropyGRPOTrainer
+from .turns import rollouts
 
 
 @dataclass
@@ -44,8 +48,8 @@ class Recipe:
 
     Attributes:
         config: with all that it leaves open chosen.
-        task: prompts and verifier.
-        new: tokens that a completion may take.
+        task: prompts and verifier, or environments.
+        new: tokens that a completion, or a turn of it, may take.
         stop: strings that end one.
         objective: methods and their controllers.
         policy: the model that TRL trains, as the lab samples and measures it.
@@ -107,11 +111,15 @@ class RecipeTrainer(EntropyGRPOTrainer):
         record: where the run is written.
         progress: told of tokens as they are sampled.
         args: a `GRPOConfig` made of the recipe.
+
+    Attributes:
+        answers: this process's newest rollouts, where they are played in turns; else None.
     """
 
     def __init__(self, recipe: Recipe, record: Record, progress: Progress, args: Any) -> None:
         self.recipe, self.progress = recipe, progress
         self._clock, self._norms = Clock(), []
+        self.answers: Answers | None = None
         config, policy = recipe.config, recipe.policy
         if policy.tokenizer.pad_token_id != policy.pad:  # none, or none of the model's
             policy.tokenizer.pad_token = policy.tokenizer.convert_ids_to_tokens(policy.pad)
@@ -121,6 +129,8 @@ class RecipeTrainer(EntropyGRPOTrainer):
             dump_rollouts=record, analyze_every=config.analyze.every,
             train_dataset=Dataset.from_dict({"prompt": places}), processing_class=policy.tokenizer,
         )  # fmt: skip
+        if is_multi_turn(recipe.task):  # set here: as an argument it warns of being experimental
+            self.rollout_func = rollouts
         self.remove_callback(PrinterCallback)
         self.add_callback(EachIteration(self, record))
 
@@ -138,6 +148,9 @@ class RecipeTrainer(EntropyGRPOTrainer):
         failed = gather_object([self.recipe.scorer.figures().get("reward/failed")])
         if known := [count for count in failed if count is not None]:
             self._record({"reward/failed": float(sum(known))})
+        if self.answers is not None:  # processes have equal shares of the rollouts
+            every = gather_object([self.answers.figures])
+            self._record({key: sum(f[key] for f in every) / len(every) for key in every[0]})
         self._clock.lap("measure")
         return output
 
@@ -167,13 +180,29 @@ class RecipeTrainer(EntropyGRPOTrainer):
         self, prompts: list[str], completion_ids: list[list[int]], **_: Any
     ) -> list[float]:
         self._clock.lap("measure")
-        recipe = self.recipe
-        texts = [cut(text, recipe.stop) for text in recipe.policy.texts(completion_ids)]
-        rewards = recipe.scorer(texts, recipe.drawn.examples(prompts), self._iteration)
+        texts, _ended = self._said(completion_ids)
+        judged = None if self.answers is None else self.answers.judged
+        examples = self.recipe.drawn.examples(prompts)
+        rewards = self.recipe.scorer(texts, examples, self._iteration, judged)
         self._clock.lap("score")
         return rewards.tolist()
 
+    def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
+        """As the lab has them: texts before a stop; of several turns, ends by environments."""
+        if self.answers is not None:
+            return self.answers.texts, self.answers.sequences.finished.tolist()
+        texts = [cut(text, self.recipe.stop) for text in self.recipe.policy.texts(completions)]
+        return texts, super()._said(completions)[1]
+
     # ------------------------------------------------------------------ updates
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        # every epoch has minibatches of its own, as in the lab; TRL would cut them once
+        steps = self.args.steps_per_generation
+        place = self._step % (steps * self.num_iterations)
+        if self.model.training and place and place % steps == 0:
+            self._buffered_inputs = cut_anew(self._buffered_inputs)
+        return super()._prepare_inputs(generation_batch)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """All, as in the lab; transformers leaves out norms and biases."""

@@ -25,7 +25,6 @@ from ..lab.best import Best
 from ..lab.evaluation import evaluate
 from ..lab.progress import Progress
 from ..lab.run_directory import RunDirectory
-from ..lab.stops import cut
 from ..lab.updates import check_weights
 from .checkpoints import seal
 from .dump import RunLog
@@ -75,15 +74,10 @@ class Record(RunLog):
         self.held = figures
 
     def rollouts(self, rollouts: Rollouts) -> None:
-        """One file of tokens, with the task's texts."""
-        examples, stop = self.recipe.drawn.of(rollouts.iteration), self.recipe.stop
-        super().rollouts(
-            dataclasses.replace(
-                rollouts,
-                prompts=[examples[g].prompt for g in rollouts.group.tolist()],
-                completions=[cut(text, stop) for text in rollouts.completions],
-            )
-        )
+        """One file of tokens, with the task's prompts."""
+        examples = self.recipe.drawn.of(rollouts.iteration)
+        prompts = [examples[g].prompt for g in rollouts.group.tolist()]
+        super().rollouts(dataclasses.replace(rollouts, prompts=prompts))
 
     # ------------------------------------------------------------------ called after an iteration
 

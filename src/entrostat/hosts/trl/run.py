@@ -2,6 +2,7 @@
 
     arguments.py    the configuration as TRL's
     recipe.py       prompts, rewards and learning rates as the lab's
+    turns.py        rollouts that are played with an environment
     record.py       what is written, when
     checkpoints.py  going on from TRL's
 
@@ -38,14 +39,14 @@ from ..lab.held_out import check_prompts, held_out_sets
 from ..lab.machine import choose_precision, choose_threads
 from ..lab.policy import learning_rate, load_policy
 from ..lab.progress import Facts, Progress
-from ..lab.prompts import draw, encode, new_tokens, stop_strings
+from ..lab.prompts import draw, encode, longest, new_tokens, stop_strings
 from ..lab.resume import keep_settings
 from ..lab.run_directory import RunDirectory, default_output
 from ..lab.scoring import Scorer
 from ..resolve import check_task, objective_of, task_of
 from ..rollouts import FIELDS
 from ..rounding import use_float32_outputs
-from . import arguments, checkpoints
+from . import arguments, checkpoints, turns
 from .recipe import Recipe, RecipeTrainer
 from .record import Record
 
@@ -123,10 +124,12 @@ def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Rec
     if task is None:
         task = task_of(config)
     check_task(task, "trl")
+    turns.refuse(config, task, world)
     new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
     if config.prompt.chat is None:
         config.prompt.chat = getattr(task, "chat", None)
-    objective = objective_of(config, "trl", FIELDS, new)
+    most = longest(task, config, task.splits[0])
+    objective = objective_of(config, "trl", FIELDS, most)
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
     scorer = Scorer(task, config.scoring, say)
     held_out = held_out_sets(config, task, scorer, say)

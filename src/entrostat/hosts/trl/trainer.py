@@ -232,7 +232,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         # a truncated completion that TRL masks is as long as it is
         full = torch.tensor([len(ids) for ids in completions], device=mask.device)
         figures = describe(batch, torch.where(mask.any(1), mask.sum(1), full))
-        finished = self._ending.finished(completions)
+        texts, finished = self._said(completions)
         (ended,), _ = batch.whole.gather(torch.tensor(finished, device=mask.device))
         figures["rollout/truncated"] = 1 - float(ended.float().mean())
         sampler = output.get("sampling_per_token_logps")  # vLLM says them
@@ -257,12 +257,17 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._record(figures)
         iteration = self.state.global_step // self._updates + 1
         if self._run_log is not None and self._run_log.due(iteration):
-            rows = own_rows(self._tokenizer, output, completions, mask, finished)
+            rows = own_rows(self._tokenizer, output, texts, mask, finished)
             rows, whole = gather_object(rows), gather_batch(ready)
             if self.accelerator.is_main_process:
                 self._run_log.rollouts(
                     rollouts_of(iteration, whole, rewards, rows, self._tokenizer)
                 )
+
+    def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
+        """Of this rank's completions their texts, and which ended by themselves."""
+        texts = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
+        return texts, self._ending.finished(completions)
 
     def _observe(self, figures: dict[str, float]) -> None:
         assert self.objective is not None

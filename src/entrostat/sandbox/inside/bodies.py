@@ -108,7 +108,7 @@ def _exit_code(code: object) -> int:
     if isinstance(code, int):
         return code & 0xFF
     with suppress(Exception):
-        print(code, file=sys.stderr)
+        sys.stderr.write(f"{code}\n")
     return 1
 
 
