@@ -22,7 +22,8 @@ _PAIRS = {torch.add, torch.sub, torch.mul, Tensor.add, Tensor.sub, Tensor.mul}
 class ZeroTangents(TorchFunctionMode):
     """While open, the other operand of a tensor with a tangent has one too, of zeros.
 
-    Values and tangents are the same to the last bit.
+    Values and tangents are the same to the last bit where they are finite; zero times an infinite
+    value is a tangent of NaN, where the placeholder gave none.
     """
 
     def __torch_function__(
