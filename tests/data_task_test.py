@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import pickle
 import sys
@@ -426,6 +427,9 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ValueError, match="the data set is empty"):
         es.make_task("aime25", path=str(tmp_path / "empty.jsonl"))
+    (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b"")[:10] + b"\xff" * 20)
+    with pytest.raises(ValueError, match=r"torn.jsonl.gz': cannot read it: .*block type"):
+        es.make_task("aime25", path=str(tmp_path / "torn.jsonl.gz"))
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match=r"no \*.jsonl and no \*.parquet"):
         es.make_task("aime25", path=str(tmp_path / "folder"))

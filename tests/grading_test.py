@@ -139,6 +139,50 @@ def test_where_an_answer_is_looked_for(extract: str | list[str], found: list[str
     assert extracted("\\boxed{3} of them are \\boxed{4}") == ["3 , 4"]
 
 
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        (r"x^{2a/b}", r"x^{2}\frac{a}{b}", False),  # x^2 times a/b
+        (r"\frac{a x^2}{b}", r"x^{2}\frac{a}{b}", True),
+        (r"8\sqrt{2}", r"2^{3}\frac{1}{2}", False),  # 4
+        (r"4", r"2^{3}\frac{1}{2}", True),
+        (r"\sin(x/2)^{2}", r"\sin^{2}\frac{x}{2}", False),  # the first says two things
+        (r"\left(\sin(x/2)\right)^2", r"\sin^{2}\frac{x}{2}", True),
+        (r"x^{5/2}", r"x^{2\frac{1}{2}}", True),
+        (r"(-8)^{1/3}", "-2", True),
+    ],
+)
+def test_what_stands_raised(expected: str, given: str, same: bool) -> None:
+    assert equal(expected, given) == same
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "same"),
+    [
+        (r"x \in A", r"x \in A", True),
+        (r"x \in A", r"2x \in 2A", False),
+        (r"x < 3", r"3 \in x", False),
+        (r"-1 \in A", r"1 \in -A", False),
+    ],
+)
+def test_membership_is_no_inequality(expected: str, given: str, same: bool) -> None:
+    assert equal(expected, given) == same
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        '{"kind": "stdin", "inputs": 5, "outputs": 5}',
+        '{"kind": "stdin", "inputs": "12", "outputs": "12"}',
+        '{"kind": "calls", "name": 3, "inputs": [[1]], "outputs": [1]}',
+        '{"kind": "asserts", "tests": 5}',
+    ],
+)
+def test_tables_of_tests_of_another_shape(tests: str) -> None:
+    with pytest.raises(ValueError, match=r"grader 'code' needs '\w+' in tests of kind"):
+        check_answer("code", tests)
+
+
 def test_options_are_checked() -> None:
     for options, match in (
         ({"extract": "boxd"}, r"grader 'math' has an option extract: .* mean 'boxed'"),
@@ -219,6 +263,7 @@ def test_any_text_has_a_grade_in_no_time() -> None:
         "9^{9^{9^{9^9}}}", "2^{99999999999}", "99999999!", "\\binom{10^9}{10^8}", "e^{e^{e^{e^e}}}",
         "\\sin(10^{10^{10}})", "(1+x)^{10^9}", "0.1e-999", "1/0", "\\sqrt[0]{2}", "\\log_1 2",
         "x" * 999, "\\frac{1}{" * 100 + "}" * 100, "|" * 101, "1,1,1," * 150 + "1",
+        "(" * 20 + "2" + ")^{1/3}" * 20,
     ],
 )  # fmt: skip
 def test_numbers_that_are_too_large_are_not_computed(text: str) -> None:

@@ -24,7 +24,6 @@ def test_an_entry_is_whole(one: DataSet) -> None:
     assert "prompt" in one.fields
     assert one.optional <= set(one.fields)
     assert set(one.without) <= set(SETS)
-    assert one.trains == ("train" in one.splits)
     assert next(iter(one.splits)) == ("train" if one.trains else "test")
     if one in SETS.values():
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", one.hub)

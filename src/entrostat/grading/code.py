@@ -32,6 +32,9 @@ _IMPORTS = re.compile(r"^\s*(?:from|import)\s+solution\b", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
 _KEYS = {"stdin": ("inputs", "outputs"), "calls": ("name", "inputs", "outputs"),
          "asserts": ("tests",)}  # fmt: skip
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "inputs": list, "outputs": list, "name": str, "tests": (str, list)
+}  # fmt: skip
 REWARDS = ("all", "share")
 _OUTPUT = 64 * 1024  # bytes that a program may write where its output is looked at
 _PRINTED = 1 << 20  # and where it is not
@@ -132,7 +135,8 @@ def _same_line(got: str, expected: str) -> bool:
 
 def _number(word: str) -> Decimal | None:
     try:
-        number = Decimal(word) if len(word) < 100 and word.isascii() else None
+        plain = len(word) < 100 and word.isascii() and "_" not in word
+        number = Decimal(word) if plain else None
     except InvalidOperation:
         return None
     return number if number is not None and number.is_finite() else None
@@ -147,7 +151,10 @@ def _read(answer: str, reward: str, seconds: float) -> dict[str, Any]:
     try:
         tests = json.loads(answer)
         kind = tests["kind"]
-        missing = [key for key in _KEYS[kind] if not tests.get(key)]
+        missing = [
+            key for key in _KEYS[kind]
+            if not (tests.get(key) and isinstance(tests[key], _TYPES[key]))
+        ]  # fmt: skip
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(
             f'needs tests, {{"kind": "stdin", "calls" or "asserts", ...}}, got {answer!r:.80}'

@@ -18,24 +18,7 @@ from .tree import Node
 from .values import ratio, same_value, symbols
 
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
-_VALUES = frozenset(
-    {
-        "number",
-        "symbol",
-        "+",
-        "*",
-        "/",
-        "^",
-        "-",
-        "root",
-        "call",
-        "opaque",
-        "!",
-        "%",
-        "abs",
-        "degree",
-    }
-)
+_VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
 _BRACKETS = frozenset({"()", "(]", "[)", "[]"})
 _INFINITY = Node("symbol", (), "infty")
 _MOST = 50  # parts of a list or set
@@ -124,10 +107,6 @@ def _in_order(a: Node, b: Node) -> bool:
     return len(a.parts) == len(b.parts) and all(map(same, a.parts, b.parts))
 
 
-def _without_order(a: Node, b: Node) -> bool:
-    return _unordered(a.parts, b.parts)
-
-
 def _unordered(expected: Sequence[Node], given: Sequence[Node]) -> bool:
     """Whether each has its own counterpart. Equality is transitive, so the first found will do."""
     if len(expected) != len(given) or len(expected) > _MOST:
@@ -152,7 +131,7 @@ def _same_name(a: Node, b: Node) -> bool:
 
 _SAME: dict[str, Callable[[Node, Node], bool]] = {
     **dict.fromkeys((*_BRACKETS, "<>", "matrix", "row"), _in_order),
-    **dict.fromkeys(("list", "set", "union"), _without_order),
+    "union": lambda a, b: _unordered(a.parts, b.parts),
     **dict.fromkeys(("text", "based"), _same_name),
 }
 
@@ -218,6 +197,8 @@ def _same_sides(a: Node, b: Node) -> bool:
     """One relation each: left minus right is the same but for a factor, of the right sign."""
     if a.value == b.value and all(map(same, a.parts, b.parts)):
         return True
+    if "in" in (*a.value, *b.value):
+        return False
     if any(part.kind not in _VALUES or _infinite(part) for part in (*a.parts, *b.parts)):
         return False
     if not symbols(_difference(a)):

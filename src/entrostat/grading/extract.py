@@ -117,7 +117,7 @@ def answers(response: str, order: tuple[Place, ...], readable: Callable[[str], b
         order: which places are looked at, the first first.
         readable: whether a text says something.
     """
-    text = final_answer(response[response.rfind("</think>") + 1 :].removeprefix("/think>"))
+    text = final_answer(response.rpartition("</think>")[2])
     for place in order:
         found = _PLACES[place](text, readable)
         if found is not None:
@@ -234,10 +234,8 @@ def _from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None
         pass
     if match is None:
         return None
-    line = max(
-        text.rfind("\n", 0, match.start()), *(text.rfind(e, 0, match.start()) for e in ".!?")
-    )
-    if _TAKEN_BACK.search(text[line + 1 : match.start()]):
+    begin = 1 + max(text.rfind(end, 0, match.start()) for end in "\n.!?")
+    if _TAKEN_BACK.search(text[begin : match.start()]):
         return []
     said = text[match.end() :].lstrip()
     display = re.match(r"(?:\\\[|\$\$)(.*?)(?:\\\]|\$\$)", said, re.DOTALL)
@@ -275,15 +273,15 @@ def _from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     for candidate in (said, _LEAD.sub("", said, count=1)):
         if readable(candidate):
             return [candidate]
-    if _DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", _SPANS.sub(" ", said))):
+    outside = _SPANS.sub(" ", said)
+    if _DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", outside)):
         return []
     copula = _COPULA.match(said)
     if copula is not None and not re.search(r"[0-9]", copula[0]) and readable(said[copula.end() :]):
         return [said[copula.end() :]]
     spans = [match[1] or match[2] for match in _SPANS.finditer(said)]
-    numbers = _PLAIN_NUMBER.findall(_SPANS.sub(" ", said))
-    outside = re.search(r"[0-9\\]", _SPANS.sub(" ", said))
-    if len(spans) == 1 and not outside:
+    numbers = _PLAIN_NUMBER.findall(outside)
+    if len(spans) == 1 and not re.search(r"[0-9\\]", outside):
         return spans
     digits = re.findall(r"[0-9][0-9,./]*", said)
     if not spans and len(numbers) == len(digits) == 1 and _LAST_WORDS.search(said):

@@ -122,11 +122,11 @@ def count_sentences(text: str) -> int:
 
     A line's end ends none, as in the tokenizer that IFEval's authors use.
     """
-    ends = sum(_ends_sentence(text, match) for match in _SENTENCE_END.finditer(text.strip()))
+    ends = sum(map(_ends_sentence, _SENTENCE_END.finditer(text.strip())))
     return ends + bool(text.strip())
 
 
-def _ends_sentence(text: str, match: re.Match[str]) -> bool:
+def _ends_sentence(match: re.Match[str]) -> bool:
     """Whether a stop before a blank ends a sentence; `match` is of the stripped text."""
     end, following = match["end"], match["next"]
     if "!" in end or "?" in end:

@@ -114,10 +114,8 @@ class Parser(Cursor):
                 return node
 
     def _times(self) -> bool:
-        return (
-            self._take("sign", "*")
-            or self._take("command", "times")
-            or self._take("command", "cdot")
+        return self._take("sign", "*") or any(
+            self._take("command", name) for name in ("times", "cdot")
         )
 
     def _signed_factor(self) -> Node:
@@ -165,7 +163,8 @@ class Parser(Cursor):
         token = self._peek()
         if token is None or (token.kind == "word" and len(str(token.value)) > 1):
             raise Unreadable  # e^ix
-        node = self._primary()
+        number = token.kind == "number"  # the exponent of x^2 \frac{a}{b} is 2
+        node = Node("number", (), self._next().value) if number else self._primary()
         return Node("-", (node,)) if minus else node
 
     def _primary(self) -> Node:

@@ -78,7 +78,7 @@ def _is_formula(text: str) -> bool:
         and not set(_COMMAND.findall(text)) - _COMMANDS
         and not _LARGE.search(text)
         and not re.search(r"[,;]", bare)
-        and len(_LETTERS.findall(re.sub(r"d[a-z]\b", " ", bare))) == 0
+        and not _LETTERS.search(re.sub(r"d[a-z]\b", " ", bare))
         and ("=" not in bare or any(f"\\{name}" in text for name in ("sum", "prod")))
     )
 

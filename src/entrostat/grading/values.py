@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -118,7 +118,7 @@ _EXACT: dict[str, Callable[..., Fraction | None]] = {
 }
 
 
-@cache
+@lru_cache(maxsize=1024)  # names are what a model writes
 def _sample(name: str, point: int) -> Any:
     """Where a letter is looked at: between -4 and 4, to 48 digits."""
     digest = hashlib.sha256(f"{name} {point}".encode()).digest()
@@ -149,8 +149,9 @@ def value_at(node: Node, at: Mapping[str, Any]) -> Any:
     elif node.kind in ("call", "opaque"):
         parts = [value_at(part, at) for part in node.parts]
         value = (_FUNCTIONS[node.value] if node.kind == "call" else _unknown(node.value))(*parts)
-    elif node.kind == "^" and (root := _odd_root(node, at)) is not None:
-        value = root
+    elif node.kind == "^":
+        base, power = (value_at(part, at) for part in node.parts)
+        value = _odd_root(base, exact_value(node.parts[1])) or _power(base, power)
     elif node.kind in _ARITHMETIC:
         value = _ARITHMETIC[node.kind](*[value_at(part, at) for part in node.parts])
     else:
@@ -179,12 +180,10 @@ def _power(base: Any, power: Any) -> Any:
     return base**power
 
 
-def _odd_root(node: Node, at: Mapping[str, Any]) -> Any:
-    """(-8)^(1/3) is -2, as the cube root of -8 is; None where the exponent is no such fraction."""
-    power = exact_value(node.parts[1])
+def _odd_root(base: Any, power: Fraction | None) -> Any:
+    """(-8)^(1/3) is -2, as the cube root of -8 is; None where base or power are no such numbers."""
     if power is None or power.denominator % 2 == 0 or power.denominator == 1:
         return None
-    base = value_at(node.parts[0], at)
     if _MP.im(base) != 0 or _MP.re(base) >= 0:
         return None
     sign = -1 if power.numerator % 2 else 1
@@ -225,7 +224,6 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "/": _over,
     "-": lambda a: -a,
     "%": lambda a: a / 100,
-    "^": _power,
     "root": _root,
     "abs": abs,
     "!": _factorial,
@@ -249,7 +247,7 @@ def _logarithm(x: Any, base: Any = None) -> Any:
 
 
 def _real(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Of whole numbers: a value that a rounding error could tip over has none."""
+    """Of a real number; what is within rounding of a whole number is taken for it."""
 
     def called(x: Any) -> Any:
         nearest = _MP.nint(_MP.re(x))

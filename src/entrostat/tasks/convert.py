@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 LONGEST_ANSWER = 500  # characters; what is longer is a proof or a worked solution
-_LAST_LINE = re.compile(r"####[ \t]*(.+?)\s*\Z", re.DOTALL)
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*")
 _NO_ANSWER = frozenset({"", "proof", "notfound", "none", "null"})
 # DAPO-Math-17k wraps its problems in these
@@ -104,10 +103,7 @@ def final(value: Any) -> str:
         return ""
     text = str(value).strip()
     boxed = _last_boxed(text)
-    if boxed is not None:
-        return boxed
-    last = _LAST_LINE.search(text, max(text.rfind("####"), 0)) if "####" in text else None
-    return last[1].strip() if last else text
+    return (text.rpartition("####")[2].strip() or text) if boxed is None else boxed
 
 
 def text_of(value: Any) -> str:

@@ -16,7 +16,7 @@ from .._names import unknown
 from ..grading import check_answer, make_grader
 from .base import Example
 from .convert import LeftOut, Problem, Row
-from .jsonl import JsonlTask
+from .jsonl import JsonlTask, hold_out
 from .rows import ABSENT, Located, pick
 from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
 from .sources import Source, sources
@@ -93,7 +93,7 @@ class DataTask(JsonlTask):
             for split, source in sources(name, self.data, path).items()
         }
         if set(self._problems) == {"train"}:
-            self._hold_out(share)
+            self._problems = hold_out(self._problems["train"], share)
         self.splits = tuple(self._problems)
 
     def size(self, split: str) -> int | None:
@@ -192,13 +192,6 @@ class DataTask(JsonlTask):
                 )
             values[field] = None if value is ABSENT else value
         return values
-
-    def _hold_out(self, share: float) -> None:
-        """The last rows of `train` as `test`."""
-        rows = self._problems["train"]
-        cut = len(rows) - int(len(rows) * share)
-        if cut < len(rows):
-            self._problems = {"train": rows[:cut], "test": rows[cut:]}
 
     def _found(self, name: str, path: Any) -> tuple[DataSet, Any]:
         data = data_set(name)

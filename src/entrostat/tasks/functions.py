@@ -7,7 +7,6 @@ said in a line, and how such lines are turned into code is shown three times.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Callable
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from ..grading import grade_here
 from ..workers import Call
 from .base import Example
+from .convert_code import asserts
 
 TEST = 128  # prompts of the split `test`
 SHOWN = """\
@@ -136,9 +136,9 @@ class Functions:
             kind, k = drawn(rng, split)
         else:
             kind, k = held_out()[index]
-        words, begun = kind.words.format(k=k), _begun(kind, k)
-        data = {"label": words}
-        return Example(f"{SHOWN}# {words}\n{begun}", tests(kind, k), data)
+        words = kind.words.format(k=k)
+        prompt = f"{SHOWN}# {words}\n{_begun(kind, k)}"
+        return Example(prompt, tests(kind, k), {"label": words})
 
     def score(self, completion: str, example: Example) -> float:
         """1, or the share, where the function gives what it should."""
@@ -167,7 +167,7 @@ def tests(kind: Kind, k: int) -> str:
         # type and value: True is not 1
         right = repr(kind.right(k, *arguments))
         listed.append(f"assert repr({name}({shown})) == {right!r}")
-    return json.dumps({"kind": "asserts", "tests": listed, "prompt": _begun(kind, k)})
+    return asserts(listed, _begun(kind, k))
 
 
 def _begun(kind: Kind, k: int) -> str:

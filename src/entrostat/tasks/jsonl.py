@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..grading import check_answer, grade_here, is_total, make_grader
 from ..grading import final_answer as final_answer
@@ -14,6 +14,8 @@ from ..grading import grade_number as grade_number
 from ..workers import Call
 from .base import Example
 from .rows import read_pairs
+
+_Row = TypeVar("_Row")
 
 
 class JsonlTask:
@@ -70,10 +72,7 @@ class JsonlTask:
             examples.append(Example(prompt, answer))
         if not examples:
             raise ValueError(f"task {path!r}: the data set is empty")
-        cut = len(examples) - int(len(examples) * test)
-        self._examples = {"train": examples[:cut]}
-        if cut < len(examples):
-            self._examples["test"] = examples[cut:]
+        self._examples = hold_out(examples, test)
         self.splits = tuple(self._examples)
 
     @property
@@ -107,3 +106,9 @@ class JsonlTask:
     def remote_setup(self) -> Call:
         """What a worker process starts with."""
         return Call("entrostat.grading:prepare", (self._grader, self._options))
+
+
+def hold_out(rows: list[_Row], share: float) -> dict[str, list[_Row]]:
+    """All rows as `train`; the last ones as `test` where the share is one row or more."""
+    cut = len(rows) - int(len(rows) * share)
+    return {"train": rows[:cut], "test": rows[cut:]} if cut < len(rows) else {"train": rows}

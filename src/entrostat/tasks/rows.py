@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -106,7 +107,7 @@ def read_pairs(
 def _lines(path: str) -> Iterator[Located]:
     try:
         yield from _each_line(path)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"task {path!r}: cannot read it: {reason}") from None
 
