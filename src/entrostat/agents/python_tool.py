@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ..sandbox import Result
 from .base import Reply
 
 SUBMITTED = ".submitted"
@@ -34,20 +35,11 @@ ANEW = "The notebook has started anew: variables and files are as at the beginni
 NO_CODE = "Nothing was run: write a block of code between ```python and ```."
 
 
-class Ran(Protocol):
-    """What a session says to a block of code (`entrostat.sandbox.Result`)."""
-
-    stdout: str
-    stderr: str
-    failure: str | None
-    detail: str
-
-
 class Notebook(Protocol):
     """An interpreter that keeps its state (`entrostat.sandbox.Session`)."""
 
-    def run(self, code: str) -> Any:
-        """Execute a source; gives a `Ran`."""
+    def run(self, code: str) -> Result:
+        """Execute a source."""
         ...
 
     def files(self) -> dict[str, str]:
@@ -90,8 +82,8 @@ class PythonTool:
             if self._closed:  # nobody has waited for it to start
                 self.close()
                 return Reply(done=True)
-        ran: Ran = self._notebook.run(code)
-        said: str = ran.stdout + ran.stderr
+        ran = self._notebook.run(code)
+        said = ran.stdout + ran.stderr
         if ran.failure in ENDED:
             said = f"{said.rstrip()}\n[{ran.failure}: {ran.detail}. {ANEW}]"
         self._submitted = self._notebook.files().get(SUBMITTED)

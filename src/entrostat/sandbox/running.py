@@ -230,16 +230,17 @@ def _trial(mode: str) -> str:
         trial = Lane(mode)
         limits = Limits(wall=_SLOW)
         order = {"do": "run", "program": "print(6 * 7)", "stdin": "", "limits": plain(limits)}
-        result = as_result(trial.ask(order, limits.wall))
+        answer = trial.ask(order, limits.wall)
     except (OSError, RuntimeError) as error:
         return str(error)
     except ImportError as error:
         return f"{error}; pip install 'entrostat[code]', and the system's libseccomp2"
-    except ValueError as error:
-        return str(error).removeprefix("the sandbox could not isolate a program: ").split(";")[0]
     finally:
         if trial is not None:
             trial.close()
+    if "broken" in answer:
+        return answer["broken"]
+    result = as_result(answer)
     if result.stdout == "42\n" and result.code == 0:
         return ""
     return f"a trial program gave {result.stderr[-200:] or result.detail!r}"

@@ -28,9 +28,8 @@ class Session:
 
     def __init__(self, limits: Limits | None = None, setup: str = "", mode: Mode = "auto") -> None:
         self._limits, self._setup = limits or Limits(), setup
-        self._lane: Lane | None = None
-        self._open = False
         self._mode = isolation(mode)
+        self._lane: Lane | None = None  # None: it is over, the next turn starts anew
         self._start()
 
     def __enter__(self) -> Session:
@@ -45,13 +44,13 @@ class Session:
         Raises:
             ValueError: `setup`, in a new interpreter, raises.
         """
-        if not self._open:
+        if self._lane is None:
             self._start()
         return self._turn(code)
 
     def files(self) -> dict[str, str]:
         """What was written: the files' paths, from the working directory, and texts."""
-        if self._lane is None or not self._open:
+        if self._lane is None:
             return {}
         try:
             return self._lane.ask({"do": "files"}, self._limits.wall)
@@ -63,18 +62,20 @@ class Session:
         """End the interpreter."""
         if self._lane is not None:
             self._lane.close()
-        self._lane, self._open = None, False
+        self._lane = None
 
     def _start(self) -> None:
-        self._lane = self._lane or Lane(self._mode)
-        order = {"do": "open", "limits": plain(self._limits)}
-        refuse_broken(self._lane.ask(order, self._limits.wall))
-        self._open = True
-        first = self._turn(self._setup)
-        if first.failure or first.code:
+        self._lane = Lane(self._mode)
+        try:
+            order = {"do": "open", "limits": plain(self._limits)}
+            refuse_broken(self._lane.ask(order, self._limits.wall))
+            first = self._turn(self._setup)
+            if first.failure or first.code:
+                reason = first.detail or first.stderr.strip().rpartition("\n")[2]
+                raise ValueError(f"setup of a sandbox session failed: {reason}")
+        except (ConnectionError, ValueError):
             self.close()
-            reason = first.detail or first.stderr.strip().rpartition("\n")[2]
-            raise ValueError(f"setup of a sandbox session failed: {reason}")
+            raise
 
     def _turn(self, code: str) -> Result:
         assert self._lane is not None
@@ -83,6 +84,6 @@ class Session:
         except ConnectionError as error:
             self.close()
             return Result(None, "", "", "killed", str(error), 0.0)
-        result = as_result(answer)
-        self._open = not answer["over"]
-        return result
+        if answer["over"]:
+            self.close()
+        return as_result(answer)

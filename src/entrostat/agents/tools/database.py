@@ -191,12 +191,16 @@ def _move(rng: random.Random) -> Instance:
     )
 
 
+def _next_order(shop: State) -> int:
+    return max(row[0] for row in _rows(shop, "orders")) + 1
+
+
 def _new_order(rng: random.Random) -> Instance:
     shop = _shop(rng)
     customer = rng.choice(_rows(shop, "customers"))
     product = rng.choice(_rows(shop, "products"))
     quantity = rng.randint(1, 5)
-    number = max(row[0] for row in _rows(shop, "orders")) + 1
+    number = _next_order(shop)
     return Instance(
         f"{customer[1]} orders {quantity} of {product[1]}: add the order under the next free id, "
         "and take the quantity from the product's stock. Submit the id.",
@@ -239,33 +243,27 @@ def _best_customer(rng: random.Random) -> Instance:
         shop = _shop(rng)
         cities = sorted({row[2] for row in _rows(shop, "customers")})
         city = rng.choice(cities)
-        spent = {row[1]: _spent(shop, row[0]) for row in _rows(shop, "customers") if row[2] == city}
-        best = max(spent.values())
-        if len(spent) > 1 and list(spent.values()).count(best) == 1:
+        spent = {row[0]: _spent(shop, row[0]) for row in _rows(shop, "customers") if row[2] == city}
+        best = max(spent, key=lambda customer: spent[customer])
+        if len(spent) > 1 and list(spent.values()).count(spent[best]) == 1:
             break
-    below = rng.randint(2, 9)
+    quantity, number = rng.randint(2, 9), _next_order(shop)
     return Instance(
         f"Which customer from {city} has spent most, quantity times price over all orders? "
-        f"Give that customer a new order of {below} of the product with id 11, under the next free "
-        "id, and submit the customer's name.",
+        f"Give that customer a new order of {quantity} of the product with id 11, under the next "
+        "free id, and submit the customer's name.",
         shop,
-        shop | _order_of(shop, max(spent, key=lambda name: spent[name]), below),
-        answer=max(spent, key=lambda name: spent[name]),
+        shop | {f"orders/{number}": [number, best, 11, quantity]},
+        answer=shop[f"customers/{best}"][1],
         solution=(
             "query = '''SELECT c.id, c.name, sum(o.quantity * p.price) AS s FROM customers c\n"
             "JOIN orders o ON c.id = o.customer_id JOIN products p ON p.id = o.product_id\n"
             f"WHERE c.city = \"{city}\" GROUP BY c.id ORDER BY s DESC'''\n"
             "c, name, _ = db.execute(query).fetchone()\n"
             "n = db.execute('SELECT max(id) + 1 FROM orders').fetchone()[0]\n"
-            f"db.execute('INSERT INTO orders VALUES (?, ?, 11, {below})', (n, c))\nsubmit(name)"
+            f"db.execute('INSERT INTO orders VALUES (?, ?, 11, {quantity})', (n, c))\nsubmit(name)"
         ),
     )
-
-
-def _order_of(shop: State, name: str, quantity: int) -> State:
-    number = max(row[0] for row in _rows(shop, "orders")) + 1
-    (customer,) = (row[0] for row in _rows(shop, "customers") if row[1] == name)
-    return {f"orders/{number}": [number, customer, 11, quantity]}
 
 
 DATABASE = World(

@@ -191,9 +191,13 @@ def _run_script(text: str) -> dict[str, Any]:
 
 
 def _execute(text: str, scope: dict[str, Any]) -> None:
-    exec(compile(text, "<test>", "exec"), scope)  # noqa: S102
+    exec(compile(text, "<test>", "exec", dont_inherit=True), scope)  # noqa: S102
 
 
+# a subclass is told as what it derives from, by that one's own means
+_PLAIN: dict[type[Any], Callable[[Any], Any]] = {
+    bool: bool, int: int.__int__, float: float.__float__, str: str.__str__,
+}  # fmt: skip
 _SERIES: dict[str, type[Any]] = {"l": list, "t": tuple, "s": set, "f": frozenset}
 
 
@@ -203,9 +207,9 @@ def encode(value: Any) -> Any:
     Raises:
         TypeError: it is no plain data.
     """
-    for kind in (bool, int, float, str):  # a subclass is told as what it derives from
+    for kind, exactly in _PLAIN.items():
         if isinstance(value, kind):
-            return kind(value)
+            return exactly(value)
     if value is None:
         return None
     for word, series in _SERIES.items():
@@ -247,6 +251,7 @@ def same(got: Any, expected: Any) -> bool:
         return got.keys() == expected.keys() and all(same(got[key], expected[key]) for key in got)
     if isinstance(got, bool) or isinstance(expected, bool):
         return got is expected
-    if isinstance(got, float) and isinstance(expected, int | float):
+    numbers = isinstance(got, int | float) and isinstance(expected, int | float)
+    if numbers and float in (type(got), type(expected)):
         return got == expected or math.isclose(got, expected, rel_tol=1e-9, abs_tol=1e-9)
     return type(got) is type(expected) and got == expected

@@ -17,6 +17,7 @@ from .bodies import OUT_OF_MEMORY
 from .start import Started, descendants
 
 _STDIN, _STDOUT, _STDERR, _ANSWERS, _END, _HOST = 0, 1, 2, 5, -1, -2
+_ANSWER = 1024  # bytes that are read of a session's answer at most
 _LOOK = 0.05  # seconds between looks at how much memory all processes take
 _PAGE = resource.getpagesize()
 
@@ -119,9 +120,9 @@ class Watch:
         """Bytes that came, kept as far as they may."""
         data = os.read(self.started.pipes[at], 1 << 16)
         kept = self._texts.get(at, self._said)
-        room = self.limits["output"] + 1 - len(kept)
-        kept += data[: max(0, room)]
-        self._cut |= at in self._texts and len(kept) > self.limits["output"]
+        most = self.limits["output"] if at in self._texts else _ANSWER
+        kept += data[: max(0, most + 1 - len(kept))]
+        self._cut |= at in self._texts and len(kept) > most
         return len(data)
 
     def _words_of_output(self) -> str:
