@@ -126,6 +126,12 @@ def cut(config: TrainConfig, world: int) -> Cut:
     return Cut(micro, each // micro)
 
 
+def sharded() -> bool:
+    """Whether accelerate was launched to spread the model over processes."""
+    used = (f"ACCELERATE_USE_{how}" for how in ("FSDP", "DEEPSPEED"))
+    return any(os.environ.get(name, "false").lower() == "true" for name in used)
+
+
 def refuse(config: TrainConfig) -> None:
     """Refuse what TRL cannot do of a configuration.
 
@@ -152,9 +158,7 @@ _CANNOT: tuple[tuple[str, Value, str], ...] = (
     ("analyze.every",
      lambda c: c.analyze.every > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1,
      "an analysis reads batch, weights and optimizer in one process; start one, or set it to 0"),
-    ("save.best", lambda c: bool(c.save.best) and any(
-        os.environ.get(f"ACCELERATE_USE_{how}", "false").lower() == "true"
-        for how in ("FSDP", "DEEPSPEED")),
+    ("save.best", lambda c: bool(c.save.best) and sharded(),
      "no process has the whole model where it is sharded; leave it out"),
     ("device", lambda c: c.device.startswith("cuda:"),
      "TRL takes the GPUs that it sees; set CUDA_VISIBLE_DEVICES and device 'cuda'"),

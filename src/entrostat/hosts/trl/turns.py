@@ -7,7 +7,6 @@ turn is generated from token ids, the context as it was said and heard, never fr
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,14 +19,10 @@ from ...config import TrainConfig
 from ...tasks import Task
 from ..lab.answers import answer
 from ..lab.rollout import Sequences
+from .arguments import sharded
 
 if TYPE_CHECKING:
     from .recipe import RecipeTrainer
-
-
-def _sharded() -> bool:
-    used = (f"ACCELERATE_USE_{how}" for how in ("FSDP", "DEEPSPEED"))
-    return any(os.environ.get(name, "false").lower() == "true" for name in used)
 
 
 _TOGETHER = "processes generate together then, but their rollouts take different numbers of turns"
@@ -41,7 +36,7 @@ _CANNOT: tuple[tuple[str, Callable[[TrainConfig, int], Any], str], ...] = (
     ("trl.vllm_tensor_parallel_size",
      lambda c, world: c.trl.get("vllm_tensor_parallel_size", 1) > 1,
      f"{_TOGETHER}; leave it out"),
-    ("a model that is sharded over processes", lambda c, world: world > 1 and _sharded(),
+    ("a model that is sharded over processes", lambda c, world: world > 1 and sharded(),
      f"{_TOGETHER}; launch without FSDP and DeepSpeed, or use --host lab"),
 )  # fmt: skip
 
