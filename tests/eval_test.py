@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import types
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 import entrostat as es
 from entrostat.cli import main
@@ -226,7 +228,7 @@ def test_sets_by_name(tmp_path: Path) -> None:
             problem_sets(names, {})
 
 
-def test_subjects_of_a_run(run: Path, tiny: Policy) -> None:
+def test_subjects_of_a_run(run: Path, tiny: Policy, tmp_path: Path) -> None:
     def weights(spec: str) -> str:
         (subject,) = subjects_of([spec])
         return fingerprint(load(subject, EvalConfig(), lambda text: None))
@@ -241,6 +243,9 @@ def test_subjects_of_a_run(run: Path, tiny: Policy) -> None:
         "model": str(run), "run": str(run), "iteration": 2
     }  # fmt: skip
     assert [one.name for one in subjects_of(["tiny", "tiny"])] == ["tiny", "tiny-2"]
+    copy = str(shutil.copytree(run, tmp_path / "run-2"))  # a name that a second `run` would take
+    names = [one.name for one in subjects_of([str(run), str(run), copy, copy])]
+    assert names == ["run", "run-2", "run-2-2", "run-2-3"]
     kept = f"it has {run}@1, {run}@2, and {run}@0, which it began with"
     for spec, words in (
         (f"{run}@7", f"the run keeps no checkpoint 7; {kept}"),
@@ -375,6 +380,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ([], "name what to evaluate first"),
         (["tiny"], "'tiny': evaluate it on what? --on NAME"),
         (["tiny", "--on", "nothing"], "unknown task 'nothing'"),
+        (["tiny", "--on", "nothing", "--greedy", "True"], "unknown task 'nothing'"),
+        (["tiny", "--on", "nothing", "--greedy", "false"], "unknown task 'nothing'"),
         (["tiny", "--task", "words"], "sets are named by --on, --on words"),
         (["tiny", "--on", "words", "--tempo", "1"], "unknown option"),
         (["nowhere", "--on", "words"], "unknown model 'nowhere'"),
@@ -401,7 +408,11 @@ class FakeLLM:
     def get_tokenizer(self) -> Any:
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(FakeLLM.made["model"])
+        tokenizer = AutoTokenizer.from_pretrained(FakeLLM.made["model"])
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(  # some close every text
+            single="$A </s>", special_tokens=[("</s>", tokenizer.eos_token_id)]
+        )
+        return tokenizer
 
     def generate(self, prompts: list[Any], parameters: list[Any], use_tqdm: bool) -> list[Any]:
         FakeLLM.asked += zip(prompts, parameters, strict=True)
@@ -413,7 +424,7 @@ class FakeLLM:
 
 
 def test_vllm_is_asked_and_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path, tiny: Policy
 ) -> None:
     fake = types.SimpleNamespace(LLM=FakeLLM, SamplingParams=lambda **k: types.SimpleNamespace(**k))
     monkeypatch.setitem(sys.modules, "vllm", fake)
@@ -426,8 +437,8 @@ def test_vllm_is_asked_and_heard(
     assert {(p.n, p.temperature, p.top_p, p.max_tokens) for p in parameters} == {(4, 0.6, 0.7, 13)}
     assert len({p.seed for p in parameters}) == 6
     (one,) = problem_sets(["target_sum/test"], {})
-    ids = FakeLLM(model=FakeLLM.made["model"]).get_tokenizer()(one.task.example(0, "test").prompt)
-    assert FakeLLM.asked[0][0] == {"prompt_token_ids": ids["input_ids"]}
+    prompt = tiny.encode(one.task.example(0, "test").prompt, False, "")
+    assert FakeLLM.asked[0][0] == {"prompt_token_ids": prompt}
     for line in responses(tmp_path):
         assert line["logp"] == [-0.5] * 4
         right = one.task.score("7+9+7", one.task.example(line["problem"], "test"))

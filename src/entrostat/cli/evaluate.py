@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from .._text import console, say
@@ -92,24 +93,19 @@ def eval_verb(args: list[str]) -> int:
     from ..evaluate.progress import for_stream
     from ..study.evaluation import run_evaluation, tables, write_page
 
-    display = for_stream()
     try:
-        root, results = run_evaluation(subjects, sets, config, display)
+        with closing(for_stream()) as display:
+            root, results = run_evaluation(subjects, sets, config, display)
     except RunStopped as error:
-        display.close()
         return tell(str(error), code=1)
     except torch.OutOfMemoryError:
-        display.close()
         return tell(
             f"out of GPU memory. Lower --batch (now {config.batch}) or --micro-batch (now "
             f"{config.micro_batch})", code=1,
         )  # fmt: skip
     except KeyboardInterrupt:
-        display.close()
         say("\ninterrupted; the same command goes on", sys.stderr)
         return 130
-    finally:
-        display.close()
     for table in tables([found for _, found in results]):
         _show(table)
     say(f"results: {root}")
@@ -122,7 +118,8 @@ def _with_value(args: list[str], switch: str) -> list[str]:
     words = []
     for place, word in enumerate(args):
         words.append(word)
-        if word == switch and args[place + 1 : place + 2] not in (["true"], ["false"]):
+        after = "".join(args[place + 1 : place + 2])
+        if word == switch and after.lower() not in ("true", "false", "none"):
             words.append("true")
     return words
 

@@ -42,7 +42,7 @@ def forms(task: Task, responses: Sequence[str]) -> list[str | None]:
     Raises:
         RunStopped: `canonical` raised, or gave no text.
     """
-    return [_form(task, text) for text in responses]
+    return [canonical(task, text).strip() or None for text in responses]
 
 
 def votes(task: Task, responses: Sequence[str], scores: Sequence[float]) -> list[str | None]:
@@ -64,16 +64,26 @@ def votes(task: Task, responses: Sequence[str], scores: Sequence[float]) -> list
     ]
 
 
-def _form(task: Task, text: str) -> str | None:
-    canonical = getattr(task, "canonical", None)
+def canonical(task: Task, text: str, where: str = "") -> str:
+    """A response as the task's `canonical` has it; as it is where the task has none.
+
+    Args:
+        task: whose response it is.
+        text: the response.
+        where: begins the error message.
+
+    Raises:
+        RunStopped: `canonical` raised, or gave no text.
+    """
+    of_task = getattr(task, "canonical", None)
     try:
-        form = text if canonical is None else canonical(text)
+        form = text if of_task is None else of_task(text)
     except Exception as error:
         raise RunStopped(
-            f"{task.name}.canonical raised {in_one_line(error)} on {text[:60]!r}"
+            f"{where}{task.name}.canonical raised {in_one_line(error)} on {text[:60]!r}"
         ) from error
     if not isinstance(form, str):
         raise RunStopped(
-            f"{task.name}.canonical must give a text, not {form!r:.80}, on {text[:60]!r}"
+            f"{where}{task.name}.canonical must give a text, not {form!r:.80}, on {text[:60]!r}"
         )
-    return form.strip() or None
+    return form

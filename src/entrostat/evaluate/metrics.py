@@ -292,18 +292,9 @@ def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibratio
         for s in (right, wrong)
     )
     return Calibration(
-        right, wrong, right_mean, wrong_mean, right_mean - wrong_mean, _auc(right, wrong),
+        right, wrong, right_mean, wrong_mean, right_mean - wrong_mean, auroc(values, scores),
         edges, right_density, wrong_density,
     )  # fmt: skip
-
-
-def _auc(right: NDArray[np.float64], wrong: NDArray[np.float64]) -> float:
-    """P(right > wrong) + P(equal) / 2."""
-    if not right.size or not wrong.size:
-        return np.nan
-    wrong = np.sort(wrong)
-    below = np.searchsorted(wrong, right, "left") + np.searchsorted(wrong, right, "right")
-    return float(below.sum() / (2 * right.size * wrong.size))
 
 
 def _words(where: str, responses: Sequence[Response], tokenize: str) -> list[Sequence[Hashable]]:

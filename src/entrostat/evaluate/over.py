@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, permutations, takewhile
+from itertools import accumulate, count, permutations, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -210,15 +210,11 @@ def _point(
     entropies = {name: known[key] for key, name in _OWN.items() if key in known}
     if iteration + 1 in rollouts:
         entropies["rollouts"] = rollouts[iteration + 1]
-    sums = list(accumulate(rollouts[i] for i in takewhile(rollouts.__contains__, _from_one())))
+    sums = list(accumulate(rollouts[i] for i in takewhile(lambda i: i in rollouts, count(1))))
     return Checkpoint(
         run, iteration, {k: v for k, v in known.items() if not _NO_FIGURE.fullmatch(k)}, entropies,
         sums[iteration - 1] if 0 < iteration <= len(sums) else None,
     )  # fmt: skip
-
-
-def _from_one() -> Iterable[int]:
-    return iter(range(1, 2**31))
 
 
 def of_set(name: str, points: Sequence[Checkpoint]) -> OfSet:

@@ -56,7 +56,6 @@ class Store:
                 f"output {str(directory)!r} holds responses of another model ("
                 f"{', '.join(sorted(changed))} differs); choose another --output, or remove it"
             )
-
         self._kept["threads"] = threads
 
     def __enter__(self) -> Store:
@@ -64,10 +63,6 @@ class Store:
 
     def __exit__(self, *error: object) -> None:
         self._lock.close()
-
-    def settings(self, name: str) -> dict[str, Any] | None:
-        """What was asked of a set, as far as it was; None where nothing was."""
-        return self._kept.get("sets", {}).get(name)
 
     def begin(self, one: ProblemSet, settings: Mapping[str, Any]) -> Responses:
         """A set's responses so far, bound to settings.

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 from ..config import TrainConfig, check_model, from_dict, load
@@ -56,13 +57,12 @@ def subjects_of(specs: Sequence[str], checkpoints: bool = False) -> list[Subject
     Raises:
         ValueError: no such model, run or checkpoint; says which there are.
     """
-    found = [one for spec in specs for one in _of(spec, checkpoints)]
-    names: dict[str, int] = {}
-    unique = []
-    for one in found:
-        count = names[one.name] = names.get(one.name, 0) + 1
-        unique.append(one if count == 1 else replace(one, name=f"{one.name}-{count}"))
-    return unique
+    found: dict[str, Subject] = {}
+    for one in (one for spec in specs for one in _of(spec, checkpoints)):
+        names = chain([one.name], (f"{one.name}-{i}" for i in count(2)))
+        name = next(name for name in names if name not in found)
+        found[name] = replace(one, name=name)
+    return list(found.values())
 
 
 def iterations(run: Path) -> list[int]:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from ..config import TrainConfig
 from .runner import Answered, Asked
 from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
@@ -59,13 +60,9 @@ class VllmSampler:
             model=find(subject.model), dtype=PRECISIONS[config.precision], seed=config.seed,
             trust_remote_code=False,
         )  # fmt: skip
-        run = subject.config
-        chat = config.prompt_chat if run is None else run.prompt.chat
-        system = "" if run is None else run.prompt.system
-        if config.prompt_chat is not None:
-            chat = config.prompt_chat
-        if config.prompt_system is not None:
-            system = config.prompt_system
+        run = (subject.config or TrainConfig()).prompt
+        chat = run.chat if config.prompt_chat is None else config.prompt_chat
+        system = run.system if config.prompt_system is None else config.prompt_system
         return cls(engine, config, chat, system)
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
@@ -122,7 +119,10 @@ class VllmSampler:
     def _prompt(self, one: ProblemSet, prompt: str) -> dict[str, list[int]]:
         tokenizer = self._engine.get_tokenizer()
         if not self._uses_chat(one):
-            return {"prompt_token_ids": tokenizer(prompt)["input_ids"]}
+            ids = tokenizer(prompt)["input_ids"]
+            while ids and ids[-1] == tokenizer.eos_token_id:  # some tokenizers close every text
+                ids = ids[:-1]
+            return {"prompt_token_ids": ids}
         turns = [{"role": "system", "content": self._system}] if self._system else []
         turns.append({"role": "user", "content": prompt})
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)

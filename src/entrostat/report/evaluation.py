@@ -37,13 +37,14 @@ class Shown:
 
 @dataclass(frozen=True)
 class Part:
-    """What the page says of one set."""
+    """What the page says of one set; examples are of one model's responses, `whose`."""
 
     name: str
     words: str
     tables: list[tuple[list[tuple[str, str]], list[Row]]]
     images: list[Image]
     examples: list[Shown]
+    whose: str
 
 
 # name of the figure, what the table calls it, what it means
@@ -110,7 +111,8 @@ def _part(name: str, some: Sequence[tuple[int, Mapping[str, Any], Path]]) -> Par
     panels = [_curves(entries), _scatter(entries, lines)]
     return Part(
         name, words, [t for t in tables if t[0]],
-        [draw(panel) for panel in panels if not panel.empty], _examples(lines[-1]),
+        [draw(panel) for panel in panels if not panel.empty],
+        _examples(lines[-1]), entries[-1][0],
     )  # fmt: skip
 
 

@@ -51,8 +51,7 @@ def plan(
         if one.config is None:
             raise ValueError(f"{one.spec!r}: evaluate it on what? --on NAME, or several: NAME,NAME")
         check(one.config)
-        own = {"seed": one.config.seed} | one.config.task
-        tasks.append({key: value for key, value in own.items() if key != "seed"})
+        tasks.append({key: value for key, value in one.config.task.items() if key != "seed"})
         if tasks[-1] != tasks[0]:
             raise ValueError(
                 f"{one.spec!r} was trained on {tasks[-1]['name']!r}, {subjects[0].spec!r} on "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...batch import masked_mean
 from ...config import TrainConfig
-from ...errors import RunStopped, in_one_line
+from ...evaluate.forms import canonical
 from ...evaluate.metrics import avg_at_k, pass_at_k
 from ...logs.lines import JsonLines
 from ...tasks import Example, Task
@@ -49,7 +49,9 @@ def evaluate(
         prompts = encode(policy, config, examples, new_tokens(task, config, split))
         said = answer(
             policy, config, task, split, examples, prompts, rollouts=k, training=False,
-            generator=generator(config.seed, 0, "evaluate", policy.device),
+            generator=None
+            if one.greedy
+            else generator(config.seed, 0, "evaluate", policy.device),
         )  # fmt: skip
         sequences, texts = said.sequences, said.texts
         scores = said.scored(score, examples, iteration)
@@ -142,26 +144,12 @@ def count_right(
     Raises:
         RunStopped: `canonical` raised, or gave something else than a text.
     """
-    canonical = getattr(task, "canonical", None)
-    counts: Counter[str] = Counter()
-    for completion, score_ in zip(completions, scores, strict=True):
-        if score_ < 1:
-            continue
-        form = completion
-        if canonical is not None:
-            where = f"iteration {iteration}, evaluation: {task.name}.canonical"
-            try:
-                form = canonical(completion)
-            except Exception as error:
-                raise RunStopped(
-                    f"{where} raised {in_one_line(error)} on {completion[:60]!r}"
-                ) from error
-            if not isinstance(form, str):
-                raise RunStopped(
-                    f"{where} must give a text, not {form!r:.80}, on {completion[:60]!r}"
-                )
-        counts[form] += 1
-    return counts
+    where = f"iteration {iteration}, evaluation: "
+    return Counter(
+        canonical(task, completion, where)
+        for completion, score in zip(completions, scores, strict=True)
+        if score >= 1
+    )
 
 
 def line_of(example: Example, counts: Counter[str], k: int) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from .prompts import encode, example, new_tokens
 from .scoring import Scorer
 
 FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
-_GREEDY = {"temperature": 1.0, "top_p": 1e-9}  # the nucleus is then the likeliest token
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class HeldOut:
         config: the run's, with the set's own settings in it.
         run: the run's own, at whose temperature entropies are taken.
         score: the task's scorer.
+        greedy: whether the likeliest token is taken each time.
     """
 
     name: str
@@ -43,6 +43,7 @@ class HeldOut:
     config: TrainConfig
     run: TrainConfig
     score: Scorer
+    greedy: bool = False
 
     @property
     def count(self) -> int:
@@ -176,10 +177,11 @@ def _resolved(
         chat = getattr(task, "chat", None)
         prompt = prompt if chat is None else replace(prompt, chat=chat)
     own = {key: getattr(one, key) for key in ("temperature", "top_p", "max_new_tokens")}
-    own |= _GREEDY if one.temperature == 0 else {}
+    greedy = one.temperature == 0
+    own |= {"temperature": 1.0} if greedy else {}
     sampling = replace(sampling, **{key: value for key, value in own.items() if value is not None})
     settings = replace(
         config, task=one.task or config.task, sampling=sampling, prompt=prompt, eval=numbers
     )
     name = one.name or (name if foreign else split)
-    return HeldOut(name, task, split, settings, config, score)
+    return HeldOut(name, task, split, settings, config, score, greedy)
