@@ -39,11 +39,13 @@ def test_how_rollouts_look() -> None:
     found = describe(batch)
     H, lp = batch.old_entropy[batch.mask], batch.old_logp[batch.mask]
     each = [row[:n].mean() for row, n in zip(batch.old_entropy, LENGTHS, strict=True)]
+    surprise = [-row[:n].mean() for row, n in zip(batch.old_logp, LENGTHS, strict=True)]
     assert found == pytest.approx(
         {
             "entropy/exact": float(H.mean()),
             "entropy/response_mean": float(sum(each)) / 8,
             "entropy/nll": -float(lp.mean()),
+            "entropy/perplexity": sum(math.exp(x) for x in surprise) / 8,
             "reward/mean": 4.5 / 7,
             # of (1, 0, .5): sqrt(1/6); of (1, 1): 0; of (1, 0): 1/2
             "reward/std_in_group": (math.sqrt(1 / 6) + 0 + 0.5) / 3,

@@ -138,7 +138,12 @@ def test_what_it_sits_on_and_its_defaults():
     objective = es.make_objective("opefo")
     assert objective.names == ("reinforce", "opefo")
     assert objective.advantage == "grpo"
-    assert dict(es.methods()["opefo"].parameters) == {"mode": "adaptive", "lam": 1e-3}
+    assert dict(es.methods()["opefo"].parameters) == {
+        "mode": "adaptive",
+        "lam": 1e-3,
+        "controller": "none",
+        "target": None,
+    }
 
 
 @pytest.mark.parametrize(

@@ -423,6 +423,7 @@ DEFAULTS = {
         "delta": 0.01,
         "weight": 1.0,
         "epochs": 10,
+        "controller": "additive",
     },
     "pos_only": {},
     "neg_only": {},
@@ -477,7 +478,11 @@ def test_what_they_need(name, missing):
         ("pos_adv", {"epochs": 2.5}, "pos_adv: epochs must be a whole number, got 2.5"),
         ("rand_pos_clip", {"ratio": 0.0}, "rand_pos_clip: ratio must be above 0 and at most 1"),
         ("rand_pos_clip", {"ratio": 1.01}, "rand_pos_clip: ratio .*got 1.01"),
-        ("entropy_bonus", {"controller": "pid"}, "entropy_bonus: controller must be 'none' or"),
+        (
+            "entropy_bonus",
+            {"controller": "pid"},
+            "entropy_bonus: controller must be 'none',",
+        ),
         ("entropy_bonus", {"coef": NAN}, "entropy_bonus: coef .*got nan"),
         (
             "entropy_bonus",

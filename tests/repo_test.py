@@ -278,6 +278,7 @@ def test_what_they_sit_on(name, names):
                 "factor": 1.01,
                 "target": None,
                 "ratio": "token",
+                "controller": "factor",
             },
         ),
     ],
@@ -291,7 +292,7 @@ def test_defaults(name, defaults):
     [
         ("repo_d", {"scope": "row"}, "repo_d: scope must be 'batch' or 'token', got 'row'"),
         ("repo_d", {"center": "mean"}, "repo_d: center must be 'state' or 'batch', got 'mean'"),
-        ("repo_d", {"controller": "x"}, "repo_d: controller must be 'doubling' or 'none'"),
+        ("repo_d", {"controller": "x"}, "repo_d: controller must be 'doubling', .* or 'none'"),
         ("repo_d", {"zeta_min": 11.0}, "repo_d: zeta's .*0 <= low <= high"),
         ("repo_d", {"target": -0.1}, "repo_d: zeta's .*target must be an entropy"),
         ("repo_d", {"zeta": NAN}, "repo_d: zeta's .*start must be a number"),

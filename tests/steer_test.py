@@ -313,6 +313,8 @@ def test_weights_multiply():
                 "lambda_max": 1.2,
                 "quantile": 0.8,
                 "signed": False,
+                "controller": "none",
+                "target": None,
             },
         ),
         ("quadrant", (0.8, 1.2), {"which": "I", "action": "mask", "share": 0.1}),

@@ -22,7 +22,7 @@ from torch import Tensor
 from ._names import unknown
 from .advantage import advantages as estimate_advantages
 from .batch import ALWAYS, Terms, TokenBatch, at_least_float32
-from .control import Observation
+from .control import Observation, ThermostatState
 from .errors import in_one_line
 from .loss import (
     Aggregation,
@@ -287,7 +287,12 @@ class Objective:
         return LossOutput(loss, per_token, terms, {"loss/total": loss.detach(), **metrics})
 
     def observe(
-        self, *, entropy: float, nll: float | None = None, progress: float | None = None
+        self,
+        *,
+        entropy: float,
+        nll: float | None = None,
+        progress: float | None = None,
+        perplexity: float | None = None,
     ) -> None:
         """Move the controllers, once per iteration, before its updates.
 
@@ -295,19 +300,26 @@ class Objective:
             entropy: masked mean of the exact entropy over the full rollout batch, nats.
             nll: masked mean of -lp0 over the same tokens, nats.
             progress: 0 at the first iteration of the run, 1 at the last.
+            perplexity: mean over responses of exp(their mean -lp0).
 
         Raises:
             ValueError: not a finite number, or a method needs a signal that is not given.
         """
-        given = {"entropy": entropy, "nll": nll, "progress": progress}
+        given = {
+            "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
+        }  # fmt: skip
         signals = {name: None if x is None else float(x) for name, x in given.items()}
         for name, value in signals.items():
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"Objective.observe: {name} is {value}; need a number")
         if signals["progress"] is not None and not 0 <= signals["progress"] <= 1:
             raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
-        seen = Observation(float(entropy), signals["nll"], signals["progress"])
-        self.states = [method.observe(state, seen) for _, method, state in self._chain()]
+        seen, states = Observation(float(entropy), *list(signals.values())[1:]), []
+        for _, method, state in self._chain():
+            states.append(method.observe(state, seen))
+            if isinstance(states[-1], ThermostatState):
+                seen = dataclasses.replace(seen, position=states[-1].position)
+        self.states = states
 
     def metrics(self) -> dict[str, float]:
         """The controllers' figures now: `control/...`."""
@@ -344,6 +356,7 @@ class Objective:
             ValueError: it is the state of another objective: other methods, or other parameters.
         """
         saved, mine = data["objective"], json.loads(json.dumps(self.describe()))
+        saved = _completed(saved, self.methods)
         if saved != mine:
             raise ValueError(
                 f"Objective.load_state_dict: the state belongs to {_difference(saved, mine)}"
@@ -381,6 +394,14 @@ class Objective:
         for need in method.required():
             if getattr(batch, need) is None:
                 raise ValueError(missing(f"`{name}`", need))
+
+
+def _completed(saved: dict[str, Any], methods: tuple[Method, ...]) -> dict[str, Any]:
+    """A description with what its methods did not have when it was saved: at the default."""
+    if len(saved["methods"]) != len(methods):
+        return saved
+    pairs = zip(saved["methods"], methods, strict=True)
+    return saved | {"methods": [method.parameters() | table for table, method in pairs]}
 
 
 def _difference(saved: Any, mine: Any) -> str:

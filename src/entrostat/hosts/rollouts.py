@@ -40,9 +40,10 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
     assert batch.group is not None
     assert batch.old_entropy is not None
     H = row_sums(batch.old_entropy.detach()) / batch.lengths.clamp(min=1)
-    (rewards, group, trained, lengths, H), _ = batch.whole.gather(
+    nll = -row_sums(batch.old_logp.detach()) / batch.lengths.clamp(min=1)
+    (rewards, group, trained, lengths, H, nll), _ = batch.whole.gather(
         batch.rewards.double(), batch.group, batch.lengths > 0,
-        batch.lengths if lengths is None else lengths, H,
+        batch.lengths if lengths is None else lengths, H, nll,
     )  # fmt: skip
     known = ~rewards.isnan()
     rewards, group = rewards[known], group[known]
@@ -56,6 +57,8 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
         # OPEFO Eq. 5: short responses count as much as long ones
         "entropy/response_mean": H.sum() / trained.sum().clamp(min=1),
         "entropy/nll": -logp,
+        # of the responses that have a token
+        "entropy/perplexity": (nll.exp() * trained).sum() / trained.sum().clamp(min=1),
         "reward/mean": rewards.mean(),
         "reward/std_in_group": (variance.sqrt() / groups.own_size).sum() / len(groups.size),
         "reward/best_in_group": best.mean(),

@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..batch import Terms, TokenBatch
-from ..control import ControlState, Multiplicative, Observation
-from .base import Method, one_of
+from ..control import Multiplicative, Range
+from .base import Method, one_of, unread
+from .controlled import Controlled, Law, learnt_law
 from .surrogates import Gspo, check_bounds, clip_bounds
 
 
 @dataclass(frozen=True)
-class Adapo(Method):
+class Adapo(Controlled):
     """ADAPO: PPO's clip whose upper bound opens while entropy is below its target.
 
     -min(r A, clip(r, 1 - low, 1 + high) A); once per iteration high is multiplied by `factor` where
@@ -27,8 +28,11 @@ class Adapo(Method):
         high: upper bound at first.
         high_min, high_max: its range.
         factor: what it is multiplied or divided by.
-        target: entropy to hold, nats per token; None takes that of the first iteration.
+        target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; the thermostat also takes schedules (docs/thermostat.md).
         ratio: "token" (PPO's) or "sequence" (GSPO's).
+        controller: "factor"; "thermostat" (ours), from a tenth to ten times `high`, on a
+            logarithmic scale; or "relief", for the thermostat of a method before this one.
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
     first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
@@ -40,8 +44,9 @@ class Adapo(Method):
     high_min: float = 0.2
     high_max: float = 0.3
     factor: float = 1.01
-    target: float | None = None
+    target: float | str | None = None
     ratio: Literal["token", "sequence"] = "token"
+    controller: Literal["factor", "thermostat", "relief"] = "factor"
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO App. B"
@@ -49,17 +54,28 @@ class Adapo(Method):
     reads_current: ClassVar[bool] = False
     idle_on_policy: ClassVar[str] = "its clip never acts"
     actuator: ClassVar[tuple[str, str | None]] = ("clip_high", "high_max")
+    coefficient: ClassVar[str] = "the upper clip bound"
 
     def __post_init__(self) -> None:
         check_bounds("adapo", self.low, self.high)
         one_of("adapo", "ratio", self.ratio, ("token", "sequence"))
+        one_of("adapo", "controller", self.controller, ("factor", "thermostat", "relief"))
+        if self.controller != "factor":
+            unread(self, "adapo", f"controller={self.controller!r}", ("factor",))
         try:
-            self._multiplicative()
+            self.law()
         except ValueError as error:
             raise ValueError(f"adapo: high's {error}") from None
 
-    def _multiplicative(self) -> Multiplicative:
-        return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
+    def law(self) -> Law:
+        """What moves the upper bound."""
+        if self.controller == "factor":
+            ends = (self.high_min, self.high_max)
+            return Multiplicative(self.high, *ends, self.target, self.factor)
+        range = Range(self.high / 10, self.high * 10, scale="log")
+        law = learnt_law(self.controller, self.high, range, self.target)
+        assert law is not None
+        return law
 
     @classmethod
     def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:
@@ -76,25 +92,8 @@ class Adapo(Method):
         }
         return cls(**settings | dict(given))
 
-    def controls(self) -> str:
-        """The upper clip bound."""
-        return "the upper clip bound"
-
-    def init(self) -> ControlState:
-        """The upper bound at its start value."""
-        return self._multiplicative().init()
-
-    def observe(self, state: ControlState, seen: Observation) -> ControlState:
-        """The upper bound moves."""
-        return self._multiplicative().update(state, seen.entropy)
-
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Clip bounds on the token's ratio."""
         return clip_bounds(terms, self.low, state.value).replace(ratio=self.ratio)
-
-    def metrics(self, state: ControlState) -> dict[str, float]:
-        """`control/clip_high` and `control/target`."""
-        out = {"control/clip_high": state.value}
-        return out if state.target is None else out | {"control/target": state.target}

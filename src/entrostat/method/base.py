@@ -61,6 +61,13 @@ class Method:
     idle_on_policy: ClassVar[str] = ""
     actuator: ClassVar[tuple[str, str | None] | None] = None
 
+    def stands_for(self) -> list[tuple[str, dict[str, Any]]]:
+        """The methods, by name with their parameters, whose place in a chain this one holds.
+
+        Empty for a method that does its own work.
+        """
+        return []
+
     def required(self) -> tuple[str, ...]:
         """The fields these hyperparameters really need; `needs` unless a parameter changes it."""
         return self.needs

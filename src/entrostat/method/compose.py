@@ -68,7 +68,9 @@ def resolve(
     aggregations: list[Aggregation] = []
     for name, given in items:
         if name in METHODS:
-            chain.append((name, built(name, METHODS[name], given)))
+            made = built(name, METHODS[name], given)
+            parts = [(part, built(part, METHODS[part], its)) for part, its in made.stands_for()]
+            chain.extend(parts or [(name, made)])
         elif name in ESTIMATORS and name in RECIPES and len(items) > 1 and not given:
             estimators.append(name)  # beside others "grpo" is the estimator, alone the algorithm
         elif name in RECIPES:
@@ -270,6 +272,7 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
             given[key] = None
             continue
         number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = number or ("str" in hint and isinstance(value, str))  # a target of a controller
         if isinstance(default, bool) and not isinstance(value, bool):
             raise ValueError(f"{name}: {key} must be true or false, got {value!r}")
         if isinstance(default, str) and not isinstance(value, str):

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ..batch import Terms, TokenBatch
-from .base import Method, in_range, one_of, unread
+from ..control import ControlState, Range
+from .base import in_range, one_of, unread
+from .controlled import Controlled, Law, learnt_law
 
 Mode = Literal["adaptive", "static", "plus_only", "minus_only"]
 
@@ -32,7 +34,7 @@ def balance(increase: float, decrease: float) -> float:
 
 
 @dataclass(frozen=True)
-class Opefo(Method):
+class Opefo(Controlled):
     """OPEFO: tokens that raise entropy and tokens that lower it are weighted to balance.
 
     dH_t = -A (1 - p)^2 (lp + H); P+ and N- are the sums of its positive values and of its negative
@@ -46,21 +48,49 @@ class Opefo(Method):
         mode: "adaptive"; the paper's ablations (Table 2) are "static" (a fixed lam), "plus_only"
             and "minus_only" (the adaptive lam on one side, weight 1 on the other).
         lam: the coefficient of mode "static".
+        controller: "none"; "thermostat" (ours) adds an offset in [-1, 1] to the lam of each update,
+            whose sum stays there too, and so holds a target where balance alone drifts; or
+            "relief", for the thermostat of a method before this one.
+        target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; also schedules (docs/thermostat.md).
     """
 
     mode: Mode = "adaptive"
     lam: float = 1e-3
+    controller: Literal["none", "thermostat", "relief"] = "none"
+    target: float | str | None = None
 
     paper: ClassVar[str] = "OPEFO 5"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
     base: ClassVar[str] = "reinforce"
     on_policy: ClassVar[bool] = True
+    actuator: ClassVar[tuple[str, str | None]] = ("balance", None)
+    coefficient: ClassVar[str] = "the balance of the flow"
 
     def __post_init__(self) -> None:
         one_of("opefo", "mode", self.mode, ("adaptive", "static", "plus_only", "minus_only"))
         in_range("opefo", "lam", self.lam, -1, 1)
+        one_of("opefo", "controller", self.controller, ("none", "thermostat", "relief"))
         if self.mode != "static":
             unread(self, "opefo", f"mode={self.mode!r}", ("lam",))
+        if self.controller != "thermostat":
+            unread(self, "opefo", f"controller={self.controller!r}", ("target",))
+        try:
+            self.law()
+        except ValueError as error:
+            raise ValueError(f"opefo: the balance's {error}") from None
+
+    def law(self) -> Law | None:
+        """What moves the offset of lam; None without one."""
+        return learnt_law(self.controller, 0.0, Range(-1.0, 1.0), self.target)
+
+    def at_first(self) -> ControlState | None:
+        """No offset, so no state."""
+        return None
+
+    def metrics(self, state: ControlState | None) -> dict[str, float]:
+        """`control/balance`, the offset, and what the thermostat has learnt."""
+        return {} if state is None else super().metrics(state)
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
@@ -72,6 +102,8 @@ class Opefo(Method):
         lam = self.lam
         if self.mode != "static":
             lam = balance(*batch.whole.sum(change.clamp(min=0), (-change).clamp(min=0)))
+        if state is not None:
+            lam = min(max(lam + state.value, -1.0), 1.0)
         lam = change.new_tensor(lam)
         up = 1 if self.mode == "minus_only" else 1 + lam
         down = 1 if self.mode == "plus_only" else 1 - lam

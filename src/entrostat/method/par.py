@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..batch import Terms, TokenBatch
-from ..control import Additive, ControlState, Observation
+from ..control import Additive, ControlState, Observation, Range
 from .base import Method, in_range, one_of, unread
+from .controlled import Controlled, Law, learnt_law
 from .selection import floor, share_of
 
 Schedule = Literal["entropy", "stage", "epoch"]
+REACH = 2.0  # of the weight of positive advantages under the thermostat
 
 
 def weigh_positive(terms: Terms, weight: float) -> Terms:
@@ -23,7 +25,7 @@ def weigh_positive(terms: Terms, weight: float) -> Terms:
 
 
 @dataclass(frozen=True)
-class PosAdv(Method):
+class PosAdv(Controlled):
     """Positive-advantage reweighting: tokens with A > 0 get weight lam, by one of three schedules.
 
         entropy  lam <- clip(lam + delta if entropy > target else lam - delta, 0, 1), from `weight`
@@ -34,10 +36,13 @@ class PosAdv(Method):
 
     Parameters:
         schedule: "entropy", "stage" or "epoch".
-        target: entropy to hold, nats per token (schedule "entropy").
+        target: entropy to hold, nats per token (schedule "entropy"); "0.8x" is a share of the first
+            iteration's; the thermostat also takes schedules (docs/thermostat.md).
         delta: step of lam (schedule "entropy").
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
+        controller: of schedule "entropy": "additive"; "thermostat" (ours), in [0, 2], so that it
+            can lower entropy as well; or "relief", for the thermostat of a method before this one.
 
     Ours, since the formulas are lost from the text at hand: the step and the start of schedule
     "entropy" and E (.01, 1 and 10 here), and that lam stays within [0, 1], of which the text says
@@ -45,44 +50,50 @@ class PosAdv(Method):
     """
 
     schedule: Schedule = "entropy"
-    target: float = 0.2
+    target: float | str = 0.2
     delta: float = 0.01
     weight: float = 1.0
     epochs: int = 10
+    controller: Literal["additive", "thermostat", "relief"] = "additive"
 
     paper: ClassVar[str] = "PAR 7.3"
     reads_current: ClassVar[bool] = False
     actuator: ClassVar[tuple[str, str | None]] = ("pos_weight", None)
+    coefficient: ClassVar[str] = "the weight of positive advantages"
 
     def __post_init__(self) -> None:
         one_of("pos_adv", "schedule", self.schedule, ("entropy", "stage", "epoch"))
-        in_range("pos_adv", "weight", self.weight, 0, 1)
+        one_of("pos_adv", "controller", self.controller, ("additive", "thermostat", "relief"))
+        learnt = self.controller != "additive"
+        in_range("pos_adv", "weight", self.weight, 0, REACH if learnt else 1)
         in_range("pos_adv", "epochs", self.epochs, 2)
-        of_entropy = ("target", "delta", "weight")
+        if learnt:
+            unread(self, "pos_adv", f"controller={self.controller!r}", ("delta",))
+        of_entropy = ("target", "delta", "weight", "controller")
         ignored = {"entropy": ("epochs",), "stage": (*of_entropy, "epochs"), "epoch": of_entropy}
         unread(self, "pos_adv", f"schedule={self.schedule!r}", ignored[self.schedule])
         try:
-            self._additive()
+            self.law()
         except ValueError as error:
             raise ValueError(f"pos_adv: the weight's {error}") from None
 
-    def _additive(self) -> Additive:
-        return Additive(self.weight, 0.0, 1.0, self.delta, self.target, rises="above")
+    def law(self) -> Law | None:
+        """What moves lam, under schedule "entropy"."""
+        if self.schedule != "entropy":
+            return None
+        if self.controller == "additive":
+            return Additive(self.weight, 0.0, 1.0, self.delta, self.target, rises="above")
+        range = Range(0.0, REACH, sign=-1)
+        return learnt_law(self.controller, self.weight, range, self.target)
 
-    def controls(self) -> str | None:
-        """The weight of positive advantages, under schedule "entropy"."""
-        return "the weight of positive advantages" if self.schedule == "entropy" else None
-
-    def init(self) -> ControlState:
-        """Lam at its start value; 0 under the schedules that rise with progress."""
-        if self.schedule == "entropy":
-            return self._additive().init()
+    def at_first(self) -> ControlState:
+        """0, under the schedules that rise with progress."""
         return ControlState(0.0, None)
 
     def observe(self, state: ControlState, seen: Observation) -> ControlState:
         """Lam moves with the entropy or with the progress of the training."""
         if self.schedule == "entropy":
-            return self._additive().update(state, seen.entropy)
+            return super().observe(state, seen)
         progress = seen.need("progress", f"pos_adv with schedule={self.schedule!r}")
         if self.schedule == "stage":
             return replace(state, value=max(0.0, 2 * progress - 1))
@@ -94,11 +105,6 @@ class PosAdv(Method):
     ) -> Terms:
         """Weight the tokens with A > 0."""
         return weigh_positive(terms, state.value)
-
-    def metrics(self, state: ControlState) -> dict[str, float]:
-        """`control/pos_weight` and, under schedule "entropy", `control/target`."""
-        out = {"control/pos_weight": state.value}
-        return out if state.target is None else out | {"control/target": state.target}
 
 
 @dataclass(frozen=True)

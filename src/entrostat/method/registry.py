@@ -11,6 +11,7 @@ from ..advantage import ESTIMATORS
 from .adapo import Adapo
 from .base import HOSTS, Method
 from .checks import check_class
+from .clip_bound import ClipBound
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
 from .opefo import Opefo
@@ -23,6 +24,7 @@ from .repo import RepoD, RepoR
 from .shaping import EdgeGrpo, EntropyAdv, Gtpo, PositionAdv, PplAdv, Unlikeliness
 from .steer import Steer
 from .surrogates import Gspo, Ppo, Reinforce
+from .thermostat import HeldEntropy
 from .weights import ForkingTokens, WReinforce
 
 METHODS: dict[str, type[Method]] = {
@@ -45,6 +47,9 @@ METHODS: dict[str, type[Method]] = {
     "pos_only": PosOnly,
     "neg_only": NegOnly,
     "rand_pos_clip": RandPosClip,
+    # ours
+    "thermostat": HeldEntropy,
+    "clip_bound": ClipBound,
     # what they compare with
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,

@@ -12,12 +12,22 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..batch import Terms, TokenBatch
-from ..control import Additive, ControlState, Multiplicative, Observation
+from ..control import Additive, ControlState, Multiplicative, Observation, Range
 from .base import Method, in_range, one_of, unread
+from .controlled import Controlled, Law, learnt_law
+
+REACH = 0.2  # of the bonus under the thermostat
+# parameters of the bonus that a controller does not read
+_UNREAD = {
+    "none": ("target", "coef_min", "coef_max"),
+    "doubling": (),
+    "thermostat": ("coef_min", "coef_max"),
+    "relief": ("coef_min", "coef_max", "target"),
+}
 
 
 @dataclass(frozen=True)
-class EntropyBonus(Method):
+class EntropyBonus(Controlled):
     """Entropy bonus in the loss, with a fixed or a controlled coefficient.
 
     loss - coef * (masked mean of H), H the exact entropy with its gradient. The mean is over all
@@ -27,60 +37,54 @@ class EntropyBonus(Method):
 
     Parameters:
         coef: coefficient; the start value under a controller.
-        controller: "none" or "doubling".
-        coef_min, coef_max: the controller's range.
-        target: entropy to hold, nats per token; None takes that of the first iteration.
+        controller: "none"; "doubling"; "thermostat" (ours), which pushes both ways; or "relief",
+            for the thermostat of a method before this one.
+        coef_min, coef_max: the range of "doubling"; the thermostat's is [-.2, .2].
+        target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; the thermostat also takes schedules (docs/thermostat.md).
     """
 
     coef: float = 1e-3
-    controller: Literal["none", "doubling"] = "none"
+    controller: Literal["none", "doubling", "thermostat", "relief"] = "none"
     coef_min: float = 1e-3
     coef_max: float = 10.0
-    target: float | None = None
+    target: float | str | None = None
 
     paper: ClassVar[str] = "REPO 4, COV App. E, PAR 3.1"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
     reads_current: ClassVar[bool] = False
     penalises: ClassVar[bool] = True
     actuator: ClassVar[tuple[str, str | None]] = ("entropy_coef", "coef_max")
+    coefficient: ClassVar[str] = "the entropy coefficient"
 
     def __post_init__(self) -> None:
-        one_of("entropy_bonus", "controller", self.controller, ("none", "doubling"))
+        one_of("entropy_bonus", "controller", self.controller, tuple(_UNREAD))
         if self.controller == "none":  # a negative bonus lowers entropy (PAR 3.1)
             in_range("entropy_bonus", "coef", self.coef, -1e6, 1e6)
-            ignored = ("target", "coef_min", "coef_max")
-            unread(self, "entropy_bonus", "controller='none'", ignored)
-        else:
-            try:
-                self._doubling()
-            except ValueError as error:
-                raise ValueError(f"entropy_bonus: coef's {error}") from None
+        unread(self, "entropy_bonus", f"controller={self.controller!r}", _UNREAD[self.controller])
+        try:
+            self.law()
+        except ValueError as error:
+            raise ValueError(f"entropy_bonus: coef's {error}") from None
 
-    def _doubling(self) -> Multiplicative:
-        return Multiplicative(self.coef, self.coef_min, self.coef_max, self.target)
+    def law(self) -> Law | None:
+        """What moves the coefficient, unless it is fixed."""
+        if self.controller == "none":
+            return None
+        if self.controller == "doubling":
+            return Multiplicative(self.coef, self.coef_min, self.coef_max, self.target)
+        range = Range(-REACH, REACH)
+        return learnt_law(self.controller, self.coef, range, self.target)
 
-    def controls(self) -> str | None:
-        """The entropy coefficient, where a controller moves it."""
-        return None if self.controller == "none" else "the entropy coefficient"
-
-    def init(self) -> ControlState:
-        """The coefficient at its start value."""
-        return ControlState(self.coef, self.target if self.controller == "doubling" else None)
-
-    def observe(self, state: ControlState, seen: Observation) -> ControlState:
-        """The coefficient moves, unless it is fixed."""
-        return state if self.controller == "none" else self._doubling().update(state, seen.entropy)
+    def at_first(self) -> ControlState:
+        """A fixed coefficient."""
+        return ControlState(self.coef, None)
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Add the bonus."""
         return terms.add_entropy(state.value)
-
-    def metrics(self, state: ControlState) -> dict[str, float]:
-        """`control/entropy_coef` and, with a controller, `control/target`."""
-        out = {"control/entropy_coef": state.value}
-        return out if state.target is None else out | {"control/target": state.target}
 
 
 @dataclass(frozen=True)

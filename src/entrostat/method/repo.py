@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from ..batch import TokenBatch, at_least_float32
-from ..control import ControlState, Flip, Multiplicative, Observation
-from .base import Method, one_of, unread
+from ..control import ControlState, Flip, Multiplicative, Range
+from .base import one_of, unread
+from .controlled import Controlled, Law, learnt_law
 
 Center = Literal["state", "batch"]
 
@@ -46,57 +47,63 @@ def repo_d(advantage: Tensor, L: Tensor, beta: Tensor) -> Tensor:
     return advantage - beta * L
 
 
+# parameters that a controller does not read
+_UNREAD = {
+    "doubling": (),
+    "thermostat": ("zeta_min",),
+    "relief": ("zeta_min", "target"),
+    "none": ("zeta_min", "zeta_max", "target"),
+}
+
+
 @dataclass(frozen=True)
-class _Repo(Method):
-    """What both variants share: zeta, its doubling controller, and the centre of L."""
+class _Repo(Controlled):
+    """What both variants share: zeta, what moves it, and the centre of L."""
 
     zeta: float = 1e-3
     zeta_min: float = 1e-5
     zeta_max: float = 1e-1
-    target: float | None = None
+    target: float | str | None = None
     center: Center = "state"
-    controller: Literal["doubling", "none"] = "doubling"
+    controller: Literal["doubling", "thermostat", "relief", "none"] = "doubling"
 
     paper: ClassVar[str] = "REPO 3, App. B"
     needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
     base: ClassVar[str] = "dapo"
     actuator: ClassVar[tuple[str, str | None]] = ("zeta", "zeta_max")
+    coefficient: ClassVar[str] = "zeta"
     _name: ClassVar[str] = ""
+    _reach: ClassVar[float] = 1.0  # of the thermostat
 
     def __post_init__(self) -> None:
         one_of(self._name, "center", self.center, ("state", "batch"))
-        one_of(self._name, "controller", self.controller, ("doubling", "none"))
-        if self.controller == "none":
-            ignored = ("zeta_min", "zeta_max", "target")
-            unread(self, self._name, "controller='none'", ignored)
+        one_of(self._name, "controller", self.controller, tuple(_UNREAD))
+        unread(self, self._name, f"controller={self.controller!r}", _UNREAD[self.controller])
         try:
-            self._doubling()
+            self.law() or self._doubling()
         except ValueError as error:
             raise ValueError(f"{self._name}: zeta's {error}") from None
 
     def _doubling(self) -> Multiplicative:
         return Multiplicative(self.zeta, self.zeta_min, self.zeta_max, self.target)
 
+    def _range(self) -> Range:
+        return Range(0.0, max(self._reach, self.zeta_max))
+
+    def law(self) -> Law | None:
+        """What moves zeta, unless it is fixed."""
+        if self.controller == "none":
+            return None
+        learnt = learnt_law(self.controller, self.zeta, self._range(), self.target)
+        return learnt or self._doubling()
+
+    def at_first(self) -> ControlState:
+        """A fixed zeta."""
+        return self._doubling().init()
+
     def required(self) -> tuple[str, ...]:
         """`old_entropy` only where the exact centre is asked for."""
         return self.needs if self.center == "state" else ()
-
-    def controls(self) -> str | None:
-        """Zeta, unless it is fixed."""
-        return None if self.controller == "none" else "zeta"
-
-    def init(self) -> ControlState:
-        """Zeta at its start value."""
-        return self._doubling().init()
-
-    def observe(self, state: ControlState, seen: Observation) -> ControlState:
-        """Zeta moves, unless it is fixed."""
-        return state if self.controller == "none" else self._doubling().update(state, seen.entropy)
-
-    def metrics(self, state: ControlState) -> dict[str, float]:
-        """`control/zeta` and `control/target`."""
-        out = {"control/zeta": state.value}
-        return out if state.target is None else out | {"control/target": state.target}
 
 
 @dataclass(frozen=True)
@@ -116,12 +123,14 @@ class RepoR(_Repo):
         zeta: coefficient at first; the controller's range applies from its first move.
         zeta_min, zeta_max: range of zeta (of its magnitude when bidirectional). The default
             zeta_max, .1, is the paper's and may be too small to hold a target on a small policy;
-            the demo has .5.
-        target: entropy to hold, nats per token; None takes that of the first iteration.
+            the demo has .5. The thermostat's range is [-1, 1], or that of zeta_max if this is more.
+        target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
-        controller: "doubling", or "none" to keep zeta as it is.
-        bidirectional: push both ways.
+        controller: "doubling"; "thermostat" (ours); "relief", for the thermostat of a method before
+            this one; or "none" to keep zeta as it is.
+        bidirectional: let doubling push both ways.
         flip: "gradual" or "immediate" (with `bidirectional`).
 
     Deviations: "batch" centres by one mean for all states, where no entropies are at hand. The
@@ -137,9 +146,9 @@ class RepoR(_Repo):
 
     def __post_init__(self) -> None:
         one_of("repo_r", "flip", self.flip, ("gradual", "immediate"))
-        fixed = self.controller == "none"
-        if fixed or not self.bidirectional:
-            why = "controller='none'" if fixed else "bidirectional=False"
+        other = self.controller != "doubling"
+        if other or not self.bidirectional:
+            why = f"controller={self.controller!r}" if other else "bidirectional=False"
             unread(self, "repo_r", why, ("flip",))
         super().__post_init__()
 
@@ -148,6 +157,10 @@ class RepoR(_Repo):
             self.zeta, self.zeta_min, self.zeta_max, self.target,
             bidirectional=self.bidirectional, flip=self.flip,
         )  # fmt: skip
+
+    def _range(self) -> Range:
+        most = max(self._reach, self.zeta_max)
+        return Range(-most, most)
 
     def prepare(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
         """Rescale the positive advantages."""
@@ -167,11 +180,13 @@ class RepoD(_Repo):
 
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
-        zeta_min, zeta_max: range of zeta.
-        target: entropy to hold, nats per token; None takes that of the first iteration.
+        zeta_min, zeta_max: range of zeta; the thermostat's is [0, 10], or up to zeta_max.
+        target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
-        controller: "doubling", or "none" to keep zeta as it is.
+        controller: "doubling"; "thermostat" (ours); "relief", for the thermostat of a method before
+            this one; or "none" to keep zeta as it is.
         scope: "batch" takes one dH for the whole batch; "token" takes each token's own.
 
     Deviations: the paper's beta counters the change "on a per-token level", at each state; its
@@ -185,6 +200,7 @@ class RepoD(_Repo):
     scope: Literal["batch", "token"] = "batch"
 
     _name: ClassVar[str] = "repo_d"
+    _reach: ClassVar[float] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from ..batch import Terms, TokenBatch, at_least_float32
+from ..control import ControlState, Range
 from ..loss import clipped
 from ..whole import Whole
-from .base import Method, in_range, one_of, unread
+from .base import in_range, one_of, unread
+from .controlled import Controlled, Law, learnt_law
 
 Mapping = Literal["exp", "linear", "binary"]
+LEAST = 1e-3  # lambda_min under a controller
 
 
 def omega(
@@ -31,7 +34,7 @@ def omega(
 
 
 @dataclass(frozen=True)
-class Steer(Method):
+class Steer(Controlled):
     """STEER: the more a token moves entropy, either way, the less it weighs.
 
     Om = -I (A/p0) p (1 - p)(lp + H), a token's entropy change (Eq. 2), I = 0 where PPO clips;
@@ -48,6 +51,11 @@ class Steer(Method):
         mapping: "exp", "linear" or "binary".
         lambda_max: largest weight of "linear".
         quantile: threshold of "binary".
+        controller: "none"; "thermostat" (ours) moves lambda_min in [.001, 1], on a logarithmic
+            scale: it can slow a fall, not reverse it; or "relief", for the thermostat of a method
+            before this one.
+        target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; also schedules (docs/thermostat.md).
         signed: x = Om in "linear" and "binary", as App. E.3 prints them: the token that lowers
             entropy most then weighs lambda_max or 1, the one that raises it most lambda_min.
 
@@ -61,10 +69,14 @@ class Steer(Method):
     lambda_max: float = 1.2
     quantile: float = 0.8
     signed: bool = False
+    controller: Literal["none", "thermostat", "relief"] = "none"
+    target: float | str | None = None
 
     paper: ClassVar[str] = "STEER 5, App. E.3"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
     base: ClassVar[str] = "clip_higher"
+    actuator: ClassVar[tuple[str, str | None]] = ("lambda_min", None)
+    coefficient: ClassVar[str] = "the smallest weight"
 
     def __post_init__(self) -> None:
         one_of("steer", "mapping", self.mapping, ("exp", "linear", "binary"))
@@ -76,6 +88,26 @@ class Steer(Method):
         if self.mapping == "exp":
             ignored = (*ignored, "signed")
         unread(self, "steer", f"mapping={self.mapping!r}", ignored)
+        one_of("steer", "controller", self.controller, ("none", "thermostat", "relief"))
+        if self.controller != "thermostat":
+            unread(self, "steer", f"controller={self.controller!r}", ("target",))
+        try:
+            self.law()
+        except ValueError as error:
+            raise ValueError(f"steer: lambda_min's {error}") from None
+
+    def law(self) -> Law | None:
+        """What moves lambda_min; None where it is fixed."""
+        range = Range(LEAST, 1.0, sign=-1, scale="log")
+        return learnt_law(self.controller, self.lambda_min, range, self.target)
+
+    def at_first(self) -> ControlState | None:
+        """A fixed lambda_min has no state."""
+        return None
+
+    def metrics(self, state: ControlState | None) -> dict[str, float]:
+        """`control/lambda_min` where it moves, and what the thermostat has learnt."""
+        return {} if state is None else super().metrics(state)
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
@@ -85,12 +117,13 @@ class Steer(Method):
         old = at_least_float32(batch.old_logp)
         fall = omega(terms.advantage, batch.logp, old, batch.entropy, clipped(batch, terms))
         size = -fall if self.signed else fall.abs()
-        return terms.replace(weight=terms.weight * self._weight(size, batch.whole))
+        least = self.lambda_min if state is None else state.value
+        return terms.replace(weight=terms.weight * self._weight(size, batch.whole, least))
 
-    def _weight(self, size: Tensor, whole: Whole) -> Tensor:
+    def _weight(self, size: Tensor, whole: Whole, least: float) -> Tensor:
         one = torch.ones_like(size)
         if self.mapping == "binary":
-            return torch.where(size > whole.quantile(size, self.quantile), self.lambda_min, one)
+            return torch.where(size > whole.quantile(size, self.quantile), least, one)
         top, bottom = whole.max(size)[0], 0.0
         if self.mapping == "linear":
             bottom = whole.min(size)[0]
@@ -98,5 +131,5 @@ class Steer(Method):
             return one
         x = (size - bottom) / (size.new_tensor(top) - bottom)
         if self.mapping == "exp":
-            return (math.log(self.lambda_min) * x).exp()
-        return self.lambda_max - (self.lambda_max - self.lambda_min) * x
+            return (math.log(least) * x).exp()
+        return self.lambda_max - (self.lambda_max - least) * x

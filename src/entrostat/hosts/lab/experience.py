@@ -125,6 +125,7 @@ def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str
     state.objective.observe(
         entropy=figures["entropy/exact"],
         nll=figures["entropy/nll"],
+        perplexity=figures["entropy/perplexity"],
         progress=(iteration - 1) / max(1, state.config.iterations - 1),
     )
     return state.objective.metrics()

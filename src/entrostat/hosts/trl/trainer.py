@@ -277,6 +277,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         last = math.ceil(self.state.max_steps / self._updates) - 1
         self.objective.observe(
             entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
+            perplexity=figures["entropy/perplexity"],
             progress=min(1.0, self.state.global_step // self._updates / max(1, last)),
         )  # fmt: skip
 

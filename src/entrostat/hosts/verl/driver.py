@@ -63,8 +63,9 @@ def prepare(
     mine = batch[rows]
     figures = describe(mine)
     objective.observe(
-        entropy=figures["entropy/exact"], nll=figures["entropy/nll"], progress=progress
-    )
+        entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
+        perplexity=figures["entropy/perplexity"], progress=progress,
+    )  # fmt: skip
     outcome = graded(objective, mine)
     ready = objective.prepare(outcome)
     assert mine.rewards is not None

@@ -1,110 +1,35 @@
-"""Controllers: move one coefficient, once per iteration, from the entropy they see.
-
-A controller is a frozen dataclass of hyperparameters with two pure functions, `init() -> state` and
-`update(state, entropy) -> state`. The coefficient is `state.value`. The entropy is the masked mean
-over the full rollout batch, in nats, before any update. Without a `target` the first entropy seen
-becomes the target (REPO, section 3). The range [low, high] applies from the first move on, so a
-start outside it is kept until then.
-"""
+"""The papers' controllers: a step set by hand, up or down by the sign of the error."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .base import ControlState
+from .target import TargetSpec, first_target, parse_target
 
 Flip = Literal["gradual", "immediate"]
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What an iteration shows, before any of its updates.
-
-    Attributes:
-        entropy: masked mean of the exact entropy over the full rollout batch, nats.
-        nll: masked mean of -lp0 over the same tokens, nats; None where the host does not give it.
-        progress: 0 at the first iteration of the run, 1 at the last; None where unknown.
-    """
-
-    entropy: float
-    nll: float | None = None
-    progress: float | None = None
-
-    def need(self, name: str, who: str) -> float:
-        """The signal `name`, which `who` cannot do without.
-
-        Raises:
-            ValueError: it was not given.
-        """
-        value = getattr(self, name)
-        if value is None:
-            raise ValueError(
-                f"{who} needs `{name}`, which this host does not report; "
-                f"pass it: observe(entropy=..., {name}=...)"
-            )
-        return value
-
-
-@dataclass(frozen=True)
-class ControlState:
-    """The coefficient now, and the entropy (nats) it steers to; None until the first update.
-
-    `applies` is False while a method holds its coefficient back (adaptive entropy's gate).
-    """
-
-    value: float
-    target: float | None
-    applies: bool = True
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for a checkpoint."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ControlState:
-        """The inverse of `to_dict`."""
-        return cls(**data)
-
-
-class Controller(Protocol):
-    """What a method may hold to move one of its coefficients."""
-
-    def init(self) -> ControlState:
-        """The state before the first iteration."""
-        ...
-
-    def update(self, state: ControlState, entropy: float) -> ControlState:
-        """The state after an iteration whose policy had this entropy (nats)."""
-        ...
-
-
-def _check(start: float, low: float, high: float, target: float | None) -> None:
+def _check(start: float, low: float, high: float, target: TargetSpec) -> None:
     if not (0 <= low <= high and math.isfinite(high)):
         raise ValueError(f"controller: its range needs 0 <= low <= high, got [{low}, {high}]")
     if not math.isfinite(start):
         raise ValueError(f"controller: start must be a number, got {start}")
-    if target is not None and not (math.isfinite(target) and target >= 0):
-        raise ValueError(f"controller: target must be an entropy in nats >= 0, got {target}")
+    try:
+        found = parse_target(target)
+    except ValueError as error:
+        raise ValueError(f"controller: {error}") from None
+    if not found.constant or found.signal != "entropy":
+        raise ValueError(
+            f"controller: target {target!r} is for the thermostat (controller='thermostat'); here "
+            "it is a number of nats or a share of the first entropy (0.8x)"
+        )
 
 
 def _clip(x: float, low: float, high: float) -> float:
     return min(max(x, low), high)
-
-
-def at_limit(values: Sequence[float], limit: float) -> int | None:
-    """How often a coefficient was at a limit, of either sign, where it spent its end there.
-
-    Args:
-        values: the coefficient, one per iteration.
-        limit: the end of its range.
-
-    Returns:
-        Iterations at the limit, if more than half of the second half's are; else None.
-    """
-    there = [abs(value) == abs(limit) for value in values]
-    half = there[len(there) // 2 :]
-    return sum(there) if 2 * sum(half) > len(half) else None
 
 
 @dataclass(frozen=True)
@@ -128,7 +53,7 @@ class Multiplicative:
     start: float
     low: float
     high: float
-    target: float | None = None
+    target: TargetSpec = None
     factor: float = 2.0
     bidirectional: bool = False
     flip: Flip = "gradual"
@@ -148,11 +73,11 @@ class Multiplicative:
 
     def init(self) -> ControlState:
         """The start value."""
-        return ControlState(self.start, self.target)
+        return ControlState(self.start, parse_target(self.target).fixed)
 
     def update(self, state: ControlState, entropy: float) -> ControlState:
         """One step; entropy equal to the target changes nothing."""
-        target = entropy if state.target is None else state.target
+        target = first_target(self.target, entropy) if state.target is None else state.target
         value = state.value
         if entropy != target:
             sign = math.copysign(1.0, value)
@@ -180,7 +105,7 @@ class Additive:
     low: float
     high: float
     delta: float
-    target: float | None = None
+    target: TargetSpec = None
     rises: Literal["below", "above"] = "below"
 
     def __post_init__(self) -> None:
@@ -192,11 +117,11 @@ class Additive:
 
     def init(self) -> ControlState:
         """The start value."""
-        return ControlState(self.start, self.target)
+        return ControlState(self.start, parse_target(self.target).fixed)
 
     def update(self, state: ControlState, entropy: float) -> ControlState:
         """One step."""
-        target = entropy if state.target is None else state.target
+        target = first_target(self.target, entropy) if state.target is None else state.target
         up = entropy < target if self.rises == "below" else entropy > target
         value = _clip(state.value + (self.delta if up else -self.delta), self.low, self.high)
         return replace(state, value=value, target=target)

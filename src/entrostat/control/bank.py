@@ -1,0 +1,200 @@
+"""What a knob does to entropy, learnt on line: a bank of Kalman filters over what it might do.
+
+Each candidate says how strong the knob is (its gain g), how late it acts (a delay of D iterations,
+or an optimizer's momentum, a lag a) and how restless the drift is (q). Under a candidate
+
+    v_t     = a v_t-1 + (1 - a) x_t-D                  the part of the knob x that acts by now
+    H_t+1   = H_t + d_t + g v_t + w,   w ~ N(0, s^2 q_H)     entropy before iteration t + 1
+    d_t+1   = d_t + w',                w' ~ N(0, s^2 q_d)    the drift: all that is not the knob
+    y_t     = H_t + e,                 e ~ N(0, s^2)         what a batch of rollouts shows
+
+which is linear, so that one Kalman filter gives H, d and the likelihood of every y. The noise s is
+unknown: it has an inverse gamma distribution, discounted by `FORGET` an iteration, so that the
+likelihood is Student's t (West and Harrison, Bayesian Forecasting and Dynamic Models, 4.6 and 6).
+Candidates are weighted by likelihood; the weights' memory fades to the prior by `FORGET` too, so
+that a gain may change in mid-run (Raftery et al., 2010, dynamic model averaging).
+
+A knob is given as x from 0, where it lowers entropy most, to 1, where it raises it most; gains are
+positive and in units of the first entropy. Arrays may have leading dimensions, one bank each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+FORGET = 0.97  # an iteration: a memory of some 33
+NOISE, BELIEF = (
+    0.02,
+    3.0,
+)  # s at first, of the first entropy, and how many observations that is worth
+LIKELY, DECADES = 0.1, 1.0  # the gain at the centre of the prior and its width
+LATE = ((0, 0.0), (0, 0.5), (0, 0.8), (1, 0.0), (2, 0.0))  # (delay, lag)
+RESTLESS = ((0.3, 0.05), (0.5, 0.3))  # (sqrt q_H, sqrt q_d)
+MEMORY = 1 + max(delay for delay, _ in LATE)
+
+
+def _candidates() -> tuple[Array, NDArray[np.int64], Array, Array, Array]:
+    """Gains, delays, lags and the two q of every candidate; each [M]."""
+    gains = np.logspace(-4, 4, 33)
+    grid = [(g, *late, *q) for g in gains for late in LATE for q in RESTLESS]
+    g, delay, lag, level, drift = np.array(grid).T
+    return g, delay.astype(np.int64), lag, level**2, drift**2
+
+
+GAIN, DELAY, LAG, Q_LEVEL, Q_DRIFT = _candidates()
+# heavy tails: a gain four decades off is unlikely, not impossible
+_PRIOR = -np.log1p((np.log10(GAIN / LIKELY) / DECADES) ** 2)
+PRIOR = _PRIOR - np.logaddexp.reduce(_PRIOR)
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """What is known after some iterations. M candidates; leading dimensions are banks.
+
+    Attributes:
+        scale: [...] the first entropy, the unit of gains.
+        level, drift: [..., M] H and d.
+        squares: [..., M] sum of the squared errors, each over its variance in units of s^2.
+        weight: [..., M] log of the candidates' probabilities.
+        acting: [..., M] v.
+        covariance: [3, M] of H, of H with d and of d, in units of s^2.
+        belief: how many observations s rests on.
+        inputs: [..., MEMORY] x of the last iterations, newest first.
+    """
+
+    scale: Array
+    level: Array
+    drift: Array
+    squares: Array
+    weight: Array
+    acting: Array
+    covariance: Array
+    belief: float
+    inputs: Array
+
+    @property
+    def noise(self) -> Array:
+        """[...]: s of a measurement."""
+        return np.sqrt((np.exp(self.weight) * self.squares).sum(-1) / self.belief)
+
+    @property
+    def gain(self) -> Array:
+        """[...]: change of entropy an iteration by the whole range of the knob: geometric mean."""
+        return self.scale * np.exp((np.exp(self.weight) * np.log(GAIN)).sum(-1))
+
+    @property
+    def entropy(self) -> Array:
+        """[...]: the entropy now."""
+        return (np.exp(self.weight) * self.level).sum(-1)
+
+    @property
+    def change(self) -> Array:
+        """[...]: change of entropy in the coming iterations if the knob stays where it acts now."""
+        moves = self.drift + GAIN * self.scale[..., None] * self.acting
+        return (np.exp(self.weight) * moves).sum(-1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: v if isinstance(v, float) else v.tolist() for k, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Bank:
+        """The inverse of `to_dict`."""
+        return cls(**{k: v if k == "belief" else np.asarray(v) for k, v in data.items()})
+
+
+def begin(entropy: Array, scale: Array, x: Array) -> Bank:
+    """A bank that has seen one entropy [...] under a knob that was at x [...]."""
+    shape, one = (*np.shape(entropy), len(GAIN)), np.ones(len(GAIN))
+    first = BELIEF * (NOISE * scale[..., None]) ** 2
+    return Bank(
+        scale, np.broadcast_to(entropy[..., None], shape), np.zeros(shape),
+        np.broadcast_to(first, shape), np.broadcast_to(PRIOR, shape),
+        np.broadcast_to(x[..., None], shape), np.stack([one, 0 * one, 4 * one]), BELIEF,
+        np.repeat(x[..., None], MEMORY, -1),
+    )  # fmt: skip
+
+
+def learn(bank: Bank, entropy: Array) -> Bank:
+    """The bank after another entropy [...], that which follows the last of its inputs."""
+    acting = LAG * bank.acting + (1 - LAG) * bank.inputs[..., DELAY]
+    expected = bank.level + bank.drift + GAIN * bank.scale[..., None] * acting
+    var, cov, var_drift = bank.covariance
+    var, cov, var_drift = var + 2 * cov + var_drift + Q_LEVEL, cov + var_drift, var_drift + Q_DRIFT
+    spread, error = var + 1, entropy[..., None] - expected
+    to_level, to_drift = var / spread, cov / spread
+    variance = bank.squares / bank.belief * spread
+    likelihood = -0.5 * np.log(variance)
+    likelihood -= (bank.belief + 1) / 2 * np.log1p(error**2 / (bank.belief * variance))
+    weight = FORGET * bank.weight + (1 - FORGET) * PRIOR + likelihood
+    return replace(
+        bank,
+        level=expected + to_level * error,
+        drift=bank.drift + to_drift * error,
+        squares=FORGET * bank.squares + error**2 / spread,
+        weight=weight - np.logaddexp.reduce(weight, axis=-1)[..., None],
+        acting=acting,
+        covariance=np.stack(
+            [(1 - to_level) * var, (1 - to_level) * cov, var_drift - to_drift * cov]
+        ),
+        belief=FORGET * bank.belief + 1,
+    )
+
+
+def wanted(bank: Bank, goal: Array, stiffness: float) -> Array:
+    """[..., M]: how far each candidate would move the knob, to then leave it there.
+
+    The move m that minimises sum_j (H_t+j - goal_j)^2 + stiffness h (s m)^2 over the h iterations
+    ahead, x_t+i = x_t-1 + m, in the candidate's own noiseless future: least squares in one unknown.
+
+    Args:
+        bank: what is known, up to the entropy before iteration t.
+        goal: [..., h] what entropy should be before iterations t + 1 to t + h.
+        stiffness: what a move costs, against the noise's own part in the sum.
+    """
+    gain = GAIN * bank.scale[..., None]
+    x = bank.inputs[..., :1]
+    kept, moved = bank.acting, np.zeros(len(GAIN))
+    stays, answers = bank.level, np.zeros_like(bank.level)
+    top, bottom = np.zeros_like(bank.level), np.zeros_like(bank.level)
+    for j in range(goal.shape[-1]):
+        since = j - DELAY  # the input that acts: so many iterations from now
+        new = since >= 0
+        past = bank.inputs[..., np.clip(-since - 1, 0, MEMORY - 1)]
+        kept = LAG * kept + (1 - LAG) * np.where(new, x, past)
+        moved = LAG * moved + (1 - LAG) * new
+        stays = stays + bank.drift + gain * kept
+        answers = answers + gain * moved
+        top = top + answers * (goal[..., j, None] - stays)
+        bottom = bottom + answers**2
+    cost = stiffness * goal.shape[-1] * bank.noise[..., None] ** 2
+    return top / (bottom + cost)
+
+
+def agreed(bank: Bank, moves: Array, dissent: float) -> Array:
+    """[...]: the largest move that all but a share `dissent` of the bank's weight would make too.
+
+    0 where they do not agree on the direction.
+    """
+    order = np.argsort(moves, -1)
+    below = np.cumsum(np.exp(np.take_along_axis(bank.weight, order, -1)), -1)
+    ranked = np.take_along_axis(moves, order, -1)
+
+    def quantile(p: float) -> Array:
+        at = np.minimum((below < p).sum(-1), len(GAIN) - 1)
+        return np.take_along_axis(ranked, at[..., None], -1)[..., 0]
+
+    least, most = quantile(dissent), quantile(1 - dissent)
+    return np.where(least > 0, least, np.where(most < 0, most, 0.0))
+
+
+def apply(bank: Bank, x: Array) -> Bank:
+    """The bank, told what the knob [...] is in the iteration that begins."""
+    return replace(bank, inputs=np.concatenate([x[..., None], bank.inputs[..., :-1]], -1))

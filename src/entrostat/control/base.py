@@ -1,0 +1,90 @@
+"""What every controller shares: what it sees, its state, its two functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an iteration shows, before any of its updates.
+
+    Attributes:
+        entropy: masked mean of the exact entropy over the full rollout batch, nats.
+        nll: masked mean of -lp0 over the same tokens, nats; None where the host does not give it.
+        perplexity: mean over responses of exp(their mean -lp0); None where the host does not give
+            it.
+        progress: 0 at the first iteration of the run, 1 at the last; None where unknown.
+        position: of the thermostat's knob that stands before in the chain, from 0, where it lowers
+            entropy most, to 1; None without one.
+    """
+
+    entropy: float
+    nll: float | None = None
+    progress: float | None = None
+    perplexity: float | None = None
+    position: float | None = None
+
+    def need(self, name: str, who: str) -> float:
+        """The signal `name`, which `who` cannot do without.
+
+        Raises:
+            ValueError: it was not given.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(
+                f"{who} needs `{name}`, which this host does not report; "
+                f"pass it: observe(entropy=..., {name}=...)"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class ControlState:
+    """The coefficient now, and the entropy (nats) it steers to; None until the first update.
+
+    `applies` is False while a method holds its coefficient back (adaptive entropy's gate).
+    """
+
+    value: float
+    target: float | None
+    applies: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ControlState:
+        """The inverse of `to_dict`."""
+        return cls(**data)
+
+
+class Controller(Protocol):
+    """What a method may hold to move one of its coefficients."""
+
+    def init(self) -> ControlState:
+        """The state before the first iteration."""
+        ...
+
+    def update(self, state: ControlState, entropy: float) -> ControlState:
+        """The state after an iteration whose policy had this entropy (nats)."""
+        ...
+
+
+def at_limit(values: Sequence[float], limit: float) -> int | None:
+    """How often a coefficient was at a limit, of either sign, where it spent its end there.
+
+    Args:
+        values: the coefficient, one per iteration.
+        limit: the end of its range.
+
+    Returns:
+        Iterations at the limit, if more than half of the second half's are; else None.
+    """
+    there = [abs(value) == abs(limit) for value in values]
+    half = there[len(there) // 2 :]
+    return sum(there) if 2 * sum(half) > len(half) else None

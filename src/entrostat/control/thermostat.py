@@ -1,0 +1,155 @@
+"""The thermostat: holds entropy at any target with any knob, without gains set by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .bank import Array, Bank, agreed, apply, begin, learn, wanted
+from .base import ControlState, Observation
+from .knob import Range
+from .target import Target, TargetSpec, parse_target
+
+HORIZON = 4  # iterations ahead that a move is judged by
+STIFFNESS = 0.1
+DISSENT = 0.05
+RATE = 0.25  # of the knob's range, an iteration
+
+
+@dataclass(frozen=True)
+class ThermostatState(ControlState):
+    """The knob now, what it steers to, and all that was learnt.
+
+    Attributes:
+        value: the knob.
+        target: what is to be held now, nats (or a perplexity); None until the first update.
+        first: the first signal seen.
+        progress: the last progress seen, 0 to 1.
+        bank: what the knob does; None until the first update.
+        position: the knob from 0, where it lowers entropy most, to 1.
+        wish: by how much more than its range the knob would move, in shares of the range; 0 where
+            it is free.
+    """
+
+    first: float | None = None
+    progress: float | None = None
+    bank: Bank | None = None
+    position: float | None = None
+    wish: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for a checkpoint."""
+        out = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return out | {"bank": None if self.bank is None else self.bank.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ThermostatState:
+        """The inverse of `to_dict`."""
+        bank = data["bank"]
+        return cls(**data | {"bank": None if bank is None else Bank.from_dict(bank)})
+
+
+@dataclass(frozen=True)
+class Thermostat:
+    """Moves a knob so that entropy is at its target, by what it has learnt of the knob.
+
+    Once per iteration a bank of Kalman filters (`control.bank`) learns from the entropy how strong
+    the knob is, how late it acts, how entropy drifts without it and how noisy it is measured. Each
+    candidate says which move would bring it to the target in the iterations ahead; the move made
+    is the largest that all but 5% of the bank's weight agree on: small while little is known, none
+    where it is unknown which way to go. What the drift asks for is in every move, which is integral
+    action; the bank sees the knob as it was, limits included, so that nothing winds up.
+
+    Parameters:
+        start: the knob at first.
+        range: where it may be, and which way along it entropy rises.
+        target: what to hold (`entrostat.control.target`); None takes the first entropy.
+
+    Raises:
+        ValueError: start is not in the range, or the target cannot be read.
+    """
+
+    start: float
+    range: Range
+    target: TargetSpec = None
+
+    def __post_init__(self) -> None:
+        self.range.holds(self.start)
+        try:
+            parse_target(self.target)
+        except ValueError as error:
+            raise ValueError(f"controller: {error}") from None
+
+    @property
+    def wanted(self) -> Target:
+        """The target, read."""
+        return parse_target(self.target)
+
+    def init(self) -> ThermostatState:
+        """The start value; nothing is known."""
+        return ThermostatState(self.start, self.wanted.fixed)
+
+    def observe(self, state: ThermostatState, seen: Observation) -> ThermostatState:
+        """The state after an iteration that showed this.
+
+        Raises:
+            ValueError: the target is one of a signal, or needs a progress, that the host does not
+                report.
+        """
+        signal = seen.entropy
+        if self.wanted.signal == "perplexity":
+            signal = seen.need("perplexity", "a target of perplexity")
+        return self.update(state, signal, seen.progress)
+
+    def update(
+        self, state: ThermostatState, entropy: float, progress: float | None = None
+    ) -> ThermostatState:
+        """The state after an iteration whose policy had this entropy (or perplexity).
+
+        Args:
+            state: that before it.
+            entropy: nats per token, before any update of the iteration.
+            progress: 0 at the first iteration of the run, 1 at the last.
+        """
+        y, x = np.asarray(float(entropy)), self.range.position(state.value)
+        first = float(entropy) if state.first is None else state.first
+        goal = self._goal(first, state.progress, progress)
+        if state.bank is None:
+            scale = max(first, goal[0], 1e-3)
+            bank = begin(y, np.asarray(scale), np.asarray(x))
+        else:
+            bank = learn(state.bank, y)
+        move = float(agreed(bank, wanted(bank, goal[1:], STIFFNESS), DISSENT))
+        free = min(max(move, -RATE), RATE)
+        to = min(max(x + free, 0.0), 1.0)
+        return ThermostatState(
+            self.range.value(to), float(goal[0]), state.applies, first, progress,
+            apply(bank, np.asarray(to)), to, x + free - to,
+        )  # fmt: skip
+
+    def figures(self, state: ThermostatState) -> dict[str, float]:
+        """What was learnt, to log.
+
+        `gain`: change of entropy an iteration by the whole range of the knob, nats; `drift`: change
+        of entropy in the coming iteration if the knob stayed, nats; `noise`: standard deviation of
+        a measured entropy, nats; `saturated`: 1 or -1 where the knob is at the end of its range
+        that raises or lowers entropy and would go on.
+        """
+        if state.bank is None:
+            return {}
+        bank = state.bank
+        return {
+            "gain": float(bank.gain), "drift": float(bank.change), "noise": float(bank.noise),
+            "saturated": float(np.sign(state.wish)),
+        }  # fmt: skip
+
+    def _goal(self, first: float, last: float | None, progress: float | None) -> Array:
+        """[1 + HORIZON]: the target now and before the iterations ahead."""
+        target = self.wanted
+        if target.constant or progress is None:
+            return np.full(1 + HORIZON, target.at(progress, first))
+        step = 0.0 if last is None else progress - last
+        ahead = [min(1.0, progress + j * step) for j in range(1 + HORIZON)]
+        return np.array([target.at(time, first) for time in ahead])

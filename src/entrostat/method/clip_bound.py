@@ -1,0 +1,65 @@
+"""A clip bound as a knob: how far a token's ratio may go before its gradient ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ..batch import Terms, TokenBatch
+from ..control import Range
+from .base import one_of, unread
+from .controlled import Controlled, Law, learnt_law
+
+
+@dataclass(frozen=True)
+class ClipBound(Controlled):
+    """One clip bound of the surrogate, moved by a controller on a logarithmic scale.
+
+    The surrogate's own bound on that side is replaced by that of the controller (ours; the levers
+    are PAR's, Sec. 6). `adapo` is REPO's own controller of the upper one.
+
+    Parameters:
+        side: "high", in [.02, 3] from .28, or "low", in [.02, .95] from .2.
+        controller: "thermostat", or "relief" for the thermostat of a method before this one.
+        target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; also schedules (docs/thermostat.md).
+    """
+
+    side: Literal["low", "high"] = "high"
+    controller: Literal["thermostat", "relief"] = "thermostat"
+    target: float | str | None = None
+
+    paper: ClassVar[str] = "ours; PAR 6"
+    reads_current: ClassVar[bool] = False
+    idle_on_policy: ClassVar[str] = "its clip never acts"
+
+    def __post_init__(self) -> None:
+        one_of("clip_bound", "side", self.side, ("low", "high"))
+        one_of("clip_bound", "controller", self.controller, ("thermostat", "relief"))
+        if self.controller != "thermostat":
+            unread(self, "clip_bound", f"controller={self.controller!r}", ("target",))
+        object.__setattr__(self, "actuator", (f"clip_{self.side}", None))
+        try:
+            self.law()
+        except ValueError as error:
+            raise ValueError(f"clip_bound: the bound's {error}") from None
+
+    def controls(self) -> str:
+        """The bound."""
+        return "the upper clip bound" if self.side == "high" else "the lower clip bound"
+
+    def law(self) -> Law | None:
+        """What moves the bound."""
+        if self.side == "high":
+            return learnt_law(self.controller, 0.28, Range(0.02, 3.0, scale="log"), self.target)
+        return learnt_law(self.controller, 0.2, Range(0.02, 0.95, -1, "log"), self.target)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Move the bound of every token's ratio."""
+        if self.side == "high":
+            return terms.replace(ratio_max=torch.full_like(terms.ratio_max, 1 + state.value))
+        return terms.replace(ratio_min=torch.full_like(terms.ratio_min, 1 - state.value))

@@ -1,0 +1,84 @@
+"""Methods with a coefficient that a controller moves: what they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..control import (
+    Additive,
+    ControlState,
+    Multiplicative,
+    Observation,
+    Range,
+    Relief,
+    TargetSpec,
+    Thermostat,
+)
+from .base import Method
+
+Law = Multiplicative | Additive | Thermostat | Relief
+
+
+@dataclass(frozen=True)
+class Controlled(Method):
+    """A method with one coefficient, which the law of its controller moves, or none does.
+
+    Every such method takes `controller="thermostat"`, which holds the target whatever the
+    coefficient does, and "relief", which makes room for the thermostat of a method before it in the
+    chain. A subclass says what the coefficient is (`actuator`, `coefficient`) and gives its law.
+
+    Class attributes:
+        coefficient: what it is called in a sentence.
+    """
+
+    coefficient: ClassVar[str] = ""
+
+    def law(self) -> Law | None:
+        """What moves the coefficient; None where it is fixed."""
+        raise NotImplementedError
+
+    def at_first(self) -> ControlState | None:
+        """The state of a coefficient that is fixed."""
+        raise NotImplementedError
+
+    def controls(self) -> str | None:
+        """The coefficient, unless it is fixed."""
+        return None if self.law() is None else self.coefficient
+
+    def init(self) -> ControlState | None:
+        """The coefficient at its start value."""
+        law = self.law()
+        return self.at_first() if law is None else law.init()
+
+    def observe(self, state: Any, seen: Observation) -> Any:
+        """The coefficient moves, unless it is fixed."""
+        law = self.law()
+        if law is None:
+            return state
+        if isinstance(law, Thermostat | Relief):
+            return law.observe(state, seen)
+        return law.update(state, seen.entropy)
+
+    def metrics(self, state: Any) -> dict[str, float]:
+        """The coefficient, its target and, of a thermostat, what it has learnt: `control/...`."""
+        assert self.actuator is not None
+        law, out = self.law(), {self.actuator[0]: state.value}
+        if state.target is not None:
+            out["target"] = state.target
+        if isinstance(law, Thermostat):
+            out |= law.figures(state)
+        return {f"control/{name}": value for name, value in out.items()}
+
+
+def learnt_law(controller: str, start: float, range: Range, target: TargetSpec) -> Law | None:
+    """The law of the controllers that every coefficient has; None for a word that is another's.
+
+    Raises:
+        ValueError: the start is not in the range, or the target cannot be read.
+    """
+    if controller == "thermostat":
+        return Thermostat(start, range, target)
+    if controller == "relief":
+        return Relief(range.holds(start), range)
+    return None
