@@ -14,8 +14,9 @@ likelihood is Student's t (West and Harrison, Bayesian Forecasting and Dynamic M
 Candidates are weighted by likelihood; the weights' memory fades to the prior by `FORGET` too, so
 that a gain may change in mid-run (Raftery et al., 2010, dynamic model averaging).
 
-A knob is given as x from 0, where it lowers entropy most, to 1, where it raises it most; gains are
-positive and in units of the first entropy. Arrays may have leading dimensions, one bank each.
+A knob is given as x from 0, where it lowers entropy most, to 1, where it raises it most, less what
+it was at first, so that d is the drift under the first knob; gains are positive and in units of the
+first entropy. Arrays may have leading dimensions, one bank each.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Bank:
         acting: [..., M] v.
         covariance: [3, M] of H, of H with d and of d, in units of s^2.
         belief: how many observations s rests on.
-        inputs: [..., MEMORY] x of the last iterations, newest first.
+        start: [...] the knob at first, 0 to 1.
+        inputs: [..., MEMORY] the knob in the last iterations less `start`, newest first.
     """
 
     scale: Array
@@ -76,7 +78,13 @@ class Bank:
     acting: Array
     covariance: Array
     belief: float
+    start: Array
     inputs: Array
+
+    @property
+    def knob(self) -> Array:
+        """[...]: the knob in the last iteration, 0 to 1."""
+        return self.start + self.inputs[..., 0]
 
     @property
     def noise(self) -> Array:
@@ -107,7 +115,8 @@ class Bank:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Bank:
         """The inverse of `to_dict`."""
-        return cls(**{k: v if k == "belief" else np.asarray(v) for k, v in data.items()})
+        arrays = {name: np.asarray(v) for name, v in data.items() if name != "belief"}
+        return cls(belief=data["belief"], **arrays)
 
 
 def begin(entropy: Array, scale: Array, x: Array) -> Bank:
@@ -117,8 +126,8 @@ def begin(entropy: Array, scale: Array, x: Array) -> Bank:
     return Bank(
         scale, np.broadcast_to(entropy[..., None], shape), np.zeros(shape),
         np.broadcast_to(first, shape), np.broadcast_to(PRIOR, shape),
-        np.broadcast_to(x[..., None], shape), np.stack([one, 0 * one, 4 * one]), BELIEF,
-        np.repeat(x[..., None], MEMORY, -1),
+        np.zeros(shape), np.stack([one, 0 * one, 4 * one]), BELIEF, x,
+        np.zeros((*np.shape(x), MEMORY)),
     )  # fmt: skip
 
 
@@ -196,5 +205,6 @@ def agreed(bank: Bank, moves: Array, dissent: float) -> Array:
 
 
 def apply(bank: Bank, x: Array) -> Bank:
-    """The bank, told what the knob [...] is in the iteration that begins."""
-    return replace(bank, inputs=np.concatenate([x[..., None], bank.inputs[..., :-1]], -1))
+    """The bank, told what the knob [...] is, 0 to 1, in the iteration that begins."""
+    new = (x - bank.start)[..., None]
+    return replace(bank, inputs=np.concatenate([new, bank.inputs[..., :-1]], -1))

@@ -12,9 +12,10 @@ from .base import ControlState, Observation
 from .knob import Range
 from .target import Target, TargetSpec, parse_target
 
+# one set for every knob and policy: chosen on made-up plants (docs/thermostat.md)
 HORIZON = 4  # iterations ahead that a move is judged by
-STIFFNESS = 0.1
-DISSENT = 0.05
+STIFFNESS = 1.0  # a move over the whole range costs as much as the noise's part
+DISSENT = 0.03  # of the bank's weight may want a smaller move
 RATE = 0.25  # of the knob's range, an iteration
 
 
@@ -51,6 +52,19 @@ class ThermostatState(ControlState):
         return cls(**data | {"bank": None if bank is None else Bank.from_dict(bank)})
 
 
+def steer(bank: Bank, goal: Array) -> tuple[Bank, Array]:
+    """The bank, told where the knob goes, and by how much more [...] it would go than it can.
+
+    Args:
+        bank: what is known, up to the entropy now.
+        goal: [..., h] what entropy should be before each of the iterations ahead.
+    """
+    move = agreed(bank, wanted(bank, goal, STIFFNESS), DISSENT)
+    free = bank.knob + np.clip(move, -RATE, RATE)
+    to = np.clip(free, 0.0, 1.0)
+    return apply(bank, to), free - to
+
+
 @dataclass(frozen=True)
 class Thermostat:
     """Moves a knob so that entropy is at its target, by what it has learnt of the knob.
@@ -58,7 +72,7 @@ class Thermostat:
     Once per iteration a bank of Kalman filters (`control.bank`) learns from the entropy how strong
     the knob is, how late it acts, how entropy drifts without it and how noisy it is measured. Each
     candidate says which move would bring it to the target in the iterations ahead; the move made
-    is the largest that all but 5% of the bank's weight agree on: small while little is known, none
+    is the largest that all but 3% of the bank's weight agree on: small while little is known, none
     where it is unknown which way to go. What the drift asks for is in every move, which is integral
     action; the bank sees the knob as it was, limits included, so that nothing winds up.
 
@@ -121,12 +135,11 @@ class Thermostat:
             bank = begin(y, np.asarray(scale), np.asarray(x))
         else:
             bank = learn(state.bank, y)
-        move = float(agreed(bank, wanted(bank, goal[1:], STIFFNESS), DISSENT))
-        free = min(max(move, -RATE), RATE)
-        to = min(max(x + free, 0.0), 1.0)
+        bank, wish = steer(bank, goal[1:])
+        to = float(bank.knob)
         return ThermostatState(
-            self.range.value(to), float(goal[0]), state.applies, first, progress,
-            apply(bank, np.asarray(to)), to, x + free - to,
+            self.range.value(to), float(goal[0]), state.applies, first, progress, bank, to,
+            float(wish),
         )  # fmt: skip
 
     def figures(self, state: ThermostatState) -> dict[str, float]:
