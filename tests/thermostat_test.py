@@ -214,7 +214,7 @@ def test_at_its_limit_it_says_so_and_nothing_winds_up():
     crossed = next(i for i in range(30, 80) if seen[i] >= 1)
     # it had been at its end for tens of iterations; at 1 entropy rises by .03 an iteration
     assert max(seen[crossed:]) < 1.1
-    assert seen[-1] == pytest.approx(1, abs=0.02)
+    assert seen[-1] == pytest.approx(1, abs=0.03)
     assert state.value == pytest.approx(-0.5, abs=0.1)
 
 
