@@ -248,6 +248,25 @@ def test_at_rest_or_without_a_controller_nothing_is_said(table, key, value):
     assert saturation(log(f"control/{key}", [value] * 4), [table]) == []
 
 
+def test_a_thermostat_says_what_its_knob_can_do():
+    held = {"name": "repo_r", "controller": "thermostat", "target": "1x"}
+    more = {"entropy/exact": 0.3, "control/target": 0.7, "thermostat/gain": 0.02}
+    rows = [
+        {"control/zeta": 1.0, "thermostat/saturated": end, "thermostat/drift": -0.03, **more}
+        for end in (0.0, 1.0, 0.0, 1.0, 1.0)
+    ]
+    (sentence,) = saturation(rows, [held])
+    assert sentence.startswith(
+        "zeta was at an end of its range in 3 of 5 iterations: it cannot hold the target (entropy "
+        "0.3, target 0.7 in the second half). All of its range moves entropy by 0.02 nats an "
+        "iteration, and where it stands entropy still changes by -0.03."
+    )
+    free = [row | {"thermostat/saturated": 0.0} for row in rows]
+    assert saturation(free, [held]) == []
+    near = [row | {"entropy/exact": 0.69} for row in rows]
+    assert saturation(near, [held]) == []
+
+
 def test_two_methods_with_a_coefficient_of_one_name():
     rows = [{"control/zeta": 0.1, "control/repo_d_zeta": 10.0}] * 3
     fixed = REPO | {"controller": "none"}

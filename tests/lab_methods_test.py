@@ -40,6 +40,26 @@ def test_selections_controllers_and_reference_survive_a_kill(tmp_path: Path) -> 
     assert all(line["terms/frozen"] > 0 for line in lines)
 
 
+@pytest.mark.parametrize("target", ["linear 1x 0.5x", "perplexity 0.9x"])
+def test_a_thermostat_survives_a_kill(tmp_path: Path, target: str) -> None:
+    method = [{"name": "thermostat", "target": target, "relief": "entropy_coef"}]
+    whole = train(small(tmp_path / "whole", method=method))
+    with pytest.raises(Stop):
+        train(small(tmp_path / "run", method=method), progress=StopAfter(2))
+    train(small(tmp_path / "run", method=method), resume=True)
+    assert_same_run(whole, tmp_path / "run")
+    lines = metrics(whole)
+    targets = [line["control/target"] for line in lines]
+    if target.startswith("linear"):
+        first = lines[0]["entropy/exact"]
+        assert targets == pytest.approx([first * (1 - i / 6) for i in range(4)])
+    else:
+        assert targets == pytest.approx([0.9 * lines[0]["entropy/perplexity"]] * 4)
+    assert lines[-1]["control/zeta"] < 0  # the target lies below the entropy
+    assert lines[-1]["control/entropy_coef"] < 0
+    assert lines[-1]["thermostat/gain"] > 0
+
+
 @pytest.mark.parametrize("lora", [0, 4])
 def test_the_reference_is_the_policy_that_training_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: int

@@ -215,7 +215,7 @@ def test_at_its_limit_it_says_so_and_nothing_winds_up():
     # it had been at its end for tens of iterations; at 1 entropy rises by .03 an iteration
     assert max(seen[crossed:]) < 1.1
     assert seen[-1] == pytest.approx(1, abs=0.03)
-    assert state.value == pytest.approx(-0.5, abs=0.1)
+    assert state.value == pytest.approx(-0.5, abs=0.2)
 
 
 def test_a_logarithmic_range_by_hand():
@@ -386,7 +386,7 @@ def test_every_knob_moves_the_loss_as_its_coefficient_does(knob):
     figures = objective.metrics()
     value = figures[f"control/{coefficient}"]
     assert figures["control/target"] == 1.5
-    assert {"control/gain", "control/drift", "control/noise", "control/saturated"} <= {*figures}
+    assert {f"thermostat/{name}" for name in ("gain", "drift", "noise", "saturated")} <= {*figures}
     at_rest = es.make_objective("thermostat", knob=knob)
     still = at_rest.metrics()[f"control/{coefficient}"]
     sign = -1 if knob in ("clip_low", "pos_weight", "lambda_min") else 1

@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..control import at_limit
+from ..control import Thermostat, at_limit
 from ..method.base import Method
 from ..method.compose import built
+from ..method.controlled import Controlled
 from ..method.registry import METHODS
 from .run import number
 
@@ -33,6 +34,9 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         if method is None or method.actuator is None or method.controls() is None:
             continue
         coefficient, parameter = method.actuator
+        if isinstance(method, Controlled) and isinstance(method.law(), Thermostat):
+            sentences += _without_authority(metrics, coefficient)
+            continue
         limit = 0.0 if parameter is None else float(getattr(method, parameter))
         own = f"control/{name}_{coefficient}"  # where two methods have a coefficient of one name
         key = own if any(own in row for row in metrics) else f"control/{coefficient}"
@@ -47,6 +51,22 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
             text += f" Raise --method.{name + '.' if several else ''}{parameter}."
         sentences.append(text)
     return sentences
+
+
+def _without_authority(metrics: Sequence[Mapping[str, Any]], coefficient: str) -> list[str]:
+    """A sentence where a thermostat's knob was at an end of its range and would have gone on."""
+    ends = _series(metrics, "thermostat/saturated")
+    half = ends[len(ends) // 2 :]
+    if 2 * sum(end != 0 for end in half) <= len(half) or _holds(metrics):
+        return []
+    last = {key: _series(metrics, f"thermostat/{key}")[-1] for key in ("gain", "drift")}
+    return [
+        f"{coefficient} was at an end of its range in {sum(end != 0 for end in ends)} of "
+        f"{len(ends)} iterations: it cannot hold the target{_how_far(metrics)}. All of its range "
+        f"moves entropy by {last['gain']:.2g} nats an iteration, and where it stands entropy still "
+        f"changes by {last['drift']:+.2g}. Let another knob help (--method.relief of `thermostat`) "
+        "or hold in its place (--method.knob; docs/thermostat.md has what each could do)."
+    ]
 
 
 def _rebuilt(table: Mapping[str, Any]) -> Method | None:

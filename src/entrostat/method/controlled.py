@@ -61,14 +61,14 @@ class Controlled(Method):
         return law.update(state, seen.entropy)
 
     def metrics(self, state: Any) -> dict[str, float]:
-        """The coefficient, its target and, of a thermostat, what it has learnt: `control/...`."""
+        """`control/NAME`, `control/target` and, of a thermostat, what it has learnt."""
         assert self.actuator is not None
-        law, out = self.law(), {self.actuator[0]: state.value}
+        law, out = self.law(), {f"control/{self.actuator[0]}": state.value}
         if state.target is not None:
-            out["target"] = state.target
+            out["control/target"] = state.target
         if isinstance(law, Thermostat):
-            out |= law.figures(state)
-        return {f"control/{name}": value for name, value in out.items()}
+            out |= {f"thermostat/{name}": value for name, value in law.figures(state).items()}
+        return out
 
 
 def learnt_law(controller: str, start: float, range: Range, target: TargetSpec) -> Law | None:

@@ -49,6 +49,7 @@ class HeldEntropy(Method):
     relief: str = "none"
 
     paper: ClassVar[str] = "ours"
+    needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
     base: ClassVar[str] = "dapo"
 
     def __post_init__(self) -> None:

@@ -83,6 +83,19 @@ def _outcome(run: Run) -> Iterator[Panel]:
             "What the controller sets, once per iteration, from the entropy it sees.",
             key.removeprefix("control/"), PURPLE, fit=True,
         )  # fmt: skip
+    yield Panel(
+        "What the thermostat has learnt",
+        "Gain: change of entropy an iteration by the whole range of its knob. Drift: its change in "
+        "the coming iteration if the knob stayed where it is. Noise: standard deviation of an "
+        "iteration's entropy as it is measured.",
+        "nats",
+        curves_of(
+            run,
+            ("thermostat/gain", "gain", {"color": BLUE}),
+            ("thermostat/drift", "drift", {"color": RED}),
+            ("thermostat/noise", "noise", {"color": ORANGE}),
+        ),
+    )
     yield _imported_scores(run)
 
 
