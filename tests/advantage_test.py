@@ -73,6 +73,55 @@ def test_opo_by_hand():
     assert_close(es.advantages("opo", rewards, group, lengths), expected, **EXACT)
 
 
+def test_maxrl_by_hand():
+    # group 0: mean 1/4, so 3/4 and -1/4 over 1/4; group 1: mean 3/2
+    rewards, group = f64(1, 0, 0, 0, 1, 2), torch.tensor([0, 0, 0, 0, 1, 1])
+    expected = f64(3, -1, -1, -1, -1 / 3, 1 / 3)
+    assert_close(es.advantages("maxrl", rewards, group), expected, **EXACT)
+    nothing = es.advantages("maxrl", f64(0, 0, 0), torch.tensor([0, 0, 0]))
+    assert nothing.tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match=r"'maxrl' divides by a group's mean reward.*got -1"):
+        es.advantages("maxrl", f64(1, -1), torch.tensor([0, 0]))
+
+
+@pytest.mark.parametrize("p", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("K", [2, 5, 8])
+def test_maxrl_has_the_gradient_of_a_truncated_likelihood(p, K):
+    # log p = -sum (1 - p)^k / k, and its gradient is sum_k>=0 (1 - p)^k grad p; K rollouts give the
+    # first K - 1 terms without bias (1/mean alone gives K, the baseline takes the last away).
+    # A Bernoulli policy with log-odds z: score 1 - p of a right answer, -p of a wrong one
+    expected = 0.0
+    for right in range(K + 1):
+        rewards = f64(*[1.0] * right, *[0.0] * (K - right))
+        A = es.advantages("maxrl", rewards, torch.zeros(K, dtype=torch.long))
+        score = rewards - p
+        chance = math.comb(K, right) * p**right * (1 - p) ** (K - right)
+        expected += chance * float((A * score).mean())
+    gradient = p * (1 - p)  # of p by z
+    terms = sum((1 - p) ** k for k in range(K - 1)) * gradient
+    assert expected == pytest.approx(terms, rel=1e-9)
+
+
+def test_grpo_passk_by_hand():
+    # group 0: 3 is best, 1 second, mean 5/4, squares 49 + 1 + 1 + 25 over 16, over K - 1 = 3
+    # group 1: two are best, so neither is
+    rewards, group = f64(3, 1, 1, 0, 2, 2, 0), torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    std = math.sqrt(76 / 16 / 3) + 1e-6
+    expected = f64(2 / std, 0, 0, 0, 0, 0, 0)
+    assert_close(es.advantages("grpo_passk", rewards, group), expected, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["maxrl", "grpo_passk"])
+def test_they_compare_within_a_group_whatever_its_label(name):
+    rewards, group = f64(1, 0, 0, 2, 5, 0, 0), torch.tensor([3, 3, 3, 8, 8, 5, 5])
+    got = es.advantages(name, rewards, group)
+    order = torch.tensor([4, 0, 6, 2, 3, 1, 5])
+    assert_close(es.advantages(name, rewards[order], group[order] * -7), got[order], **EXACT)
+    assert got[5:].tolist() == [0, 0]
+    with pytest.raises(ValueError, match=f"a group of one rollout; '{name}'"):
+        es.advantages(name, f64(1, 0, 1), torch.tensor([0, 0, 1]))
+
+
 def test_opo_of_rollouts_without_tokens_is_finite():
     got = es.advantages("opo", f64(1, 2), torch.tensor([0, 0]), torch.tensor([0, 0]))
     assert torch.isfinite(got).all()

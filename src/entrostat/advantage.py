@@ -2,7 +2,7 @@
 
 Formulas and names are those of the papers: GRPO (DeepSeekMath, arXiv 2402.03300), RLOO
 (arXiv 2402.14740), Dr. GRPO (arXiv 2503.20783), REINFORCE++ (arXiv 2501.03262), OPO
-(arXiv 2505.23585).
+(arXiv 2505.23585), MaxRL (arXiv 2602.02710), pass@k training (arXiv 2503.19595, as veRL has it).
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class Groups:
         """[B] -> [B]: each rollout gets the mean over its own group."""
         return self.sum(values) / self.own_size
 
+    def largest(self, values: Tensor) -> Tensor:
+        """[B] -> [G]: the largest of each group."""
+        start = torch.full_like(self.size, -torch.inf, dtype=values.dtype)
+        return start.scatter_reduce(0, self.index, values, "amax")
+
     @property
     def own_size(self) -> Tensor:
         """[B]: how many rollouts each one's group has."""
@@ -79,6 +84,25 @@ def _opo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
     return _exact_zero(rewards - baseline, rewards, groups)
 
 
+def _maxrl(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
+    if bool((rewards < 0).any()):
+        raise ValueError(
+            f"advantages: 'maxrl' divides by a group's mean reward, a rate of success; got "
+            f"{rewards.min().item():g}. Rewards must be at least 0"
+        )
+    centred = _dr_grpo(rewards, groups, lengths)
+    return torch.where(centred == 0, 0, centred / groups.mean(rewards).clamp(min=1e-30))
+
+
+def _grpo_passk(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
+    best = groups.largest(rewards)
+    first = rewards == best[groups.index]
+    second = groups.largest(torch.where(first, -torch.inf, rewards))[groups.index]
+    alone = first & (groups.sum(first.to(rewards.dtype)) == 1)
+    std = (groups.sum(_dr_grpo(rewards, groups, lengths) ** 2) / (groups.own_size - 1)).sqrt()
+    return torch.where(alone, (rewards - second) / (std + EPS), 0)
+
+
 def _exact_zero(centred: Tensor, rewards: Tensor, groups: Groups) -> Tensor:
     """Equal rewards give exactly 0, which rounding of the mean (say of three times .1) would not.
 
@@ -111,8 +135,10 @@ ESTIMATORS: dict[str, Callable[[Tensor, Groups, Tensor | None], Tensor]] = {
     "reinforce_pp": _reinforce_pp,
     "reinforce_pp_baseline": _reinforce_pp_baseline,
     "opo": _opo,
+    "maxrl": _maxrl,
+    "grpo_passk": _grpo_passk,
 }
-NEED_PAIRS = ("grpo", "rloo", "dr_grpo", "opo")
+NEED_PAIRS = ("grpo", "rloo", "dr_grpo", "opo", "maxrl", "grpo_passk")
 
 
 def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -125,6 +151,8 @@ def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None
     reinforce_pp          (R - mean) / (std + 1e-6) over the batch
     reinforce_pp_baseline the same after subtracting the group's mean
     opo                   R - sum(len R) / sum(len) over the group
+    maxrl                 (R - mean) / mean of the group; rewards of at least 0
+    grpo_passk            of the only best: (R - second best) / (std + 1e-6); others 0
     ===================== ===========================================================
 
     Args:
@@ -139,7 +167,7 @@ def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None
 
     Raises:
         ValueError: unknown name, shapes that differ, a reward that is not finite, or a group of
-            one under `grpo`, `rloo`, `dr_grpo` or `opo`.
+            one under an estimator of groups; a negative reward under `maxrl`.
 
     Example:
         >>> advantages("rloo", torch.tensor([1.0, 0.0, 0.0]), torch.tensor([7, 7, 7]))

@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from harness import (
@@ -238,3 +239,18 @@ def test_zz_write_the_table() -> None:
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
+
+
+def test_grpo_passk_is_verls_own() -> None:
+    from verl.trainer.ppo.core_algos import compute_grpo_passk_outcome_advantage
+
+    generator = torch.Generator().manual_seed(0)
+    group = torch.arange(12) // 4
+    for _ in range(50):
+        rewards = torch.randint(0, 4, (12,), generator=generator).double()
+        theirs, _ = compute_grpo_passk_outcome_advantage(
+            rewards[:, None], torch.ones(12, 1), np.array(group.tolist()),
+            config={"norm_adv_by_std_in_grpo": True},
+        )  # fmt: skip
+        ours = es.advantages("grpo_passk", rewards, group)
+        assert torch.allclose(ours, theirs[:, 0], rtol=0, atol=1e-12)

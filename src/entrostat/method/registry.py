@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ..advantage import ESTIMATORS
 from .adapo import Adapo
 from .base import HOSTS, Method
+from .ce_gppo import CeGppo
 from .checks import check_class
 from .clip_bound import ClipBound
 from .cov import ClipCov, KlCov
@@ -54,6 +55,7 @@ METHODS: dict[str, type[Method]] = {
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,
     "kl_ref": KlRef,
+    "ce_gppo": CeGppo,
     "w_reinforce": WReinforce,
     "forking_tokens": ForkingTokens,
     "unlikeliness": Unlikeliness,

@@ -1,0 +1,61 @@
+"""CE-GPPO: tokens that the clip would silence keep a bounded gradient (arXiv 2509.20712)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ..batch import Terms, TokenBatch
+from ..loss import importance_ratio
+from .base import Method, in_range
+
+
+@dataclass(frozen=True)
+class CeGppo(Method):
+    """CE-GPPO: tokens outside of the clip keep a gradient, of a size that does not grow with r.
+
+    With the surrogate's bounds 1 - low and 1 + high, sg without gradient, the policy loss is
+
+        -beta1 (1 - low)/sg(r) r A     where A < 0 and r < 1 - low: unlikely, and pushed further
+        -beta2 (1 + high)/sg(r) r A    where A > 0 and r > 1 + high: rare, and pulled up
+        -r A                           elsewhere
+
+    so that the gradient of log p is that at the bound times beta. The authors report that a larger
+    beta2 keeps entropy up and a larger beta1 takes it down.
+
+    Parameters:
+        beta1: size below the clip; the authors' runs have .25, .5 and .75.
+        beta2: size above it; 1 in all of them.
+
+    Source: the text and its public code, which agree. Left out: the code's dual clip at 10.
+    """
+
+    beta1: float = 0.5
+    beta2: float = 1.0
+
+    paper: ClassVar[str] = "arXiv 2509.20712"
+    idle_on_policy: ClassVar[str] = "no ratio leaves its clip"
+
+    def __post_init__(self) -> None:
+        in_range("ce_gppo", "beta1", self.beta1, 0)
+        in_range("ce_gppo", "beta2", self.beta2, 0)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Open the clip where it acts, and weight by beta times the bound over the ratio."""
+        ratio = importance_ratio(batch, terms)
+        if ratio is None:
+            return terms
+        ratio = ratio.to(terms.weight.dtype)
+        below = (terms.advantage < 0) & (ratio < terms.ratio_min)
+        above = (terms.advantage > 0) & (ratio > terms.ratio_max)
+        size = torch.where(below, self.beta1 * terms.ratio_min / ratio, terms.weight.new_ones(()))
+        size = torch.where(above, self.beta2 * terms.ratio_max / ratio, size)
+        return terms.replace(
+            weight=terms.weight * size,
+            ratio_min=torch.where(below, -torch.inf, terms.ratio_min),
+            ratio_max=torch.where(above, torch.inf, terms.ratio_max),
+        )
