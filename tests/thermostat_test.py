@@ -145,17 +145,20 @@ def test_a_move_is_what_all_but_a_few_would_make():
 @pytest.mark.parametrize("seed", range(4))
 def test_no_plant_diverges(seed):
     plants = PLANTS.draw(250, seed)
-    H, x = PLANTS.run(plants, 160, seed + 100)
+    H, x = PLANTS.run(plants, 240, seed + 100)
     assert np.isfinite(H).all()
     assert ((x >= 0) & (x <= 1)).all()
     on, off = plants.reachable, np.abs(H - plants.target) / plants.noise
-    late = np.sqrt((off[-30:] ** 2).mean(0))[on]
-    before = np.sqrt((off[50:80] ** 2).mean(0))[on]
-    # a policy that does not move and is measured has 1; 10^4 plants: docs/thermostat.md
-    assert np.quantile(before, 0.9) < 1.3
-    assert before.max() < 6
-    assert np.quantile(late, 0.9) < 1.6
-    assert late.max() < 30
+
+    def rms(first: int, last: int) -> np.ndarray:
+        return np.sqrt((off[first:last] ** 2).mean(0))[on]
+
+    # an entropy that is measured has 1; 10^4 plants: docs/thermostat.md
+    for end in (120, 240):  # the gain changes at 120
+        late = rms(end - 20, end)
+        assert np.quantile(late, 0.9) < 1.7
+        assert np.quantile(late, 0.98) < 4
+        assert late.max() < 20  # a gain of hundreds, two iterations late, that changed
 
 
 def test_a_knob_without_authority_stays_at_its_end():
