@@ -601,7 +601,9 @@ def test_humaneval_is_at_hand() -> None:
     assert (task.splits, task.size("test"), task.chat) == (("test",), 164, False)
     example = task.example(53, "test")
     assert example.prompt.startswith("\n\ndef add(x: int, y: int):")
+    assert example.prompt.endswith('"""')  # no line's end: a token may hold it and more
     assert grade_here("code", "    return x + y\n", example.answer) == 1
+    assert grade_here("code", "\n    return x + y\n", example.answer) == 1
     assert grade_here("code", "    return x - y\n", example.answer) == 0
     assert "\ndef" in task.stop
 
