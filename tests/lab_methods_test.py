@@ -26,13 +26,18 @@ STATEFUL = [
 ]
 
 
-def test_selections_controllers_and_reference_survive_a_kill(tmp_path: Path) -> None:
-    whole = train(small(tmp_path / "whole", method=STATEFUL))
+def lines_of_a_run_that_survives_a_kill(tmp_path: Path, method: list[Any]) -> list[dict[str, Any]]:
+    """The log of a run; one that is stopped after two iterations and resumed is the same."""
+    whole = train(small(tmp_path / "whole", method=method))
     with pytest.raises(Stop):
-        train(small(tmp_path / "run", method=STATEFUL), progress=StopAfter(2))
-    train(small(tmp_path / "run", method=STATEFUL), resume=True)
+        train(small(tmp_path / "run", method=method), progress=StopAfter(2))
+    train(small(tmp_path / "run", method=method), resume=True)
     assert_same_run(whole, tmp_path / "run")
-    lines = metrics(whole)
+    return metrics(whole)
+
+
+def test_selections_controllers_and_reference_survive_a_kill(tmp_path: Path) -> None:
+    lines = lines_of_a_run_that_survives_a_kill(tmp_path, STATEFUL)
     assert [line["control/pos_weight"] for line in lines] == pytest.approx([0, 0, 1 / 3, 1])
     # entropy is about .9, so the coefficient rises by delta an iteration
     coefficients = [line["control/entropy_coef"] for line in lines]
@@ -43,12 +48,7 @@ def test_selections_controllers_and_reference_survive_a_kill(tmp_path: Path) -> 
 @pytest.mark.parametrize("target", ["linear 1x 0.5x", "perplexity 0.9x"])
 def test_a_thermostat_survives_a_kill(tmp_path: Path, target: str) -> None:
     method = [{"name": "thermostat", "target": target, "relief": "entropy_coef"}]
-    whole = train(small(tmp_path / "whole", method=method))
-    with pytest.raises(Stop):
-        train(small(tmp_path / "run", method=method), progress=StopAfter(2))
-    train(small(tmp_path / "run", method=method), resume=True)
-    assert_same_run(whole, tmp_path / "run")
-    lines = metrics(whole)
+    lines = lines_of_a_run_that_survives_a_kill(tmp_path, method)
     targets = [line["control/target"] for line in lines]
     if target.startswith("linear"):
         first = lines[0]["entropy/exact"]

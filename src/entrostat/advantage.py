@@ -61,8 +61,11 @@ def with_signal(advantages: Tensor, group: Tensor) -> Tensor:
 
 def _grpo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
     centred = _dr_grpo(rewards, groups, lengths)
-    std = (groups.sum(centred**2) / (groups.own_size - 1)).sqrt()
-    return centred / (std + EPS)
+    return centred / (_std(centred, groups) + EPS)
+
+
+def _std(centred: Tensor, groups: Groups) -> Tensor:
+    return (groups.sum(centred**2) / (groups.own_size - 1)).sqrt()
 
 
 def _rloo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
@@ -99,7 +102,7 @@ def _grpo_passk(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tens
     first = rewards == best[groups.index]
     second = groups.largest(torch.where(first, -torch.inf, rewards))[groups.index]
     alone = first & (groups.sum(first.to(rewards.dtype)) == 1)
-    std = (groups.sum(_dr_grpo(rewards, groups, lengths) ** 2) / (groups.own_size - 1)).sqrt()
+    std = _std(_dr_grpo(rewards, groups, lengths), groups)
     return torch.where(alone, (rewards - second) / (std + EPS), 0)
 
 

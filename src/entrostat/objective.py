@@ -314,7 +314,11 @@ class Objective:
                 raise ValueError(f"Objective.observe: {name} is {value}; need a number")
         if signals["progress"] is not None and not 0 <= signals["progress"] <= 1:
             raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
-        seen, states = Observation(float(entropy), *list(signals.values())[1:]), []
+        seen = Observation(
+            float(entropy), nll=signals["nll"], progress=signals["progress"],
+            perplexity=signals["perplexity"],
+        )  # fmt: skip
+        states = []
         for _, method, state in self._chain():
             states.append(method.observe(state, seen))
             if isinstance(states[-1], ThermostatState):

@@ -30,10 +30,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 FORGET = 0.97  # an iteration: a memory of some 33
-NOISE, BELIEF = (
-    0.02,
-    3.0,
-)  # s at first, of the first entropy, and how many observations that is worth
+NOISE = 0.02  # s at first, of the first entropy
+BELIEF = 3.0  # how many observations that is worth
 LIKELY, DECADES = 0.1, 0.7  # the gain at the centre of the prior and its width
 LATE = ((0, 0.0), (0, 0.5), (0, 0.8), (1, 0.0), (2, 0.0))  # (delay, lag)
 RESTLESS = ((0.3, 0.05), (0.5, 0.3))  # (sqrt q_H, sqrt q_d)

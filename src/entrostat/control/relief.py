@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from .base import ControlState, Observation
 from .knob import Range
@@ -41,7 +41,6 @@ class Relief:
 
     start: float
     range: Range
-    target: Literal[None] = None
 
     def init(self) -> ReliefState:
         """The start value."""

@@ -62,10 +62,7 @@ class Adapo(Controlled):
         one_of("adapo", "controller", self.controller, ("factor", "thermostat", "relief"))
         if self.controller != "factor":
             unread(self, "adapo", f"controller={self.controller!r}", ("factor",))
-        try:
-            self.law()
-        except ValueError as error:
-            raise ValueError(f"adapo: high's {error}") from None
+        self.check_law("adapo", "high")
 
     def law(self) -> Law:
         """What moves the upper bound."""

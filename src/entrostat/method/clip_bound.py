@@ -41,10 +41,7 @@ class ClipBound(Controlled):
         if self.controller != "thermostat":
             unread(self, "clip_bound", f"controller={self.controller!r}", ("target",))
         object.__setattr__(self, "actuator", (f"clip_{self.side}", None))
-        try:
-            self.law()
-        except ValueError as error:
-            raise ValueError(f"clip_bound: the bound's {error}") from None
+        self.check_law("clip_bound", "the bound")
 
     def controls(self) -> str:
         """The bound."""

@@ -39,8 +39,19 @@ class Controlled(Method):
         raise NotImplementedError
 
     def at_first(self) -> ControlState | None:
-        """The state of a coefficient that is fixed."""
-        raise NotImplementedError
+        """The state of a coefficient that is fixed; None where the parameter itself is read."""
+        return None
+
+    def check_law(self, who: str, what: str) -> None:
+        """Refuse, when built, what the law could not work with.
+
+        Raises:
+            ValueError: names the method, its coefficient and what is wrong.
+        """
+        try:
+            self.law()
+        except ValueError as error:
+            raise ValueError(f"{who}: {what}'s {error}") from None
 
     def controls(self) -> str | None:
         """The coefficient, unless it is fixed."""
@@ -63,6 +74,8 @@ class Controlled(Method):
     def metrics(self, state: Any) -> dict[str, float]:
         """`control/NAME`, `control/target` and, of a thermostat, what it has learnt."""
         assert self.actuator is not None
+        if state is None:
+            return {}
         law, out = self.law(), {f"control/{self.actuator[0]}": state.value}
         if state.target is not None:
             out["control/target"] = state.target

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Terms, TokenBatch
-from ..control import ControlState, Range
+from ..control import Range
 from .base import in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
@@ -75,22 +75,11 @@ class Opefo(Controlled):
             unread(self, "opefo", f"mode={self.mode!r}", ("lam",))
         if self.controller != "thermostat":
             unread(self, "opefo", f"controller={self.controller!r}", ("target",))
-        try:
-            self.law()
-        except ValueError as error:
-            raise ValueError(f"opefo: the balance's {error}") from None
+        self.check_law("opefo", "the balance")
 
     def law(self) -> Law | None:
         """What moves the offset of lam; None without one."""
         return learnt_law(self.controller, 0.0, Range(-1.0, 1.0), self.target)
-
-    def at_first(self) -> ControlState | None:
-        """No offset, so no state."""
-        return None
-
-    def metrics(self, state: ControlState | None) -> dict[str, float]:
-        """`control/balance`, the offset, and what the thermostat has learnt."""
-        return {} if state is None else super().metrics(state)
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None

@@ -72,10 +72,7 @@ class PosAdv(Controlled):
         of_entropy = ("target", "delta", "weight", "controller")
         ignored = {"entropy": ("epochs",), "stage": (*of_entropy, "epochs"), "epoch": of_entropy}
         unread(self, "pos_adv", f"schedule={self.schedule!r}", ignored[self.schedule])
-        try:
-            self.law()
-        except ValueError as error:
-            raise ValueError(f"pos_adv: the weight's {error}") from None
+        self.check_law("pos_adv", "the weight")
 
     def law(self) -> Law | None:
         """What moves lam, under schedule "entropy"."""

@@ -62,10 +62,7 @@ class EntropyBonus(Controlled):
         if self.controller == "none":  # a negative bonus lowers entropy (PAR 3.1)
             in_range("entropy_bonus", "coef", self.coef, -1e6, 1e6)
         unread(self, "entropy_bonus", f"controller={self.controller!r}", _UNREAD[self.controller])
-        try:
-            self.law()
-        except ValueError as error:
-            raise ValueError(f"entropy_bonus: coef's {error}") from None
+        self.check_law("entropy_bonus", "coef")
 
     def law(self) -> Law | None:
         """What moves the coefficient, unless it is fixed."""

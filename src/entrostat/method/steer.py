@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Terms, TokenBatch, at_least_float32
-from ..control import ControlState, Range
+from ..control import Range
 from ..loss import clipped
 from ..whole import Whole
 from .base import in_range, one_of, unread
@@ -91,23 +91,12 @@ class Steer(Controlled):
         one_of("steer", "controller", self.controller, ("none", "thermostat", "relief"))
         if self.controller != "thermostat":
             unread(self, "steer", f"controller={self.controller!r}", ("target",))
-        try:
-            self.law()
-        except ValueError as error:
-            raise ValueError(f"steer: lambda_min's {error}") from None
+        self.check_law("steer", "lambda_min")
 
     def law(self) -> Law | None:
         """What moves lambda_min; None where it is fixed."""
         range = Range(LEAST, 1.0, sign=-1, scale="log")
         return learnt_law(self.controller, self.lambda_min, range, self.target)
-
-    def at_first(self) -> ControlState | None:
-        """A fixed lambda_min has no state."""
-        return None
-
-    def metrics(self, state: ControlState | None) -> dict[str, float]:
-        """`control/lambda_min` where it moves, and what the thermostat has learnt."""
-        return {} if state is None else super().metrics(state)
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
