@@ -433,8 +433,17 @@ def test_the_objective_tells_the_relief_where_the_knob_stands():
     figures = objective.metrics()
     assert figures["control/zeta"] == 1
     assert figures["control/entropy_coef"] > 0.02
-    with pytest.raises(ValueError, match="controller='relief' needs `position`"):
-        es.make_objective("entropy_bonus", controller="relief").observe(entropy=1.0)
+
+
+def test_a_relief_needs_a_thermostat_and_two_thermostats_would_fight():
+    held = {"name": "repo_r", "controller": "thermostat"}
+    slow = {"name": "entropy_bonus", "controller": "relief"}
+    assert es.make_objective([held, slow]).names == ("ppo", "repo_r", "entropy_bonus")
+    for chain in ([slow], [slow, held]):
+        with pytest.raises(ValueError, match="entropy_bonus with controller='relief' relieves"):
+            es.make_objective(chain)
+    with pytest.raises(ValueError, match="repo_r and entropy_bonus are both thermostats"):
+        es.make_objective([held, slow | {"controller": "thermostat"}])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from .base import ControlState, Observation
 from .knob import Range
@@ -17,11 +16,6 @@ class ReliefState(ControlState):
     """The slow knob now, and where the fast one stood in the mean, from 0 to 1 of its range."""
 
     mean: float = 0.5
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ReliefState:
-        """The inverse of `to_dict`."""
-        return cls(**data)
 
 
 @dataclass(frozen=True)
@@ -47,10 +41,10 @@ class Relief:
         return ReliefState(self.start, None)
 
     def observe(self, state: ReliefState, seen: Observation) -> ReliefState:
-        """The state after an iteration; unmoved where no thermostat stands before it.
+        """The state after an iteration, whose thermostat stood at `seen.position`.
 
         Raises:
-            ValueError: no thermostat is listed before the method that holds this.
+            ValueError: it is not given.
         """
         mean = state.mean + (seen.need("position", "controller='relief'") - state.mean) / MEMORY
         to = self.range.position(state.value) + RATE * (2 * mean - 1)

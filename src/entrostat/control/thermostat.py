@@ -31,7 +31,6 @@ class ThermostatState(ControlState):
         first: the first signal seen.
         progress: the last progress seen, 0 to 1.
         bank: what the knob does; None until the first update.
-        position: the knob from 0, where it lowers entropy most, to 1.
         wish: by how much more than its range the knob would move, in shares of the range; 0 where
             it is free.
     """
@@ -39,8 +38,12 @@ class ThermostatState(ControlState):
     first: float | None = None
     progress: float | None = None
     bank: Bank | None = None
-    position: float | None = None
     wish: float = 0.0
+
+    @property
+    def position(self) -> float | None:
+        """The knob from 0, where it lowers entropy most, to 1; None until the first update."""
+        return None if self.bank is None else float(self.bank.knob)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for a checkpoint."""
@@ -142,10 +145,9 @@ class Thermostat:
         else:
             bank = learn(state.bank, y)
         bank, wish = steer(bank, goal[1:])
-        to = float(bank.knob)
         return ThermostatState(
-            self.range.value(to), float(goal[0]), state.applies, first, progress, bank, to,
-            float(wish),
+            self.range.value(float(bank.knob)), float(goal[0]), state.applies, first, progress,
+            bank, float(wish),
         )  # fmt: skip
 
     def figures(self, state: ThermostatState) -> dict[str, float]:

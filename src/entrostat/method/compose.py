@@ -10,8 +10,10 @@ from typing import Any
 from .._names import unknown
 from .._plugins import find
 from ..advantage import ESTIMATORS
+from ..control import Relief, Thermostat
 from ..loss import Aggregation
 from .base import Method
+from .controlled import Controlled
 from .recipes import RECIPES
 from .registry import METHODS
 
@@ -209,6 +211,7 @@ def _check(chain: Chain) -> None:
             )
         if coefficient is not None:
             owners[coefficient] = name
+    _check_thermostats(chain)
     edited = None
     for name, method in chain:
         if method.replaces_advantages and edited is not None:
@@ -223,6 +226,29 @@ def _check(chain: Chain) -> None:
             raise ValueError(
                 f"make_objective: {name} and {other} {method.contradicts[other]}; keep one"
             )
+
+
+def _check_thermostats(chain: Chain) -> None:
+    """Refuse a relief without a thermostat before it, and two thermostats.
+
+    Raises:
+        ValueError: says which method, and what to write.
+    """
+    held = None
+    for name, method in chain:
+        law = method.law() if isinstance(method, Controlled) else None
+        if isinstance(law, Relief) and held is None:
+            raise ValueError(
+                f"make_objective: {name} with controller='relief' relieves a thermostat; list a "
+                "method with controller='thermostat' before it"
+            )
+        if isinstance(law, Thermostat):
+            if held is not None:
+                raise ValueError(
+                    f"make_objective: {held} and {name} are both thermostats of the same entropy "
+                    f"and would fight; give {name} controller='relief'"
+                )
+            held = name
 
 
 def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
