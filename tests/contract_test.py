@@ -29,6 +29,7 @@ SPECS = {name: name for name in es.methods()} | {
     "repo_r, immediate": {
         "name": "repo_r", "bidirectional": True, "target": 0.2, "flip": "immediate",
     },
+    "repo_r, pi": {"name": "repo_r", "controller": "pi", "target": 0.35},
     "repo_d, token": {"name": "repo_d", "scope": "token", "zeta": 1.0},
     "repo_d, batch centre": {"name": "repo_d", "center": "batch", "controller": "none"},
     # of 18 tokens their shares would be none: at least one
@@ -44,6 +45,8 @@ SPECS = {name: name for name in es.methods()} | {
     "steer, binary": {"name": "steer", "mapping": "binary"},
     "steer, linear and signed": {"name": "steer", "mapping": "linear", "signed": True},
     "steer, binary and signed": {"name": "steer", "mapping": "binary", "signed": True},
+    "stare": {"name": "stare", "target": 0.45},  # its gate is open at .3
+    "stare, C2": {"name": "stare", "target": 0.45, "variant": "C2", "top": 0.4, "alpha": 0.1},
     "pos_adv, moved": {"name": "pos_adv", "weight": 0.5, "target": 0.35},
     "pos_adv, stage": {"name": "pos_adv", "schedule": "stage"},
     "pos_adv, epoch": {"name": "pos_adv", "schedule": "epoch"},
@@ -158,6 +161,7 @@ def make_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> dict[str, 
         "rewards": torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0, 0.5], dtype=torch.float64),
     }
     data = {key: value.to(dtype) for key, value in data.items()}
+    data["tempered"] = torch.zeros(6, dtype=torch.bool)
     return data | {"mask": MASK, "group": torch.tensor([4, 7, 4, 7, 4, 7])}
 
 
@@ -358,7 +362,7 @@ def test_an_advantage_a_rollout_is_that_advantage_at_each_token(name):
 def test_one_token(name):
     one = torch.ones(1, 1, dtype=torch.float64)
     data = dict.fromkeys(PER_TOKEN, -0.5 * one) | {"entropy": one, "old_entropy": 0.75 * one}
-    data |= {"mask": one, "group": torch.tensor([0])}
+    data |= {"mask": one, "group": torch.tensor([0]), "tempered": torch.tensor([False])}
     for A, aggregation in product((1.5, -0.5), AGGREGATIONS):
         data["advantages"] = data["rewards"] = torch.tensor([A], dtype=torch.float64)
         result = Result(make(name, aggregation), data)

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
-from entrostat.control import Additive, ControlState, Multiplicative, at_limit
+from entrostat.control import (
+    Additive,
+    ControlState,
+    Multiplicative,
+    PiState,
+    ProportionalIntegral,
+    at_limit,
+)
 from entrostat.logs.limits import saturation
 from entrostat.method import METHODS
 
@@ -369,3 +376,50 @@ def test_a_limit_that_holds_the_target_is_no_trouble() -> None:
 
     assert saturation(rows(0.67), [REPO]) == []  # 4% off
     assert len(saturation(rows(0.66), [REPO])) == 1  # 6% off
+
+
+# ---------------------------------------------------------------------------- PI
+
+
+def test_pi_by_hand():
+    """The law of the hand-tuned run: c = clip(4 e + i, -1, 1), i the sum of .5 e while free."""
+    controller = ProportionalIntegral(-1.0, 1.0, target=2.0)
+    state, seen = controller.init(), []
+    for entropy in (2.0, 1.9, 1.8, 1.0, 1.0, 2.0, 2.2, 3.0):
+        state = controller.update(state, entropy)
+        seen.append((state.value, state.integral))
+    assert seen == [
+        (0.0, 0.0),
+        pytest.approx((0.2 + 0.025, 0.025)),  # e = .05
+        pytest.approx((0.4 + 0.075, 0.075)),  # e = .1
+        pytest.approx((1.0, 0.325)),  # e = .5: 2.325
+        pytest.approx((1.0, 0.325)),  # at the end that e pushes towards: i waits
+        pytest.approx((0.325, 0.325)),  # e = 0
+        pytest.approx((-0.4 + 0.275, 0.275)),  # e = -.1
+        pytest.approx((-1.0, 0.025)),  # e = -.5
+    ]
+
+
+def test_pi_takes_the_first_entropy_and_comes_back_from_a_checkpoint():
+    controller = ProportionalIntegral(-1.0, 1.0)
+    state = controller.update(controller.update(controller.init(), 0.8), 0.4)
+    assert state.target == 0.8
+    again = PiState.from_dict(json.loads(json.dumps(state.to_dict())))
+    assert controller.update(again, 0.5) == controller.update(state, 0.5)
+
+
+def test_pi_refuses_a_range_without_zero_and_schedules():
+    with pytest.raises(ValueError, match="low <= 0 <= high"):
+        ProportionalIntegral(0.1, 1.0)
+    with pytest.raises(ValueError, match="gains must be at least 0"):
+        ProportionalIntegral(-1.0, 1.0, kp=-1.0)
+    with pytest.raises(ValueError, match="is for the thermostat"):
+        ProportionalIntegral(-1.0, 1.0, "linear 1x 0.5x")
+
+
+def test_pi_moves_the_zeta_of_repo_r():
+    objective = es.make_objective("repo_r", controller="pi", target=2.0)
+    objective.observe(entropy=1.9)
+    assert objective.metrics() == {
+        "control/zeta": pytest.approx(0.225), "control/target": 2.0,
+    }  # fmt: skip

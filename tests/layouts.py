@@ -50,6 +50,7 @@ def fields(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
     }  # fmt: skip
     data = {key: value.to(dtype) for key, value in data.items()}
     identity = torch.randperm(1000, generator=g)[:B].sort().values
+    data["tempered"] = torch.zeros(B, dtype=torch.bool)
     return data | {"mask": mask, "group": torch.arange(B) // 4 * 7 % 6, "rollout": identity}
 
 

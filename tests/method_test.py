@@ -168,7 +168,7 @@ def test_an_objective_says_what_it_is():
         ),
         (
             lambda: es.make_objective("repo_r", controller="pid"),
-            "repo_r: controller must be 'doubling', 'thermostat', 'relief' or 'none', got 'pid'",
+            "repo_r: controller must be 'doubling', 'pi', .* or 'none', got 'pid'",
         ),
         (lambda: es.make_objective("repo_r", zeta_min=1.0), "repo_r: .*0 <= low <= high"),
         (lambda: es.make_objective("repo_r", target=-1.0), "repo_r: .*target must be an entropy"),

@@ -59,6 +59,8 @@ class TokenBatch:
             `Objective.prepare` says so, and only figures read it. None: no token.
         idle: [B] bool. Rollouts that have no part in the policy term, because their group has no
             signal; penalties act on them as on all. Methods never see their tokens. None: none.
+        tempered: [B] bool. Rollouts that a method asked for, at another temperature than the
+            iteration's own (`Method.resamples`). None: none.
         rollout: [B] int64. Who each rollout is, wherever it lies: random choices and the order of
             sums go by it. None numbers the rows that have a token, in one process.
         ranks: the processes over which the minibatch lies. What is planned on this batch is then
@@ -84,6 +86,7 @@ class TokenBatch:
     correction: Tensor | None = None
     edited: Tensor | None = None
     idle: Tensor | None = None
+    tempered: Tensor | None = None
     rollout: Tensor | None = None
     ranks: Ranks = Ranks()  # noqa: RUF009 (it has no state)
 
@@ -108,8 +111,8 @@ class TokenBatch:
             raise ValueError(f"TokenBatch: {name} must be {wanted}, got {list(value.shape)}")
         if name == "edited":
             self.edited = value.to(torch.bool) & self.mask
-        elif name == "idle":
-            self.idle = value.to(torch.bool)
+        elif name in ("idle", "tempered"):
+            setattr(self, name, value.to(torch.bool))
         elif value.ndim == 2:
             setattr(self, name, torch.where(self.mask, value, 0))
 

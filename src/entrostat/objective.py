@@ -32,7 +32,7 @@ from .loss import (
     missing,
     surrogate,
 )
-from .method import Method, MethodSpec, resolve
+from .method import Method, MethodSpec, Resample, resolve
 from .method.checks import returned
 
 
@@ -170,6 +170,20 @@ class Objective:
         assert batch.group is not None
         numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
         return estimate_advantages(self.advantage, *numbers)[mine]
+
+    def resamples(self) -> Resample | None:
+        """Further rollouts that this iteration needs, once it was observed; None for none."""
+        asked = (method.resamples(state) for _, method, state in self._chain())
+        return next((found for found in asked if found is not None), None)
+
+    @torch.no_grad()
+    def chosen(self, batch: TokenBatch) -> TokenBatch:
+        """A graded batch (outcome advantages [B], `idle`) as the methods choose from it."""
+        for name, method, state in self._chain():
+            if type(method).choose is not Method.choose:
+                self._check_fields(name, method, batch)
+                batch = returned(method.choose(batch, state), batch, batch, f"{name}.choose")
+        return batch
 
     @torch.no_grad()
     def prepare(self, batch: TokenBatch) -> TokenBatch:

@@ -1,4 +1,4 @@
-"""The papers' controllers: a step set by hand, up or down by the sign of the error."""
+"""Controllers with gains set by hand: the papers' steps, up or down by the error's sign, and PI."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .base import ControlState
-from .target import TargetSpec, first_target, parse_target
+from .target import TargetSpec, first_target, parse_target, plain_target
 
 Flip = Literal["gradual", "immediate"]
 
@@ -18,14 +18,9 @@ def _check(start: float, low: float, high: float, target: TargetSpec) -> None:
     if not math.isfinite(start):
         raise ValueError(f"controller: start must be a number, got {start}")
     try:
-        found = parse_target(target)
+        plain_target(target)
     except ValueError as error:
         raise ValueError(f"controller: {error}") from None
-    if not found.constant or found.signal != "entropy":
-        raise ValueError(
-            f"controller: target {target!r} is for the thermostat (controller='thermostat'); here "
-            "it is a number of nats or a share of the first entropy (0.8x)"
-        )
 
 
 def _clip(x: float, low: float, high: float) -> float:
@@ -125,3 +120,57 @@ class Additive:
         up = entropy < target if self.rises == "below" else entropy > target
         value = _clip(state.value + (self.delta if up else -self.delta), self.low, self.high)
         return replace(state, value=value, target=target)
+
+
+@dataclass(frozen=True)
+class PiState(ControlState):
+    """`integral` is the part of the coefficient that past errors have left."""
+
+    integral: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProportionalIntegral:
+    """A proportional-integral law with gains set by hand: what the thermostat does without a hand.
+
+    With e = (target - entropy) / target, once per iteration: i <- i + ki e, unless the coefficient
+    stands at the end of [low, high] that e pushes towards (anti-windup); c = clip(kp e + i, low,
+    high). Gains are in units of the coefficient: those that hold REPO-R's zeta on one language
+    model are wrong for another coefficient.
+
+    Raises:
+        ValueError: unless low <= 0 <= high, the gains are at least 0 and the target can be read.
+    """
+
+    low: float
+    high: float
+    target: TargetSpec = None
+    kp: float = 4.0
+    ki: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not (self.low <= 0 <= self.high and math.isfinite(self.high - self.low)):
+            raise ValueError(
+                f"controller: its range needs low <= 0 <= high, got [{self.low}, {self.high}]"
+            )
+        if not (self.kp >= 0 and self.ki >= 0):
+            raise ValueError(f"controller: gains must be at least 0, got {self.kp} and {self.ki}")
+        try:
+            plain_target(self.target)
+        except ValueError as error:
+            raise ValueError(f"controller: {error}") from None
+
+    def init(self) -> PiState:
+        """0: no error was seen."""
+        return PiState(0.0, plain_target(self.target).fixed)
+
+    def update(self, state: ControlState, entropy: float) -> PiState:
+        """One step."""
+        assert isinstance(state, PiState)
+        target = first_target(self.target, entropy) if state.target is None else state.target
+        error = (target - entropy) / target if target else 0.0
+        end = self.high if error > 0 else self.low
+        integral = state.integral if state.value == end else state.integral + self.ki * error
+        return PiState(
+            _clip(self.kp * error + integral, self.low, self.high), target, state.applies, integral
+        )

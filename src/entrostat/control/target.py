@@ -122,6 +122,21 @@ def parse_target(spec: TargetSpec) -> Target:
     raise ValueError(f"target {spec!r} is none of: {_FORMS}")
 
 
+def plain_target(spec: TargetSpec) -> Target:
+    """A target in nats or as a share, read: what the papers' own controllers take.
+
+    Raises:
+        ValueError: it cannot be read, or is a schedule or another signal.
+    """
+    found = parse_target(spec)
+    if not found.constant or found.signal != "entropy":
+        raise ValueError(
+            f"target {spec!r} is for the thermostat (controller='thermostat'); here it is a "
+            "number of nats or a share of the first entropy (0.8x)"
+        )
+    return found
+
+
 def first_target(spec: TargetSpec, entropy: float) -> float:
     """The target of a controller without schedules, from the first entropy that it sees."""
     return parse_target(spec).at(None, entropy)

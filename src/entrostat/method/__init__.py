@@ -5,7 +5,7 @@ test with hand-computed values (CONTRIBUTING.md). Recipes, the command line and 
 there. One of your own needs only the decorator `register`.
 """
 
-from .base import Method
+from .base import Method, Resample
 from .compose import MethodSpec, imported, owners, resolve, unknown_method
 from .recipes import RECIPES, Recipe
 from .registry import METHODS, MethodInfo, methods, register
@@ -17,6 +17,7 @@ __all__ = [
     "MethodInfo",
     "MethodSpec",
     "Recipe",
+    "Resample",
     "imported",
     "methods",
     "owners",

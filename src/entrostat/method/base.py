@@ -20,6 +20,19 @@ HOSTS = ("lab", "trl", "verl")
 
 
 @dataclass(frozen=True)
+class Resample:
+    """Rollouts that a method asks for beside an iteration's own, from the policy as it stands.
+
+    Attributes:
+        share: of the iteration's prompts, the first ones; each is sampled as often as before.
+        temperature: to sample at.
+    """
+
+    share: float
+    temperature: float
+
+
+@dataclass(frozen=True)
 class Method:
     """Base of every surrogate and intervention; each hook here does nothing.
 
@@ -97,8 +110,19 @@ class Method:
         """State after seeing an iteration's entropy, before that iteration's updates."""
         return state
 
+    def resamples(self, state: Any) -> Resample | None:
+        """Further rollouts that this iteration needs, after `observe`; None for none.
+
+        They are then in the batch, marked as `tempered`, a group for each prompt.
+        """
+        return None
+
     def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
         """Once per rollout batch, before the advantage estimator: edit the rewards [B]."""
+        return batch
+
+    def choose(self, batch: TokenBatch, state: Any) -> TokenBatch:
+        """Once per rollout batch, after the estimator: edit outcome advantages [B] and `idle`."""
         return batch
 
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:

@@ -10,6 +10,7 @@ from ..control import (
     ControlState,
     Multiplicative,
     Observation,
+    ProportionalIntegral,
     Range,
     Relief,
     TargetSpec,
@@ -17,7 +18,7 @@ from ..control import (
 )
 from .base import Method
 
-Law = Multiplicative | Additive | Thermostat | Relief
+Law = Multiplicative | Additive | ProportionalIntegral | Thermostat | Relief
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ..advantage import ESTIMATORS
 from .adapo import Adapo
+from .aepo import Aepo
 from .base import HOSTS, Method
 from .ce_gppo import CeGppo
 from .checks import check_class
@@ -23,6 +24,7 @@ from .recipes import RECIPES
 from .regularizers import AdaptiveEntropy, EntropyBonus, KlRef
 from .repo import RepoD, RepoR
 from .shaping import EdgeGrpo, EntropyAdv, Gtpo, PositionAdv, PplAdv, Unlikeliness
+from .stare import Stare
 from .steer import Steer
 from .surrogates import Gspo, Ppo, Reinforce
 from .thermostat import HeldEntropy
@@ -55,7 +57,9 @@ METHODS: dict[str, type[Method]] = {
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,
     "kl_ref": KlRef,
+    "aepo": Aepo,
     "ce_gppo": CeGppo,
+    "stare": Stare,
     "w_reinforce": WReinforce,
     "forking_tokens": ForkingTokens,
     "unlikeliness": Unlikeliness,

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from ..batch import TokenBatch, at_least_float32
-from ..control import ControlState, Flip, Multiplicative, Range
+from ..control import ControlState, Flip, Multiplicative, ProportionalIntegral, Range
 from .base import one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
@@ -50,6 +50,7 @@ def repo_d(advantage: Tensor, L: Tensor, beta: Tensor) -> Tensor:
 # parameters that a controller does not read
 _UNREAD = {
     "doubling": (),
+    "pi": ("zeta", "zeta_min"),
     "thermostat": ("zeta_min",),
     "relief": ("zeta_min", "target"),
     "none": ("zeta_min", "zeta_max", "target"),
@@ -65,7 +66,7 @@ class _Repo(Controlled):
     zeta_max: float = 1e-1
     target: float | str | None = None
     center: Center = "state"
-    controller: Literal["doubling", "thermostat", "relief", "none"] = "doubling"
+    controller: Literal["doubling", "pi", "thermostat", "relief", "none"] = "doubling"
 
     paper: ClassVar[str] = "REPO 3, App. B"
     needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
@@ -94,6 +95,9 @@ class _Repo(Controlled):
         """What moves zeta, unless it is fixed."""
         if self.controller == "none":
             return None
+        if self.controller == "pi":
+            reach = self._range()
+            return ProportionalIntegral(reach.low, reach.high, self.target)
         learnt = learnt_law(self.controller, self.zeta, self._range(), self.target)
         return learnt or self._doubling()
 
@@ -128,8 +132,9 @@ class RepoR(_Repo):
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
-        controller: "doubling"; "thermostat" (ours); "relief", for the thermostat of a method before
-            this one; or "none" to keep zeta as it is.
+        controller: "doubling"; "thermostat" (ours); "pi", a proportional-integral law whose gains
+            were set by hand on one language model, over the thermostat's range; "relief", for the
+            thermostat of a method before this one; or "none" to keep zeta as it is.
         bidirectional: let doubling push both ways.
         flip: "gradual" or "immediate" (with `bidirectional`).
 
@@ -185,8 +190,9 @@ class RepoD(_Repo):
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
-        controller: "doubling"; "thermostat" (ours); "relief", for the thermostat of a method before
-            this one; or "none" to keep zeta as it is.
+        controller: "doubling"; "thermostat" (ours); "pi", as of `repo_r`, whose zeta its gains were
+            set for; "relief", for the thermostat of a method before this one; or "none" to keep
+            zeta as it is.
         scope: "batch" takes one dH for the whole batch; "token" takes each token's own.
 
     Deviations: the paper's beta counters the change "on a per-token level", at each state; its

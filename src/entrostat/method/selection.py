@@ -14,6 +14,11 @@ def floor(x: float) -> int:
     return math.floor(x + _ROUNDING)
 
 
+def ceiling(x: float) -> int:
+    """The integer above x, or at x up to rounding."""
+    return math.ceil(x - _ROUNDING)
+
+
 def share_of(fraction: float, count: int) -> int:
     """max(1, floor(fraction * count))."""
     return max(1, floor(fraction * count))

@@ -24,7 +24,8 @@ def rollouts_of(
 ) -> Rollouts:
     """The rollouts of `batch` [B, T], with the advantages that those trained on have.
 
-    `change` and `influence` [B, T] are an analysis's, where there is one.
+    `change` and `influence` [B, T] are an analysis's, where there is one. Rollouts at a second
+    temperature, which come last, are left out: they are not what the policy says.
     """
     sequences, kept = sampled.sequences, selection.kept
     assert batch.rewards is not None
@@ -35,7 +36,13 @@ def rollouts_of(
     if len(kept):
         advantage[kept] = selection.batch.advantages.to(advantage.dtype)
     assert selection.graded.idle is not None
-    trained = ~selection.graded.idle
+    trained, texts = ~selection.graded.idle, sampled.answers.texts
+    if batch.tempered is not None:
+        B = int((~batch.tempered).sum())
+        rows = torch.arange(B, device=batch.mask.device)
+        sequences, batch, texts = sequences[rows], batch[rows], texts[:B]
+        advantage, trained = advantage[rows], trained[rows]
+        change, influence = (None if x is None else x[rows] for x in (change, influence))
     own = batch.mask[there := sequences.completed].cpu()  # [n]
     start = torch.cat([batch.lengths.new_zeros(1), there.sum(-1).cumsum(0)])
     tokens = flatten(sequences.completions, there)
@@ -47,7 +54,7 @@ def rollouts_of(
     return Rollouts(
         iteration=sampled.iteration,
         prompts=[sampled.examples[g].prompt for g in batch.group.tolist()],
-        completions=sampled.answers.texts,
+        completions=texts,
         rewards=batch.rewards.cpu(),
         group=batch.group.int().cpu(),
         finished=sequences.finished.cpu(),

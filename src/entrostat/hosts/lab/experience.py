@@ -100,7 +100,7 @@ def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
     """
     sequences, device = sampled.sequences, state.policy.device
     if sequences.sampler_entropy is None:
-        old = _statistics(state, state.policy, sequences)
+        old = statistics(state, state.policy, sequences)
     else:
         old = TokenStats(sequences.sampler_logp, sequences.sampler_entropy)
     return TokenBatch(
@@ -134,8 +134,10 @@ def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str
 def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     """The rollouts that are trained on, prepared: of groups with a signal, others for penalties."""
     outcome = graded(state.objective, batch)
+    own = outcome if batch.tempered is None else outcome[~batch.tempered]
+    figures: dict[str, float] = {"rollout/zero_advantage_groups": idle_groups(own)}
+    outcome = state.objective.chosen(outcome)
     kept, chosen = trainable(state.objective, outcome)
-    figures: dict[str, float] = {"rollout/zero_advantage_groups": idle_groups(outcome)}
     sequences = sampled.sequences[kept]
     if len(kept):
         assert batch.rewards is not None
@@ -153,7 +155,7 @@ def _with_models(
     """The batch with what its methods ask of other models; figures of a second one's training."""
     figures: dict[str, float] = {}
     if state.reference is not None and "ref_logp" in state.objective.needs:
-        batch = batch.replace(ref_logp=_statistics(state, state.reference, sequences).logp)
+        batch = batch.replace(ref_logp=statistics(state, state.reference, sequences).logp)
     if state.phi is not None:
         assert batch.group is not None
         token_rewards = torch.zeros_like(batch.old_logp)
@@ -166,6 +168,7 @@ def _with_models(
     return batch, figures
 
 
-def _statistics(state: State, policy: Policy, sequences: Sequences) -> TokenStats:
+def statistics(state: State, policy: Policy, sequences: Sequences) -> TokenStats:
+    """[B, T]: log-probs and entropies of sequences, at the run's own temperature."""
     config = state.config
     return policy.measure(sequences, config.sampling.temperature, config.optim.micro_batch)

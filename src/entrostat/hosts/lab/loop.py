@@ -5,6 +5,7 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
 
     state.py       what a run is made of, built and checked
     experience.py  sample, measure, observe, select
+    resampling.py  rollouts at a second temperature
     updates.py     epochs, minibatches, micro-batches
     resume.py      going on from a checkpoint
     analysis.py    what the updates do to entropy
@@ -31,6 +32,7 @@ from .clock import Clock
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
 from .progress import Facts, Progress
 from .record import Record
+from .resampling import with_resampled
 from .resume import go_on, keep_settings
 from .run_directory import RunDirectory
 from .state import FIELDS as FIELDS
@@ -88,6 +90,12 @@ def train(
             batch = measure(state, sampled, rewards)
             metrics = rollout_figures(batch, sampled.answers)
             metrics |= score.figures() | observe(state, metrics, iteration)
+            clock.lap("measure")
+            # a method may learn from rollouts at another temperature, too
+            sampled, rewards, batch = with_resampled(
+                state, sampled, rewards, batch, score, progress.tokens
+            )
+            clock.lap("sample")
             # groups whose advantages are all 0 teach nothing; penalties act on them nonetheless
             selection = select(state, sampled, batch)
             metrics |= selection.figures

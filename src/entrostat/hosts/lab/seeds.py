@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-Purpose = Literal["prompts", "sample", "shuffle", "select", "evaluate", "analysis"]
+Purpose = Literal["prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper"]
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 

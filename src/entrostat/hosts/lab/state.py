@@ -28,7 +28,7 @@ from .run_directory import default_output
 from .scoring import Scorer
 from .turns import hearing_of
 
-FIELDS = (*rollouts.FIELDS, "process_rewards")
+FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered")
 
 
 @dataclass

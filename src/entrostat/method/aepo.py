@@ -1,0 +1,99 @@
+"""AEPO: rollouts at another temperature pull entropy to its target (arXiv 2510.08141)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..batch import TokenBatch
+from ..control import ControlState, Observation, first_target, parse_target, plain_target
+from .base import Method, Resample, in_range
+from .selection import share_of
+
+_RIGHT = 0.05  # of an advantage that counts as right, in the authors' code
+
+
+@dataclass(frozen=True)
+class Aepo(Method):
+    """AEPO: a few right rollouts, sampled hotter or colder, are learnt from by REINFORCE.
+
+    After the rollouts of an iteration the first `share` of its prompts are sampled again, at
+    temperature `hot` while entropy is at most the target and at `cold` while above. Of these
+    rollouts the first right ones (advantage in their group above .05), at most n = max(1,
+    floor(alpha B)) of them, n // 2 while entropy is above the target, take the place of as many of
+    the B ordinary rollouts; their advantage is 1. Their ratios are to the policy at its own
+    temperature, as all others are.
+
+    Parameters:
+        target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it.
+        hot, cold: the two temperatures.
+        share: of the prompts that is sampled again.
+        alpha: largest share of the rollouts that is replaced; the authors' is 60 of 2560.
+
+    Source: the authors' public code; the text says the same with alpha as the weight of a second
+    term. Deviations: the code compares the last update's entropy, here it is the iteration's own;
+    groups without a signal do not count in the mean over tokens here; where none is right nothing
+    is replaced, and the code stops. Their target is a number of nats (.5); None and shares are
+    ours.
+    """
+
+    target: float | str | None = 0.5
+    hot: float = 1.2
+    cold: float = 0.8
+    share: float = 0.25
+    alpha: float = 60 / 2560
+
+    paper: ClassVar[str] = "arXiv 2510.08141"
+    needs: ClassVar[tuple[str, ...]] = ("tempered",)
+    hosts: ClassVar[tuple[str, ...]] = ("lab",)
+    instead: ClassVar[str] = "Its trainer has to sample at a second temperature in each iteration"
+
+    def __post_init__(self) -> None:
+        in_range("aepo", "hot", self.hot, 0, 100, open_low=True)
+        in_range("aepo", "cold", self.cold, 0, 100, open_low=True)
+        in_range("aepo", "share", self.share, 0, 1, open_low=True)
+        in_range("aepo", "alpha", self.alpha, 0, 1, open_low=True)
+        try:
+            plain_target(self.target)
+        except ValueError as error:
+            raise ValueError(f"aepo: {error}") from None
+
+    def init(self) -> ControlState:
+        """The temperature of the second sampling; `applies` while it is the hot one."""
+        return ControlState(self.hot, parse_target(self.target).fixed)
+
+    def observe(self, state: ControlState, seen: Observation) -> ControlState:
+        """Hot while entropy is at most the target, else cold."""
+        H = seen.entropy
+        target = first_target(self.target, H) if state.target is None else state.target
+        low = target >= H
+        return ControlState(self.hot if low else self.cold, target, low)
+
+    def resamples(self, state: ControlState) -> Resample:
+        """The share of the prompts, at the temperature of this iteration."""
+        return Resample(self.share, state.value)
+
+    def choose(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
+        """Right rollouts at the second temperature, in the place of the first ordinary ones."""
+        assert batch.tempered is not None
+        assert batch.advantages is not None
+        assert batch.idle is not None
+        A, again = batch.advantages, batch.tempered
+        ordinary = (~again).nonzero()[:, 0]
+        right = (again & (A > _RIGHT)).nonzero()[:, 0]
+        n = min(share_of(self.alpha, len(ordinary)), len(right))
+        n = n if state.applies else n // 2
+        idle = batch.idle | again
+        idle[ordinary[:n]] = True
+        idle[right[:n]] = False
+        A = torch.where(again, 0, A)
+        A[right[:n]] = 1
+        return batch.replace(advantages=torch.where(idle, 0, A), idle=idle)
+
+    def metrics(self, state: ControlState) -> dict[str, float]:
+        """`control/second_temperature` and `control/target`."""
+        out = {"control/second_temperature": state.value}
+        return out if state.target is None else out | {"control/target": state.target}

@@ -1,0 +1,123 @@
+"""STARE: surprising tokens of right answers count more while entropy is low (arXiv 2606.19236)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+
+from ..batch import Terms, TokenBatch, at_least_float32
+from ..control import ControlState, Observation, first_target, parse_target, plain_target
+from .base import Method, in_range, one_of, unread
+from .selection import ceiling
+
+
+@dataclass(frozen=True)
+class StareState(ControlState):
+    """`value` is W, `damp` is M; `applies` whether the gate is open."""
+
+    damp: float = 1.0
+
+
+@dataclass(frozen=True)
+class Stare(Method):
+    """STARE: of each sign of advantage the most surprising tokens are weighted, below a target.
+
+    s = -lp. L+ are the max(1, ceil(top n)) tokens of largest s among the n with A > 0 in the
+    minibatch, L- likewise where A < 0. While the iteration's entropy is below the target, policy
+    losses on L+ are weighted by W and, in variant C2, those on L- by M; else all by 1. With alpha
+    above 0 the weights move once per iteration, before they are used:
+
+        W <- clip(W + alpha sign(target - H), 1, most)
+        M <- clip(M - alpha sign(target - H), least, 1)
+
+    Parameters:
+        target: entropy below which it acts, nats per token; None takes that of the first iteration,
+            "0.8x" a share of it.
+        top: share of the tokens of one sign.
+        variant: "O1" weighs L+ alone; "C2" both.
+        W: weight on L+; the authors' is 1.1, and 1.05 for 14B and 32B.
+        M: weight on L- of C2.
+        alpha: step of the weights; 0 keeps them. Their adaptive one is .01.
+        most, least: the ends of W's and M's ranges.
+
+    Source: the abstract and the authors' code; the text itself was not at hand. Deviations: their
+    code ranks in each micro-batch, here the whole minibatch decides, and equal s are chosen among
+    at random; its dual clip at 10 and its resampling of groups without a signal are left out. Their
+    target is a number of nats (.3); None and shares are ours.
+    """
+
+    target: float | str | None = 0.3
+    top: float = 0.1
+    variant: Literal["O1", "C2"] = "O1"
+    W: float = 1.1
+    M: float = 0.9
+    alpha: float = 0.0
+    most: float = 1.5
+    least: float = 0.5
+
+    paper: ClassVar[str] = "arXiv 2606.19236"
+    base: ClassVar[str] = "clip_higher"
+    actuator: ClassVar[tuple[str, str | None]] = ("stare_weight", "most")
+
+    def __post_init__(self) -> None:
+        one_of("stare", "variant", self.variant, ("O1", "C2"))
+        if self.variant == "O1":
+            unread(self, "stare", "variant='O1'", ("M", "least"))
+        in_range("stare", "top", self.top, 0, 1, open_low=True)
+        in_range("stare", "most", self.most, 1)
+        in_range("stare", "least", self.least, 0, 1)
+        in_range("stare", "W", self.W, 0)
+        in_range("stare", "M", self.M, 0)
+        in_range("stare", "alpha", self.alpha, 0)
+        if self.alpha and not (1 <= self.W <= self.most and self.least <= self.M <= 1):
+            raise ValueError(
+                f"stare: with alpha above 0, W must be in [1, {self.most:g}] and M in "
+                f"[{self.least:g}, 1], got {self.W} and {self.M}"
+            )
+        try:
+            plain_target(self.target)
+        except ValueError as error:
+            raise ValueError(f"stare: {error}") from None
+
+    def controls(self) -> str | None:
+        """The weights, where they move."""
+        return "the weight of surprising tokens" if self.alpha else None
+
+    def init(self) -> StareState:
+        """The weights at their start values; not applied until an entropy is seen."""
+        return StareState(self.W, parse_target(self.target).fixed, applies=False, damp=self.M)
+
+    def observe(self, state: StareState, seen: Observation) -> StareState:
+        """The gate opens or closes, and the weights move."""
+        H = seen.entropy
+        target = first_target(self.target, H) if state.target is None else state.target
+        step = self.alpha * ((target > H) - (target < H))
+        W, M = state.value, state.damp
+        if step:
+            W, M = min(max(W + step, 1.0), self.most), min(max(M - step, self.least), 1.0)
+        return replace(state, value=W, damp=M, target=target, applies=target > H)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: StareState, generator: torch.Generator | None
+    ) -> Terms:
+        """Weigh the surprising tokens while the gate is open."""
+        if not state.applies:
+            return terms
+        weight, surprisal = terms.weight, -at_least_float32(batch.logp.detach())
+        sides = [(terms.advantage > 0, state.value)]
+        if self.variant == "C2":
+            sides.append((terms.advantage < 0, state.damp))
+        for side, factor in sides:
+            candidates = batch.mask & side
+            count = ceiling(self.top * batch.whole.count(candidates))
+            if factor != 1 and count:
+                chosen = batch.whole.largest(surprisal, candidates, count, generator)
+                weight = torch.where(chosen, factor * weight, weight)
+        return terms.replace(weight=weight)
+
+    def metrics(self, state: StareState) -> dict[str, float]:
+        """`control/stare_weight` (1 while the gate is closed) and `control/target`."""
+        out = {"control/stare_weight": state.value if state.applies else 1.0}
+        return out if state.target is None else out | {"control/target": state.target}
