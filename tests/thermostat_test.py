@@ -123,20 +123,37 @@ def test_a_move_is_the_best_one_in_the_candidates_future(delay, lag):
     assert abs(slope) < 1e-9
 
 
-def test_a_move_is_what_all_but_a_few_would_make():
+def test_a_move_is_what_most_would_make_as_far_as_few_find_it_dangerous():
     bank = banks.begin(np.asarray(1.0), np.asarray(1.0), np.asarray(0.5))
     weight = np.full(len(banks.GAIN), -np.inf)
     weight[:3] = np.log([0.04, 0.5, 0.46])
-    moves = np.zeros(len(banks.GAIN))
+    moves, slack = np.zeros(len(banks.GAIN)), np.ones(len(banks.GAIN))
 
-    def agreed(*three: float) -> float:
-        moves[:3] = three
-        return float(banks.agreed(replace(bank, weight=weight), moves, 0.05))
+    def agreed(*three: float, slacks: tuple[float, ...] = (1.0, 1.0, 1.0)) -> float:
+        moves[:3], slack[:3] = three, slacks
+        return float(banks.agreed(replace(bank, weight=weight), moves, slack, 0.05, 0.01))
 
     assert agreed(0.1, 0.2, 0.3) == 0.2  # .04 of the weight may be left behind
     assert agreed(-0.1, 0.2, 0.3) == 0.2
     assert agreed(0.3, -0.2, -0.1) == -0.1
     assert agreed(0.1, -0.2, 0.3) == 0  # they do not agree on the direction
+    # the one that may be left behind says where harm begins
+    assert agreed(0.1, 0.2, 0.3, slacks=(0.05, 1, 1)) == pytest.approx(0.15)
+    assert agreed(-0.1, -0.2, -0.3, slacks=(0.05, 1, 1)) == pytest.approx(-0.15)
+    assert agreed(-0.1, 0.2, 0.3, slacks=(0.05, 1, 1)) == 0
+
+
+@pytest.mark.parametrize(("delay", "lag"), [(0, 0.0), (2, 0.0), (0, 0.8)])
+def test_the_effect_of_a_move_is_that_of_the_plant(delay, lag):
+    bank = banks.begin(np.asarray(1.0), np.asarray(2.0), np.asarray(0.5))
+    which = (delay == banks.DELAY) & (lag == banks.LAG) & (banks.GAIN[160] == banks.GAIN)
+    H, acting, seen = 0.0, 0.0, []
+    for t in range(4):  # the whole range, from now on
+        acting = lag * acting + (1 - lag) * (t >= delay)
+        H += 2.0 * banks.GAIN[160] * acting
+        seen.append(H)
+    wanted = np.sqrt(np.mean(np.square(seen)))
+    assert_close(banks.effect(bank, 4)[which], np.full(which.sum(), wanted))
 
 
 # ---------------------------------------------------------------------------- made-up plants

@@ -22,6 +22,7 @@ first entropy. Arrays may have leading dimensions, one bank each.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -167,39 +168,63 @@ def wanted(bank: Bank, goal: Array, stiffness: float) -> Array:
         stiffness: what a move costs, against the noise's own part in the sum.
     """
     gain = GAIN * bank.scale[..., None]
-    x = bank.inputs[..., :1]
-    kept, moved = bank.acting, np.zeros(len(GAIN))
-    stays, answers = bank.level, np.zeros_like(bank.level)
+    x, kept, stays = bank.inputs[..., :1], bank.acting, bank.level
     top, bottom = np.zeros_like(bank.level), np.zeros_like(bank.level)
-    for j in range(goal.shape[-1]):
+    for j, response in enumerate(_responses(goal.shape[-1])):
         since = j - DELAY  # the input that acts: so many iterations from now
-        new = since >= 0
         past = bank.inputs[..., np.clip(-since - 1, 0, MEMORY - 1)]
-        kept = LAG * kept + (1 - LAG) * np.where(new, x, past)
-        moved = LAG * moved + (1 - LAG) * new
+        kept = LAG * kept + (1 - LAG) * np.where(since >= 0, x, past)
         stays = stays + bank.drift + gain * kept
-        answers = answers + gain * moved
-        top = top + answers * (goal[..., j, None] - stays)
-        bottom = bottom + answers**2
+        top = top + gain * response * (goal[..., j, None] - stays)
+        bottom = bottom + (gain * response) ** 2
     cost = stiffness * goal.shape[-1] * bank.noise[..., None] ** 2
     return top / (bottom + cost)
 
 
-def agreed(bank: Bank, moves: Array, dissent: float) -> Array:
-    """[...]: the largest move that all but a share `dissent` of the bank's weight would make too.
+def effect(bank: Bank, horizon: int) -> Array:
+    """[..., M]: change of entropy by a lasting move over the whole range, RMS over the horizon."""
+    responses = np.array(_responses(horizon))
+    return GAIN * bank.scale[..., None] * np.sqrt((responses**2).mean(0))
 
-    0 where they do not agree on the direction.
+
+@cache
+def _responses(horizon: int) -> tuple[Array, ...]:
+    """[M] for each iteration ahead: change of entropy by a lasting unit move, over the gain."""
+    moved, total, out = np.zeros(len(GAIN)), np.zeros(len(GAIN)), []
+    for j in range(horizon):
+        moved = LAG * moved + (1 - LAG) * (j >= DELAY)
+        total = total + moved
+        out.append(total)
+    return tuple(out)
+
+
+def agreed(bank: Bank, moves: Array, slack: Array, dissent: float, danger: float) -> Array:
+    """[...]: the largest move that most candidates would make too, and few find dangerous.
+
+    All but a share `dissent` of the weight would go at least as far, and all but a share `danger`
+    would, if they went further by their slack. 0 where they do not agree on the direction.
+
+    Args:
+        bank: the weights.
+        moves: [..., M] what each candidate would do.
+        slack: [..., M] by how much more it finds no harm in.
+        dissent: a share of the weight.
+        danger: another.
     """
-    order = np.argsort(moves, -1)
+    up = np.minimum(_quantile(bank, moves, dissent), _quantile(bank, moves + slack, danger))
+    down = np.maximum(
+        _quantile(bank, moves, 1 - dissent), _quantile(bank, moves - slack, 1 - danger)
+    )
+    return np.where(up > 0, up, np.where(down < 0, down, 0.0))
+
+
+def _quantile(bank: Bank, values: Array, p: float) -> Array:
+    """[...]: of values [..., M], by the bank's weights."""
+    order = np.argsort(values, -1)
     below = np.cumsum(np.exp(np.take_along_axis(bank.weight, order, -1)), -1)
-    ranked = np.take_along_axis(moves, order, -1)
-
-    def quantile(p: float) -> Array:
-        at = np.minimum((below < p).sum(-1), len(GAIN) - 1)
-        return np.take_along_axis(ranked, at[..., None], -1)[..., 0]
-
-    least, most = quantile(dissent), quantile(1 - dissent)
-    return np.where(least > 0, least, np.where(most < 0, most, 0.0))
+    at = np.minimum((below < p).sum(-1), len(GAIN) - 1)
+    ranked = np.take_along_axis(values, order, -1)
+    return np.take_along_axis(ranked, at[..., None], -1)[..., 0]
 
 
 def apply(bank: Bank, x: Array) -> Bank:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .bank import Array, Bank, agreed, apply, begin, learn, wanted
+from .bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
 from .base import ControlState, Observation
 from .knob import Range
 from .target import Target, TargetSpec, parse_target
@@ -15,7 +15,9 @@ from .target import Target, TargetSpec, parse_target
 # one set for every knob and policy: chosen on made-up plants (docs/thermostat.md)
 HORIZON = 4  # iterations ahead that a move is judged by
 STIFFNESS = 1.0  # a move over the whole range costs as much as the noise's part
-DISSENT = 0.06  # of the bank's weight may want a smaller move
+DISSENT = 0.3  # of the bank's weight may want a smaller move,
+DANGER, HARM = 0.03, 0.5  # and so much one that is smaller by more than this share of the first
+# entropy: what a gain that is not known yet may cost
 RATE = 0.25  # of the knob's range, an iteration
 APPROACH, SHARE = 0.05, 8  # a target far away is come nearer to, an iteration, by this much of the
 # first entropy or by an eighth of what is left: a gain that is not known yet does less harm
@@ -68,7 +70,8 @@ def steer(bank: Bank, goal: Array) -> tuple[Bank, Array]:
     most = np.maximum(APPROACH * bank.scale[..., None], np.abs(goal[..., :1] - now) / SHARE)
     most = most * np.arange(1, goal.shape[-1] + 1)
     path = np.clip(goal, now - most, now + most)
-    move = agreed(bank, wanted(bank, path, STIFFNESS), DISSENT)
+    slack = HARM * bank.scale[..., None] / effect(bank, goal.shape[-1])
+    move = agreed(bank, wanted(bank, path, STIFFNESS), slack, DISSENT, DANGER)
     free = bank.knob + np.clip(move, -RATE, RATE)
     to = np.clip(free, 0.0, 1.0)
     return apply(bank, to), free - to
@@ -81,8 +84,9 @@ class Thermostat:
     Once per iteration a bank of Kalman filters (`control.bank`) learns from the entropy how strong
     the knob is, how late it acts, how entropy drifts without it and how noisy it is measured. Each
     candidate says which move would bring it to the target in the iterations ahead; the move made
-    is the largest that all but 6% of the bank's weight agree on: small while little is known, none
-    where it is unknown which way to go. What the drift asks for is in every move, which is integral
+    is the largest that 70% of the bank's weight would make too, as far as 97% of it expect no more
+    than half of the first entropy too much: small while little is known, none where it is
+    unknown which way to go. What the drift asks for is in every move, which is integral
     action; the bank sees the knob as it was, limits included, so that nothing winds up.
 
     Parameters:
