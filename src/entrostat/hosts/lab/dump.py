@@ -28,9 +28,6 @@ def rollouts_of(
     temperature, which come last, are left out: they are not what the policy says.
     """
     sequences, kept = sampled.sequences, selection.kept
-    assert batch.rewards is not None
-    assert batch.group is not None
-    assert batch.old_entropy is not None
     assert selection.batch.advantages is not None
     advantage = torch.zeros_like(batch.old_logp)
     if len(kept):
@@ -43,6 +40,9 @@ def rollouts_of(
         sequences, batch, texts = sequences[rows], batch[rows], texts[:B]
         advantage, trained = advantage[rows], trained[rows]
         change, influence = (None if x is None else x[rows] for x in (change, influence))
+    assert batch.rewards is not None
+    assert batch.group is not None
+    assert batch.old_entropy is not None
     own = batch.mask[there := sequences.completed].cpu()  # [n]
     start = torch.cat([batch.lengths.new_zeros(1), there.sum(-1).cumsum(0)])
     tokens = flatten(sequences.completions, there)
