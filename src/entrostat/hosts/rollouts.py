@@ -72,8 +72,8 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
 def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
     """The batch with outcome advantages [B] and `idle`: what `Objective.prepare` takes.
 
-    Idle are the rollouts of groups whose advantages are all 0, and those without a reward (NaN),
-    which have no part in their group either.
+    Idle are the rollouts of groups whose advantages are all 0, those without a reward (NaN), which
+    have no part in their group either, and those that a method leaves out (`Method.choose`).
 
     Args:
         objective: says which advantages.
@@ -100,7 +100,8 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
     if part.edited is not None:
         edited = torch.zeros_like(batch.mask)
         edited[rows] = part.edited
-    return batch.replace(advantages=advantages, rewards=rewards, edited=edited, idle=idle)
+    found = batch.replace(advantages=advantages, rewards=rewards, edited=edited, idle=idle)
+    return objective.chosen(found)
 
 
 def trainable(objective: Objective, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:

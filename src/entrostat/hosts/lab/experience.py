@@ -134,10 +134,9 @@ def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str
 def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     """The rollouts that are trained on, prepared: of groups with a signal, others for penalties."""
     outcome = graded(state.objective, batch)
+    kept, chosen = trainable(state.objective, outcome)
     own = outcome if batch.tempered is None else outcome[~batch.tempered]
     figures: dict[str, float] = {"rollout/zero_advantage_groups": idle_groups(own)}
-    outcome = state.objective.chosen(outcome)
-    kept, chosen = trainable(state.objective, outcome)
     sequences = sampled.sequences[kept]
     if len(kept):
         assert batch.rewards is not None
