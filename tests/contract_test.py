@@ -115,6 +115,7 @@ ONE_TOKEN = {
     # it, so lam = -1 and the weight is 1 + lam = 0
     ("opefo", 1): "nothing balances its flow",
     ("opefo", -1): "nothing balances its flow",
+    ("influence_flow", 1): "the same, as its influence is negative",
     ("opefo, plus_only", -1): "the same; this mode leaves the tokens that lower entropy alone",
     ("opefo, minus_only", 1): "the same; this mode leaves the tokens that raise entropy alone",
     ("pos_only", -1): "left out by definition",
@@ -135,7 +136,7 @@ MASK = torch.tensor(
     ]
 )
 PER_TOKEN = ("logp", "old_logp", "entropy", "old_entropy", "ref_logp", "sum_p2", "sum_p2_logp",
-             "process_rewards")  # fmt: skip
+             "process_rewards", "influence")  # fmt: skip
 
 every_method = pytest.mark.parametrize("name", sorted(SPECS))
 
@@ -159,6 +160,7 @@ def make_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> dict[str, 
         "sum_p2": rand(),
         "sum_p2_logp": -rand(),
         "process_rewards": rand() - 0.4,
+        "influence": rand() - 0.5,
         "rewards": torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0, 0.5], dtype=torch.float64),
     }
     data = {key: value.to(dtype) for key, value in data.items()}

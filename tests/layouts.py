@@ -21,7 +21,7 @@ B, T = 24, 61
 IDLE = 3  # the group that has no part in the policy term
 PER_TOKEN = (
     "logp", "old_logp", "entropy", "old_entropy", "ref_logp", "sum_p2", "sum_p2_logp",
-    "process_rewards",
+    "process_rewards", "influence",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def fields(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
         "old_logp": old, "logp": -(old + (2 * rand() - 1) * math.log(2)).abs(),
         "entropy": 0.1 + 2 * rand(), "old_entropy": 0.1 + 2 * rand(),
         "ref_logp": old + 0.2 * rand(), "sum_p2": rand(), "sum_p2_logp": -rand(),
-        "process_rewards": rand() - 0.4,
+        "process_rewards": rand() - 0.4, "influence": rand() - 0.5,
         "rewards": (torch.rand(B, generator=g, dtype=torch.float64) * 4).round() / 3,
     }  # fmt: skip
     data = {key: value.to(dtype) for key, value in data.items()}

@@ -24,6 +24,7 @@ _PER_TOKEN = (
     "sum_p2",
     "sum_p2_logp",
     "process_rewards",
+    "influence",
     "correction",
     "edited",
 )
@@ -53,6 +54,8 @@ class TokenBatch:
         sum_p2: [B, T] float. Sum over the vocabulary of pi^2.
         sum_p2_logp: [B, T] float. Sum over the vocabulary of pi^2 log pi.
         process_rewards: [B, T] float. Reward of each token, from a model of its own (PRIME).
+        influence: [B, T] float, nats. Each token's share of what the coming update does to the mean
+            entropy, where it was measured, else 0.
         correction: [B, T] float. Factor on the policy term, for a sampler whose log-probs are not
             the old policy's (importance sampling); None: 1.
         edited: [B, T] bool. Tokens whose advantage a method moved away from the estimator's;
@@ -83,6 +86,7 @@ class TokenBatch:
     sum_p2: Tensor | None = None
     sum_p2_logp: Tensor | None = None
     process_rewards: Tensor | None = None
+    influence: Tensor | None = None
     correction: Tensor | None = None
     edited: Tensor | None = None
     idle: Tensor | None = None

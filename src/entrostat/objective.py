@@ -176,6 +176,11 @@ class Objective:
         asked = (method.resamples(state) for _, method, state in self._chain())
         return next((found for found in asked if found is not None), None)
 
+    def influence_sample(self) -> float | None:
+        """The largest share of the prompts whose influences a method needs; None for none."""
+        asked = [method.influence_sample() for method in self.methods]
+        return max((share for share in asked if share is not None), default=None)
+
     @torch.no_grad()
     def chosen(self, batch: TokenBatch) -> TokenBatch:
         """A graded batch (outcome advantages [B], `idle`) as the methods choose from it."""

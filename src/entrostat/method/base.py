@@ -117,6 +117,10 @@ class Method:
         """
         return None
 
+    def influence_sample(self) -> float | None:
+        """The share of the prompts whose tokens' `influence` it needs; None: it needs none."""
+        return None
+
     def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
         """Once per rollout batch, before the advantage estimator: edit the rewards [B]."""
         return batch

@@ -15,8 +15,8 @@ from ..batch import Terms, TokenBatch
 from .base import HOSTS, Method
 
 HOOKS = (
-    "stands_for", "required", "over", "controls", "init", "observe", "resamples", "shape", "choose",
-    "prepare", "plan", "metrics",
+    "stands_for", "required", "over", "controls", "init", "observe", "resamples",
+    "influence_sample", "shape", "choose", "prepare", "plan", "metrics",
 )  # fmt: skip
 _OPTIONAL = ("frozen", "abs_kl", "entropy", "ref_kl")
 _PER_TOKEN = ("advantage", "weight", "ratio_min", "ratio_max", *_OPTIONAL)

@@ -16,6 +16,7 @@ from .checks import check_class
 from .clip_bound import ClipBound
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
+from .influence_flow import InfluenceFlow
 from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
 from .prime import Prime
@@ -53,6 +54,7 @@ METHODS: dict[str, type[Method]] = {
     # ours
     "thermostat": HeldEntropy,
     "clip_bound": ClipBound,
+    "influence_flow": InfluenceFlow,
     # what they compare with
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,

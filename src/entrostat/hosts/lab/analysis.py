@@ -265,6 +265,12 @@ class Analysis:
         return {name: (xy.double() * 1e4).round().div(1e4).tolist() for name, xy in points.items()}
 
 
+def meter_of(state: State) -> Meter:
+    """The policy in plain float32, by operations that forward mode knows."""
+    policy = replace(state.policy, autocast=nullcontext, half=None, rows=False)
+    return Meter(policy, state.config.sampling.temperature, state.config.optim.micro_batch)
+
+
 def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
     """`analyse` an iteration of the lab.
 
@@ -275,16 +281,14 @@ def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection)
         selection: what is trained on, at least one rollout.
     """
     config, optim = state.config, state.config.optim
-    # plain float32, by operations that forward mode knows
-    policy = replace(state.policy, autocast=nullcontext, half=None, rows=False)
     place = (sampled.iteration - 1) * config.updates
     return analyse(
         Subject(
-            Meter(policy, config.sampling.temperature, optim.micro_batch),
+            meter_of(state),
             state.objective, state.optimizer,
             learning_rate_at(config, place, state.updates), optim.clip, sampled.sequences,
             selection.graded.replace(rewards=rewards), selection.kept, selection.batch,
-            generator(config.seed, sampled.iteration, "analysis", policy.device),
+            generator(config.seed, sampled.iteration, "analysis", state.policy.device),
         )
     )  # fmt: skip
 

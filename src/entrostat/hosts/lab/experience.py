@@ -143,6 +143,8 @@ def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
         assert outcome.advantages is not None
         rewards = batch.rewards[kept]
         chosen, more = _with_models(state, chosen, sequences, rewards, sampled.iteration)
+        if state.objective.influence_sample() is not None:  # measured once it is prepared
+            chosen = chosen.replace(influence=torch.zeros_like(chosen.old_logp))
         chosen = state.objective.prepare(chosen)
         figures |= more | online.of_rollouts(chosen, outcome.advantages[kept], rewards)
     return Selection(outcome, kept, chosen, sequences, figures)

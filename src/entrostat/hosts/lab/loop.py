@@ -6,6 +6,7 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
     state.py       what a run is made of, built and checked
     experience.py  sample, measure, observe, select
     resampling.py  rollouts at a second temperature
+    influenced.py  exact influences, for a method that weighs by them
     updates.py     epochs, minibatches, micro-batches
     resume.py      going on from a checkpoint
     analysis.py    what the updates do to entropy
@@ -30,6 +31,7 @@ from . import analysis as dynamics
 from . import checkpoint as checkpoints
 from .clock import Clock
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
+from .influenced import with_influences
 from .progress import Facts, Progress
 from .record import Record
 from .resampling import with_resampled
@@ -97,7 +99,7 @@ def train(
             )
             clock.lap("sample")
             # groups whose advantages are all 0 teach nothing; penalties act on them nonetheless
-            selection = select(state, sampled, batch)
+            selection = with_influences(state, sampled, select(state, sampled, batch))
             metrics |= selection.figures
             clock.lap("measure")
 

@@ -28,7 +28,7 @@ from .run_directory import default_output
 from .scoring import Scorer
 from .turns import hearing_of
 
-FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered")
+FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered", "influence")
 
 
 @dataclass

@@ -1,0 +1,84 @@
+"""Influence flow (ours): OPEFO's balance on exact influences, towards a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from ..batch import Terms, TokenBatch
+from ..control import Range, Thermostat, ThermostatState
+from .base import in_range
+from .controlled import Controlled
+from .opefo import entropy_change
+
+REACH = 0.1  # of the target, an update
+
+
+@dataclass(frozen=True)
+class InfluenceFlow(Controlled):
+    """Influence flow (ours): OPEFO's two sides, weighted by what they really do to entropy.
+
+    A token is on the side that its dH = -A (1 - p)^2 (lp + H) says (OPEFO Eq. 6). c is its exact
+    influence: its share of what the coming AdamW step, without momentum, does to the mean entropy,
+    to first order, measured on some prompts. With P and N the sums of c over the side of dH > 0 and
+    of -c over that of dH < 0, sides weighted 1 + lam and 1 - lam move entropy by
+    P - N + lam (P + N); so
+
+        lam = (want + N - P) / (P + N)   in [-1, 1]; 0 where P + N <= 0
+
+    moves it by what is wanted. OPEFO's lam is that for c = dH and want = 0. A thermostat says what
+    is wanted, at most a tenth of the target, and makes up for what first order, momentum and the
+    sample leave out. Strictly on-policy: pass --optim.epochs 1 --optim.minibatches 1. Logged:
+    `influence/up`, `influence/down` (P and N, nats) and `influence/balance`, lam.
+
+    Parameters:
+        target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it; also schedules (docs/thermostat.md).
+        sample: share of the iteration's prompts on which influences are measured.
+    """
+
+    target: float | str | None = None
+    sample: float = 0.25
+
+    paper: ClassVar[str] = "ours; OPEFO 5"
+    needs: ClassVar[tuple[str, ...]] = ("entropy", "influence")
+    hosts: ClassVar[tuple[str, ...]] = ("lab",)
+    instead: ClassVar[str] = "Exact influences take passes of their own through the model"
+    base: ClassVar[str] = "reinforce"
+    on_policy: ClassVar[bool] = True
+    actuator: ClassVar[tuple[str, str | None]] = ("entropy_step", None)
+    coefficient: ClassVar[str] = "the wanted change of entropy"
+
+    def __post_init__(self) -> None:
+        in_range("influence_flow", "sample", self.sample, 0, 1, open_low=True)
+        self.check_law("influence_flow", "the change")
+
+    def law(self) -> Thermostat:
+        """What says how much is wanted, as a share of the target."""
+        return Thermostat(0.0, Range(-REACH, REACH), self.target)
+
+    def influence_sample(self) -> float:
+        """The share of the prompts."""
+        return self.sample
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: ThermostatState,
+        generator: torch.Generator | None,
+    ) -> Terms:  # fmt: skip
+        """Weight the two sides."""
+        assert batch.entropy is not None
+        assert batch.influence is not None
+        change = entropy_change(terms.advantage, batch.logp, batch.entropy)
+        side = torch.where(batch.mask, change, 0).sign()
+        c = batch.influence
+        up, down = batch.whole.sum(c * (side > 0), -c * (side < 0))
+        want = state.value * (state.target or 0.0)
+        lam = (want + down - up) / (up + down) if up + down > 0 else 0.0
+        lam = min(max(lam, -1.0), 1.0)
+        found = {"up": up, "down": down, "balance": lam}
+        figures = {f"influence/{name}": terms.count.new_tensor(x) for name, x in found.items()}
+        return terms.replace(
+            weight=terms.weight * (1 + lam * side), figures=terms.figures | figures
+        )
