@@ -16,7 +16,7 @@ from ..control import Additive, ControlState, Multiplicative, Observation, Range
 from .base import Method, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
-REACH = 0.2  # of the bonus under the thermostat
+REACH = 0.5  # of the bonus under the thermostat
 # parameters of the bonus that a controller does not read
 _UNREAD = {
     "none": ("target", "coef_min", "coef_max"),
@@ -39,7 +39,7 @@ class EntropyBonus(Controlled):
         coef: coefficient; the start value under a controller.
         controller: "none"; "doubling"; "thermostat" (ours), which pushes both ways; or "relief",
             for the thermostat of a method before this one.
-        coef_min, coef_max: the range of "doubling"; the thermostat's is [-.2, .2].
+        coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5].
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
     """

@@ -38,7 +38,7 @@ class HeldEntropy(Method):
             0.5:0.8x 1:0.6x"), or any of these of a response's perplexity ("perplexity 0.9x").
         knob: what it moves: "zeta" of bidirectional REPO-R in [-1, 1]; "zeta_d" of REPO-D in
             [0, 10]; "clip_high" in [.02, 3] or "clip_low" in [.02, .95], the surrogate's clip;
-            "entropy_coef" in [-.2, .2]; "pos_weight", of positive advantages, in [0, 2];
+            "entropy_coef" in [-.5, .5]; "pos_weight", of positive advantages, in [0, 2];
             "balance", an offset of OPEFO's lam in [-1, 1]; "lambda_min" of STEER in [.001, 1].
         relief: another of these, which slowly takes over what the knob carries in the mean, so that
             this stays free to move both ways; "none" without.
