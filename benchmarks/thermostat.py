@@ -9,7 +9,7 @@ finished run is not made again. Of iterations 60 to 150, entropy before each ite
 
     deviation   RMS of (H - target) / target
     mean        the largest |mean of ten iterations in a row - target| / target
-    settled     the first iteration from which on the mean of ten is within 5% of the target
+    settled     the first iteration with which a mean of ten within 5% of the target begins
     noise       standard deviation of H at a policy that does not move (lr 0), over its mean
 
 Results are ratios of one run; nothing is timed.
@@ -83,10 +83,9 @@ def tens(values: Sequence[float]) -> list[float]:
 
 
 def settled(deviations: Sequence[float]) -> int | None:
-    """The first iteration from which on the mean of ten deviations is within 5%."""
-    off = [i for i, mean in enumerate(tens(deviations)) if abs(mean) > 0.05]
-    first = off[-1] + 1 if off else 0
-    return None if first > len(deviations) - 10 else first + 1
+    """The first iteration with which a mean of ten deviations within 5% begins."""
+    near = (i for i, mean in enumerate(tens(deviations), 1) if abs(mean) <= 0.05)
+    return next(near, None)
 
 
 def row(name: str, target: float, seeds: int, output: Path) -> str | None:
