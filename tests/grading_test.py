@@ -185,6 +185,7 @@ def test_tables_of_tests_of_another_shape(tests: str) -> None:
 
 def test_options_are_checked() -> None:
     for options, match in (
+        ({"extract": []}, r"grader 'math' has an option extract: name a place at least"),
         ({"extract": "boxd"}, r"grader 'math' has an option extract: .* mean 'boxed'"),
         ({"rule": "lax"}, r"grader 'math' has an option rule: unknown rule 'lax'"),
     ):

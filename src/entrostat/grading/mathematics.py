@@ -113,4 +113,7 @@ def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
     for place in places:
         if place not in ORDER:
             raise ValueError(f"has an option extract: {unknown('place', str(place), ORDER)}")
-    return tuple(place for place in places if place in ORDER)
+    found = tuple(place for place in places if place in ORDER)
+    if not found:
+        raise ValueError(f"has an option extract: name a place at least ({', '.join(ORDER)})")
+    return found
