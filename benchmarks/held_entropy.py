@@ -36,6 +36,8 @@ def command(name: str, knob: str, seed: int, path: Path) -> list[str]:
         held = {"name": "thermostat", "knob": knob, "target": f"{name}x"}
         method = ["thermostat", "--method.knob", held["knob"], "--method.target", held["target"]]
         method += ["--advantage", "grpo", "--optim.aggregation", "token_mean"]
+    if path.exists():
+        return [sys.executable, "-m", "entrostat", "train", "--resume", str(path)]
     return [
         sys.executable, "-m", "entrostat", "train", "--method", *method, "--seed", str(seed),
         "--iterations", str(ITERATIONS), "--output", str(path), "--eval.prompts", "0",

@@ -9,7 +9,7 @@ finished run is not made again. Of iterations 60 to 150, entropy before each ite
 
     deviation   RMS of (H - target) / target
     mean        the largest |mean of ten iterations in a row - target| / target
-    settled     the first iteration with which a mean of ten within 5% of the target begins
+    arrived     the first iteration with which a mean of ten within 5% of the target begins
     noise       standard deviation of H at a policy that does not move (lr 0), over its mean
 
 Results are ratios of one run; nothing is timed.
@@ -82,7 +82,7 @@ def tens(values: Sequence[float]) -> list[float]:
     return [statistics.fmean(values[i : i + 10]) for i in range(len(values) - 9)]
 
 
-def settled(deviations: Sequence[float]) -> int | None:
+def arrived(deviations: Sequence[float]) -> int | None:
     """The first iteration with which a mean of ten deviations within 5% begins."""
     near = (i for i, mean in enumerate(tens(deviations), 1) if abs(mean) <= 0.05)
     return next(near, None)
@@ -96,7 +96,7 @@ def row(name: str, target: float, seeds: int, output: Path) -> str | None:
             D = [x / (target * H[0]) - 1 for x in H]
             rms.append(math.sqrt(statistics.fmean(d * d for d in D[LATE - 1 :])))
             worst.append(max(abs(m) for m in tens(D[LATE - 1 :])))
-            when.append(settled(D))
+            when.append(arrived(D))
     if not rms:
         return None
     times = " ".join("-" if t is None else str(t) for t in when)
@@ -129,7 +129,7 @@ def main() -> None:
     if still:
         noise = statistics.stdev(still) / statistics.fmean(still)
         print(f"noise of a measurement: {noise:.4f} of the entropy")
-    print("knob | target | seeds | deviation | worst mean of ten | settled")
+    print("knob | target | seeds | deviation | worst mean of ten | arrived")
     for name in given.knobs:
         for target in given.targets:
             line = row(name, target, given.seeds, given.output)

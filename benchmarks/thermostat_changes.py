@@ -25,7 +25,7 @@ from entrostat.config import from_dict
 from entrostat.hosts.lab import train, updates
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from thermostat import settled, tens
+from thermostat import arrived, tens
 
 ITERATIONS, CHANGE, PROMPTS, TARGET = 150, 75, 32, 0.75
 
@@ -63,7 +63,8 @@ def run(case: str, knob: str, seed: int, output: Path) -> list[float]:
         if case == "lr":
             updates.learning_rate_at = changed
         try:
-            train(from_dict(settings), task=Changing(seed) if case == "task" else None)
+            task = Changing(seed) if case == "task" else None
+            train(from_dict(settings), task=task, resume=path.exists())
         finally:
             updates.learning_rate_at = rate
     rows = [json.loads(line) for line in log.read_text().splitlines()]
@@ -88,7 +89,7 @@ def main() -> None:
                     math.sqrt(statistics.fmean(d * d for d in part))
                     for part in (D[CHANGE - 30 : CHANGE], D[CHANGE + 30 :])
                 )
-                cells = [case, knob, seed, f"{before:.3f}", f"{after:.3f}", settled(D[CHANGE:])]
+                cells = [case, knob, seed, f"{before:.3f}", f"{after:.3f}", arrived(D[CHANGE:])]
                 worst = max(abs(mean) for mean in tens(D[CHANGE + 30 :]))
                 print(*cells, f"{worst:.3f}", sep=" | ", flush=True)
 

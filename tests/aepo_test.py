@@ -13,6 +13,7 @@ import entrostat as es
 from entrostat.config import TrainConfig
 from entrostat.hosts.lab import loop, resampling, train
 from entrostat.hosts.lab.experience import Selection
+from entrostat.hosts.rollouts import graded
 from entrostat.logs.rollouts import load_rollouts
 from entrostat.method import Resample
 from lab_methods_test import lines_of_a_run_that_survives_a_kill
@@ -64,6 +65,40 @@ def test_hot_at_or_below_the_target_and_cold_above():
 def test_other_hosts_refuse_it():
     with pytest.raises(ValueError, match=r"`aepo` does not run in trl; it runs in lab\. Its train"):
         es.make_objective("aepo").check_host("trl", ())
+
+
+@pytest.mark.parametrize(
+    ("chain", "words"),
+    [
+        (["aepo", "entropy_bonus"], "entropy_bonus acts on every token sampled, also on those"),
+        (["gtpo", "aepo"], "gtpo computes the advantages anew, so those that aepo gives"),
+        (["aepo", "gtpo"], "gtpo computes the advantages anew, so those that aepo gives"),
+    ],
+)
+def test_what_would_undo_it_is_refused(chain: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        es.make_objective(["grpo_token", *chain])
+
+
+def test_an_estimator_over_the_batch_sees_each_sampling_alone() -> None:
+    objective = es.make_objective(["reinforce_pp", "ppo", {"name": "aepo", "target": 2.0}])
+    objective.observe(entropy=1.0)
+    rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0])
+    ones = torch.ones(12, 2)
+    both = es.TokenBatch(
+        -ones, -ones, ones, rewards=rewards, group=torch.arange(12) // 4,
+        tempered=torch.arange(12) >= 8,
+    )  # fmt: skip
+    alone = es.make_objective(["reinforce_pp", "ppo"])
+    wanted = graded(alone, both[torch.arange(8)].replace(tempered=None)).advantages
+    found = graded(objective, both)
+    assert_close(found.advantages[1:8], wanted[1:])  # the first gave its place away
+    assert found.advantages.tolist()[8] == 1
+
+
+def test_analyses_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="analyze: rollouts of a second temperature"):
+        train(small(tmp_path / "run", method="aepo", analyze={"every": 1}))
 
 
 def test_parameters_are_checked():
@@ -137,7 +172,9 @@ def test_the_second_sampling_is_of_the_first_prompts_at_the_other_temperature(
 
 
 def test_its_run_survives_a_kill(tmp_path: Path) -> None:
-    lines = lines_of_a_run_that_survives_a_kill(tmp_path, ["grpo_token", {"name": "aepo"}])
-    assert {line["control/second_temperature"] for line in lines} == {0.8}  # entropy is about .9
+    method = ["grpo_token", {"name": "aepo", "target": 2.0, "alpha": 0.2}]  # 4 of 24 rollouts
+    lines = lines_of_a_run_that_survives_a_kill(tmp_path, method)
+    assert {line["control/second_temperature"] for line in lines} == {1.2}  # entropy is about .9
+    assert any(line["touched/share"] > 0 for line in lines)  # some took others' places
     whole = load_rollouts(tmp_path / "whole", 4)  # its own alone
     assert len(whole.rewards) == lines[-1]["rollout/tokens"] / lines[-1]["rollout/length_mean"]

@@ -274,6 +274,15 @@ def test_a_thermostat_says_what_its_knob_can_do():
     assert saturation(near, [held]) == []
 
 
+def test_a_pi_law_at_the_end_of_its_range_says_so():
+    rows = [{"control/zeta": 1.0, "entropy/exact": 0.3, "control/target": 0.7}] * 4
+    (sentence,) = saturation(rows, [{"name": "repo_r", "controller": "pi", "target": 0.7}])
+    assert sentence == (
+        "zeta was at its limit 1 in 4 of 4 iterations: it cannot hold the target (entropy 0.3, "
+        "target 0.7 in the second half)."
+    )
+
+
 def test_two_methods_with_a_coefficient_of_one_name():
     rows = [{"control/zeta": 0.1, "control/repo_d_zeta": 10.0}] * 3
     fixed = REPO | {"controller": "none"}
@@ -413,7 +422,7 @@ def test_pi_refuses_a_range_without_zero_and_schedules():
         ProportionalIntegral(0.1, 1.0)
     with pytest.raises(ValueError, match="gains must be at least 0"):
         ProportionalIntegral(-1.0, 1.0, kp=-1.0)
-    with pytest.raises(ValueError, match="is for the thermostat"):
+    with pytest.raises(ValueError, match="are for the thermostat"):
         ProportionalIntegral(-1.0, 1.0, "linear 1x 0.5x")
 
 

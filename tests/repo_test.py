@@ -323,25 +323,27 @@ def test_by_difficulty_zeta_goes_where_a_prompt_is_neither_solved_nor_hopeless()
     # groups of 4 with 1, 2 and 4 right: variances 3/16, 4/16 and 0
     right = f64([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
     mask = torch.ones(12, 2)
-    mask[0, 1] = 0  # one token less in the first group: 7, 8 and 8
+    mask[0, 1] = 0  # one token less in the first group
     ones = f64([[1.0, 1.0]]).expand(12, 2)
     batch = es.TokenBatch(
-        -ones, -ones, mask, f64([2.0] * 12), rewards=right.flatten(),
+        -ones, -ones, mask, 2 * (2 * right.flatten()[:, None] - 1) * ones, rewards=right.flatten(),
         group=torch.arange(12) // 4, old_entropy=3 * ones,
     )  # fmt: skip
     share = share_of_budget(batch)
-    mean = (7 * 3 / 16 + 8 * 4 / 16) / 23
+    mean = (1 * 3 / 16 + 4 * 4 / 16) / (1 + 4 + 8)  # over the tokens of right answers
     wanted = f64([3 / 16 / mean] * 4 + [4 / 16 / mean] * 4 + [0] * 4)
     assert_close(share, wanted[:, None], **EXACT)
-    assert (share * mask).sum() / mask.sum() == pytest.approx(1)
-    # A - zeta share A L, with L = 3 - 1
+    # A - zeta share A L where A > 0, with L = 3 - 1
     objective = es.make_objective("repo_r", zeta=0.1, controller="none", budget="difficulty")
     A = objective.prepare(batch).advantages
-    assert_close(A, (2 - 0.1 * wanted[:, None] * 2 * 2) * mask, **EXACT)
+    positive = 2 - 0.1 * wanted[:, None] * 2 * 2
+    assert_close(A, torch.where(right.flatten()[:, None] == 1, positive, -2.0) * mask, **EXACT)
     assert objective.needs == {"old_entropy", "rewards", "group"}
 
 
 def test_where_no_prompt_has_a_variance_the_budget_is_uniform():
     ones = f64([[1.0, 1.0]] * 4)
-    batch = es.TokenBatch(-ones, -ones, ones, rewards=f64([1] * 4), group=torch.arange(4) // 2)
+    batch = es.TokenBatch(
+        -ones, -ones, ones, ones, rewards=f64([1] * 4), group=torch.arange(4) // 2
+    )
     assert_close(share_of_budget(batch), f64([[1.0]] * 4), **EXACT)

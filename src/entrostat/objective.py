@@ -187,7 +187,9 @@ class Objective:
         for name, method, state in self._chain():
             if type(method).choose is not Method.choose:
                 self._check_fields(name, method, batch)
+                before = _per_token(batch)
                 batch = returned(method.choose(batch, state), batch, batch, f"{name}.choose")
+                batch = _note_edits(batch, before)
         return batch
 
     @torch.no_grad()

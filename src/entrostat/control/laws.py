@@ -156,9 +156,11 @@ class ProportionalIntegral:
         if not (self.kp >= 0 and self.ki >= 0):
             raise ValueError(f"controller: gains must be at least 0, got {self.kp} and {self.ki}")
         try:
-            plain_target(self.target)
+            found = plain_target(self.target)
         except ValueError as error:
             raise ValueError(f"controller: {error}") from None
+        if found.fixed == 0:
+            raise ValueError("controller: a target of 0 has no relative error; give one above 0")
 
     def init(self) -> PiState:
         """0: no error was seen."""

@@ -131,7 +131,7 @@ def plain_target(spec: TargetSpec) -> Target:
     found = parse_target(spec)
     if not found.constant or found.signal != "entropy":
         raise ValueError(
-            f"target {spec!r} is for the thermostat (controller='thermostat'); here it is a "
+            f"target {spec!r}: schedules and perplexity are for the thermostat; here it is a "
             "number of nats or a share of the first entropy (0.8x)"
         )
     return found

@@ -84,24 +84,39 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
     known = ~batch.rewards.isnan()
     if objective.advantage in NEED_PAIRS:
         known = known & (batch.whole.group_sums(batch.group, known.long())[0] >= 2)
-    rows = known.nonzero()[:, 0]
     if not batch.whole.count(known):
         none = torch.zeros_like(batch.rewards, dtype=torch.float32)
         return batch.replace(advantages=none, idle=~known)
-    part = objective.outcome_advantages(batch[rows])
+    own = known if batch.tempered is None else known & ~batch.tempered
+    found = batch.replace(
+        advantages=torch.zeros_like(batch.rewards, dtype=torch.float32), idle=torch.ones_like(known)
+    )
+    # rollouts of another temperature are compared with each other alone
+    for some in (own, known & ~own):
+        rows = some.nonzero()[:, 0]
+        if batch.whole.count(some):
+            found = _with_part(found, rows, objective.outcome_advantages(batch[rows]))
+    return objective.chosen(found)
+
+
+def _with_part(batch: TokenBatch, rows: Tensor, part: TokenBatch) -> TokenBatch:
+    """The batch in which some rows have these outcome advantages, and no signal where all are 0."""
     assert part.advantages is not None
     assert part.rewards is not None
     assert part.group is not None
-    advantages = part.advantages.new_zeros(len(batch)).index_copy(0, rows, part.advantages)
-    rewards = batch.rewards.to(part.rewards.dtype).index_copy(0, rows, part.rewards)
-    idle, edited = torch.ones_like(known), None
+    assert batch.advantages is not None
+    assert batch.rewards is not None
+    assert batch.idle is not None
     (signals,) = part.whole.group_sums(part.group, (part.advantages != 0).long())
-    idle[rows] = signals == 0
+    edited = batch.edited
     if part.edited is not None:
-        edited = torch.zeros_like(batch.mask)
+        edited = torch.zeros_like(batch.mask) if edited is None else edited.clone()
         edited[rows] = part.edited
-    found = batch.replace(advantages=advantages, rewards=rewards, edited=edited, idle=idle)
-    return objective.chosen(found)
+    return batch.replace(
+        advantages=batch.advantages.to(part.advantages.dtype).index_copy(0, rows, part.advantages),
+        rewards=batch.rewards.to(part.rewards.dtype).index_copy(0, rows, part.rewards),
+        idle=batch.idle.index_copy(0, rows, signals == 0), edited=edited,
+    )  # fmt: skip
 
 
 def trainable(objective: Objective, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:

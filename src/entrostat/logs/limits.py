@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..control import Thermostat, at_limit
+from ..control import ProportionalIntegral, Thermostat, at_limit
 from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled
@@ -37,7 +37,10 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         if isinstance(method, Controlled) and isinstance(method.law(), Thermostat):
             sentences += _without_authority(metrics, coefficient)
             continue
+        law = method.law() if isinstance(method, Controlled) else None
         limit = 0.0 if parameter is None else float(getattr(method, parameter))
+        if isinstance(law, ProportionalIntegral):  # over a range of its own
+            limit, parameter = law.high, None
         own = f"control/{name}_{coefficient}"  # where two methods have a coefficient of one name
         key = own if any(own in row for row in metrics) else f"control/{coefficient}"
         values = _series(metrics, key)

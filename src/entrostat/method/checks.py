@@ -67,6 +67,12 @@ def _check_attributes(who: str, cls: type[Method], bases: Mapping[str, Any]) -> 
         for name in value:
             if name not in known:
                 raise TypeError(f"{who}: {attribute} {name!r}, no {what} ({', '.join(known)})")
+    for hook, need in (("resamples", "tempered"), ("influence_sample", "influence")):
+        if (getattr(cls, hook) is not getattr(Method, hook)) != (need in cls.needs):
+            raise TypeError(
+                f"{who}: {hook} and needs = ({need!r},) belong together: hosts that cannot give "
+                "the one refuse the other"
+            )
     if cls.kind not in ("surrogate", "intervention"):
         raise TypeError(f"{who}: kind must be 'surrogate' or 'intervention', got {cls.kind!r}")
     if cls.base not in bases:

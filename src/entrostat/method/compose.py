@@ -212,6 +212,7 @@ def _check(chain: Chain) -> None:
         if coefficient is not None:
             owners[coefficient] = name
     _check_thermostats(chain)
+    _check_special_rollouts(chain)
     edited = None
     for name, method in chain:
         if method.replaces_advantages and edited is not None:
@@ -249,6 +250,34 @@ def _check_thermostats(chain: Chain) -> None:
                     f"and would fight; give {name} controller='relief'"
                 )
             held = name
+
+
+def _check_special_rollouts(chain: Chain) -> None:
+    """Refuse what would act on rollouts that a method leaves out, or beside what it balances.
+
+    Raises:
+        ValueError: says which methods.
+    """
+    resampling = [name for name, m in chain if type(m).resamples is not Method.resamples]
+    choosing = [name for name, m in chain if type(m).choose is not Method.choose]
+    balancing = [name for name, m in chain if m.influence_sample() is not None]
+    penalties = [name for name, m in chain if m.penalises]
+    anew = [name for name, m in chain if m.replaces_advantages]
+    if len(resampling) > 1:
+        raise ValueError(
+            f"make_objective: {' and '.join(resampling)} both sample a second time; keep one"
+        )
+    if penalties and (choosing or balancing):
+        why = "leaves out" if choosing else "does not weigh"
+        raise ValueError(
+            f"make_objective: {penalties[0]} acts on every token sampled, also on those that "
+            f"{(choosing or balancing)[0]} {why}; keep one"
+        )
+    if choosing and anew:
+        raise ValueError(
+            f"make_objective: {anew[0]} computes the advantages anew, so those that {choosing[0]} "
+            "gives its rollouts would be lost; keep one"
+        )
 
 
 def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

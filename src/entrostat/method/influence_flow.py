@@ -22,9 +22,10 @@ class InfluenceFlow(Controlled):
 
     A token is on the side that its dH = -A (1 - p)^2 (lp + H) says (OPEFO Eq. 6). c is its exact
     influence: its share of what the coming AdamW step, without momentum, does to the mean entropy,
-    to first order, measured on some prompts. With P and N the sums of c over the side of dH > 0 and
-    of -c over that of dH < 0, sides weighted 1 + lam and 1 - lam move entropy by
-    P - N + lam (P + N); so
+    to first order. Step and entropy are those of some prompts alone, to which their own tokens are
+    more than in the step of the whole batch: with sample=1 it is exact. With P and N the sums of c
+    over the side of dH > 0 and of -c over that of dH < 0, sides weighted 1 + lam and 1 - lam move
+    entropy by P - N + lam (P + N); so
 
         lam = (want + N - P) / (P + N)   in [-1, 1]; 0 where P + N <= 0
 
@@ -36,7 +37,7 @@ class InfluenceFlow(Controlled):
     Parameters:
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; also schedules (docs/thermostat.md).
-        sample: share of the iteration's prompts on which influences are measured.
+        sample: share of the prompts on which influences are measured.
     """
 
     target: float | str | None = None
@@ -54,6 +55,8 @@ class InfluenceFlow(Controlled):
     def __post_init__(self) -> None:
         in_range("influence_flow", "sample", self.sample, 0, 1, open_low=True)
         self.check_law("influence_flow", "the change")
+        if self.law().wanted.signal != "entropy":
+            raise ValueError(f"influence_flow: target must be an entropy, got {self.target!r}")
 
     def law(self) -> Thermostat:
         """What says how much is wanted, as a share of the target."""

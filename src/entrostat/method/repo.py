@@ -44,11 +44,12 @@ def repo_r(advantage: Tensor, L: Tensor, zeta: float | Tensor) -> Tensor:
 
 
 def share_of_budget(batch: TokenBatch) -> Tensor:
-    """[B, 1]: each prompt's variance of rewards over that of a token's prompt in the mean.
+    """[B, 1]: each prompt's variance of rewards over its mean over the tokens with A > 0.
 
     p (1 - p) where rewards are 0 and 1: most where a prompt is neither solved nor hopeless. Its
-    mean over tokens is 1. float32 or better, 1 where no prompt has a variance.
+    mean over those tokens, where zeta acts, is 1. float32 or better, 1 where none has a variance.
     """
+    assert batch.advantages is not None
     assert batch.rewards is not None
     assert batch.group is not None
     R = at_least_float32(batch.rewards.detach())
@@ -57,8 +58,9 @@ def share_of_budget(batch: TokenBatch) -> Tensor:
     off = some * (R - total / n.clamp(min=1))
     (squares,) = batch.whole.group_sums(batch.group, off.square())
     variance = squares / n.clamp(min=1)
-    (mean,) = batch.whole.mean(variance.unsqueeze(-1).expand(batch.mask.shape))
-    share = variance / mean if mean > 0 else torch.ones_like(variance)
+    right = (batch.advantages > 0).to(R.dtype)
+    total, count = batch.whole.sum(variance.unsqueeze(-1) * right, right)
+    share = variance * (count / total) if total > 0 else torch.ones_like(variance)
     return share.unsqueeze(-1)
 
 
@@ -177,6 +179,8 @@ class RepoR(_Repo):
         one_of("repo_r", "flip", self.flip, ("gradual", "immediate"))
         one_of("repo_r", "budget", self.budget, ("uniform", "difficulty"))
         other = self.controller != "doubling"
+        if self.controller == "pi":
+            unread(self, "repo_r", "controller='pi'", ("bidirectional",))
         if other or not self.bidirectional:
             why = f"controller={self.controller!r}" if other else "bidirectional=False"
             unread(self, "repo_r", why, ("flip",))

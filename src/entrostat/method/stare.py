@@ -64,7 +64,9 @@ class Stare(Method):
     def __post_init__(self) -> None:
         one_of("stare", "variant", self.variant, ("O1", "C2"))
         if self.variant == "O1":
-            unread(self, "stare", "variant='O1'", ("M", "least"))
+            unread(self, "stare", "variant='O1'", ("M",))
+        if not self.alpha:
+            unread(self, "stare", "alpha=0", ("most", "least"))
         in_range("stare", "top", self.top, 0, 1, open_low=True)
         in_range("stare", "most", self.most, 1)
         in_range("stare", "least", self.least, 0, 1)
@@ -118,6 +120,8 @@ class Stare(Method):
         return terms.replace(weight=weight)
 
     def metrics(self, state: StareState) -> dict[str, float]:
-        """`control/stare_weight` (1 while the gate is closed) and `control/target`."""
+        """`control/stare_weight`, of C2 `control/stare_damp` (1 while the gate is closed)."""
         out = {"control/stare_weight": state.value if state.applies else 1.0}
+        if self.variant == "C2":
+            out["control/stare_damp"] = state.damp if state.applies else 1.0
         return out if state.target is None else out | {"control/target": state.target}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from ...method.selection import share_of
 from .analysis import meter_of
 from .experience import Sampled, Selection
 from .influence import Subject, influences
@@ -17,19 +19,21 @@ from .state import State
 def with_influences(state: State, sampled: Sampled, selection: Selection) -> Selection:
     """The selection with `influence` [R, T] in its batch, where a method asks for it.
 
-    Influences are those of an update on the sampled prompts alone, without the method's own
-    weights; 0 at other prompts' tokens.
+    Drawn is a share of the prompts with a signal and of those without. Influences are those of an
+    update on these prompts alone, without the method's own weights, on the mean entropy of these; 0
+    at other prompts' tokens.
     """
     share = state.objective.influence_sample()
     if share is None:
         return selection
     config, kept, batch = state.config, selection.kept, selection.batch
     found = torch.zeros_like(batch.old_logp)
-    chance = generator(config.seed, sampled.iteration, "analysis", state.policy.device)
-    prompts = len(sampled.examples)
-    drawn = torch.randperm(prompts, generator=chance, device=kept.device)
-    drawn = drawn[: max(1, round(share * prompts))]
-    rows = torch.isin(sampled.sequences.prompt, drawn).nonzero()[:, 0]
+    chance = generator(config.seed, sampled.iteration, "influence", state.policy.device)
+    prompt = sampled.sequences.prompt
+    live = prompt[kept].unique()  # prompts with a signal
+    idle = prompt[~torch.isin(prompt, live)].unique()
+    drawn = torch.cat([_some(prompts, share, chance) for prompts in (live, idle)])
+    rows = torch.isin(prompt, drawn).nonzero()[:, 0]
     mine = torch.isin(kept, rows).nonzero()[:, 0]  # of those trained on
     if len(mine):
         part = batch[mine]
@@ -44,3 +48,9 @@ def with_influences(state: State, sampled: Sampled, selection: Selection) -> Sel
         found[mine] = values[subject.kept].to(found.dtype)
         state.optimizer.zero_grad(set_to_none=True)
     return replace(selection, batch=batch.replace(influence=found))
+
+
+def _some(prompts: Tensor, share: float, chance: torch.Generator) -> Tensor:
+    """A share of the prompts, at least one where there is any."""
+    order = torch.randperm(len(prompts), generator=chance, device=prompts.device)
+    return prompts[order[: share_of(share, len(prompts))]]

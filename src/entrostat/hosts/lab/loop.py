@@ -95,7 +95,7 @@ def train(
             clock.lap("measure")
             # a method may learn from rollouts at another temperature, too
             sampled, rewards, batch = with_resampled(
-                state, sampled, rewards, batch, score, progress.tokens
+                state, sampled, rewards, batch, score, progress.tokens, metrics
             )
             clock.lap("sample")
             # groups whose advantages are all 0 teach nothing; penalties act on them nonetheless

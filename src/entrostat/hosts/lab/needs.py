@@ -40,7 +40,7 @@ class Needs:
         training: what a micro-batch keeps for its backward pass, and gradients of head and
             embedding on their way.
         sampling: keys, values and logits of the sequences sampled at once, copies of the weights.
-        analysis: copies that `--analyze` makes; 0 without.
+        analysis: copies that `--analyze`, or a method's influences, make; 0 without.
         checkpoint: one checkpoint's file.
         disk: all that the run writes.
         device: where the memory is.
@@ -105,6 +105,7 @@ def needs_of(
     new: int,
     reference: bool,
     second: bool = False,
+    influences: bool = False,
 ) -> Needs:
     """What a run will need.
 
@@ -115,6 +116,7 @@ def needs_of(
         new: T.
         reference: whether the run keeps a frozen copy of the model.
         second: whether it trains a second model, a copy of all that is trained (PRIME).
+        influences: whether a method has them measured at every update, as an analysis does.
     """
     every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
@@ -140,7 +142,7 @@ def needs_of(
         optimizer=3 * trained * models,
         training=fixed,
         sampling=half + laid_out + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
-        analysis=3 * trained if config.analyze.every else 0,
+        analysis=3 * trained if config.analyze.every or influences else 0,
         checkpoint=checkpoint,
         disk=(max(1, config.save.checkpoints) + 1) * checkpoint
         + dumps * B * new * _DUMPED

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from ...batch import TokenBatch
 from ...method import Resample
+from ...method.selection import share_of
 from .answers import answer
 from .experience import Sampled, statistics
 from .prompts import encode
@@ -30,6 +31,7 @@ def with_resampled(
     batch: TokenBatch,
     score: Scorer,
     on_progress: Callable[[int], None],
+    metrics: dict[str, float],
 ) -> tuple[Sampled, Tensor, TokenBatch]:
     """The iteration's rollouts, and after them those that a method asks for now.
 
@@ -43,6 +45,7 @@ def with_resampled(
         batch: [B, T], measured; controllers have seen its entropy.
         score: for the further rollouts.
         on_progress: as `sample` takes it.
+        metrics: of the iteration; `reward/failed` counts the further rollouts too.
     """
     if "tempered" not in state.objective.needs:
         return sampled, rewards, batch
@@ -52,6 +55,7 @@ def with_resampled(
         return sampled, rewards, batch.replace(tempered=none)
     more = _sample(state, sampled, asked, on_progress)
     extra = more.scored(score)
+    metrics["reward/failed"] += score.failed
     sequences = _joined(sampled.sequences, more.sequences, state.policy.pad, len(sampled.examples))
     old = statistics(state, state.policy, more.sequences)
     T = sequences.mask.shape[1]
@@ -77,7 +81,7 @@ def _sample(
     state: State, sampled: Sampled, asked: Resample, on_progress: Callable[[int], None]
 ) -> Sampled:
     config, policy, iteration = state.config, state.policy, sampled.iteration
-    examples = sampled.examples[: max(1, int(asked.share * len(sampled.examples)))]
+    examples = sampled.examples[: share_of(asked.share, len(sampled.examples))]
     torch.manual_seed(stream_seed(config.seed, iteration, "temper"))
     hot = replace(config, sampling=replace(config.sampling, temperature=asked.temperature))
     answers = answer(

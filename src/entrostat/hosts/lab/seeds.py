@@ -8,7 +8,9 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-Purpose = Literal["prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper"]
+Purpose = Literal[
+    "prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper", "influence"
+]
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 

@@ -113,6 +113,11 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         config.prompt.chat = getattr(task, "chat", None)
     most = longest(task, config, task.splits[0])
     objective = objective_of(config, "lab", FIELDS, most)
+    if config.analyze.every and "tempered" in objective.needs:
+        raise ValueError(
+            "analyze: rollouts of a second temperature are no part of what the policy says, and "
+            "the analysis cannot tell them apart; leave analyze.every at 0"
+        )
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
 
     scorer = Scorer(task, config.scoring, say)
@@ -142,7 +147,10 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     P = max(map(len, prompts))
     if is_multi_turn(task):  # environments say about as much again
         most = min(2 * most, (context_of(policy, config) or 2 * most + P) - P)
-    needs = needs_of(policy, config, P, most, reference is not None, phi is not None)
+    needs = needs_of(
+        policy, config, P, most, reference is not None, phi is not None,
+        objective.influence_sample() is not None,
+    )  # fmt: skip
     needs.check(Path(config.output or default_output(config)), say)
     optimizer = torch.optim.AdamW(
         policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,
