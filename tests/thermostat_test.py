@@ -350,7 +350,7 @@ def test_relief_by_hand():
     relief = Relief(0.0, Range(-1, 1))
     state = relief.observe(relief.init(), Observation(1.0, position=1.0))
     assert state.mean == pytest.approx(0.55)
-    assert state.value == pytest.approx(2 * 0.02 * 0.1)
+    assert state.value == pytest.approx(2 * 0.005 * 0.1)  # the range is 2 wide
     with pytest.raises(ValueError, match="controller='relief' needs `position`"):
         relief.observe(relief.init(), Observation(1.0))
 

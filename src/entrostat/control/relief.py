@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .base import ControlState, Observation
 from .knob import Range
 
-RATE = 0.02  # of the slow knob's range, an iteration at most
+RATE = 0.005  # of the slow knob's range, an iteration at most
 MEMORY = 10.0  # iterations over which the fast knob's mean is taken
 
 
@@ -23,7 +23,7 @@ class Relief:
     """Mid-ranging: moves a knob until the thermostat's own stands in the middle of its range.
 
         m <- m + (x - m) / 10          x the fast knob from 0 to 1, 1 where it raises entropy most
-        z <- z + .02 * (2 m - 1)       z the slow one likewise, kept in [0, 1]
+        z <- z + .005 * (2 m - 1)       z the slow one likewise, kept in [0, 1]
 
     It looks at the fast knob alone, never at the entropy: the fast one takes what the slow one does
     for drift and makes room (Allison and Isaksson, J. Process Control 8, 1998).
