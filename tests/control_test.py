@@ -268,6 +268,14 @@ def test_a_thermostat_says_what_its_knob_can_do():
         "0.3, target 0.7 in the second half). All of its range moves entropy by 0.02 nats an "
         "iteration, and where it stands entropy still changes by -0.03."
     )
+    # three times the first entropy; then three quarters of it
+    assert sentence.endswith(
+        "; none of those measured on target_sum held this share of the first entropy."
+    )
+    (other,) = saturation([{"entropy/exact": 0.9, "control/target": 0.7}, *rows], [held])
+    assert other.endswith(
+        "; on target_sum entropy_coef and balance held this share of the first entropy."
+    )
     free = [row | {"thermostat/saturated": 0.0} for row in rows]
     assert saturation(free, [held]) == []
     near = [row | {"entropy/exact": 0.69} for row in rows]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..control import ProportionalIntegral, Thermostat, at_limit
+from ..control.authority import able
 from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled
@@ -67,9 +68,20 @@ def _without_authority(metrics: Sequence[Mapping[str, Any]], coefficient: str) -
         f"{coefficient} was at an end of its range in {sum(end != 0 for end in ends)} of "
         f"{len(ends)} iterations: it cannot hold the target{_how_far(metrics)}. All of its range "
         f"moves entropy by {last['gain']:.2g} nats an iteration, and where it stands entropy still "
-        f"changes by {last['drift']:+.2g}. Let another knob help (--method.relief of `thermostat`) "
-        "or hold in its place (--method.knob; docs/thermostat.md has what each could do)."
+        f"changes by {last['drift']:+.2g}. Let another knob hold in its place (--method.knob of "
+        f"`thermostat`) or help (--method.relief){_by_whom(metrics, coefficient)}."
     ]
+
+
+def _by_whom(metrics: Sequence[Mapping[str, Any]], coefficient: str) -> str:
+    """Which knobs held this share of the first entropy where all were measured."""
+    entropy, target = _series(metrics, "entropy/exact"), _series(metrics, "control/target")
+    if not entropy or not target or entropy[0] <= 0:
+        return ""
+    knobs = able(target[-1] / entropy[0], coefficient)
+    if not knobs:
+        return "; none of those measured on target_sum held this share of the first entropy"
+    return f"; on target_sum {' and '.join(knobs)} held this share of the first entropy"
 
 
 def _rebuilt(table: Mapping[str, Any]) -> Method | None:

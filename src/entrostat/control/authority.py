@@ -1,0 +1,21 @@
+"""What each knob could hold where it was measured: advice for a knob at the end of its range."""
+
+from __future__ import annotations
+
+# lowest and highest share of the first entropy that the thermostat held with the knob, of those
+# tried (.5, .75, 1, 1.25): `target_sum`, benchmarks/thermostat.py, docs/thermostat.md
+HELD: dict[str, tuple[float, float]] = {
+    "zeta": (0.5, 0.75),
+    "entropy_coef": (0.5, 1.25),
+    "balance": (0.75, 0.75),
+}
+
+
+def able(share: float, knob: str) -> list[str]:
+    """Knobs that held a share of the first entropy, but for `knob`.
+
+    Args:
+        share: the target over the first entropy.
+        knob: that which stands at its end, as `control/NAME` in the log.
+    """
+    return [name for name, (low, high) in HELD.items() if low <= share <= high and name != knob]
