@@ -37,7 +37,6 @@ PAPERS = {
     "repo_r": ["repo_r", "--method.bidirectional", "true", "--method.zeta_max", "0.5"],
     "adapo": ["adapo"],
     "pos_adv": ["pos_adv"],
-    "adaptive_entropy": ["adaptive_entropy", "--method.coef_max", "0.2"],
 }
 TARGETS = (0.5, 0.75, 1.0, 1.25)
 ITERATIONS, LATE = 150, 60

@@ -30,7 +30,6 @@ SPECS = {name: name for name in es.methods()} | {
         "name": "repo_r", "bidirectional": True, "target": 0.2, "flip": "immediate",
     },
     "repo_r, pi": {"name": "repo_r", "controller": "pi", "target": 0.35},
-    "repo_r, difficulty": {"name": "repo_r", "zeta": 0.1, "budget": "difficulty"},
     "repo_d, token": {"name": "repo_d", "scope": "token", "zeta": 1.0},
     "repo_d, batch centre": {"name": "repo_d", "center": "batch", "controller": "none"},
     # of 18 tokens their shares would be none: at least one

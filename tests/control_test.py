@@ -272,7 +272,7 @@ def test_a_thermostat_says_what_its_knob_can_do():
     assert sentence.endswith(
         "; none of those measured on target_sum held this share of the first entropy."
     )
-    (other,) = saturation([{"entropy/exact": 0.9, "control/target": 0.7}, *rows], [held])
+    (other,) = saturation([{"entropy/exact": 1.0, "control/target": 0.7}, *rows], [held])
     assert other.endswith(
         "; on target_sum entropy_coef and balance held this share of the first entropy."
     )

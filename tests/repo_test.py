@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.method.repo import centred_logp, share_of_budget
+from entrostat.method.repo import centred_logp
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
@@ -314,36 +314,3 @@ def test_errors_name_the_parameter(name, given, words):
 def test_adapo_takes_no_second_surrogate():
     with pytest.raises(ValueError, match="two surrogates"):
         es.make_objective(["adapo", "reinforce"])
-
-
-# ---------------------------------------------------------------------------- budget
-
-
-def test_by_difficulty_zeta_goes_where_a_prompt_is_neither_solved_nor_hopeless():
-    # groups of 4 with 1, 2 and 4 right: variances 3/16, 4/16 and 0
-    right = f64([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
-    mask = torch.ones(12, 2)
-    mask[0, 1] = 0  # one token less in the first group
-    ones = f64([[1.0, 1.0]]).expand(12, 2)
-    batch = es.TokenBatch(
-        -ones, -ones, mask, 2 * (2 * right.flatten()[:, None] - 1) * ones, rewards=right.flatten(),
-        group=torch.arange(12) // 4, old_entropy=3 * ones,
-    )  # fmt: skip
-    share = share_of_budget(batch)
-    mean = (1 * 3 / 16 + 4 * 4 / 16) / (1 + 4 + 8)  # over the tokens of right answers
-    wanted = f64([3 / 16 / mean] * 4 + [4 / 16 / mean] * 4 + [0] * 4)
-    assert_close(share, wanted[:, None], **EXACT)
-    # A - zeta share A L where A > 0, with L = 3 - 1
-    objective = es.make_objective("repo_r", zeta=0.1, controller="none", budget="difficulty")
-    A = objective.prepare(batch).advantages
-    positive = 2 - 0.1 * wanted[:, None] * 2 * 2
-    assert_close(A, torch.where(right.flatten()[:, None] == 1, positive, -2.0) * mask, **EXACT)
-    assert objective.needs == {"old_entropy", "rewards", "group"}
-
-
-def test_where_no_prompt_has_a_variance_the_budget_is_uniform():
-    ones = f64([[1.0, 1.0]] * 4)
-    batch = es.TokenBatch(
-        -ones, -ones, ones, ones, rewards=f64([1] * 4), group=torch.arange(4) // 2
-    )
-    assert_close(share_of_budget(batch), f64([[1.0]] * 4), **EXACT)

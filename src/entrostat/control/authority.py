@@ -5,9 +5,10 @@ from __future__ import annotations
 # lowest and highest share of the first entropy that the thermostat held with the knob, of those
 # tried (.5, .75, 1, 1.25): `target_sum`, benchmarks/thermostat.py, docs/thermostat.md
 HELD: dict[str, tuple[float, float]] = {
-    "zeta": (0.5, 0.75),
     "entropy_coef": (0.5, 1.25),
-    "balance": (0.75, 0.75),
+    "zeta": (0.5, 0.75),
+    "balance": (0.5, 0.75),
+    "zeta_d": (0.75, 0.75),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from ..batch import TokenBatch, at_least_float32
@@ -38,30 +37,9 @@ def entropy_change(advantage: Tensor, L: Tensor, logp: Tensor) -> Tensor:
     return -advantage * L * logp.exp()
 
 
-def repo_r(advantage: Tensor, L: Tensor, zeta: float | Tensor) -> Tensor:
+def repo_r(advantage: Tensor, L: Tensor, zeta: float) -> Tensor:
     """A - zeta max(A, 0) L, all [B, T]: rescales positive advantages by 1 - zeta L (REPO 3)."""
     return advantage - zeta * advantage.clamp(min=0) * L
-
-
-def share_of_budget(batch: TokenBatch) -> Tensor:
-    """[B, 1]: each prompt's variance of rewards over its mean over the tokens with A > 0.
-
-    p (1 - p) where rewards are 0 and 1: most where a prompt is neither solved nor hopeless. Its
-    mean over those tokens, where zeta acts, is 1. float32 or better, 1 where none has a variance.
-    """
-    assert batch.advantages is not None
-    assert batch.rewards is not None
-    assert batch.group is not None
-    R = at_least_float32(batch.rewards.detach())
-    some = (batch.lengths > 0).to(R.dtype)
-    n, total = batch.whole.group_sums(batch.group, some, some * R)
-    off = some * (R - total / n.clamp(min=1))
-    (squares,) = batch.whole.group_sums(batch.group, off.square())
-    variance = squares / n.clamp(min=1)
-    right = (batch.advantages > 0).to(R.dtype)
-    total, count = batch.whole.sum(variance.unsqueeze(-1) * right, right)
-    share = variance * (count / total) if total > 0 else torch.ones_like(variance)
-    return share.unsqueeze(-1)
 
 
 def repo_d(advantage: Tensor, L: Tensor, beta: Tensor) -> Tensor:
@@ -158,9 +136,6 @@ class RepoR(_Repo):
             were set by hand on one language model, over the thermostat's range; "relief", for the
             thermostat of a method before this one; or "none" to keep zeta as it is.
         bidirectional: let doubling push both ways.
-        budget: how zeta is shared out (ours): "uniform" to all prompts alike; "difficulty" in
-            proportion to the variance of a prompt's rewards, so that the same mean zeta acts where
-            a prompt is neither solved nor hopeless.
         flip: "gradual" or "immediate" (with `bidirectional`).
 
     Deviations: "batch" centres by one mean for all states, where no entropies are at hand. The
@@ -171,13 +146,11 @@ class RepoR(_Repo):
 
     bidirectional: bool = False
     flip: Flip = "gradual"
-    budget: Literal["uniform", "difficulty"] = "uniform"
 
     _name: ClassVar[str] = "repo_r"
 
     def __post_init__(self) -> None:
         one_of("repo_r", "flip", self.flip, ("gradual", "immediate"))
-        one_of("repo_r", "budget", self.budget, ("uniform", "difficulty"))
         other = self.controller != "doubling"
         if self.controller == "pi":
             unread(self, "repo_r", "controller='pi'", ("bidirectional",))
@@ -200,15 +173,7 @@ class RepoR(_Repo):
         """Rescale the positive advantages."""
         assert batch.advantages is not None
         L = centred_logp(batch, self.center)
-        zeta: float | Tensor = state.value
-        if self.budget == "difficulty":
-            zeta = zeta * share_of_budget(batch).to(L.dtype)
-        return batch.replace(advantages=repo_r(batch.advantages, L, zeta))
-
-    def required(self) -> tuple[str, ...]:
-        """Rewards and groups too, where zeta is shared out by them."""
-        shared = self.budget == "difficulty"
-        return (*super().required(), *(("rewards", "group") if shared else ()))
+        return batch.replace(advantages=repo_r(batch.advantages, L, state.value))
 
 
 @dataclass(frozen=True)
