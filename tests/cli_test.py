@@ -193,7 +193,9 @@ def test_methods_lists_and_explains(capsys: pytest.CaptureFixture) -> None:
     assert "A - zeta max(A, 0) L" in shown
     assert "is the paper's and may be too small" in " ".join(shown.split())
     assert "docs/paper_index.md" in listed
-    assert listed.count("runs in lab]") == 1  # prime; the others run everywhere
+    assert (
+        listed.count("runs in lab]") == 3
+    )  # prime, aepo, influence_flow; the others run everywhere
     for name in ("reinforce", "opefo"):
         assert main(["methods", name]) == 0
         shown = " ".join(capsys.readouterr().out.split())
@@ -207,7 +209,7 @@ def test_a_method_that_does_not_run_everywhere_says_where(
 
     monkeypatch.setattr(METHODS["steer"], "hosts", ("lab",))
     assert main(["methods"]) == 0
-    assert capsys.readouterr().out.count("runs in lab]") == 2  # prime
+    assert capsys.readouterr().out.count("runs in lab]") == 4  # and one more
 
 
 def test_help_says_where_results_go(capsys: pytest.CaptureFixture) -> None:
