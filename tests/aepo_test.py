@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import entrostat as es
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab import loop, resampling, train
+from entrostat.hosts.lab import experience, loop, resampling, train
 from entrostat.hosts.lab.experience import Selection
 from entrostat.hosts.rollouts import graded
 from entrostat.logs.rollouts import load_rollouts
@@ -119,7 +119,7 @@ def test_the_second_sampling_is_of_the_first_prompts_at_the_other_temperature(
     seen: list[tuple[Any, ...]] = []
     more, choose = resampling.with_resampled, loop.select
     asked: list[float] = []
-    answer = resampling.answer
+    answer = experience.answer
 
     def listen(policy: Any, config: TrainConfig, *rest: Any, **how: Any) -> Any:
         asked.append(config.sampling.temperature)
@@ -134,7 +134,7 @@ def test_the_second_sampling_is_of_the_first_prompts_at_the_other_temperature(
         seen.append((choose(*arguments),))
         return seen[-1][0]
 
-    monkeypatch.setattr(resampling, "answer", listen)
+    monkeypatch.setattr(experience, "answer", listen)
     monkeypatch.setattr(loop, "with_resampled", spy)
     monkeypatch.setattr(loop, "select", keep)
     train(settings(tmp_path / "run"))
@@ -142,7 +142,7 @@ def test_the_second_sampling_is_of_the_first_prompts_at_the_other_temperature(
     B, prompts = len(batch), len(sampled.examples)
     extra = prompts // 4
     rollouts = state.config.sampling.rollouts
-    assert asked == [1.2]
+    assert asked == [1.0, 1.2]
     assert len(joined) == B + extra * rollouts == len(rewards) == len(both.answers.texts)
     assert joined.tempered.tolist() == [False] * B + [True] * (extra * rollouts)
     # as many of the first prompts again, each a group of its own

@@ -122,11 +122,16 @@ def test_a_run_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(-1 <= line["influence/balance"] <= 1 for line in lines)
 
 
-def test_it_brings_entropy_to_its_target(tmp_path: Path) -> None:
-    config = small(
-        tmp_path / "run", method=[{"name": "influence_flow", "target": "0.75x"}], iterations=50,
-        optim=ONE_UPDATE, sampling={"prompts": 16, "rollouts": 8}, eval={"prompts": 0},
-    )  # fmt: skip
-    lines = metrics(train(config))
-    ends = [line["entropy/exact"] / lines[0]["control/target"] for line in lines[-20:]]
-    assert sum(ends) / 20 == pytest.approx(1, abs=0.12)  # it began at 1.33
+def test_it_brings_entropy_to_a_target_that_its_surrogate_alone_does_not_reach(
+    tmp_path: Path,
+) -> None:
+    shares = []
+    for method in ({"name": "influence_flow", "target": "0.75x"}, "reinforce"):
+        config = small(
+            tmp_path / str(len(shares)), method=[method], iterations=50, optim=ONE_UPDATE,
+            sampling={"prompts": 16, "rollouts": 8}, eval={"prompts": 0},
+        )  # fmt: skip
+        entropies = [line["entropy/exact"] for line in metrics(train(config))]
+        shares.append(sum(entropies[-20:]) / 20 / entropies[0])
+    assert shares[0] == pytest.approx(0.75, abs=0.09)
+    assert shares[1] > 0.85

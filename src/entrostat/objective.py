@@ -11,7 +11,6 @@ Shapes: B sequences, T completion tokens; N = number of tokens at mask 1.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable
 from typing import Any, get_args
@@ -21,9 +20,8 @@ from torch import Tensor
 
 from ._names import unknown
 from .advantage import advantages as estimate_advantages
-from .batch import ALWAYS, Terms, TokenBatch, at_least_float32
+from .batch import Terms, TokenBatch, at_least_float32
 from .control import Observation, ThermostatState
-from .errors import in_one_line
 from .loss import (
     Aggregation,
     LossOutput,
@@ -34,6 +32,8 @@ from .loss import (
 )
 from .method import Method, MethodSpec, Resample, resolve
 from .method.checks import returned
+from .method.states import check_savable, restored
+from .method.supplies import check_host, check_updates
 
 
 class Objective:
@@ -61,7 +61,7 @@ class Objective:
         self.aggregation: Aggregation = aggregation
         self.max_length = max_length
         self.states: list[Any] = [method.init() for method in methods]
-        self._check_state()
+        check_savable(names, self.states)
 
     def __repr__(self) -> str:
         chain = ", ".join(repr(method) for method in self.methods)
@@ -102,19 +102,7 @@ class Objective:
         Raises:
             ValueError: names the method, what it needs and what to do.
         """
-        fields = set(fields)
-        for name, method in zip(self.names, self.methods, strict=True):
-            instead = f". {method.instead}" if method.instead else ""
-            if host not in method.hosts:
-                raise ValueError(
-                    f"`{name}` does not run in {host}; it runs in {', '.join(method.hosts)}"
-                    f"{instead}"
-                )
-            for need in method.required():
-                if need not in fields and need not in ALWAYS:
-                    raise ValueError(
-                        f"`{name}` needs `{need}`; {host} does not supply it here{instead}"
-                    )
+        check_host(self.names, self.methods, host, fields)
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
@@ -123,17 +111,7 @@ class Objective:
         Raises:
             ValueError: names the method.
         """
-        if updates > 1 and self.strictly_on_policy:
-            culprits = [
-                f"`{name}`"
-                for name, method in zip(self.names, self.methods, strict=True)
-                if method.on_policy
-            ]
-            raise ValueError(
-                f"{' and '.join(culprits)}: strictly on-policy, so one update per rollout batch, "
-                f"not {updates}; later updates would see another policy than the one that "
-                "sampled. Set epochs and minibatches to 1 (--optim.epochs 1 --optim.minibatches 1)"
-            )
+        check_updates(self.names, self.methods, updates)
 
     def outcome_advantages(self, batch: TokenBatch) -> TokenBatch:
         """The batch with advantages [B] from its rewards and groups, before any edit of these.
@@ -380,66 +358,16 @@ class Objective:
         Raises:
             ValueError: it is the state of another objective: other methods, or other parameters.
         """
-        saved, mine = data["objective"], json.loads(json.dumps(self.describe()))
-        saved = _completed(saved, self.methods)
-        if saved != mine:
-            raise ValueError(
-                f"Objective.load_state_dict: the state belongs to {_difference(saved, mine)}"
-            )
-        for name, method, state in zip(self.names, self.methods, data["states"], strict=True):
-            if (state is None) != (method.init() is None):
-                raise ValueError(
-                    f"Objective.load_state_dict: {name} has a state now and had none, or the other "
-                    "way round; its code has changed"
-                )
-        self.states = [
-            None if saved is None else type(method.init()).from_dict(saved)
-            for method, saved in zip(self.methods, data["states"], strict=True)
-        ]
+        self.states = restored(data, self.describe(), self.names, self.methods)
 
     def _chain(self) -> Iterable[tuple[str, Method, Any]]:
         return zip(self.names, self.methods, self.states, strict=True)
-
-    def _check_state(self) -> None:
-        """Find now what would end the run at its first checkpoint."""
-        for name, state in zip(self.names, self.states, strict=True):
-            try:
-                json.dumps(
-                    None if state is None else type(state).from_dict(state.to_dict()).to_dict()
-                )
-            except (AttributeError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"{name}: its state {state!r} cannot be saved ({in_one_line(error)}); init() "
-                    "returns None or an object with to_dict, of plain data, and from_dict, as "
-                    "entrostat.control.ControlState"
-                ) from None
 
     @staticmethod
     def _check_fields(name: str, method: Method, batch: TokenBatch) -> None:
         for need in method.required():
             if getattr(batch, need) is None:
                 raise ValueError(missing(f"`{name}`", need))
-
-
-def _completed(saved: dict[str, Any], methods: tuple[Method, ...]) -> dict[str, Any]:
-    """A description with what its methods did not have when it was saved: at the default."""
-    if len(saved["methods"]) != len(methods):
-        return saved
-    pairs = zip(saved["methods"], methods, strict=True)
-    return saved | {"methods": [method.parameters() | table for table, method in pairs]}
-
-
-def _difference(saved: Any, mine: Any) -> str:
-    """Where two descriptions differ first, in words."""
-    names = [[m["name"] for m in d["methods"]] for d in (saved, mine)]
-    if names[0] != names[1]:
-        return f"{names[0]}, this objective is {names[1]}"
-    for old, new in zip([saved, *saved["methods"]], [mine, *mine["methods"]], strict=True):
-        for key in {**old, **new}:
-            if key != "methods" and old.get(key) != new.get(key):
-                whose = f"{new['name']}'s " if "name" in new else ""
-                return f"{whose}{key} = {old.get(key)!r}, here it is {new.get(key)!r}"
-    return "another objective"
 
 
 def _note_edits(batch: TokenBatch, before: Tensor) -> TokenBatch:

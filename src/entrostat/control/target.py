@@ -122,24 +122,37 @@ def parse_target(spec: TargetSpec) -> Target:
     raise ValueError(f"target {spec!r} is none of: {_FORMS}")
 
 
-def plain_target(spec: TargetSpec) -> Target:
+def plain_target(spec: TargetSpec, who: str = "controller") -> Target:
     """A target in nats or as a share, read: what the papers' own controllers take.
+
+    Args:
+        spec: as a user writes it.
+        who: begins an error message.
 
     Raises:
         ValueError: it cannot be read, or is a schedule or another signal.
     """
-    found = parse_target(spec)
+    try:
+        found = parse_target(spec)
+    except ValueError as error:
+        raise ValueError(f"{who}: {error}") from None
     if not found.constant or found.signal != "entropy":
         raise ValueError(
-            f"target {spec!r}: schedules and perplexity are for the thermostat; here it is a "
-            "number of nats or a share of the first entropy (0.8x)"
+            f"{who}: target {spec!r}: schedules and perplexity are for the thermostat; here it is "
+            "a number of nats or a share of the first entropy (0.8x)"
         )
     return found
 
 
-def first_target(spec: TargetSpec, entropy: float) -> float:
-    """The target of a controller without schedules, from the first entropy that it sees."""
-    return parse_target(spec).at(None, entropy)
+def held_target(spec: TargetSpec, known: float | None, entropy: float) -> float:
+    """The target of a controller without schedules; the first entropy that it sees decides shares.
+
+    Args:
+        spec: as a user writes it.
+        known: the target so far; None before an entropy was seen.
+        entropy: nats per token.
+    """
+    return parse_target(spec).at(None, entropy) if known is None else known
 
 
 def _level(text: str | float, spec: TargetSpec) -> Level:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from ..batch import TokenBatch
-from ..control import ControlState, Observation, first_target, parse_target, plain_target
+from ..control import ControlState, Observation, held_target, parse_target, plain_target
 from .base import Method, Resample, in_range
 from .selection import share_of
 
@@ -56,10 +56,7 @@ class Aepo(Method):
         in_range("aepo", "cold", self.cold, 0, 100, open_low=True)
         in_range("aepo", "share", self.share, 0, 1, open_low=True)
         in_range("aepo", "alpha", self.alpha, 0, 1, open_low=True)
-        try:
-            plain_target(self.target)
-        except ValueError as error:
-            raise ValueError(f"aepo: {error}") from None
+        plain_target(self.target, "aepo")
 
     def init(self) -> ControlState:
         """The temperature of the second sampling; `applies` while it is the hot one."""
@@ -68,7 +65,7 @@ class Aepo(Method):
     def observe(self, state: ControlState, seen: Observation) -> ControlState:
         """Hot while entropy is at most the target, else cold."""
         H = seen.entropy
-        target = first_target(self.target, H) if state.target is None else state.target
+        target = held_target(self.target, state.target, H)
         low = target >= H
         return ControlState(self.hot if low else self.cold, target, low)
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ..batch import Terms, TokenBatch, at_least_float32
-from ..control import ControlState, Observation, first_target, parse_target, plain_target
+from ..control import ControlState, Observation, held_target, parse_target, plain_target
 from .base import Method, in_range, one_of, unread
 from .selection import ceiling
 
@@ -78,10 +78,7 @@ class Stare(Method):
                 f"stare: with alpha above 0, W must be in [1, {self.most:g}] and M in "
                 f"[{self.least:g}, 1], got {self.W} and {self.M}"
             )
-        try:
-            plain_target(self.target)
-        except ValueError as error:
-            raise ValueError(f"stare: {error}") from None
+        plain_target(self.target, "stare")
 
     def controls(self) -> str | None:
         """The weights, where they move."""
@@ -94,7 +91,7 @@ class Stare(Method):
     def observe(self, state: StareState, seen: Observation) -> StareState:
         """The gate opens or closes, and the weights move."""
         H = seen.entropy
-        target = first_target(self.target, H) if state.target is None else state.target
+        target = held_target(self.target, state.target, H)
         step = self.alpha * ((target > H) - (target < H))
         W, M = state.value, state.damp
         if step:

@@ -6,7 +6,8 @@ Shapes: B rollouts of an iteration, T completion tokens at most; R rollouts that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from .policy import Policy
 from .prompts import draw, encode
 from .rollout import Sequences
 from .scoring import Scorer
-from .seeds import generator, stream_seed
+from .seeds import Purpose, generator, stream_seed
 from .state import State
 
 
@@ -76,18 +77,38 @@ class Selection:
 
 def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], None]) -> Sampled:
     """The policy as it stands, on this iteration's prompts."""
+    config = state.config
+    return said_to(
+        state, draw(state.task, config, iteration), iteration, "sample", on_progress,
+        exact=not config.sampling.measure, enough=enough_of(config.sampling),
+    )  # fmt: skip
+
+
+def said_to(
+    state: State, examples: list[Example], iteration: int, purpose: Purpose,
+    on_progress: Callable[[int], None], temperature: float | None = None, **how: Any,
+) -> Sampled:  # fmt: skip
+    """What the policy as it stands says to prompts.
+
+    Args:
+        state: the run's.
+        examples: the prompts.
+        iteration: which one.
+        purpose: of the random stream.
+        on_progress: as `sample` takes it.
+        temperature: None for the run's own.
+        **how: other arguments of `answer`.
+    """
     config, policy = state.config, state.policy
-    torch.manual_seed(stream_seed(config.seed, iteration, "sample"))
-    examples = draw(state.task, config, iteration)
+    if temperature is not None:
+        config = replace(config, sampling=replace(config.sampling, temperature=temperature))
+    torch.manual_seed(stream_seed(config.seed, iteration, purpose))
     answers = answer(
         policy, config, state.task, state.task.splits[0], examples,
         encode(policy, config, examples, state.new), training=True,
         rollouts=config.sampling.rollouts,
-        generator=generator(config.seed, iteration, "sample", policy.device),
-        on_progress=on_progress,
-        where=f"iteration {iteration}",
-        exact=not config.sampling.measure,
-        enough=enough_of(config.sampling),
+        generator=generator(config.seed, iteration, purpose, policy.device),
+        on_progress=on_progress, where=f"iteration {iteration}", **how,
     )  # fmt: skip
     return Sampled(iteration, examples, answers)
 
@@ -98,11 +119,16 @@ def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
     `rewards` [B] are the task's. Without `sampling.measure` they are the sampler's own figures, in
     float32 as well, which differ from a pass of training by the rounding of another order.
     """
-    sequences, device = sampled.sequences, state.policy.device
+    sequences = sampled.sequences
     if sequences.sampler_entropy is None:
-        old = statistics(state, state.policy, sequences)
-    else:
-        old = TokenStats(sequences.sampler_logp, sequences.sampler_entropy)
+        return measured(sequences, rewards, statistics(state, state.policy, sequences))
+    own = TokenStats(sequences.sampler_logp, sequences.sampler_entropy)
+    return measured(sequences, rewards, own)
+
+
+def measured(sequences: Sequences, rewards: Tensor, old: TokenStats) -> TokenBatch:
+    """[B, T]: sequences with what the old policy says of them."""
+    device = sequences.mask.device
     return TokenBatch(
         old.logp, old.logp, sequences.mask, rewards=rewards.to(device), group=sequences.prompt,
         entropy=old.entropy, old_entropy=old.entropy,

@@ -13,14 +13,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ...batch import TokenBatch
-from ...method import Resample
 from ...method.selection import share_of
-from .answers import answer
-from .experience import Sampled, statistics
-from .prompts import encode
+from ...stats import TokenStats
+from .experience import Sampled, measured, said_to, statistics
 from .rollout import Sequences
 from .scoring import Scorer
-from .seeds import generator, stream_seed
 from .state import State
 
 
@@ -53,46 +50,30 @@ def with_resampled(
     asked = state.objective.resamples()
     if asked is None:
         return sampled, rewards, batch.replace(tempered=none)
-    more = _sample(state, sampled, asked, on_progress)
+    examples = sampled.examples[: share_of(asked.share, len(sampled.examples))]
+    more = said_to(
+        state, examples, sampled.iteration, "temper", on_progress, temperature=asked.temperature
+    )
     extra = more.scored(score)
     metrics["reward/failed"] += score.failed
     sequences = _joined(sampled.sequences, more.sequences, state.policy.pad, len(sampled.examples))
-    old = statistics(state, state.policy, more.sequences)
-    T = sequences.mask.shape[1]
-    logp, entropy = (
-        torch.cat([_wide(of_own, T), _wide(of_more, T)])
-        for of_own, of_more in ((batch.old_logp, old.logp), (batch.old_entropy, old.entropy))
+    assert batch.old_entropy is not None
+    T, old = sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
+    both = TokenStats(
+        torch.cat([_wide(batch.old_logp, T), _wide(old.logp, T)]),
+        torch.cat([_wide(batch.old_entropy, T), _wide(old.entropy, T)]),
     )
     rewards = torch.cat([rewards, extra])
     answers = replace(
         sampled.answers, sequences=sequences, texts=[*sampled.answers.texts, *more.answers.texts]
     )
-    tempered = torch.cat([none, none.new_ones(len(extra))])
-    both = TokenBatch(
-        logp, logp, sequences.mask, rewards=rewards.to(batch.mask.device), group=sequences.prompt,
-        entropy=entropy, old_entropy=entropy, tempered=tempered,
-        rollout=torch.arange(len(sequences.mask), device=batch.mask.device),
-    )  # fmt: skip
-    examples = [*sampled.examples, *more.examples]
-    return Sampled(sampled.iteration, examples, answers), rewards, both
-
-
-def _sample(
-    state: State, sampled: Sampled, asked: Resample, on_progress: Callable[[int], None]
-) -> Sampled:
-    config, policy, iteration = state.config, state.policy, sampled.iteration
-    examples = sampled.examples[: share_of(asked.share, len(sampled.examples))]
-    torch.manual_seed(stream_seed(config.seed, iteration, "temper"))
-    hot = replace(config, sampling=replace(config.sampling, temperature=asked.temperature))
-    answers = answer(
-        policy, hot, state.task, state.task.splits[0], examples,
-        encode(policy, config, examples, state.new), training=True,
-        rollouts=config.sampling.rollouts,
-        generator=generator(config.seed, iteration, "temper", policy.device),
-        on_progress=on_progress,
-        where=f"iteration {iteration}, second temperature",
-    )  # fmt: skip
-    return Sampled(iteration, examples, answers)
+    return (
+        Sampled(sampled.iteration, [*sampled.examples, *examples], answers),
+        rewards,
+        measured(sequences, rewards, both).replace(
+            tempered=torch.cat([none, none.new_ones(len(extra))])
+        ),
+    )
 
 
 def _joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
@@ -115,7 +96,6 @@ def _joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Seque
     )
 
 
-def _wide(values: Tensor | None, T: int) -> Tensor:
+def _wide(values: Tensor, T: int) -> Tensor:
     """[n, t] -> [n, T], 0 on the right."""
-    assert values is not None
     return pad(values, (0, T - values.shape[1]))

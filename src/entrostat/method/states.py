@@ -1,0 +1,81 @@
+"""States of a chain of methods as plain data: what a checkpoint holds, and whose it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import in_one_line
+from .base import Method
+
+
+def check_savable(names: Sequence[str], states: Sequence[Any]) -> None:
+    """Find now what would end a run at its first checkpoint.
+
+    Raises:
+        ValueError: names the method whose state cannot be written or read.
+    """
+    for name, state in zip(names, states, strict=True):
+        try:
+            json.dumps(None if state is None else type(state).from_dict(state.to_dict()).to_dict())
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}: its state {state!r} cannot be saved ({in_one_line(error)}); init() "
+                "returns None or an object with to_dict, of plain data, and from_dict, as "
+                "entrostat.control.ControlState"
+            ) from None
+
+
+def restored(
+    data: dict[str, Any], description: dict[str, Any], names: Sequence[str],
+    methods: Sequence[Method],
+) -> list[Any]:  # fmt: skip
+    """The states that `Objective.state_dict` wrote.
+
+    Args:
+        data: what it gave.
+        description: of the objective that they are for (`Objective.describe`).
+        names: of its methods.
+        methods: the chain.
+
+    Raises:
+        ValueError: it is the state of another objective: other methods, or other parameters.
+    """
+    mine = json.loads(json.dumps(description))
+    saved = _completed(data["objective"], methods)
+    if saved != mine:
+        raise ValueError(
+            f"Objective.load_state_dict: the state belongs to {_difference(saved, mine)}"
+        )
+    for name, method, state in zip(names, methods, data["states"], strict=True):
+        if (state is None) != (method.init() is None):
+            raise ValueError(
+                f"Objective.load_state_dict: {name} has a state now and had none, or the other "
+                "way round; its code has changed"
+            )
+    return [
+        None if state is None else type(method.init()).from_dict(state)
+        for method, state in zip(methods, data["states"], strict=True)
+    ]
+
+
+def _completed(saved: dict[str, Any], methods: Sequence[Method]) -> dict[str, Any]:
+    """A description with what its methods did not have when it was saved: at the default."""
+    if len(saved["methods"]) != len(methods):
+        return saved
+    pairs = zip(saved["methods"], methods, strict=True)
+    return saved | {"methods": [method.parameters() | table for table, method in pairs]}
+
+
+def _difference(saved: Any, mine: Any) -> str:
+    """Where two descriptions differ first, in words."""
+    names = [[m["name"] for m in d["methods"]] for d in (saved, mine)]
+    if names[0] != names[1]:
+        return f"{names[0]}, this objective is {names[1]}"
+    for old, new in zip([saved, *saved["methods"]], [mine, *mine["methods"]], strict=True):
+        for key in {**old, **new}:
+            if key != "methods" and old.get(key) != new.get(key):
+                whose = f"{new['name']}'s " if "name" in new else ""
+                return f"{whose}{key} = {old.get(key)!r}, here it is {new.get(key)!r}"
+    return "another objective"
