@@ -69,7 +69,7 @@ def _without_authority(metrics: Sequence[Mapping[str, Any]], coefficient: str) -
         f"{len(ends)} iterations: it cannot hold the target{_how_far(metrics)}. All of its range "
         f"moves entropy by {last['gain']:.2g} nats an iteration, and where it stands entropy still "
         f"changes by {last['drift']:+.2g}. Let another knob hold in its place (--method.knob of "
-        f"`thermostat`) or help (--method.relief){_by_whom(metrics, coefficient)}."
+        f"`thermostat`){_by_whom(metrics, coefficient)}."
     ]
 
 
