@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM = false
 # without bytecode on disk each worker and each process of a test would compile what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat parity verl-env verl-vllm-env trl-vllm-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format docs dist dist-check bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat parity verl-env verl-vllm-env trl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
@@ -24,6 +24,8 @@ help:
 	@echo "make test-verl-slow  the same on two ranks"
 	@echo "make test-verl-vllm  the same with vLLM on the CPU (3.5 GB);  make test-trl-vllm  in TRL"
 	@echo "make lint            ruff and pyrefly;  make format  to apply ruff's formatting"
+	@echo "make docs            the documentation site with the API, into build/docs/site"
+	@echo "make dist            the wheel and the source archive, into dist/;  make dist-check  to try them"
 	@echo "make bench           time the lab against TRL (installs the extra 'trl')"
 	@echo "make bench-cost      what each method costs beside GRPO"
 	@echo "make bench-stats     token statistics beside TRL's, veRL's and full logits"
@@ -53,6 +55,18 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+# strict: a link, an anchor or a name of the API that leads nowhere ends it
+docs: $(VENV)/.docs
+	$(BIN)/python docs/.site/stage.py build/docs
+	cd build/docs && PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/zensical build --strict -f mkdocs.yml
+	$(BIN)/python docs/.site/check.py build/docs/site
+	@echo "look at it: python3 -m http.server --bind 127.0.0.1 --directory build/docs/site"
+dist: $(VENV)/.dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+dist-check: dist
+	$(BIN)/python tests/wheel_check.py dist
 bench: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python benchmarks/lab_vs_trl.py
@@ -106,6 +120,14 @@ $(VENV)/.models: $(VENV)/.package
 
 $(VENV)/.dev: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.package
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
+	@touch $@
+
+$(VENV)/.dist: $(VENV)/.package
+	$(PIP) install -q -c constraints.txt -e '.[dist]'
 	@touch $@
 
 $(VERL)/.package: tests/golden/verl-requirements.txt pyproject.toml

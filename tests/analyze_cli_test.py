@@ -44,7 +44,7 @@ def test_trl(
     [
         (["analyze", "nowhere"], "'nowhere' is neither a file nor a directory"),
         (["analyze", "a", "b"], "is neither a file nor a directory"),
-        (["analyze", "x", "--format", "wandb"], "format 'wandb' is unknown"),
+        (["analyze", "x", "--format", "comet"], "format 'comet' is unknown"),
         (["law", "nowhere"], "'nowhere' is neither a file nor a directory"),
         (["law", "x", "--share", "much"], "--share must be a number between 0 and 1, got 'much'"),
         (["law", "x", "--scores", "a"], "unknown option '--scores'"),

@@ -122,7 +122,7 @@ def test_public_names_alone_are_listed() -> None:
     assert dir(entrostat) == sorted(entrostat.__all__)
 
 
-@pytest.mark.parametrize("verb", ["train", "study", "methods", "report", "pretrain"])
+@pytest.mark.parametrize("verb", ["train", "study", "methods", "report", "watch", "pretrain"])
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):  # tyro's help leaves by itself
         assert main([verb, "--help"]) == 0

@@ -132,6 +132,28 @@ def test_files_that_are_not_there_or_not_toml(tmp_path: Path) -> None:
         load(tmp_path / "bad.toml")
 
 
+def test_recipes_that_came_with_the_package_stand_in_for_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "site/entrostat/recipes"
+    (shipped / "papers").mkdir(parents=True)
+    (shipped / "demo.toml").write_text("seed = 1")
+    (shipped / "papers/one.toml").write_text("seed = 2")
+    (shipped.parent / "secret.toml").write_text("seed = 3")
+    monkeypatch.setattr("entrostat.config.reader.SHIPPED", shipped)
+    monkeypatch.chdir(tmp_path)
+    assert load("recipes/demo.toml") == {"seed": 1}
+    assert load("recipes/papers/one.toml") == {"seed": 2}
+    with pytest.raises(ValueError, match=r"No such file.*\. Did you mean 'recipes/demo.toml'\?"):
+        load("recipes/demmo.toml")
+    for path in ("demo.toml", "papers/one.toml", "recipes/../secret.toml", "secret.toml"):
+        with pytest.raises(ValueError, match="No such file or directory"):
+            load(path)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/demo.toml").write_text("seed = 4")
+    assert load("recipes/demo.toml") == {"seed": 4}  # the file here is what is meant
+
+
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
 

@@ -25,9 +25,9 @@ VERL = [name for name in EVERYTHING if name.startswith("entrostat.hosts.verl.")]
 MODULES = [name for name in EVERYTHING if name not in VERL]
 # from the top of the house to its cellar; a room imports from those after it
 ROOMS = (
-    "cli", "study", "report", "hosts", "evaluate", "law", "agents", "tasks", "grading", "sandbox",
-    "workers", "config", "models", "logs", "dynamics", "objective", "method", "loss", "control",
-    "advantage", "stats", "batch", "whole", "exact",
+    "cli", "study", "report", "diagnosis", "hosts", "evaluate", "law", "agents", "tasks", "grading",
+    "sandbox", "workers", "config", "models", "logs", "testing", "dynamics", "objective", "method",
+    "loss", "control", "advantage", "stats", "batch", "whole", "exact",
     "_plugins", "errors", "_names", "_text", "_version",
 )  # fmt: skip
 

@@ -615,7 +615,7 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
 def test_thousands_of_broken_files(tmp_path, number: int) -> None:
     rng, corpus = random.Random(20261121), seeds()
     path = tmp_path / "run"
-    formats = [None] * 9 + list(FORMATS)
+    formats = [None] * 12 + list(FORMATS)
     count = {"read": 0, "refused": 0, "dumps": 0}
     with open(path, "wb") as file:
         for i in range(number):

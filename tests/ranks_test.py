@@ -13,7 +13,6 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-import layouts
 from contract_test import SPECS
 from entrostat.hosts.ranks import (
     ProcessGroup,
@@ -22,6 +21,7 @@ from entrostat.hosts.ranks import (
     sum_over_ranks,
 )
 from entrostat.hosts.ranks import ranks as ranks_of
+from entrostat.testing import Subject, layouts
 from entrostat.whole import Ranks
 from processes import fork_ranks, run_ranks
 
@@ -84,7 +84,7 @@ def decisions_main(rank: int, world: int, folder: Path) -> None:
     data, found = layouts.fields(), {}
     groups = {size: dist.new_group(range(size)) for size in WORLDS if size <= world}
     expected = {
-        name: layouts.decided(spec, layouts.laid_out(data, torch.arange(layouts.B)))
+        name: layouts.decided(Subject(spec), layouts.laid_out(data, torch.arange(layouts.B)))
         for name, spec in SPECS.items()
     }
     for size, group in groups.items():
@@ -94,7 +94,7 @@ def decisions_main(rank: int, world: int, folder: Path) -> None:
             batch = layouts.laid_out(data, rows, columns=rank % 3)
             batch = batch.replace(ranks=ProcessGroup(group))
             for name, spec in SPECS.items():
-                mine = layouts.decided(spec, batch)
+                mine = layouts.decided(Subject(spec), batch)
                 found[f"{size} {name}"] = layouts.differences(mine, expected[name], rows)
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()

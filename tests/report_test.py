@@ -70,9 +70,14 @@ class Page(html.parser.HTMLParser):
     def words(self):
         return " ".join(self.text.split())
 
+    def data(self, name):
+        """The JSON that a part of the page is made of; None where it has none."""
+        places = [i for i, tag in enumerate(self.all("script")) if tag.get("id") == name]
+        return json.loads(self.scripts[places[0]]) if places else None
+
     def rollouts(self):
         """What the token view is made of."""
-        return json.loads(self.scripts[0])
+        return self.data("token-data")
 
     def svgs(self):
         prefix = "data:image/svg+xml;base64,"
@@ -105,7 +110,7 @@ def check_self_contained(page: Page) -> None:
 
 
 def check_scripts(page: Page) -> None:
-    """None, or the token view's data and its script, which the policy names by its hash."""
+    """Data, and one script, which the policy names by its hash."""
     (policy,) = [
         tag["content"] for tag in page.all("meta")
         if tag.get("http-equiv") == "Content-Security-Policy"
@@ -113,14 +118,12 @@ def check_scripts(page: Page) -> None:
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules["default-src"] == "'none'"
     assert page.source.lower().count("<script") == len(page.scripts)
-    if not page.scripts:
-        assert "script-src" not in rules
-        return
-    data, code = page.scripts
-    assert [tag.get("type") for tag in page.all("script")] == ["application/json", None]
+    kinds = [tag.get("type") for tag in page.all("script")]
+    assert kinds == ["application/json"] * (len(kinds) - 1) + [None]
+    *data, code = page.scripts
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     assert rules["script-src"] == f"'sha256-{digest}'"
-    assert not set(data) & set("<>&\u2028\u2029\u202e\u2066")
+    assert not set("".join(data)) & set("<>&\u2028\u2029\u202e\u2066")
     for word in (
         "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(",
         "<!--", "</script", "fetch(", "XMLHttpRequest", "import(",
@@ -274,9 +277,10 @@ def test_figures_have_alt_text_with_their_numbers(tmp_path):
 def test_tables_have_headers(tmp_path):
     run = make_run(tmp_path / "a")
     save_rollouts(make_rollouts(["p"], ["ab"], [1.0]), run / "rollouts")
-    for path in (write_run_report(run), write_comparison([run], tmp_path / "c.html")):
+    compared = write_comparison([run], tmp_path / "c.html")  # has one of verdicts as well
+    for path, count in ((write_run_report(run), 3), (compared, 4)):  # one is the script's
         page = Page(path)
-        assert len(page.all("table")) == len(page.all("thead")) == 2
+        assert len(page.all("table")) == len(page.all("thead")) == count
         assert all(header.get("scope") in ("col", "row") for header in page.all("th"))
 
 
@@ -297,7 +301,7 @@ def test_hostile_text_is_text(tmp_path):
     save_rollouts(rollouts, run / "rollouts")
     page = Page(write_run_report(run))
     check_self_contained(page)
-    assert len(page.scripts) == 2
+    assert len(page.scripts) == 3  # curves, rollouts, the page's script
     (shown,) = page.rollouts()["iterations"]
     assert shown["prompts"] == [f"{EVIL} prompt", '" onmouseover="x', "half \ud800 pair"]
     assert shown["completion"] == [f"{EVIL} completion", "ab", "</div></td>"]
@@ -315,7 +319,7 @@ def test_hostile_text_is_text(tmp_path):
     output = tmp_path / "c.html"
     page = Page(write_comparison([run, other], output, title=f"{EVIL} title"))
     check_self_contained(page)
-    assert page.scripts == []
+    assert len(page.scripts) == 2
     assert f"{EVIL} title" in page.words()
     assert f"{EVIL}␀$\\frac{{" in page.words()
 
@@ -508,7 +512,7 @@ def test_the_token_view_holds_the_numbers_of_the_dump(tmp_path):
     save_rollouts(rollouts, run / "rollouts")
     data = Page(write_run_report(run)).rollouts()
     (shown,) = data["iterations"]
-    assert (shown["iteration"], shown["count"], shown["step"]) == (3, 2, 1)
+    assert (shown["iteration"], shown["count"], shown["place"]) == (3, 2, [0, 1])
     assert (shown["prompts"], shown["prompt"]) == (["p"], [0, 0])
     assert shown["completion"] == [None, "a b"]  # the first is what its tokens spell
     assert (shown["reward"], shown["finished"], shown["length"]) == ([1.0, None], [1, 0], [3, 3])
@@ -573,7 +577,8 @@ def test_a_page_has_a_budget_and_says_what_it_left_out(tmp_path, monkeypatch):
     # 100 rollouts of 40 tokens, 20 bytes each, are 80 kB, of which 64 rollouts exceed a third
     assert [part["iteration"] for part in data["iterations"]] == [1, 5, 10]
     for part in data["iterations"]:
-        step = part["step"]
+        step = part["place"][1]
+        assert part["place"] == list(range(0, B, step))
         assert part["completion"] == [f"{i}" for i in range(0, B, step)]
         assert len(whole_numbers(part["tokens"])) == 40 * len(part["completion"])
         assert step >= 4  # 80 kB of 20 kB

@@ -418,6 +418,11 @@ def test_columns_of_other_names_and_graders_of_ones_own(
         task = es.make_task(file, fields={"answer": "solution"}, grader="own_grader:grade")
         assert task.score("four", task.example(3, "train")) == 1
         assert task.score("three", task.example(3, "train")) == 0
+        # a whole table, for a grader that wants to know more than one answer
+        task = es.make_task(file, fields={"answer": "reward_model"}, grader="own_grader:grade")
+        assert json.loads(task.example(3, "train").answer) == {"ground_truth": 4, "style": "rule"}
+        with pytest.raises(ValueError, match=r"(line|row) 1 needs an answer .text or number."):
+            es.make_task(file, fields={"answer": "reward_model"}, grader="number")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ValueError, match=r"bad.parquet'?: cannot read it"):
         es.make_task(str(tmp_path / "bad.parquet"))

@@ -1,6 +1,8 @@
-"""What a method may ask of the whole minibatch, against brute force; and that nothing it decides
-depends on how rows lie: every method of the registry, on ranks that are threads. On gloo's
-processes: ranks_test.py."""
+"""What a method may ask of the whole minibatch, against brute force, on ranks that are threads.
+
+That nothing any method decides depends on how rows lie: the rule `layout` in contract_test.py. On
+gloo's processes: ranks_test.py.
+"""
 
 import math
 from collections import Counter
@@ -13,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
-from contract_test import SPECS
 from entrostat import exact
 from entrostat.hosts.ranks import shared_generator
+from entrostat.testing.layouts import B, Threads, cuts, fields, laid_out
 from entrostat.whole import Ranks, Whole, row_sums
-from layouts import B, Threads, cuts, decided, differences, fields, laid_out
 
 ON, OFF = True, False
 
@@ -35,24 +36,6 @@ def over(world: int, values: torch.Tensor, mask: torch.Tensor, ask) -> list:
         return ask(Whole(mask[own], own, ranks), values[own], mask[own])
 
     return Threads(world).run(work)
-
-
-# ---------------------------------------------------------------------------- every method
-
-
-@pytest.mark.parametrize("name", sorted(SPECS))
-def test_what_is_decided_does_not_depend_on_the_layout(name):
-    data = fields()
-    expected = decided(SPECS[name], laid_out(data, torch.arange(B)))
-    for world in (1, 4, B):  # the last: a row's end is its tensor's end
-        rows = cuts(world, seed=world)
-
-        def work(ranks: Ranks, rows=rows):
-            batch = laid_out(data, rows[ranks.rank], columns=ranks.rank % 2)
-            found = decided(SPECS[name], batch.replace(ranks=ranks))
-            return differences(found, expected, rows[ranks.rank])
-
-        assert Threads(world).run(work) == [[]] * world
 
 
 def test_chance_follows_rollouts_and_not_rows():

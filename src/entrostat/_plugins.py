@@ -1,13 +1,78 @@
-"""Modules of the user's own, named as MODULE:NAME."""
+"""What others wrote: modules named as MODULE:NAME, and names that installed packages offer.
+
+A package offers a name by an entry point of the group `entrostat.methods`, `entrostat.tasks` or
+`entrostat.graders`. Which names there are is read from the packages' metadata; a package is
+imported when one of its names is used. A name that entrostat has itself is never a package's.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
+from typing import Any
 
 from .errors import in_one_line
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A name that an installed package offers.
+
+    Attributes:
+        kind: "method", "task" or "grader".
+        name: how it is asked for.
+        target: MODULE:NAME of what it stands for.
+        package: the distribution that was installed, with its version.
+    """
+
+    kind: str
+    name: str
+    target: str
+    package: str
+
+    @property
+    def whose(self) -> str:
+        """Name, package and target, for error messages."""
+        return f"{self.kind} {self.name!r} of the package {self.package} ({self.target})"
+
+    def load(self) -> Any:
+        """What it stands for; its module is imported.
+
+        Raises:
+            ValueError: importing it raised, or the module has no such name.
+        """
+        try:
+            return EntryPoint(self.name, self.target, f"entrostat.{self.kind}s").load()
+        except Exception as error:  # whatever a package's module raises is about that package
+            raise ValueError(f"{self.whose}: loading it raised {in_one_line(error)}") from error
+
+
+def offers(kind: str) -> list[Offer]:
+    """All names of a kind that installed packages offer, by name; nothing of them is imported."""
+    found = []
+    for entry in entry_points(group=f"entrostat.{kind}s"):
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "without metadata"
+        found.append(Offer(kind, entry.name, entry.value, package))
+    return sorted(found, key=lambda offer: (offer.name, offer.package))
+
+
+def offered(kind: str, name: str) -> Offer | None:
+    """The offer of a name; None where no package has it.
+
+    Raises:
+        ValueError: several packages have it.
+    """
+    found = [offer for offer in offers(kind) if offer.name == name]
+    if len(found) > 1:
+        packages = " and ".join(f"{offer.package} ({offer.target})" for offer in found)
+        raise ValueError(
+            f"{kind} {name!r} is offered by {packages}; uninstall one of them, or write MODULE:NAME"
+        )
+    return found[0] if found else None
 
 
 def find(name: str, what: str) -> tuple[ModuleType, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # C0 but tab and line break, DEL, C1, marks and changes of direction, line separators, the byte
-# order mark, halves of surrogate pairs; token_view.js has the same
+# order mark, halves of surrogate pairs; report/js/text.js has the same
 _UNSAFE = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )

@@ -82,6 +82,7 @@ def test_float32_reaches_the_engine() -> None:
         ("trainer.n_gpu_per_node=1", r"'trainer.n_gpu_per_node'. .*'trainer.n_gpus_per_node'"),
         ("trainer.v1.sampler=[", "OverrideParseException"),
         (f"{ACTOR}.strategy=megatron", "Megatron"),
+        ("trainer.logger=[console,trackio]", "has no trackio; pip install it there"),
     ],
 )  # fmt: skip
 def test_the_preflight_says_what_verl_does_not_know(change: str, says: str) -> None:

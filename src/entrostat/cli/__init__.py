@@ -10,6 +10,8 @@ from .._names import unknown
 from .._text import open_streams, say
 from .._version import __version__
 from .catalogue import methods_verb
+from .diagnose import diagnose_verb
+from .doctor import doctor_verb
 from .evaluate import eval_verb
 from .models import model_verb
 from .runs import law_verb, report_verb, study_verb, verl_config_verb
@@ -17,11 +19,13 @@ from .subset import subset_verb
 from .tasks import tasks_verb
 from .terminal import show_warning, tell
 from .training import pretrain_verb, train_verb
+from .watch import watch_verb
 
 _HELP = """\
 entrostat: an entropy thermostat for reinforcement learning with verifiable rewards.
 
   entrostat train        train a policy, its entropy watched token by token and held
+  entrostat doctor       what makes a run's figures untrue or its method idle, before it starts
   entrostat study        run several trainings side by side and compare them
   entrostat eval         evaluate models and runs on sets of problems, with intervals
   entrostat methods      list the methods; `entrostat methods NAME` explains one
@@ -30,6 +34,8 @@ entrostat: an entropy thermostat for reinforcement learning with verifiable rewa
   entrostat model        list the models that go by a name, or fetch one into the cache
   entrostat report       the page of a run, or one that compares several: ours, or what TRL, veRL,
                          prime-rl, slime or any CSV left
+  entrostat diagnose     what became of a run's entropy, since when, what went with it, what to try
+  entrostat watch        the same page, live in a browser, while runs go on
   entrostat law          fit R = -a exp(H) + b: what entropy was traded for, and where it ends
   entrostat verl-config  print the command that `train --host verl` would start
   entrostat pretrain     make the tiny policy that ships with entrostat
@@ -46,10 +52,14 @@ Examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code: 0, 1 (a run stopped), 2 (bad input) or 130 (Ctrl-C)."""
+    """Run one verb; returns the exit code.
+
+    0, 1 (a run stopped, the doctor found something), 2 (bad input) or 130 (Ctrl-C).
+    """
     args = list(sys.argv[1:] if argv is None else argv)
     verbs: dict[str, Callable[[list[str]], int]] = {
         "train": train_verb,
+        "doctor": doctor_verb,
         "study": study_verb,
         "eval": eval_verb,
         "methods": methods_verb,
@@ -57,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "subset": subset_verb,
         "model": model_verb,
         "report": report_verb,
+        "diagnose": diagnose_verb,
+        "watch": watch_verb,
         "analyze": report_verb,  # its name of before, still taken
         "law": law_verb,
         "verl-config": verl_config_verb,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from .._names import refuse_options
 from .._text import say
+
+if TYPE_CHECKING:
+    from ..method import MethodInfo
 
 
 def methods_verb(args: list[str]) -> int:
@@ -14,7 +19,9 @@ def methods_verb(args: list[str]) -> int:
         say(
             "usage: entrostat methods [NAME]\n\nList the methods, or explain one.\n\n"
             "Examples:\n  entrostat methods\n  entrostat methods clip_cov\n"
-            "  entrostat methods my_module:my_method    (registered by @entrostat.register)"
+            "  entrostat methods my_module:my_method    (registered by @entrostat.register)\n\n"
+            "Methods of installed packages (entry points of the group `entrostat.methods`) are\n"
+            "listed with their package, which is imported when one of its names is used."
         )
         return 0
     refuse_options(args, "entrostat methods", ("help",))
@@ -43,7 +50,7 @@ def methods_verb(args: list[str]) -> int:
         if args[0] not in known:
             raise ValueError(unknown_method(args[0]))
         info = known[args[0]]
-        say(f"{info.name} ({info.kind}; {info.paper or 'your own'})\n\n{info.doc}\n")
+        say(f"{info.name} ({info.kind}; {_source(info)})\n\n{info.doc}\n")
         say(f"alone: {make_objective(info.name)}")
         if info.baseline:
             say(f"fair baseline: {info.baseline} (differs in this method alone)")
@@ -63,7 +70,7 @@ def methods_verb(args: list[str]) -> int:
     for kind in ("surrogate", "intervention", "recipe"):
         say(f"{kind}s")
         for info in (info for info in known.values() if info.kind == kind):
-            about = [info.paper or "your own"]
+            about = [_source(info)]
             if info.needs:
                 about.append(f"needs {', '.join(info.needs)}")
             if set(info.hosts) != set(HOSTS):
@@ -73,5 +80,32 @@ def methods_verb(args: list[str]) -> int:
             )
             say(f"  {info.name:<16} {text[len(indent) :]}\n{indent}[{'; '.join(about)}]")
         say()
+    _list_packages(known)
     say(f"advantage estimators (--advantage, or among the methods): {', '.join(ESTIMATORS)}")
     return 0
+
+
+def _source(info: MethodInfo) -> str:
+    """The paper, the package that was installed, or "your own"."""
+    from .._plugins import offers
+    from ..method import is_ours
+
+    if is_ours(info.name):
+        return info.paper
+    sources = [offer.package for offer in offers("method") if offer.name == info.name]
+    return "; ".join([info.paper] * bool(info.paper) + sources) or "your own"
+
+
+def _list_packages(known: Collection[str]) -> None:
+    """The methods that installed packages offer and nobody has used yet; none is imported."""
+    from .._plugins import offers
+    from ..method import is_ours
+
+    others = [offer for offer in offers("method") if is_ours(offer.name) or offer.name not in known]
+    if not others:
+        return
+    say("of installed packages (`entrostat methods NAME` imports the package and explains)")
+    for offer in others:
+        hidden = ": hidden by entrostat's own of that name" if is_ours(offer.name) else ""
+        say(f"  {offer.name:<16} {offer.package} ({offer.target}){hidden}")
+    say()

@@ -67,6 +67,17 @@ def take_switch(args: list[str], name: str) -> tuple[bool, list[str]]:
     return f"--{name}" in args, [word for word in args if word != f"--{name}"]
 
 
+def take_source(args: list[str]) -> tuple[str | None, dict[str, str] | None, list[str]]:
+    """`--format`, a table's columns (`--step`, `--entropy`, `--score`), the other arguments."""
+    format, args = take(args, "format")
+    columns = {}
+    for kind in ("step", "entropy", "score"):
+        name, args = take(args, kind)
+        if name is not None:
+            columns[kind] = name
+    return format, columns or None, args
+
+
 def spread(args: list[str], name: str) -> list[str]:
     """`--name KEY=VALUE[,KEY=VALUE]` as the flags `--name.KEY VALUE`."""
     value, args = take(args, name)
@@ -76,3 +87,20 @@ def spread(args: list[str], name: str) -> list[str]:
             raise ValueError(f"--{name} takes no value of its own; write --{name}.every {word}")
         args = [*args, f"--{name}.{key.strip()}", setting.strip()]
     return args
+
+
+def named(args: list[str], name: str, key: str) -> list[str]:
+    """`--name A B`, `--name A,B` and `--name=A,B` as `--name.key A B`."""
+    rest: list[str] = []
+    own = False
+    for word in args:
+        if word.startswith("--"):
+            own = word == f"--{name}" or word.startswith(f"--{name}=")
+            rest += (
+                [f"--{name}.{key}", *filter(None, word[len(name) + 3 :].split(","))]
+                if own
+                else [word]
+            )
+        else:
+            rest += filter(None, word.split(",")) if own else [word]
+    return rest

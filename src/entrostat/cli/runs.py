@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._names import refuse_options
 from .._text import say
-from .flags import asked_for_help, take, take_switch
+from .flags import asked_for_help, take, take_source, take_switch
 
 if TYPE_CHECKING:
     from ..logs.run import Run
@@ -43,45 +44,65 @@ def study_verb(args: list[str]) -> int:
 
 
 def report_verb(args: list[str]) -> int:
-    """Write the page of a run, ours or another trainer's, or one that compares several."""
+    """Write the page of a run, ours or another trainer's, or of several; or a part of it."""
     text = (
         "usage: entrostat report PATH [PATH...] [--output FILE.html] [--format FORMAT]\n"
-        "                        [--step NAME] [--entropy NAME] [--score NAME]\n\n"
+        "                        [--step NAME] [--entropy NAME] [--score NAME]\n"
+        "       entrostat report PATH [PATH...] --figure NAME [--output FILE.svg|.png|.csv]\n"
+        "       entrostat report PATH [PATH...] --table NAME [--output FILE.md|.tex|.csv]\n"
+        "       entrostat report PATH [PATH...] --list\n\n"
         "Write the page of a run, or one that compares several. A path is a run's directory, a\n"
-        "study's (which stands for the runs in it), or a log or directory of another trainer; of\n"
-        "these it is said which entropy they logged and what could not be read.\n\n"
-        "  --format     entrostat, trl, verl, prime_rl, slime or table; default: by the contents\n"
+        "study's (which stands for the runs in it), a log or directory of another trainer, or\n"
+        "what TensorBoard or W&B keep on this machine; of these it is said which entropy they\n"
+        "logged and what could not be read.\n\n"
+        "  --format     entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;\n"
+        "               default: by the contents\n"
         "  --step, --entropy, --score    a table's own names of these columns\n"
         "  --output     default: RUN/report.html, STUDY/report.html, NAME.report.html here for\n"
-        "               another trainer's log, report.html here for several\n\n"
+        "               another trainer's log, report.html here for several\n"
+        "  --list       print the names of the figures and tables that the page has\n"
+        "  --figure     write one of them in place of the page, or any metric that is logged by\n"
+        "               its own name (grad/norm), as the suffix of --output says: SVG, PNG or CSV\n"
+        "               with the numbers; default: NAME.svg here\n"
+        "  --table      the same of a table: Markdown, LaTeX or CSV; default: print it\n\n"
         "Examples:\n"
         "  entrostat report runs/demo\n"
         "  entrostat report runs/a runs/b --output compare.html\n"
         "  entrostat report outputs/checkpoint-500\n"
+        "  entrostat report wandb/offline-run-20260301_120000-3f2a91c0\n"
         "  entrostat report log.csv --step update --entropy H --score accuracy\n"
+        "  entrostat report runs/demo --figure entropy --output entropy.png\n"
+        "  entrostat report runs/demo --table results --output results.tex\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
     output, args = take(args, "output")
-    format, args = take(args, "format")
-    columns = {}
-    for kind in ("step", "entropy", "score"):
-        name, args = take(args, kind)
-        if name is not None:
-            columns[kind] = name
-    refuse_options(
-        args, "entrostat report", ("output", "format", "step", "entropy", "score", "help")
-    )
+    format, columns, args = take_source(args)
+    figure, args = take(args, "figure")
+    table, args = take(args, "table")
+    listing, args = take_switch(args, "list")
+    known = ("output", "format", "step", "entropy", "score", "figure", "table", "list", "help")
+    refuse_options(args, "entrostat report", known)
+    if (figure is not None) + (table is not None) + listing > 1:
+        raise ValueError("report: --figure, --table and --list exclude each other")
     if not args:
         raise ValueError("report needs the path of a run, or of several; see --help")
     from ..logs.importers import read
-    from ..report import write_comparison, write_report
+    from ..logs.importers.places import runs_in
 
     paths = [Path(word) for word in args]
-    runs = [read(p, format, columns or None) for path in paths for p in _runs_of(path)]
-    for run in runs:
-        _say_source(run, several=len(runs) > 1)
-    if len(runs) == 1 and _runs_of(paths[0]) == paths:
+    runs = [read(p, format, columns) for path in paths for p in runs_in(path)]
+    one = len(runs) == 1 and runs_in(paths[0]) == paths
+    part = figure is not None or table is not None or listing
+    for run in runs:  # a table's reader, which may be a program, gets the table alone
+        _say_source(run, several=len(runs) > 1, stream=sys.stderr if part else None)
+    if part:
+        from .export import export
+
+        return export(runs[0] if one else runs, figure, table, output)
+    from ..report import write_comparison, write_report
+
+    if one:
         page = write_report(runs[0], Path(output or _default_page(runs[0])))
     else:
         study = paths[0] if len(paths) == 1 else None
@@ -92,33 +113,24 @@ def report_verb(args: list[str]) -> int:
     return 0
 
 
-def _runs_of(path: Path) -> list[Path]:
-    """The runs within a study's directory; a run, or what is neither, as it is."""
-    from ..logs.importers.trl import states
-
-    if not path.is_dir() or (path / "metrics.jsonl").exists() or any(states(path)):
-        return [path]
-    return sorted(p.parent for p in path.glob("*/metrics.jsonl")) or [path]
-
-
 def _default_page(run: Run) -> Path:
     if run.source == "entrostat":
         return run.path / "report.html"
     return Path(f"{run.path.resolve().name}.report.html")
 
 
-def _say_source(run: Run, several: bool) -> None:
+def _say_source(run: Run, several: bool, stream: Any = None) -> None:
     """What was read of another trainer's run, and what was not."""
     name = f"{run.name}: " if several else ""
     if run.source != "entrostat":
         first, last = run.metrics[0]["iteration"], run.metrics[-1]["iteration"]
-        say(f"{name}source: {run.source}, iterations {first} to {last}")
-        say(f"{name}entropy: {run.entropy_is}")
+        say(f"{name}source: {run.source}, iterations {first} to {last}", stream)
+        say(f"{name}entropy: {run.entropy_is}", stream)
     for problem in run.problems[:5]:
         where = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
-        say(f"{name}left out: {where}: {problem.reason}")
+        say(f"{name}left out: {where}: {problem.reason}", stream)
     if len(run.problems) > 5:
-        say(f"{name}left out: {len(run.problems) - 5} more, listed in the report")
+        say(f"{name}left out: {len(run.problems) - 5} more, listed in the report", stream)
 
 
 def law_verb(args: list[str]) -> int:

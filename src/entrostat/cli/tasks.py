@@ -50,8 +50,10 @@ def tasks_verb(args: list[str]) -> int:
 
 
 def _list() -> None:
+    from .._plugins import offers
     from ..grading import GRADERS
     from ..tasks import BUILT_IN, task_class
+    from ..tasks.sets import data_set
     from .data_sets import list_sets
 
     say(_HEAD)
@@ -61,7 +63,8 @@ def _list() -> None:
         summary = (inspect.getdoc(module) or "").split("\n\n")[0].partition(": ")[2]
         _show(name, summary, _options(cls))
     list_sets(_wrapped)
-    names = ", ".join(GRADERS)
+    graders = [offer.name for offer in offers("grader") if offer.name not in GRADERS]
+    names = ", ".join([*GRADERS, *graders])
     _show(
         "gym:NAME",
         "a data set of reasoning-gym with its own scorer; `entrostat tasks gym` lists them",
@@ -74,6 +77,14 @@ def _list() -> None:
         _options(task_class(_FILE)),
     )
     _show("MODULE:CLASS", "your own class with the members of entrostat.Task", "its parameters")
+    for offer in offers("task"):
+        ours = offer.name in BUILT_IN or data_set(offer.name) is not None
+        hidden = ": hidden by entrostat's own of that name" if ours else ""
+        _show(
+            offer.name,
+            f"of the package {offer.package} ({offer.target}){hidden}",
+            f"`entrostat tasks {offer.name}` imports the package and lists them",
+        )
 
 
 def _show(name: str, summary: str, options: str) -> None:

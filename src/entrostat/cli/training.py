@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._text import console, say
-from .flags import dataclass_flags, spread, take, take_switch
+from .flags import dataclass_flags, named, spread, take, take_switch
 from .terminal import quiet_libraries, show_warning, tell
 
 _TRAIN = """\
@@ -23,6 +23,8 @@ Train a policy by reinforcement learning and watch its entropy.
   --task.KEY VALUE              a parameter of the task; of a file --task.grader NAME, --task.test X
                                 (the share held out), --task.fields.answer COLUMN
   --analyze.every N             what updates do to entropy, token by token, every N iterations
+  --log NAME [NAME...]          figures to wandb, trackio, tensorboard, mlflow as well, under
+                                --log.project and --log.name (docs/trackers.md)
   --save.best SET/FIGURE        keep the policy that evaluates best too: test/avg@k, say
   --config FILE.toml            start from a file; flags override it
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
@@ -43,22 +45,52 @@ Examples:
   entrostat train --task my.parquet --task.fields.answer solution --task.grader my_module:grade
   entrostat train --method steer --analyze.every 10
   entrostat train --config recipes/grpo.toml --optim.lr 1e-4 --output runs/mine
+  entrostat train --method grpo --log wandb tensorboard --log.project entropy
   entrostat train --resume runs/mine
   entrostat train --config recipes/grpo.toml --host verl --verl-python verl/bin/python
 """
+
+
+def asked_for(
+    file: str | None, flags: list[tuple[list[str], str]], trusted: bool, own_words: set[str]
+) -> dict[str, Any]:
+    """The tables of a configuration: a file's, and the open flags over them.
+
+    Args:
+        file: `--config`.
+        flags: of the open tables.
+        trusted: `--trust-code`.
+        own_words: keys that were typed on the command line.
+
+    Raises:
+        ValueError: it cannot be read, is a study, or names code that is not trusted.
+    """
+    from ..config import load
+    from ..hosts.verl import config as verl
+    from ..tasks.trust import refuse_code, typed_keys
+    from .open_flags import apply_open_flags
+
+    given = load(file) if file is not None else {}
+    if "runs" in given:
+        raise ValueError(f"config {file!r} is a study of several runs; use: entrostat study {file}")
+    if not trusted:
+        refuse_code(given, f"config {file!r}", typed_keys(flags) | own_words)
+        verl.refuse_code(given.get("verl"), f"config {file!r}")
+    return apply_open_flags(given, flags)
 
 
 def train_verb(args: list[str]) -> int:
     """Train a policy, or go on with a run."""
     from ..config import (
         TrainConfig,
+        at_hand,
         check_model,
         from_dict,
         load,
     )
     from ..hosts.verl import config as verl
-    from ..tasks.trust import code_in, refuse_code, typed_keys
-    from .open_flags import apply_open_flags, take_open_flags
+    from ..tasks.trust import code_in, refuse_code
+    from .open_flags import take_open_flags
 
     file, args = take(args, "config")
     run, args = take(args, "resume")
@@ -70,6 +102,7 @@ def train_verb(args: list[str]) -> int:
     own_word = {"scoring.sandbox"} if allowed else set()
     if allowed and run is None:
         args = [*args, "--scoring.sandbox", allowed]
+    args = named(args, "log", "to")
     args = spread(args, "analyze")  # `--analyze every=10`, its spelling of before, still taken
     if file is not None and run is not None:
         raise ValueError("--config and --resume exclude each other: a run keeps its own config")
@@ -80,26 +113,19 @@ def train_verb(args: list[str]) -> int:
             raise ValueError(f"--resume {run!r}: no run there (no config.toml)")
         changed = {word.split("=")[0] for word in args if word.startswith("--")}
         changed |= {f"--{path[0]}" for path, _ in flags}
-        if not changed <= {"--iterations", "--threads", "--help"}:
+        free = {"--iterations", "--threads", "--help", "--log.to", "--log.project", "--log.name"}
+        if not changed <= free:
             raise ValueError(
                 f"--resume goes on exactly as it began, so it cannot change "
-                f"{', '.join(sorted(changed - {'--iterations', '--threads'}))}; only --iterations "
-                "and --threads may be given"
+                f"{', '.join(sorted(changed - free))}; only --iterations, --threads and --log may "
+                "be given"
             )
         data = {**load(path), "output": run}
         if not trusted:
             refuse_code(data, f"--resume {run!r}", own_word)
             verl.refuse_code(data.get("verl"), f"--resume {run!r}")
     else:
-        given = load(file) if file is not None else {}
-        if "runs" in given:
-            raise ValueError(
-                f"config {file!r} is a study of several runs; use: entrostat study {file}"
-            )
-        if not trusted:
-            refuse_code(given, f"config {file!r}", typed_keys(flags) | own_word)
-            verl.refuse_code(given.get("verl"), f"config {file!r}")
-        data = apply_open_flags(given, flags)
+        data = asked_for(file, flags, trusted, own_word)
     config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
     config.validate()
     if allowed:
@@ -123,11 +149,12 @@ def train_verb(args: list[str]) -> int:
 
     # what can be wrong without torch, which takes seconds to load, is found before
     from ..hosts.lab.run_directory import RunDirectory, check_output, default_output
+    from ..hosts.trackers.outside import check_installed
     from ..tasks import make_task
 
     config.output = config.output or default_output(config)
     own = Path(config.output) / "config.toml"
-    if file is not None and own.exists() and own.samefile(file):
+    if file is not None and own.exists() and own.samefile(at_hand(file)):
         raise ValueError(
             f"output {config.output!r} holds the --config file itself, which the run would "
             "overwrite; choose another --output"
@@ -137,6 +164,8 @@ def train_verb(args: list[str]) -> int:
         say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
         return _finish(Path(run))
     check_model(config.model)
+    if config.host != "verl":  # whose environment is another, and is asked
+        check_installed(config.log.to)
     chosen: dict[str, Any] = {"seed": config.seed} | config.task
     task = make_task(**chosen)
 
@@ -155,6 +184,11 @@ def train_verb(args: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `train` builds it again and says them
         make_objective(config.method, advantage=config.advantage, updates=config.updates)
+    if main and run is None:
+        from ..diagnosis.doctor import preflight
+
+        for finding in preflight(config):
+            show_warning(f"{finding.evidence}. {finding.fix}. (entrostat doctor: {finding.name})")
     from ..hosts.lab.progress import Progress, for_stream
 
     train = trains(config.host)

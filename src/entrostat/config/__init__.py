@@ -2,13 +2,14 @@
 
 settings.py    the settings as dataclasses, with their defaults and ranges
 evaluation.py  those of evaluation in training
+trackers.py    where figures go beside the run's own files
 reader.py      TOML files and nested tables into them, strictly
 """
 
 from ..models import NOWHERE as NOWHERE
 from ..models import TINY as TINY
 from ..models import check_model as check_model
-from .reader import from_dict, load, merge, toml_value
+from .reader import at_hand, from_dict, load, merge, toml_value
 from .settings import (
     Analyze,
     EvalSet,
@@ -22,8 +23,9 @@ from .settings import (
     Scoring,
     TrainConfig,
 )
+from .trackers import Trackers
 
 __all__ = [
     "Analyze", "EvalSet", "Evaluation", "Lora", "Numerics", "Optim", "Prompt", "Sampling", "Save",
-    "Scoring", "TrainConfig", "from_dict", "load", "merge", "toml_value",
+    "Scoring", "Trackers", "TrainConfig", "at_hand", "from_dict", "load", "merge", "toml_value",
 ]  # fmt: skip

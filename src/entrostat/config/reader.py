@@ -14,23 +14,41 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from .._names import unknown
+from .._names import nearest, unknown
 from .settings import TrainConfig
+
+SHIPPED = Path(__file__).parents[1] / "recipes"  # in a wheel: a checkout has them at its root
 
 
 def load(path: str | Path) -> dict[str, Any]:
     """A TOML file as a nested dictionary.
 
+    `recipes/NAME.toml` is the recipe that came with the package, where there is no such file here.
+
     Raises:
         ValueError: it cannot be read or is not TOML; the message names the line.
     """
     try:
-        with open(path, "rb") as file:
+        with open(at_hand(path), "rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ValueError(f"config {str(path)!r}: cannot read it: {error.strerror}") from None
+        guess = nearest(str(path), _shipped()) if Path(path).parts[:1] == ("recipes",) else None
+        hint = f". Did you mean {guess!r}?" if guess else ""
+        raise ValueError(f"config {str(path)!r}: cannot read it: {error.strerror}{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config {str(path)!r}: {error}") from None
+
+
+def at_hand(path: str | Path) -> Path:
+    """The file itself, or the recipe of that name that came with the package."""
+    path = Path(path)
+    ours = SHIPPED.parent / path
+    named = path.parts[:1] == ("recipes",) and ".." not in path.parts
+    return ours if named and not path.exists() and ours.is_file() else path
+
+
+def _shipped() -> list[str]:
+    return [path.relative_to(SHIPPED.parent).as_posix() for path in SHIPPED.rglob("*.toml")]
 
 
 def toml_value(text: str) -> Any:
@@ -57,7 +75,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     """A configuration from nested tables.
 
-    `method` may be a name or a list, `task` a name or a table.
+    `method` may be a name or a list, `task` a name or a table, `log` a name, a list or a table.
 
     Raises:
         ValueError: an unknown key (with the nearest), or a value of the wrong kind.
@@ -68,6 +86,9 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
         data["method"] = [method]
     if isinstance(data.get("task"), str):
         data["task"] = {"name": data["task"]}
+    if isinstance(data.get("log"), str | list):
+        given = data["log"]
+        data["log"] = {"to": [given] if isinstance(given, str) else given}
     if "eval" in data:
         data["eval"] = _with_sets(data["eval"])
     if not isinstance(data.get("method", []), list):

@@ -15,8 +15,10 @@ from typing import Any, Literal
 import tyro
 
 from ..models import TINY
+from .alarm import AlarmBand
 from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
 from .evaluation import EvalSet as EvalSet
+from .trackers import Trackers
 
 
 @dataclass
@@ -220,6 +222,8 @@ class TrainConfig:
     analyze: Analyze = field(default_factory=Analyze)
     scoring: Scoring = field(default_factory=Scoring)
     save: Save = field(default_factory=Save)
+    alarm: AlarmBand = field(default_factory=AlarmBand)
+    log: Trackers = field(default_factory=Trackers)
     trl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
     """Arguments of TRL's GRPOConfig that the other settings do not say."""
     verl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
@@ -281,8 +285,10 @@ class TrainConfig:
             )
         for place, one in enumerate(self.eval.sets, 1):
             check_set(place, one)
+        self.log.check(self.trl)
         if self.host == "verl":
             self._refuse_for_verl()
+        self.alarm.check()
         if not self.method:
             raise ValueError("method is empty; name at least one")
         for entry in self.method:

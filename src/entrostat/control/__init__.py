@@ -9,6 +9,7 @@ a proportional-integral law with gains set by hand, to compare with. The `Thermo
 learns what its coefficient does.
 """
 
+from .alarm import Alarm, Forecast
 from .base import Controller, ControlState, Observation, at_limit
 from .knob import Range
 from .laws import Additive, Flip, Multiplicative, PiState, ProportionalIntegral
@@ -17,7 +18,8 @@ from .target import Target, TargetSpec, held_target, parse_target, plain_target
 from .thermostat import Thermostat, ThermostatState
 
 __all__ = [
-    "Additive", "ControlState", "Controller", "Flip", "Multiplicative", "Observation", "PiState",
-    "ProportionalIntegral", "Range", "Relief", "ReliefState", "Target", "TargetSpec", "Thermostat",
-    "ThermostatState", "at_limit", "held_target", "parse_target", "plain_target",
+    "Additive", "Alarm", "ControlState", "Controller", "Flip", "Forecast", "Multiplicative",
+    "Observation", "PiState", "ProportionalIntegral", "Range", "Relief", "ReliefState", "Target",
+    "TargetSpec", "Thermostat", "ThermostatState", "at_limit", "held_target", "parse_target",
+    "plain_target",
 ]  # fmt: skip

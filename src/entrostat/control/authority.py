@@ -11,6 +11,15 @@ HELD: dict[str, tuple[float, float]] = {
     "zeta_d": (0.75, 0.75),
 }
 
+# the lowest share tried there that a knob did not hold
+FAILED: dict[str, float] = {
+    "zeta": 1.0,
+    "lambda_min": 0.75,
+    "clip_low": 0.75,
+    "clip_high": 0.75,
+    "pos_weight": 0.75,
+}
+
 
 def able(share: float, knob: str) -> list[str]:
     """Knobs that held a share of the first entropy, but for `knob`.

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .._names import unknown
-from .._plugins import find
+from .._plugins import find, offered, offers
 
 Grader = Callable[[str, str], float]
 LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statistics take squares
@@ -95,10 +95,11 @@ def is_total(name: str) -> bool:
 
 
 def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
-    """A grader by name: one of `GRADERS`, or MODULE:FUNCTION of (response, answer).
+    """A grader by name: one of `GRADERS`, a package's, or MODULE:FUNCTION of (response, answer).
 
     Args:
-        name: of the grader.
+        name: of the grader. An installed package offers one by an entry point of the group
+            `entrostat.graders`.
         options: its own settings, keyword arguments of its function.
 
     Raises:
@@ -134,17 +135,31 @@ def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = Non
 @cache
 def _found(name: str) -> Grader:
     if ":" not in name:
-        if name not in GRADERS:
-            raise ValueError(f"{unknown('grader', name, GRADERS)} Or MODULE:FUNCTION, your own.")
-        return GRADERS[name].load()
+        return GRADERS[name].load() if name in GRADERS else _offered(name)
     module, function = find(name, "grader")
     grader = getattr(module, function, None)
     if not callable(grader):
         raise ValueError(f"unknown grader {name!r}: {module.__name__} has no function {function!r}")
+    return _of_two_texts(f"grader {name!r}", grader)
+
+
+def _offered(name: str) -> Grader:
+    offer = offered("grader", name)
+    if offer is None:
+        others = [offer.name for offer in offers("grader")]
+        there = unknown("grader", name, [*GRADERS, *others])
+        raise ValueError(f"{there} Or MODULE:FUNCTION, your own.")
+    grader = offer.load()
+    if not callable(grader):
+        raise ValueError(f"{offer.whose} is a {type(grader).__name__}; a grader is a function")
+    return _of_two_texts(offer.whose, grader)
+
+
+def _of_two_texts(whose: str, grader: Grader) -> Grader:
     try:
         inspect.signature(grader).bind("", "")
     except TypeError as error:
-        raise ValueError(f"grader {name!r} must take (response, answer): {error}") from None
+        raise ValueError(f"{whose} must take (response, answer): {error}") from None
     except ValueError:
         pass  # one written in C may not tell
     return grader

@@ -68,10 +68,10 @@ def logp_rounding(logp: Tensor, inside: Tensor | None = None) -> Rounding:
     """
     values = logp.detach().flatten()
     values = values[(values != 0) & values.isfinite()]
-    dtype = _precision(values)
+    dtype = sixteen_bits(values)
     if dtype is None:
         return Rounding(None, 0.0)
-    if inside is not None and inside.shape == logp.shape and _precision(inside.detach()) is None:
+    if inside is not None and inside.shape == logp.shape and sixteen_bits(inside.detach()) is None:
         error = (logp.detach().double() - inside.detach().double()).abs()
         return Rounding(dtype, float(error[inside != 0].mean()))
     # an error is uniform between -1/2 and 1/2 of the last bit: on average a quarter of it
@@ -80,7 +80,7 @@ def logp_rounding(logp: Tensor, inside: Tensor | None = None) -> Rounding:
     return Rounding(dtype, float((2.0 ** (exponent - bits) / 4).mean()))
 
 
-def _precision(values: Tensor) -> torch.dtype | None:
+def sixteen_bits(values: Tensor) -> torch.dtype | None:
     """The 16-bit dtype that all of the values, other than 0, fit exactly."""
     if values.dtype in (torch.bfloat16, torch.float16):
         return values.dtype

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from .rollouts import Rollouts
 
 Lines = list[dict[str, Any]]
@@ -116,6 +118,24 @@ class Run:
         """Names of the metrics of a group, `control` say, in order of appearance."""
         found = {key: None for row in self.metrics for key in row if key.startswith(f"{group}/")}
         return list(found)
+
+    def frame(self, of: str = "metrics") -> pd.DataFrame:
+        """The run's numbers as a pandas frame.
+
+        Args:
+            of: "metrics", a row per iteration, by which they are indexed; or "evaluation", a row
+                per set and iteration, indexed by both (`split`, `iteration`).
+
+        Raises:
+            ValueError: `of` is neither, or there is no pandas.
+        """
+        from .frames import frame
+
+        if of not in ("metrics", "evaluation"):
+            raise ValueError(f"Run.frame: of must be 'metrics' or 'evaluation', got {of!r}")
+        if of == "metrics":
+            return frame(self.metrics, ("iteration",), "Run.frame")
+        return frame(self.evaluation, ("split", "iteration"), "Run.frame")
 
     @property
     def coefficients(self) -> list[str]:

@@ -2,13 +2,15 @@
 
 To add one here: a file with a frozen dataclass that derives from `Method`, a line in `METHODS`, a
 test with hand-computed values (CONTRIBUTING.md). Recipes, the command line and the hosts find it
-there. One of your own needs only the decorator `register`.
+there. One of your own needs only the decorator `register`, or an entry point of its package in the
+group `entrostat.methods`.
 """
 
 from .base import Method, Resample
-from .compose import MethodSpec, imported, owners, resolve, unknown_method
+from .compose import MethodSpec, resolve
+from .names import imported, owners, unknown_method
 from .recipes import RECIPES, Recipe
-from .registry import METHODS, MethodInfo, methods, register
+from .registry import METHODS, MethodInfo, is_ours, methods, register
 
 __all__ = [
     "METHODS",
@@ -19,6 +21,7 @@ __all__ = [
     "Recipe",
     "Resample",
     "imported",
+    "is_ours",
     "methods",
     "owners",
     "register",

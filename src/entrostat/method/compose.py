@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._names import unknown
-from .._plugins import find
 from ..advantage import ESTIMATORS
 from ..control import Relief, Thermostat
 from ..loss import Aggregation
 from .base import Method
 from .controlled import Controlled
+from .names import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
 
@@ -127,37 +127,6 @@ def _merged(chain: Chain, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Cha
         if over is not None:
             return [(name, over), *chain[2:]]
     return chain
-
-
-def unknown_method(name: str) -> str:
-    """What to say of a name that is no method, recipe or advantage estimator."""
-    listed = "`entrostat methods` lists them. One of your own is MODULE:NAME."
-    return unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS}, listed)
-
-
-def owners(parameter: str, names: Sequence[str]) -> list[str]:
-    """Those of some methods, by name, that have a parameter.
-
-    Raises:
-        ValueError: none has, with the nearest that one of them has; or a name is unknown.
-    """
-    found, known = [], set()
-    for given in names:
-        name = imported(given)
-        if name in METHODS:
-            mine = set(METHODS[name].parameters())
-        elif name in RECIPES:
-            mine = {key for part, _ in RECIPES[name].chain for key in METHODS[part].parameters()}
-        elif name in ESTIMATORS:
-            continue
-        else:
-            raise ValueError(unknown_method(name))
-        known |= mine
-        if parameter in mine:
-            found.append(given)
-    if not found:
-        raise ValueError(f"{', '.join(names)}: {unknown('parameter', parameter, known)}")
-    return found
 
 
 def _base(methods: list[Method]) -> str:
@@ -287,26 +256,6 @@ def _item(entry: Any, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         given = {k: v for k, v in entry.items() if k != "name"} | dict(params)
         return imported(entry["name"]), given
     raise ValueError(f"make_objective: a method is a name or a table with a 'name', got {entry!r}")
-
-
-def imported(name: str) -> str:
-    """The registered name that "MODULE:NAME" means, its module imported; other names as they are.
-
-    Raises:
-        ValueError: no such module, or it registers no such method.
-    """
-    if ":" not in name:
-        return name
-    module, _, method = name.partition(":")
-    find(name, "method")
-    found = METHODS.get(method)
-    ours = found is not None and found.__module__.startswith("entrostat.")
-    if found is None or (ours and not module.startswith("entrostat.")):
-        raise ValueError(
-            f"method {name!r}: {module} was imported but registers no {method!r}; "
-            f'decorate the class with @entrostat.register("{method}")'
-        )
-    return method
 
 
 def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:

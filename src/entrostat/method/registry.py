@@ -122,6 +122,13 @@ def register(name: str) -> Callable[[_Class], _Class]:
     return admit
 
 
+def is_ours(name: str) -> bool:
+    """Whether a method, recipe or estimator of that name comes with entrostat."""
+    if name in RECIPES or name in ESTIMATORS:
+        return True
+    return name in METHODS and METHODS[name].__module__.startswith("entrostat.")
+
+
 @dataclass(frozen=True)
 class MethodInfo:
     """What a user may ask of a name that `make_objective` takes.

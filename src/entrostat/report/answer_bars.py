@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .figures import address, short, styled
+
+if TYPE_CHECKING:
+    from .picture import Picture
 
 # in points; the page shows a figure a little larger
 _WIDTH, _TOP, _ROW, _BAR = 338.0, 18.0, 36.0, 19.0
@@ -88,37 +91,42 @@ def words_of(answer: str, count: int) -> str:
 
 def draw_bars(bars: Sequence[Bar], color: str) -> str:
     """The figure of some prompts as an SVG image in a `data:` address."""
-    from matplotlib.figure import Figure
+    with styled():
+        return address(picture_of_bars(bars, color))
+
+
+def picture_of_bars(bars: Sequence[Bar], color: str) -> Picture:
+    """The figure of some prompts, a row each, to be called within `styled`."""
+    from .picture import Picture
 
     height = _TOP + _ROW * len(bars)
-    with styled():
-        figure = Figure(figsize=(_WIDTH / 72, height / 72))
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set(xlim=(0, _WIDTH), ylim=(height, 0))  # points, from the top
-        labels = [short(bar.label, 24) for bar in bars]
-        widths = [max(1.0, width_of(label, 9, bold=True)) for label in labels]
-        left = min(_LEFT, max(widths)) + 12
-        end = _WIDTH - _RIGHT
-        head: dict[str, Any] = {"fontsize": _SMALL, "color": _SOFT, "va": "center"}
-        samples = {bar.k for bar in bars}
-        count = f"{samples.pop()} answers" if len(samples) == 1 else "all answers"
-        axes.text(left, 8, count, ha="left", **head)
-        axes.text(_WIDTH - 3, 8, "different", ha="right", **head)
-        for i, (bar, label, width) in enumerate(zip(bars, labels, widths, strict=True)):
-            top = _TOP + i * _ROW
-            middle = top + _BAR / 2
-            axes.text(
-                left - 7, middle, label, ha="right", va="center_baseline",
-                fontsize=9 * min(1.0, _LEFT / width),
-                fontweight="bold", color=_INK,
-            )  # fmt: skip
-            axes.text(
-                _WIDTH - 3, middle, str(bar.distinct), ha="right", va="center_baseline",
-                fontsize=9, fontweight="bold", color=_INK,
-            )  # fmt: skip
-            _draw(axes, bar, color, left, end, top)
-        return address(figure)
+    figure = Picture(figsize=(_WIDTH / 72, height / 72))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set(xlim=(0, _WIDTH), ylim=(height, 0))  # points, from the top
+    labels = [short(bar.label, 24) for bar in bars]
+    widths = [max(1.0, width_of(label, 9, bold=True)) for label in labels]
+    left = min(_LEFT, max(widths)) + 12
+    end = _WIDTH - _RIGHT
+    head: dict[str, Any] = {"fontsize": _SMALL, "color": _SOFT, "va": "center"}
+    samples = {bar.k for bar in bars}
+    count = f"{samples.pop()} answers" if len(samples) == 1 else "all answers"
+    axes.text(left, 8, count, ha="left", **head)
+    axes.text(_WIDTH - 3, 8, "different", ha="right", **head)
+    for i, (bar, label, width) in enumerate(zip(bars, labels, widths, strict=True)):
+        top = _TOP + i * _ROW
+        middle = top + _BAR / 2
+        axes.text(
+            left - 7, middle, label, ha="right", va="center_baseline",
+            fontsize=9 * min(1.0, _LEFT / width),
+            fontweight="bold", color=_INK,
+        )  # fmt: skip
+        axes.text(
+            _WIDTH - 3, middle, str(bar.distinct), ha="right", va="center_baseline",
+            fontsize=9, fontweight="bold", color=_INK,
+        )  # fmt: skip
+        _draw(axes, bar, color, left, end, top)
+    return figure
 
 
 def _draw(axes: Any, bar: Bar, color: str, left: float, end: float, top: float) -> None:

@@ -34,13 +34,32 @@ class Column:
 
 
 @dataclass(frozen=True)
+class BarFigure:
+    """A figure to be drawn: what one policy said, a bar per prompt.
+
+    Attributes:
+        name: what it goes by in commands and file names.
+        title: its heading.
+        caption: a line on all prompts.
+        color: of the bars.
+        bars: those that are shown.
+    """
+
+    name: str
+    title: str
+    caption: str
+    color: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
 class Answers:
     """A section of a page.
 
     Attributes:
         samples: answers per prompt.
         example: a prompt's label and its last line.
-        images: a figure per column.
+        figures: one per column.
         titles: the columns' titles.
         table: the label of each prompt listed, and a bar per column.
         notes: sentences on what is not shown.
@@ -48,10 +67,18 @@ class Answers:
 
     samples: int
     example: Bar
-    images: tuple[Image, ...]
+    figures: tuple[BarFigure, ...]
     titles: tuple[str, ...]
     table: tuple[tuple[str, tuple[Bar, ...]], ...]
     notes: tuple[str, ...]
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The figures, drawn."""
+        return tuple(
+            Image(f.title, f.caption, alt_text(f.title, f.bars), draw_bars(f.bars, f.color))
+            for f in self.figures
+        )
 
 
 def answers_of(run: Run) -> Answers | None:
@@ -155,14 +182,14 @@ def _section(columns: Sequence[Column], notes: tuple[str, ...]) -> Answers | Non
     return Answers(
         columns[0].bars[shown[0]].k,
         columns[-1].bars[shown[0]],
-        tuple(_image(column, shown, shared) for column in columns),
+        tuple(_figure(i, column, shown, shared) for i, column in enumerate(columns)),
         tuple(column.title for column in columns),
         tuple((key[1], tuple(column.bars[key] for column in columns)) for key in listed),
         notes,
     )
 
 
-def _image(column: Column, shown: Sequence[Key], shared: Sequence[Key]) -> Image:
+def _figure(place: int, column: Column, shown: Sequence[Key], shared: Sequence[Key]) -> BarFigure:
     every = [column.bars[key] for key in shared]
     right = 1 - sum(bar.wrong for bar in every) / sum(bar.k for bar in every)
     distinct = sum(bar.distinct for bar in every) / len(every)
@@ -170,8 +197,8 @@ def _image(column: Column, shown: Sequence[Key], shared: Sequence[Key]) -> Image
         f"{100 * right:.0f} % of the answers are right; a prompt gets {distinct:.1f} different "
         f"right ones (mean of {len(every)} prompts)."
     )
-    bars = [column.bars[key] for key in shown]
-    return Image(column.title, caption, alt_text(column.title, bars), draw_bars(bars, column.color))
+    bars = tuple(column.bars[key] for key in shown)
+    return BarFigure(f"answers_{place + 1}", column.title, caption, column.color, bars)
 
 
 def alt_text(title: str, bars: Sequence[Bar]) -> str:

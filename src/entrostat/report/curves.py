@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..logs.run import Run
-from .figures import Curve, Panel
+from .figures import Curve, Panel, slug
 from .runs import drawable
 
 POINTS = 1200  # a longer curve is averaged down to so many points
@@ -55,9 +55,14 @@ def smoothed(run: Run, key: str, label: str, color: str, dash: Any = "-") -> tup
     if window(len(y)) == 1:
         return curves_of(run, (key, label, {"color": color, "dash": dash}))
     return (
-        Curve("", *thin(x, y), color=color, width=0.8, alpha=0.35),
+        Curve("", *thin(x, y), color=color, width=0.8, alpha=0.35, name=f"{label}, unsmoothed"),
         Curve(label, *thin(x, average(y)), color=color, dash=dash, width=1.9),
     )
+
+
+def coefficient(key: str) -> str:
+    """The name of the figure of a controller's coefficient."""
+    return f"coefficient_{slug(key.removeprefix('control/'))}"
 
 
 def average(y: Sequence[float]) -> list[float]:

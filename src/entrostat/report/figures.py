@@ -15,7 +15,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .picture import Picture
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; their yellow is too pale here
 BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK = (
@@ -61,7 +64,8 @@ AXES = {
 class Curve:
     """One line: places `x` (iterations), values `y`, both [n]; no label keeps it out of the legend.
 
-    `marked` puts a dot at each point, as few points have anyway.
+    `marked` puts a dot at each point, as few points have anyway; `name` is what it is called where
+    there is no legend (exported data), its label unless said.
     """
 
     label: str
@@ -72,11 +76,12 @@ class Curve:
     width: float = 1.7
     alpha: float = 1.0
     marked: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Band:
-    """A shaded range: places `x`, lower and upper values, all [n]."""
+    """A shaded range: places `x`, lower and upper values, all [n]; `name` as a curve's."""
 
     label: str
     x: Sequence[float]
@@ -84,11 +89,12 @@ class Band:
     high: Sequence[float]
     color: str = BLUE
     alpha: float = 0.2
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Points:
-    """A cloud: places `x`, values `y`, both [n]."""
+    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's."""
 
     label: str
     x: Sequence[float]
@@ -96,6 +102,7 @@ class Points:
     color: str = BLUE
     size: float = 3.2
     alpha: float = 0.7
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,8 @@ class Panel:
         across: label of the horizontal axis.
         floor: on a symlog axis, the share of the largest value below which it is linear at least.
         part: heading of the page that it stands under.
+        name: what it goes by in commands and file names; without one, its title's (`slug`), which
+            is for titles that never change.
     """
 
     title: str
@@ -141,6 +150,11 @@ class Panel:
     across: str = "iteration"
     floor: float = 1e-5  # a value near 0 on its way through must not stretch the axis
     part: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", slug(self.title))
 
     @property
     def empty(self) -> bool:
@@ -197,31 +211,52 @@ def alt_text(panel: Panel) -> str:
     return f"{kind} of {panel.title.lower()} ({panel.unit}) by {panel.across}: {'; '.join(parts)}."
 
 
+def slug(text: str) -> str:
+    """A text as a name that can be typed: letters, digits and underscores.
+
+    Example:
+        >>> slug("Score against entropy, test-2")
+        'score_against_entropy_test_2'
+    """
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "figure"
+
+
 def draw(panel: Panel) -> Image:
     """Draw a panel that is not empty."""
-    from matplotlib.figure import Figure
-
     with styled():
-        entries = _legend_entries(panel)
-        texts = [short(label) for label, _ in entries]
-        columns = max(1, min(len(texts), 60 // (6 + max(map(len, texts), default=1))))
-        lines = math.ceil(len(texts) / columns)
-        figure = Figure(figsize=(4.7, 2.75 + 0.2 * max(1, lines)), layout="constrained")
-        axes = figure.add_subplot()
-        _plot(axes, panel)
-        _set_axes(axes, panel)
-        if entries:
-            # set afterwards: matplotlib 3.9 leaves out a label that begins with "_"
-            box = figure.legend(
-                [handle for _, handle in entries], ["."] * len(entries), ncols=columns,
-                loc="outside lower center", frameon=False, handlelength=2.4, columnspacing=1.6,
-                borderaxespad=0.2,
-            )  # fmt: skip
-            for text, words in zip(box.get_texts(), texts, strict=True):
-                text.set_text(words)
-        src = address(figure)
+        src = address(picture_of(panel))
     caption = " ".join(filter(None, (panel.caption, AXES[panel.scale])))
     return Image(panel.title, caption, alt_text(panel), src, panel.part)
+
+
+def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture:
+    """A panel that is not empty as a matplotlib figure, to be called within `styled`.
+
+    Args:
+        panel: what to draw.
+        size: width and height, inches; None takes the pages', higher with a longer legend.
+    """
+    from .picture import Picture
+
+    entries = _legend_entries(panel)
+    texts = [short(label) for label, _ in entries]
+    columns = max(1, min(len(texts), 60 // (6 + max(map(len, texts), default=1))))
+    lines = math.ceil(len(texts) / columns)
+    size = size or (4.7, 2.75 + 0.2 * max(1, lines))
+    figure = Picture(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    _plot(axes, panel)
+    _set_axes(axes, panel)
+    if entries:
+        # set afterwards: matplotlib 3.9 leaves out a label that begins with "_"
+        box = figure.legend(
+            [handle for _, handle in entries], ["."] * len(entries), ncols=columns,
+            loc="outside lower center", frameon=False, handlelength=2.4, columnspacing=1.6,
+            borderaxespad=0.2,
+        )  # fmt: skip
+        for text, words in zip(box.get_texts(), texts, strict=True):
+            text.set_text(words)
+    return figure
 
 
 @contextmanager
@@ -237,10 +272,16 @@ def styled() -> Iterator[None]:
 
 def address(figure: Any) -> str:
     """A figure as an SVG image in a `data:` address, to be called within `styled`."""
+    svg = svg_of(figure, transparent=True)
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
+
+
+def svg_of(figure: Any, transparent: bool = False) -> bytes:
+    """A figure as SVG whose text is drawn as paths, to be called within `styled`."""
     svg = io.BytesIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(svg, format="svg", metadata=nothing, transparent=True)
-    return "data:image/svg+xml;base64," + base64.b64encode(_rounded(svg.getvalue())).decode("ascii")
+    figure.savefig(svg, format="svg", metadata=nothing, transparent=transparent)
+    return _rounded(svg.getvalue())
 
 
 def _rounded(svg: bytes) -> bytes:

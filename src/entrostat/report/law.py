@@ -140,6 +140,7 @@ def _panel(
         tuple(curve for curve in curves if curve is not None),
         points=tuple(clouds),
         across="exp(entropy)",
+        name="law",
     )
 
 

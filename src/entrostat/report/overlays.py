@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..logs.run import Run
-from .curves import average, curves_of, say_smoothed, scale_of, smoothed, thin
+from .curves import average, coefficient, curves_of, say_smoothed, scale_of, smoothed, thin
 from .figures import Band, Curve, Panel
 from .runs import drawable, entropy_key
 from .seeds import Entry
@@ -68,9 +68,18 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
                     + [y for band in in_bands for part in (band.low, band.high) for y in part]
                 ),
                 bands=in_bands,
+                name=coefficient(key),
             )
         )
     return [say_smoothed(panel, runs) for panel in panels if panel.curves]
+
+
+def metric_panel(runs: Sequence[Run], entries: Sequence[Entry], key: str) -> Panel:
+    """One metric under its own name; empty where no run logged it as a number."""
+    parts = [_entry([runs[i] for i in entry.members], entry, key) for entry in entries]
+    curves = tuple(curve for curves, _ in parts for curve in curves)
+    bands = tuple(band for _, some in parts for band in some)
+    return Panel(key, f"{key}, as it was logged.", key, curves, bands=bands)
 
 
 def _entry(
@@ -97,7 +106,8 @@ def _entry(
     )
     label = f"{entry.label} ({len(runs)} seeds)"
     x, mean = thin(shared, mean)
-    band = Band("", x, thin(shared, low)[1], thin(shared, high)[1], entry.color)
+    edges = thin(shared, low)[1], thin(shared, high)[1]
+    band = Band("", x, *edges, entry.color, name=label)
     return (Curve(label, x, mean, width=2.0, **looks),), (band,)
 
 
@@ -109,10 +119,14 @@ def _targets(shown: Sequence[tuple[Sequence[Run], Entry]]) -> list[Curve]:
         for runs, entry in shown
         for curve in curves_of(
             max(runs, key=lambda run: run.done),
-            ("control/target", "", {"color": entry.color, **looks}),
+            (
+                "control/target",
+                "",
+                looks | {"color": entry.color, "name": f"{entry.label}: target"},
+            ),
         )
     ]
     if len({y for curve in curves for y in curve.y}) == 1:
         longest = max(curves, key=lambda curve: curve.x[-1])
-        return [replace(longest, label="target", color="#555555")]
+        return [replace(longest, label="target", name="", color="#555555")]
     return curves

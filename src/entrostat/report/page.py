@@ -2,7 +2,7 @@
 
 All text goes through a template with autoescape on, for prompts, completions, names and settings
 are data. The page's own policy (Content-Security-Policy) forbids scripts and addresses as well, but
-for the token view's script, which it names by its hash.
+for its one script (`scripts.py`), which it names by its hash.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from importlib import resources
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from .._text import printable
 from .._version import __version__
 from ..logs.files import atomic
 from ..logs.run import Run, number, read_run
-from .answers import answers_of, answers_of_all
-from .dynamics import Dynamics, dynamics_of
-from .dynamics.pooled import pooled_panels
+from .differences import differences_of
+from .dynamics import Dynamics
+from .explore import explore_of
 from .figures import Image, draw
-from .law import law_of
-from .overlays import comparison_panels
-from .panels import run_panels, with_dumps
-from .runs import entropy_key, pretty_environment, rows_of
-from .seeds import entries_of
-from .spread import spread_of
-from .summary import ends_note, summary_of, summary_of_all
+from .panels import with_dumps
+from .parts import ComparisonParts, RunParts
+from .runs import entropy_key, pretty_environment
+from .scripts import script
+from .seeds import entries_of, labels_of
+from .summary import ends_note, notes_of_all, summary_of, summary_of_all
 from .tokens import token_view
+
+if TYPE_CHECKING:
+    from .live.embedded import Live
 
 _MISSING = "—"
 SUFFIXES = ("", ".html", ".htm")
@@ -62,22 +64,34 @@ def write_report(run: Run, output: Path) -> Path:
     Raises:
         ValueError: the file cannot be written.
     """
-    output = _page(output)
-    run = with_dumps(run)
-    tokens, dynamics, law = token_view(run), dynamics_of(run), law_of(run)
-    answers = answers_of(run)
-    (row,) = rows_of([run])
-    return _write(
+    return _put(_page(output), page_of(run))
+
+
+def page_of(run: Run, live: Live | None = None) -> str:
+    """The page of a run as HTML.
+
+    Args:
+        run: what was read.
+        live: what a page that is served while the run goes on has in addition.
+    """
+    parts = RunParts(with_dumps(run))
+    run, row, answers = parts.run, parts.row, parts.answers
+    dynamics, law = parts.dynamics, parts.law
+    tokens = token_view(run)
+    labels = [row.label]
+    return _render(
         "run.html.jinja",
-        output,
+        live=live,
         run=run,
         row=row,
         summary=summary_of(row),
         ends=ends_note([row]),
         heading=_heading(run),
+        diagnosis=parts.diagnosis,
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
-        images=[draw(panel) for panel in run_panels(run)],
+        explore=explore_of([run], entries_of([run], labels), labels),
+        images=[draw(panel) for panel in parts.panels],
         evaluation=[_evaluation(line, run.best) for line in run.evaluation],
         tokens=tokens,
         environment=pretty_environment(run.environment_text),
@@ -117,47 +131,65 @@ def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Com
         raise ValueError("write_comparison: runs is empty; name at least one run directory")
     output = _page(output)
     read = [run if isinstance(run, Run) else read_run(run) for run in runs]
-    rows = rows_of(read)
-    entries = entries_of(read, [row.label for row in rows])
-    answers = answers_of_all(read, entries)
+    return _put(output, comparison_of(read, title, output))
+
+
+def comparison_of(
+    read: Sequence[Run], title: str, output: Path | None = None, live: Live | None = None
+) -> str:
+    """The page that overlays several runs as HTML.
+
+    Args:
+        read: one run or more.
+        title: its heading.
+        output: where it will lie, from where the runs' own pages are linked; None links none.
+        live: as in `page_of`.
+    """
+    parts = ComparisonParts(tuple(read))
+    rows, entries, answers = parts.rows, parts.entries, parts.answers
+    differences = differences_of(read, labels_of(entries))
     ks = {row.k for row in rows if row.k is not None}
     of_run = {i: entry for entry in entries for i in entry.members}
     keys = {entropy_key(run) for run in read} - {None}
     foreign = any(run.source != "entrostat" for run in read)
     other = foreign or len(keys) > 1 or keys - {"entropy/exact"}
-    panels = [*comparison_panels(read, entries), *pooled_panels(read, entries)]
-    return _write(
+    return _render(
         "comparison.html.jinja",
-        output,
+        live=live,
         title=title,
-        summary=summary_of_all(rows),
+        summary=[*summary_of_all(rows), *filter(None, [differences.sentence])],
+        verdicts=parts.verdicts,
+        differences=differences,
+        foreign=foreign,
         ends=ends_note(rows),
-        contents=_comparison_contents(any(e.is_band for e in entries), answers is not None),
+        contents=_comparison_contents(
+            any(e.is_band for e in entries), answers is not None, len(read) > 1
+        ),
         rows=rows,
         colors=[of_run[i].color for i in range(len(rows))],
-        bands=[spread_of(entry, rows, read) for entry in entries if entry.is_band],
+        bands=parts.bands,
         in_band=[of_run[i].label if of_run[i].is_band else None for i in range(len(rows))],
         runs=read,
-        links=[_link(run, output) for run in read],
-        notes=[
-            (row.label, note)
-            for run, row in zip(read, rows, strict=True)
-            for note in (*run.notes, *([f"Entropy: {run.entropy_is}"] if other else []))
-        ],
+        links=[None if output is None else _link(run, output) for run in read],
+        notes=notes_of_all(read, [row.label for row in rows], bool(other)),
         k=str(ks.pop()) if len(ks) == 1 else "k",
         splits=sorted({row.split for row in rows if row.split is not None}),
-        images=[draw(panel) for panel in panels],
+        explore=explore_of(read, entries, [row.label for row in rows]),
+        images=[draw(panel) for panel in parts.curves],
+        pooled=[draw(panel) for panel in parts.pooled],
         answers=answers,
         settings=_common(read),
         entropy_words="as each run has it (see the notes)" if other else "exact",
     )
 
 
-def _comparison_contents(bands: bool, answers: bool) -> list[tuple[str, str]]:
+def _comparison_contents(bands: bool, answers: bool, several: bool) -> list[tuple[str, str]]:
     """Anchor and name of the page's sections."""
     found = bands * [("bands", "Over seeds")] + [("results", "Results")]
     found += answers * [("answers", "What the policy says")]
-    return [*found, ("curves", "Curves"), ("runs", "Runs"), ("settings", "Settings")]
+    found += [("curves", "Curves"), ("runs", "Runs")]
+    found += several * [("differences", "Differences")]
+    return [*found, ("settings", "Settings")]
 
 
 def _evaluation(line: dict[str, Any], best: dict[str, Any] | None) -> dict[str, Any]:
@@ -233,11 +265,25 @@ def _page(output: Path) -> Path:
     """
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
+        parts = {".svg": "--figure", ".png": "--figure", ".csv": "--figure or --table",
+                 ".md": "--table", ".tex": "--table"}  # fmt: skip
+        flag = parts.get(output.suffix.lower())
+        also = f"; for a part of it add {flag} NAME (--list prints the names)" if flag else ""
         raise ValueError(
             f"report: the page is HTML, and {str(output)!r} is named otherwise; write "
-            f"{output.with_suffix('.html').name!r}"
+            f"{output.with_suffix('.html').name!r}{also}"
         )
     return output
+
+
+def waiting_page(title: str, live: Live) -> str:
+    """The live page while nothing could be read yet."""
+    return _render("waiting.html.jinja", live=live, title=title)
+
+
+def _render(template: str, live: Live | None = None, **values: Any) -> str:
+    template_of = _environment().get_template(template)
+    return template_of.render(version=__version__, script=script(), live=live, **values)
 
 
 def _write(template: str, output: Path, **values: Any) -> Path:
@@ -246,7 +292,15 @@ def _write(template: str, output: Path, **values: Any) -> Path:
     Raises:
         ValueError: it cannot be written.
     """
-    html = _environment().get_template(template).render(version=__version__, **values)
+    return _put(output, _render(template, **values))
+
+
+def _put(output: Path, html: str) -> Path:
+    """Put the file in place whole.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
     try:
         with atomic(output) as part:
             part.write_bytes(html.encode("utf-8", "replace"))

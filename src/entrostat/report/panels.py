@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..logs.run import Run
-from .curves import curves_of, logged, named, say_smoothed, scale_of, smoothed
+from .curves import coefficient, curves_of, logged, named, say_smoothed, scale_of, smoothed
 from .figures import BLACK, BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, Curve, Panel
 from .runs import drawable
 from .tokens.dumps import choose_iterations, read_dump
@@ -81,7 +81,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
         yield _one(
             run, key, f"Coefficient {key.removeprefix('control/')}",
             "What the controller sets, once per iteration, from the entropy it sees.",
-            key.removeprefix("control/"), PURPLE, fit=True,
+            key.removeprefix("control/"), PURPLE, fit=True, name=coefficient(key),
         )  # fmt: skip
     yield Panel(
         "What the thermostat has learnt",
@@ -95,6 +95,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
             ("thermostat/drift", "drift", {"color": RED}),
             ("thermostat/noise", "noise", {"color": ORANGE}),
         ),
+        name="thermostat",
     )
     yield _imported_scores(run)
 
@@ -145,16 +146,17 @@ def _updates(run: Run) -> Iterator[Panel]:
         run, "ratio/mean", "Ratio to the old policy",
         f"{tokens}, the first among them, where it is 1: the probability now over that when the "
         "token was sampled. An average far from 1 is of a few tokens that moved far.",
-        "ratio",
+        "ratio", name="ratio",
     )  # fmt: skip
     yield _one(
         run, "kl/old_new", "KL divergence from the old policy",
         f"{tokens}, the first among them, where it is 0: how far the updates take the policy from "
-        "the one that sampled.", "nats per token",
+        "the one that sampled.", "nats per token", name="kl_old",
     )  # fmt: skip
     yield _one(
         run, "kl/ref", "KL divergence from the reference",
         f"{tokens}: how far the policy is from the reference model.", "nats per token",
+        name="kl_reference",
     )  # fmt: skip
     losses = [key for key in ("loss/total", "loss/policy") if logged(run, key) is not None]
     losses += [key for key in run.keys("loss") if key not in losses]
@@ -166,13 +168,13 @@ def _updates(run: Run) -> Iterator[Panel]:
     yield _one(
         run, "terms/weight", "Weight of the tokens",
         f"{tokens} of the weight that the methods give a token's policy term; 1 where none does.",
-        "weight",
+        "weight", name="token_weight",
     )  # fmt: skip
     others = [key for key in run.keys("terms") if key != "terms/weight"]
     yield _each(
         run, others, "Tokens that terms hold",
         "Frozen: their gradient is taken away. Penalised: held to the old policy by |log p - log "
-        "p old| or a KL divergence.", "fraction of tokens", low=0,
+        "p old| or a KL divergence.", "fraction of tokens", low=0, name="held_tokens",
     )  # fmt: skip
     yield _one(
         run, "grad/norm", "Gradient norm",
@@ -191,10 +193,11 @@ def _rollouts(run: Run) -> Iterator[Panel]:
     yield _one(
         run, "rollout/zero_advantage_groups", "Groups without a signal", without,
         f"groups (of {groups})" if isinstance(groups, int) else "groups", low=0,
+        name="zero_advantage_groups",
     )  # fmt: skip
     yield _one(
         run, "rollout/zero_advantage_share", "Share of groups without a signal", without,
-        "share of groups", low=0, high=1,
+        "share of groups", low=0, high=1, name="zero_advantage_share",
     )  # fmt: skip
     yield Panel(
         "Completion length",
@@ -210,13 +213,13 @@ def _rollouts(run: Run) -> Iterator[Panel]:
     yield _one(
         run, "rollout/truncated", "Cut-off completions",
         "Completions that reached the length limit before they ended.", "share of completions",
-        low=0,
+        low=0, name="truncated",
     )  # fmt: skip
     if any(drawable(run, "reward/failed")[1]):
         yield _one(
             run, "reward/failed", "Answers that could not be scored",
             "The scorer raised at them, gave no number, took too long or too much memory: they "
-            "score 0.", "answers", low=0,
+            "score 0.", "answers", low=0, name="failed_answers",
         )  # fmt: skip
 
 
@@ -224,7 +227,7 @@ def _prime(run: Run) -> Iterator[Panel]:
     yield _one(
         run, "prime/loss", "PRIME: loss of the second model",
         "Cross-entropy of the outcomes of rollouts that it has yet to learn from; ln 2 = 0.693 is "
-        "guessing.", "nats per rollout",
+        "guessing.", "nats per rollout", name="prime_loss",
     )  # fmt: skip
     yield Panel(
         "PRIME: accuracy of the second model",
@@ -238,15 +241,16 @@ def _prime(run: Run) -> Iterator[Panel]:
         ),
         low=0,
         high=1,
+        name="prime_accuracy",
     )
     yield _one(
         run, "prime/reward_mean", "PRIME: mean token reward",
         "beta times the log-ratio of the second model to the reference, mean over tokens.",
-        "reward per token",
+        "reward per token", name="prime_reward",
     )  # fmt: skip
     yield _one(
         run, "prime/grad_norm", "PRIME: gradient norm of the second model",
-        "Before clipping, mean over its updates.", "norm", low=0,
+        "Before clipping, mean over its updates.", "norm", low=0, name="prime_gradient_norm",
     )  # fmt: skip
 
 
@@ -265,6 +269,7 @@ def _machine(run: Run) -> Iterator[Panel]:
         mismatch,
         scale_of(y for curve in mismatch for y in curve.y),
         low=0,
+        name="mismatch",
     )
     yield Panel(
         "Sampler and trainer: probability ratio",
@@ -276,11 +281,12 @@ def _machine(run: Run) -> Iterator[Panel]:
             ("mismatch/ratio_max", "largest", {"color": ORANGE, "width": 1.0}),
             ("mismatch/ratio_min", "least", {"color": BLUE, "width": 1.0}),
         ),
+        name="mismatch_ratio",
     )
     yield _one(
         run, "mismatch/prob_abs_mean", "Sampler and trainer: probability difference",
         "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
-        "probability", low=0,
+        "probability", low=0, name="mismatch_probability",
     )  # fmt: skip
     yield _one(
         run, "time/tokens_per_second", "Speed",
@@ -293,22 +299,20 @@ def _one(
     run: Run, key: str, title: str, caption: str, unit: str, color: str = BLUE,
     fit: bool = False, **axis: Any,
 ) -> Panel:  # fmt: skip
-    """A figure of one metric; `fit` chooses the axis that suits it (`scale_of`)."""
+    """A figure of one metric; `fit` chooses the axis that suits it, `axis` is a panel's own."""
     curves = curves_of(run, (key, "", {"color": color}))
     scale = scale_of(y for curve in curves for y in curve.y) if fit else "linear"
     return Panel(title, caption + named(run, key), unit, curves, scale, **axis)
 
 
-def _each(
-    run: Run, keys: list[str], title: str, caption: str, unit: str, low: float | None = None
-) -> Panel:
+def _each(run: Run, keys: list[str], title: str, caption: str, unit: str, **axis: Any) -> Panel:
     """A figure of several metrics of a group, under their own names; equal ones are drawn once."""
     curves: list[Curve] = []
     for key, color in zip(keys, COLORS, strict=False):
         for curve in curves_of(run, (key, key.partition("/")[2].replace("_", " "), {})):
             if not any((curve.x, curve.y) == (other.x, other.y) for other in curves):
                 curves.append(replace(curve, color=color))
-    return Panel(title, caption + named(run, *keys), unit, tuple(curves), low=low)
+    return Panel(title, caption + named(run, *keys), unit, tuple(curves), **axis)
 
 
 def _dynamics(run: Run) -> list[Panel]:
@@ -352,6 +356,7 @@ def _dynamics(run: Run) -> list[Panel]:
                 *curves_of(run, ("entropy/exact", "all", {"color": BLACK, "width": 1.2})),
             ),
             low=0,
+            name="touched_entropy",
         ),
         Panel(
             "Quadrants",

@@ -98,6 +98,12 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
     ]
 
 
+def labels_of(entries: Sequence[Entry]) -> list[str]:
+    """Of each run of a comparison, the label of the entry that it is shown in."""
+    labels = {i: entry.label for entry in entries for i in entry.members}
+    return [labels[i] for i in sorted(labels)]
+
+
 def style_of(i: int) -> tuple[str, Any]:
     """Colour and dash of the i-th entry; colours repeat after seven, then with another dash."""
     return COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]

@@ -1,12 +1,14 @@
-"""What a page says first: how a run, or each of several, ended."""
+"""What a page says first: how a run, or each of several, ended, and what to know of its logs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..logs.run import Run
 from .runs import Row, end_words
 
 STEADY = 0.02  # of the first value: a smaller change is none
+SOME = 6  # labels that a note names
 
 
 def summary_of(row: Row) -> tuple[str, ...]:
@@ -69,6 +71,28 @@ def ends_note(rows: Sequence[Row]) -> str:
         "Start and end of entropy and mean reward: the first iteration and "
         f"{end_words(rows)}; of held-out figures, the evaluation before training and the last one."
     )
+
+
+def notes_of_all(
+    runs: Sequence[Run], labels: Sequence[str], entropies: bool
+) -> list[tuple[str, str]]:
+    """Which runs, and what is said of them; what is said of several is said once.
+
+    `entropies` says which entropy each has as well.
+    """
+    found: dict[str, list[str]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        for note in (*run.notes, *(entropies * [f"Entropy: {run.entropy_is}"])):
+            found.setdefault(note, []).append(label)
+    return [(_some(of, len(runs)), note) for note, of in found.items()]
+
+
+def _some(labels: Sequence[str], count: int) -> str:
+    """Labels in words; of many the first."""
+    if 2 < count == len(labels):
+        return "All runs"
+    more = f" and {len(labels) - SOME} more" if len(labels) > SOME + 1 else ""
+    return ", ".join(labels[:SOME] if more else labels) + more
 
 
 def _k(row: Row) -> str:

@@ -9,7 +9,8 @@ A task is any object with the members of `Task`; no base class. `make_task` find
 - `gsm8k`, `aime24`, `humaneval`, ...: data sets by name (`sets.SETS`),
 - `math:FILE`, `code:FILE`, `ifeval:FILE`: files of their kinds,
 - `FILE.jsonl`, `FILE.parquet`: prompt/answer pairs and a grader's name,
-- `MODULE:CLASS`: your own class, imported from where Python finds it.
+- `MODULE:CLASS`: your own class, imported from where Python finds it,
+- a name that an installed package offers by an entry point of the group `entrostat.tasks`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from importlib import import_module
 from typing import Any
 
 from .._names import nearest, unknown
-from .._plugins import find
+from .._plugins import find, offered, offers
 from ..errors import in_one_line
 from .base import Example, Task
 from .rows import SUFFIXES
@@ -45,7 +46,8 @@ def make_task(name: str, seed: int = 0, **params: Any) -> Task:
 
     Args:
         name: "target_sum", "words", "arithmetic", "gym:NAME", a data set's name, "math:FILE",
-            "code:FILE", "ifeval:FILE", a path to a JSONL or Parquet file, or "MODULE:CLASS".
+            "code:FILE", "ifeval:FILE", a path to a JSONL or Parquet file, "MODULE:CLASS", or a name
+            that an installed package offers.
         seed: of the prompts.
         **params: the task's own parameters; `entrostat tasks` lists them.
 
@@ -90,10 +92,14 @@ def task_class(name: str) -> type[Any]:
         return getattr(import_module(module, __name__), found)
     if ":" in name:
         return _import(name)
+    offer = offered("task", name)
+    if offer is not None:
+        return _with_members(offer.whose, _a_class(offer.whose, offer.load()))
+    others = [offer.name for offer in offers("task")]
     raise ValueError(
-        f"{unknown('task', name, [*BUILT_IN, *SETS])} Others: gym:NAME (reasoning-gym), math:FILE, "
-        "code:FILE, ifeval:FILE, FILE.jsonl or FILE.parquet (prompt/answer pairs), MODULE:CLASS "
-        "(your own). `entrostat tasks` explains."
+        f"{unknown('task', name, [*BUILT_IN, *SETS, *others])} Others: gym:NAME (reasoning-gym), "
+        "math:FILE, code:FILE, ifeval:FILE, FILE.jsonl or FILE.parquet (prompt/answer pairs), "
+        "MODULE:CLASS (your own). `entrostat tasks` explains."
     )
 
 
@@ -107,10 +113,20 @@ def _import(name: str) -> type[Any]:
         raise ValueError(
             f"unknown task {name!r}: {module.__name__} has no class {class_name!r}{what}.{hint}"
         )
+    return _with_members(f"task {name!r}", found)
+
+
+def _a_class(whose: str, found: Any) -> type[Any]:
+    if not isinstance(found, type):
+        raise ValueError(f"{whose} is a {type(found).__name__}; a task is a class")
+    return found
+
+
+def _with_members(whose: str, found: type[Any]) -> type[Any]:
     # name and splits may be set when it is made, methods not
     missing = [member for member in _MEMBERS if not _has(found, member)]
     if set(missing) & set(_METHODS):
-        raise ValueError(_has_no(name, missing))
+        raise ValueError(_has_no(whose, missing))
     return found
 
 
@@ -119,9 +135,9 @@ def _has(task: Any, member: str) -> bool:
     return any(hasattr(task, one) for one in (member, *instead))
 
 
-def _has_no(name: str, missing: list[str]) -> str:
+def _has_no(whose: str, missing: list[str]) -> str:
     listed = ", ".join(map(repr, missing))
-    return f"task {name!r} has no {listed}; see entrostat.Task for its members"
+    return f"{whose} has no {listed}; see entrostat.Task for its members"
 
 
 def _takes(cls: Callable[..., Any], name: str) -> bool:
@@ -142,7 +158,7 @@ def _construct(cls: Callable[..., Any], name: str, params: Mapping[str, Any]) ->
         raise ValueError(f"task {name!r}: making it raised {in_one_line(error)}") from error
     missing = [member for member in _MEMBERS if not _has(task, member)]
     if missing:
-        raise ValueError(_has_no(name, missing))
+        raise ValueError(_has_no(f"task {name!r}", missing))
     if isinstance(task.splits, str) or not task.splits:
         raise ValueError(f"task {name!r}: splits must be names in a tuple, got {task.splits!r}")
     return task

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..grading import check_answer, grade_here, is_total, make_grader
+from ..grading import GRADERS, check_answer, grade_here, is_total, make_grader
 from ..grading import final_answer as final_answer
 from ..grading import grade_contains as grade_contains
 from ..grading import grade_exact as grade_exact
@@ -25,7 +25,8 @@ class JsonlTask:
         path: the file.
         seed: unused; the run's seed shuffles.
         grader: "exact", "contains", "number", "math", ... (`entrostat.grading`), or
-            MODULE:FUNCTION, your own of (response, answer).
+            MODULE:FUNCTION, your own of (response, answer). To one that is not ours an answer that
+            is a list or a table comes as JSON.
         test: share of the lines (the last ones) held out as split `test`; where that is less than
             one line there is no such split, and nothing to evaluate on.
         max_new_tokens: tokens that an answer may take.
@@ -64,7 +65,7 @@ class JsonlTask:
         self._grader = grader
         self._options = dict(grader_options or {})
         examples = []
-        for where, prompt, answer in read_pairs(path, fields):
+        for where, prompt, answer in read_pairs(path, fields, tables=grader not in GRADERS):
             try:
                 check_answer(grader, answer, self._options)
             except ValueError as error:

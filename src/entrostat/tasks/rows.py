@@ -69,7 +69,7 @@ def pick(row: Any, name: str) -> Any:
 
 
 def read_pairs(
-    path: str, fields: Mapping[str, str] | None = None
+    path: str, fields: Mapping[str, str] | None = None, tables: bool = False
 ) -> Iterator[tuple[str, str, str]]:
     """(where, prompt, answer) of each row of a file.
 
@@ -77,6 +77,7 @@ def read_pairs(
         path: `*.jsonl` or `*.json`, one object per line in UTF-8; or `*.parquet`.
         fields: the file's names for `prompt` and `answer`, where they are others; a dot goes into
             a table within a row (`reward_model.ground_truth`).
+        tables: whether an answer may be a list or a table, which then comes as JSON.
 
     Yields:
         Where: "line 3" or "row 3". A prompt that is a conversation must be one message of a user;
@@ -97,6 +98,8 @@ def read_pairs(
             prompt = _of_user(prompt)
         if not isinstance(prompt, str):
             raise ValueError(_lacks(path, where, row, "prompt", names, "a prompt (text)"))
+        if tables and isinstance(answer, list | dict):
+            answer = json.dumps(answer, ensure_ascii=False, default=str)
         if not isinstance(answer, str | int | float):
             raise ValueError(
                 _lacks(path, where, row, "answer", names, "an answer (text or number)")

@@ -10,7 +10,7 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
     updates.py     epochs, minibatches, micro-batches
     resume.py      going on from a checkpoint
     analysis.py    what the updates do to entropy
-    record.py      what is written
+    record.py      what is written; ../trackers has who is told of it, too
 
 Differences from the papers' trainers: `old_logp` and `old_entropy` are always recomputed by the
 trainer, over the whole rollout batch; methods select over the whole minibatch, however it is cut
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from ...config import TrainConfig
 from ...tasks import Task
+from ..trackers import Trackers
 from . import analysis as dynamics
 from . import checkpoint as checkpoints
 from .clock import Clock
@@ -58,17 +59,17 @@ def train(
         resume: go on from the newest checkpoint in `config.output`.
 
     Raises:
-        ValueError: a bad setting, found before anything is written.
+        ValueError: a bad setting, found before the first iteration.
         RunStopped: the run cannot go on (a scorer that always fails, NaN in the loss, a full disk);
             the last checkpoint is intact.
     """
     config = copy.deepcopy(config).validate()
     progress = progress or Progress()
-    say = Facts(progress)
+    say, trackers = Facts(progress), Trackers(config, progress.note)
     if resume:
         keep_settings(config, say)
     state = build(config, task, say)
-    with RunDirectory.open(config, resume) as run, state.scorer as score, state.held_out:
+    with RunDirectory.open(config, resume) as run, state.scorer as score, state.held_out, trackers:
         if run.complete(config.iterations):
             progress.end(run.path)
             return run.path
@@ -77,9 +78,10 @@ def train(
         say(record.schedule.words())
         found = {"packed": state.policy.packs, "model": state.policy.origin, "said": say.said}
         run.write_settings(config, state.objective.describe(), found)
+        trackers.begin(run.path, start, resume)
         progress.begin(config, start)
         if start == 0:
-            record.evaluate(0)
+            trackers.log(0, record.evaluate(0))
 
         for iteration in range(start + 1, config.iterations + 1):
             clock = Clock()
@@ -114,7 +116,7 @@ def train(
             metrics |= clock.figures(metrics["rollout/tokens"])
 
             metrics = record.iteration(sampled, batch, selection, metrics, analysis)
-            record.evaluate(iteration)
+            trackers.log(iteration, metrics | record.evaluate(iteration))
             record.checkpoint_if_due(iteration)
             progress.iteration(iteration, metrics)
         run.finish(state.policy.save, config.iterations)

@@ -8,6 +8,8 @@ from ...batch import TokenBatch
 from ...logs.files import sync, writing
 from ...logs.lines import JsonLines
 from ...logs.rollouts import save_rollouts
+from ..alarm import sentinel
+from ..trackers import evaluated
 from . import analysis as dynamics
 from . import checkpoint as checkpoints
 from .best import Best
@@ -36,6 +38,7 @@ class Record:
         self._metrics, self._evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
         self._answers, self._analysis = JsonLines(run.answers), JsonLines(run.analysis)
         self._best = Best(run.path, state.config.save.best)
+        self._sentinel = sentinel(state.config, progress.note, self._metrics.read())
         self._durable: set[str] = set()
 
     def iteration(
@@ -58,6 +61,7 @@ class Record:
             influence = analysis.influence
             self._analysis.append([line])
             metrics = dynamics.numbers(line) | metrics
+        metrics = self._sentinel.line(metrics)
         self._metrics.append([{"iteration": iteration, **metrics}])
         if every and iteration % every == 0:
             tokenizer = self.state.policy.tokenizer
@@ -66,12 +70,16 @@ class Record:
         self.progress.trained(iteration, metrics)
         return metrics
 
-    def evaluate(self, iteration: int) -> None:
-        """The policy as it stands, on the sets that are due after an iteration, 0 being none."""
+    def evaluate(self, iteration: int) -> dict[str, float]:
+        """The policy as it stands, on the sets that are due after an iteration, 0 being none.
+
+        Returns what was found as figures, `eval/SET/avg@k` and so on.
+        """
         policy, due = self.state.policy, self.state.held_out.due(iteration)
         rows = evaluate(policy, due, iteration, self.progress, self._answers)
         self._evaluations.append(rows)
         self._best.consider(rows, policy.save)
+        return evaluated(rows)
 
     def checkpoint_if_due(self, iteration: int) -> None:
         """After the last iteration, and as the schedule says.

@@ -16,7 +16,7 @@ from .schedule import lengthened
 from .state import State
 
 # what may differ: how far, where, how fast, and what is written; not what is computed
-FREE = ("iterations", "output", "threads", "save.", "scoring.workers")
+FREE = ("iterations", "output", "threads", "save.", "log.", "scoring.workers")
 _SHOWN = 3  # differences that a message lists
 
 
@@ -47,7 +47,7 @@ def keep_settings(
                 f"{run.path}: its checkpoints were made with another configuration: "
                 f"{', '.join(different[:_SHOWN])}{f', and {more} more' if more > 0 else ''}. Put "
                 "config.toml back (a checkpoint's .json holds it), or start a new run; only "
-                "iterations, threads, scoring.workers and save.* may change"
+                "iterations, threads, scoring.workers, save.* and log.* may change"
             )
     longer = lengthened(config, before)
     if longer is not None:

@@ -213,7 +213,7 @@ def _unused(path: Path) -> bool:
     }  # fmt: skip
     if ".lock" in there:
         # the host verl's, and the policy before training, the best so far
-        before_the_first |= {"data", "verl", best.NEXT}
+        before_the_first |= {"data", "verl", "trackers", best.NEXT}
     return all(name in before_the_first or name.endswith(".part") for name in there)
 
 

@@ -152,12 +152,19 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         objective.influence_sample() is not None,
     )  # fmt: skip
     needs.check(Path(config.output or default_output(config)), say)
+    return State(
+        config, task, new, needs, reference, objective, policy, phi, *stepper(policy, config),
+        scorer, held_out,
+    )  # fmt: skip
+
+
+def stepper(
+    policy: Policy, config: TrainConfig
+) -> tuple[torch.optim.Optimizer, torch.amp.GradScaler]:
+    """An optimizer of the policy that has made no step, and the scaler of its loss."""
+    assert config.optim.lr is not None
     optimizer = torch.optim.AdamW(
         policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
     )  # fmt: skip
-    scaler = torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
-    return State(
-        config, task, new, needs, reference, objective, policy, phi, optimizer, scaler,
-        scorer, held_out,
-    )  # fmt: skip
+    return optimizer, torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")

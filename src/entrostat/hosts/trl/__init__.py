@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 from .equal import from_grpo_config
 
 if TYPE_CHECKING:
+    from .alarm import EntropyAlarm
     from .trainer import EntropyGRPOTrainer
 
-__all__ = ["EntropyGRPOTrainer", "from_grpo_config"]
+__all__ = ["EntropyAlarm", "EntropyGRPOTrainer", "from_grpo_config"]
 
 
 def __getattr__(name: str) -> Any:
     """Import TRL, which takes seconds, only when the trainer is asked for."""
+    if name == "EntropyAlarm":
+        from .alarm import EntropyAlarm
+
+        return EntropyAlarm
     if name != "EntropyGRPOTrainer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -21,6 +21,7 @@ from ...config import TrainConfig
 from ...errors import in_one_line
 from ..lab.policy import device_of
 from ..lab.run_directory import RunDirectory
+from ..trackers.outside import check_installed, name_of
 
 Value = Callable[[TrainConfig], Any]
 
@@ -137,8 +138,9 @@ def refuse(config: TrainConfig) -> None:
 
     Raises:
         ValueError: names the setting, the reason and the fix; or an argument in `[trl]` that TRL
-            does not have or that a setting owns.
+            does not have or that a setting owns; or a tracker that is not installed.
     """
+    check_installed(config.log.to)
     for key, wrong, reason in _CANNOT:
         value = config._get(key)
         if wrong(config):
@@ -211,6 +213,7 @@ def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
     part = cut(config, world)
     return {
         **_USUAL,
+        **_tracked(config),
         **config.trl,
         **{key: value for key, (value, _) in _FIXED.items()},
         **{key: value(config) for key, (_, value) in SETTINGS.items()},
@@ -218,6 +221,18 @@ def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
         "per_device_train_batch_size": part.micro,
         "gradient_accumulation_steps": part.accumulated,
         "steps_per_generation": config.optim.minibatches * part.accumulated,
+    }
+
+
+def _tracked(config: TrainConfig) -> dict[str, Any]:
+    """Of trackers: TRL's own, which are given a line an iteration unless [trl] says otherwise."""
+    if not config.log.to:
+        return {}
+    return {
+        "report_to": list(config.log.to),
+        "run_name": name_of(config, Path(config.output)),
+        "project": config.log.project,
+        "logging_steps": config.updates,
     }
 
 

@@ -20,6 +20,7 @@ from ...errors import RunStopped
 from ...logs.files import sync, writing
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts
+from ..alarm import sentinel
 from ..lab import checkpoint as lab_checkpoints
 from ..lab.best import Best
 from ..lab.evaluation import evaluate
@@ -54,6 +55,7 @@ class Record(RunLog):
         # weights and AdamW's two moments
         self.schedule = lab_checkpoints.Schedule(recipe.config.save, 3 * trained, start)
         self.best = Best(run.path, recipe.config.save.best)
+        self.sentinel = sentinel(recipe.config, progress.note, self.metrics.read())
         self.held: dict[str, float] = {}
         self._durable: set[str] = set()
 
@@ -97,6 +99,7 @@ class Record(RunLog):
                 "optim.lr or use --precision fp32, then start again or resume"
             )
         metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
+        metrics = self.sentinel.line(metrics)
         self.metrics.append([{"iteration": iteration, **metrics}])
         self.progress.trained(iteration, metrics)
 

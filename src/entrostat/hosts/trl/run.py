@@ -5,6 +5,7 @@
     turns.py        rollouts that are played with an environment
     record.py       what is written, when
     checkpoints.py  going on from TRL's
+    trackers.py     TRL's own W&B, trackio, TensorBoard, MLflow
 
 Under `accelerate launch` every process runs this; the main one writes and shows how it goes, and B,
 the rollouts of an iteration, is the recipe's whatever the number of processes.
@@ -46,7 +47,7 @@ from ..lab.scoring import Scorer
 from ..resolve import check_task, objective_of, task_of
 from ..rollouts import FIELDS
 from ..rounding import use_float32_outputs
-from . import arguments, checkpoints, turns
+from . import arguments, checkpoints, trackers, turns
 from .recipe import Recipe, RecipeTrainer
 from .record import Record
 
@@ -101,8 +102,11 @@ def train(
             found = {"model": recipe.policy.origin, "said": say.said, "processes": world,
                      "trl": metadata.version("trl")}  # fmt: skip
             run.write_settings(config, recipe.objective.describe(), found)
+            trackers.open_folder(config, run.path, resume)
         shown.begin(config, start)
+        stack.enter_context(trackers.told(config, run.path))
         trainer = RecipeTrainer(recipe, record, shown, args)
+        trackers.guard(trainer, run.path)
         recipe.policy = replace(recipe.policy, device=trainer.accelerator.device)
         use_float32_outputs(trainer)
         if start == 0:

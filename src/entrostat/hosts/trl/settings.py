@@ -14,12 +14,11 @@ import math
 import warnings
 from typing import Any
 
-import torch
 from trl import GRPOConfig, GRPOTrainer
 
-from ...batch import Terms, TokenBatch
 from ...method import MethodSpec
 from ...objective import Objective, make_objective
+from ..probe import bounds, probe
 from ..rollouts import FIELDS
 from .equal import from_grpo_config, spoken
 
@@ -105,7 +104,7 @@ def settle(args: Any, objective: Objective, said: str | None = None) -> Any:
     args = copy.copy(args)
     terms = probe(objective)
     defaults = {f.name: f.default for f in dataclasses.fields(args)}
-    low, high = _bounds(terms)
+    low, high = bounds(terms)
     wanted: dict[str, Any] = {
         "loss_type": LOSS_TYPES[objective.aggregation],
         "epsilon": low,
@@ -162,7 +161,7 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
     if updates_per_generation(args) > 1:
         return
     terms = probe(objective)
-    low, high = _bounds(terms)
+    low, high = bounds(terms)
     chain = list(zip(objective.names, objective.methods, strict=True))
     inert = [f"`{name}` ({each.idle_on_policy})" for name, each in chain if each.idle_on_policy]
     alone = all(method.kind == "surrogate" for _, method in chain)
@@ -178,25 +177,6 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
             "above gradient_accumulation_steps",
             stacklevel=3,
         )
-
-
-def probe(objective: Objective) -> Terms:
-    """The terms on four made-up rollouts: what ratio, clip and dual clip the chain means."""
-    g = torch.Generator().manual_seed(0)
-    mask = torch.ones(4, 3, dtype=torch.bool)
-    logp, entropy = -torch.rand(4, 3, generator=g) - 0.5, torch.rand(4, 3, generator=g) + 0.5
-    batch = TokenBatch(
-        logp, logp, mask, torch.tensor([1.0, -1.0, 1.0, -1.0]).unsqueeze(1).expand(4, 3),
-        rewards=torch.tensor([1.0, 0.0, 1.0, 0.0]), group=torch.tensor([0, 0, 1, 1]),
-        entropy=entropy, old_entropy=entropy, ref_logp=logp,
-    )  # fmt: skip
-    return objective.plan(batch, g)
-
-
-def _bounds(terms: Terms) -> tuple[float, float]:
-    """How far the ratio may be below and above 1, as TRL's `epsilon` and `epsilon_high`."""
-    low, high = float(terms.ratio_min.min()), float(terms.ratio_max.max())
-    return round(1 - low, 6), round(high - 1, 6)
 
 
 def _beta(objective: Objective) -> float:

@@ -17,6 +17,7 @@ from ...config import TrainConfig
 from ...evaluate.metrics import avg_at_k, pass_at_k
 from ...logs.lines import JsonLines
 from ...tasks import Task
+from ..alarm import sentinel
 from ..lab.evaluation import count_right, line_of
 from ..lab.progress import Progress, figures
 from ..lab.prompts import example
@@ -62,6 +63,7 @@ class Follower:
         self._progress = progress
         self._metrics = JsonLines(run.metrics)
         self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
+        self._sentinel = sentinel(config, progress.note, self._metrics.read())
         self._read = 0
         self._due: list[int] = []
 
@@ -73,7 +75,7 @@ class Follower:
             if any(key.startswith(_EVALUATION) for key in data):
                 self._due.append(step)
             if step > 0 and "entropy/exact" in data:
-                metrics = row_of(data)
+                metrics = self._sentinel.line(row_of(data))
                 self._metrics.append([{"iteration": step, **metrics}])
                 self._progress.trained(step, metrics)
                 self._progress.iteration(step, metrics)

@@ -14,11 +14,13 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 from ..._names import nearest
 from ...errors import in_one_line
+from ..trackers.outside import TITLES
 
 PATIENCE = 40  # seconds for a cluster, or one of its nodes, to answer
 
@@ -56,7 +58,8 @@ def check_configuration(overrides: Sequence[str]) -> None:
     """Compose veRL's configuration, and have our trainer look at it.
 
     Raises:
-        ValueError: it does not know a key (names the nearest), or the objective cannot run so.
+        ValueError: it does not know a key (names the nearest), a tracker is not installed, or the
+            objective cannot run so.
     """
     import verl
     from hydra import compose, initialize_config_dir
@@ -82,6 +85,12 @@ def check_configuration(overrides: Sequence[str]) -> None:
             config = compose("ppo_trainer", overrides=list(overrides))
         except HydraException as error:
             raise ValueError(f"[verl]: {in_one_line(error)}") from None
+    for name in TITLES.keys() & set(config.trainer.logger):
+        if util.find_spec(name) is None:
+            raise ValueError(
+                f"trainer.logger {name!r}: veRL's environment has no {name}; pip install it there, "
+                "or drop it (log.to)"
+            )
     check_run(config)
 
 

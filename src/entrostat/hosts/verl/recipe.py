@@ -19,6 +19,7 @@ from ...objective import Objective
 from ..lab.run_directory import default_output
 from ..resolve import objective_of
 from ..rollouts import FIELDS
+from ..trackers.outside import environment
 from .config import flat, hydra_value
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
@@ -101,7 +102,8 @@ def settings(config: TrainConfig, facts: Facts) -> dict[str, Any]:
     }
     values |= given | {key: value for key, (value, _) in common.items()}
     # metrics are read from the file; other loggers may stand beside it
-    values["trainer.logger"] = list(dict.fromkeys([*_listed(values["trainer.logger"]), "file"]))
+    loggers = [*_listed(values["trainer.logger"]), *config.log.to, "file"]
+    values["trainer.logger"] = list(dict.fromkeys(loggers))
     return values
 
 
@@ -183,7 +185,7 @@ _UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """What [verl] may change: how veRL does it, never what is done."""
     values: dict[str, Any] = {
-        "trainer.project_name": "entrostat",
+        "trainer.project_name": config.log.project,
         "trainer.logger": ["console"],
         f"{ACTOR}.strategy": "fsdp2",
         "actor_rollout_ref.ref.strategy": "fsdp2",
@@ -198,7 +200,7 @@ def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]
     }
     if facts is None:
         return values
-    values["trainer.experiment_name"] = facts.output.name
+    values["trainer.experiment_name"] = config.log.name or facts.output.name
     said = {key.lstrip("+") for key in given}
     if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in said:
         values[f"{ACTOR}.use_dynamic_bsz"] = True
@@ -288,6 +290,8 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
         "hydra.output_subdir": (None, "output"),
         f"+{INIT}.runtime_env.env_vars.VERL_FILE_LOGGER_PATH": (str(facts.metrics), "output"),
     }  # fmt: skip
+    for key, value in environment(config, facts.output).items():
+        table[f"+{INIT}.runtime_env.env_vars.{key}"] = (value, "log.to")
     # veRL's FSDP engine reads `mixed_precision`; `dtype` alone leaves it in bf16
     for part in ("actor", "ref") if "ref_logp" in objective.needs else ("actor",):
         engine = f"actor_rollout_ref.{part}.fsdp_config"

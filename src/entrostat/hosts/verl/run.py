@@ -32,6 +32,7 @@ from ..lab.run_directory import RunDirectory, check_not_back, default_output
 from ..lab.schedule import lengthened
 from ..resolve import objective_of
 from ..rollouts import FIELDS
+from ..trackers.outside import open_folder
 from . import data
 from .config import MODULE, flat, shell_command
 from .follow import Follower
@@ -110,6 +111,7 @@ def train(
             progress.end(run.path)
             return run.path
         start = go_on(run, config, resume, say)
+        open_folder(config, run.path, resume)
         data.write_settings(facts.own / "run.json", config, task, policy)
         written = data.write(run.path / "data", config, task, policy, progress.note)
         facts = replace(
@@ -148,7 +150,7 @@ def keep_settings(config: TrainConfig, say: Say) -> None:
     for key, was, now in differences(before, config):
         raise ValueError(
             f"{config.output}: {key} is {now!r}, was {was!r}; a run goes on as it began: only "
-            "iterations, threads, scoring.workers and save.* may change"
+            "iterations, threads, scoring.workers, save.* and log.* may change"
         )
     if (longer := lengthened(config, before)) is not None:
         say(longer)

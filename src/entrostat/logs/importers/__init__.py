@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ..run import Run
-from . import entrostat, prime_rl, slime, table, trl, verl
+from . import entrostat, prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .source import Given, UnreadableError, clean, lines, parse, records
 
 FORMATS: dict[str, str] = {
@@ -23,10 +23,13 @@ FORMATS: dict[str, str] = {
     "verl": "veRL's console log, file logger's JSONL, rollout dumps",
     "prime_rl": "prime-rl's token export or annotations, JSONL",
     "slime": "slime's console log, or samples exported to JSONL",
+    "tensorboard": "TensorBoard's event files",
+    "wandb": "W&B's run-ID.wandb, wandb-history.jsonl",
     "table": "CSV, JSONL or a JSON list with columns for step, entropy, score",
 }
 READERS: dict[str, ModuleType] = {
-    "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "table": table,
+    "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "tensorboard": tensorboard,
+    "wandb": wandb, "table": table,
 }  # fmt: skip
 
 HEAD = 64 * 1024
@@ -104,6 +107,9 @@ def _file(path: Path, format: str | None, given: Given) -> Run | None:
         return entrostat.read(path.parent)
     if format == "entrostat":
         raise ValueError(f"{str(path)!r} is a file; name the directory of the run")
+    kept = _tracker(path)
+    if kept is not None and (format in (None, kept) or given.columns):
+        return READERS[kept].read([path], given)
     kind = _unsupported(path, given)
     if kind is not None:
         return None
@@ -112,6 +118,13 @@ def _file(path: Path, format: str | None, given: Given) -> Run | None:
         given.problem(path, None, "not recognised")
         return None
     return READERS[found].read([path], given)
+
+
+def _tracker(path: Path) -> str | None:
+    """The format of a tracker's file that is no text; None for another."""
+    with open(path, "rb") as file:
+        head = file.read(512)
+    return next((n for n in ("tensorboard", "wandb") if READERS[n].is_file(head)), None)
 
 
 def _is_ours(path: Path) -> bool:
@@ -191,7 +204,7 @@ def _vote(text: str) -> str | None:
         return None
     known: dict[str, Callable[[Mapping[str, Any]], bool]] = {
         "verl": verl.is_record, "prime_rl": prime_rl.is_record, "slime": slime.is_record,
-        "table": table.is_record,
+        "wandb": wandb.is_record, "table": table.is_record,
     }  # fmt: skip
     return next((name for name, fits in known.items() if fits(record)), None)
 
@@ -218,6 +231,10 @@ def _directory(path: Path, format: str | None, given: Given) -> Run | None:
             others += 1
             continue
         try:
+            if (kept := _tracker(file)) is not None:
+                if format in (None, kept) or given.columns:
+                    by_format.setdefault(kept, []).append(file)
+                continue
             if (sort := _unsupported(file, kind)) is not None:
                 chosen = pickles if sort == PICKLE else given
                 chosen.problem(file, None, kind.kept[0].reason)
@@ -239,6 +256,24 @@ def _directory(path: Path, format: str | None, given: Given) -> Run | None:
             return _with_notes(run, by_format, others)
     _take(pickles, given)
     return None
+
+
+def several(root: Path) -> list[Path]:
+    """Directories under `root` with a run each that TensorBoard or W&B kept.
+
+    Empty where they are not several, or where a run of W&B's went on in a second directory: all of
+    `root` is then one run.
+    """
+    events: dict[Path, None] = {}
+    logs: dict[str, list[Path]] = {}
+    for file in _walk(root, Given(root)):
+        if "tfevents" in file.name:
+            events[file.parent] = None
+        elif file.suffix == ".wandb":
+            logs.setdefault(file.name, []).append(file.parent)
+    if len(logs) > 1 and all(len(folders) == 1 for folders in logs.values()):
+        return sorted(folder for (folder,) in logs.values())
+    return sorted(events) if len(events) > 1 else []
 
 
 def _take(pickles: Given, given: Given) -> None:

@@ -153,44 +153,64 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
     if others:
         names = ", ".join(clean(p.name) for p in others[:5]) + (", ..." if others[5:] else "")
         given.notes.append(f"Read {clean(path.name)}; other tables beside it are not: {names}.")
+    return of_rows(((path, count, row) for count, row in _rows(path, given)), given.columns, given)
+
+
+def of_rows(
+    rows: Iterable[tuple[Path, int | None, dict[str, Any]]],
+    columns: Mapping[str, str],
+    given: Given,
+) -> Run | None:
+    """The run of a table's rows.
+
+    Args:
+        rows: (file, line from 1, name -> value), in their order.
+        columns: the user's names for "step", "entropy" and "score", any of them.
+        given: takes the problems.
+
+    Raises:
+        ValueError: as `read`.
+    """
     found: dict[str, str] = {}
     log: Log | None = None
     seen: dict[str, None] = {}
-    waiting: list[tuple[int, dict[str, Any]]] = []
-    for count, row in _rows(path, given):
+    waiting: list[tuple[Path, int | None, dict[str, Any]]] = []
+    for place in rows:
         if log is None:
-            seen |= dict.fromkeys(row)
-            waiting.append((count, row))
-            found = guess(seen, given.columns)
+            seen |= dict.fromkeys(place[2])
+            waiting.append(place)
+            found = guess(seen, columns)
             # an early row may lack a column; a later one has it
             if len(found) < len(KINDS) and len(waiting) < 1000:
                 continue
-            log = _start(found, given)
+            log = _start(found, columns, given)
             for each in waiting:
-                _add(log, path, *each, found["step"], given)
+                _add(log, *each, found["step"], given)
         else:
-            _add(log, path, count, row, found["step"], given)
+            _add(log, *place, found["step"], given)
     if log is None:
         if not waiting:
             return None
-        log = _start(found, given, seen)
+        log = _start(found, columns, given, seen)
         for each in waiting:
-            _add(log, path, *each, found["step"], given)
+            _add(log, *each, found["step"], given)
     name = found.get("entropy")
     ours = name if name in KNOWN else "entropy/logged"
     entropy_is = NONE if name is None else KNOWN.get(ours, UNKNOWN.format(name=clean(name)))
     return finish(given, "a table", entropy_is, log.metrics())
 
 
-def _start(found: Mapping[str, str], given: Given, seen: Iterable[str] = ()) -> Log:
+def _start(
+    found: Mapping[str, str], columns: Mapping[str, str], given: Given, seen: Iterable[str] = ()
+) -> Log:
     """A log of the columns found.
 
     Raises:
         ValueError: they are not enough.
     """
-    if not complete(found, given.columns):
+    if not complete(found, columns):
         listed = ", ".join(short(name) for name in list(seen)[:20]) or "none"
-        asked = [f"{kind} {name!r}" for kind, name in given.columns.items() if kind not in found]
+        asked = [f"{kind} {name!r}" for kind, name in columns.items() if kind not in found]
         missing = ", ".join(asked) or ("step" if "step" not in found else "entropy, and no score")
         raise ValueError(
             f"{str(given.root)!r} has no column for {missing}; its columns: {listed}; name them "
@@ -204,7 +224,9 @@ def _start(found: Mapping[str, str], given: Given, seen: Iterable[str] = ()) -> 
     return Log(given, names)
 
 
-def _add(log: Log, path: Path, line: int, row: Mapping[str, Any], step: str, given: Given) -> None:
+def _add(
+    log: Log, path: Path, line: int | None, row: Mapping[str, Any], step: str, given: Given
+) -> None:
     if step not in row:
         given.problem(path, line, f"no {clean(step)}")
         return

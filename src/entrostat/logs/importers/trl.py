@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ UNKNOWN = (
     "GRPOTrainer did not write it"
 )
 NONE = "none: the log has no entropy"
+Entries = list[tuple[int | None, dict[str, Any]]]
 LIST = re.compile(r'"log_history"\s*:\s*\[')
 
 
@@ -81,6 +82,18 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
     if best is None:
         return None
     _, history, state, path = best
+    return run_of(path, history, state, given)
+
+
+def run_of(path: Path, history: Entries, state: Mapping[str, Any], given: Given) -> Run | None:
+    """The run of a log.
+
+    Args:
+        path: where it stood.
+        history: (line, entry) with `step` and figures under TRL's names.
+        state: what is known of `logging_steps` and `max_steps`.
+        given: takes the problems.
+    """
     seen = {key for _, row in history for key in row}
     grpo = bool(seen & {"reward", "completions/mean_length", "frac_reward_zero_std"})
     names = NAMES if grpo else NAMES | {"entropy": "entropy/logged"}
@@ -115,9 +128,6 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
     planned = step_of(state.get("max_steps"))
     planned = None if not planned else -(-planned // updates)
     return finish(given, source, entropy_is, log.metrics(), planned=planned)
-
-
-Entries = list[tuple[int | None, dict[str, Any]]]
 
 
 def _updates(history: Entries) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,10 @@ TOO_LARGE = (
     "the log does not say which loss_agg_mode, but the values are too large for a token: they are "
     "sums over tokens"
 )
+OURS = (
+    "exact: the mean over response tokens of the full next-token entropy, of logits divided by the "
+    "rollout temperature, in nats, under the policy that sampled (entrostat's host for veRL)"
+)
 NONE = "none: the log has no actor/entropy"
 
 
@@ -134,10 +138,7 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
                 figures = _figures(path, count, text[begin.end() :], whole, given)
                 keys |= figures.keys()
                 log.add(path, count, begin[1], figures)
-    metrics = log.metrics()
-    entropy_is, logged = _entropy(metrics, keys, mode)
-    if logged:
-        metrics = [{LOGGED.get(k, k): v for k, v in row.items()} for row in metrics]
+    metrics, entropy_is = _told(log, keys, mode)
     if not metrics:
         rows = means.rows()
         metrics = [{"iteration": step, **rows[step]} for step in sorted(rows)]
@@ -151,10 +152,42 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
     return finish(given, "veRL", entropy_is, metrics, dumps)
 
 
+def of_rows(
+    rows: Iterable[tuple[Path, int | None, Any, Mapping[str, Any]]],
+    names: Set[str],
+    mode: str | None,
+    given: Given,
+) -> Run | None:
+    """The run of rows that a tracker kept.
+
+    Args:
+        rows: (file, line, step, figures under veRL's names).
+        names: all that occur; where our host's are among them, they count.
+        mode: loss_agg_mode, where it is known.
+        given: takes the problems.
+    """
+    log = Log(given, {key: name for key, name in NAMES.items() if name not in names})
+    for path, place, step, figures in rows:
+        log.add(path, place, step, figures)
+    if "entropy/exact" in names:
+        return finish(given, "veRL", OURS, log.metrics())
+    metrics, entropy_is = _told(log, names, mode)
+    return finish(given, "veRL", entropy_is, metrics)
+
+
+def _told(log: Log, keys: Set[str], mode: str | None) -> tuple[list[dict[str, Any]], str]:
+    """Metrics of a log, their entropy under the name that it deserves, and what it is."""
+    metrics = log.metrics()
+    entropy_is, logged = _entropy(metrics, keys, mode)
+    if logged:
+        metrics = [{LOGGED.get(k, k): v for k, v in row.items()} for row in metrics]
+    return metrics, entropy_is
+
+
 LOGGED = {"entropy/exact": "entropy/logged"}
 
 
-def _entropy(metrics: list[dict[str, Any]], keys: set[str], mode: str | None) -> tuple[str, bool]:
+def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
     """Which entropy it is, and whether it is none of a token."""
     values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
     if not values:

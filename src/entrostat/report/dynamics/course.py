@@ -43,7 +43,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
                 f"{1 - EMA:g} of the present.",
                 "nats per token",
                 (
-                    Curve("", x, y, BLUE, width=0.9, alpha=0.4),
+                    Curve("", x, y, BLUE, width=0.9, alpha=0.4, name=kind),
                     Curve("moving average", x, ema(y), BLUE, width=2.0),
                 ),
                 low=0,

@@ -87,6 +87,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
                 *curves_of(run.metrics, ("flow/increase",), "increase", GREEN),
                 *curves_of(run.metrics, ("flow/decrease",), "decrease", RED, sign=-1),
             ),
+            name="flow_updates",
         )
     )
     balances = [
@@ -117,6 +118,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "iteration's updates. It is what the clip holds back, up to a factor.",
             "no unit, summed over tokens",
             sides("opefo"),
+            name="clipped_estimate",
         )
     )
     panels.append(
@@ -127,6 +129,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "optimizer's momentum did there.",
             "nats, summed over tokens",
             sides("in_update"),
+            name="clipped_change",
         )
     )
     panels.append(
@@ -137,6 +140,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "are done. It holds what took them there.",
             "nats",
             sides("change"),
+            name="clipped_change_in_the_end",
         )
     )
     return tuple(legible(panel) for panel in panels if not panel.empty)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ...logs.run import Run
-from ..figures import BLACK, Panel, Points
+from ..figures import BLACK, Panel, Points, slug
 from ..runs import drawable, entropy_key
 from ..seeds import Entry
 from .drawing import FEW
@@ -104,6 +104,7 @@ def _panel(
         "avg@k",
         points=(*clouds, peaks),
         across="sum of entropies so far, nats per token",
+        name=f"score_against_cumulative_entropy_{slug(split[:60])}",
     )
 
 

@@ -1,16 +1,13 @@
 """The token view: which rollouts a page holds, how they are encoded, a sample for no script.
 
-A page holds the rollouts of some iterations as JSON, and `token_view.js` makes the view of it.
+A page holds the rollouts of some iterations as JSON, and `js/tokens.js` makes the view of it.
 Both are bounded by bytes, for a run may hold far more tokens than a page can; `TokenView.shown`
 says what was left out. Rollouts come from `Run.dumps`, so another trainer's run works as well.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from . import encoding
@@ -36,16 +33,12 @@ class TokenView:
         shown: sentences on what is shown and what was left out.
         samples: what a reader without JavaScript sees; None where there is nothing to show.
         notes: sentences on what is missing or cannot be read.
-        script: the text of token_view.js.
-        policy: the source expression that lets a Content-Security-Policy run that text alone.
     """
 
-    data: str
-    shown: str
-    samples: Samples | None
-    notes: tuple[str, ...]
-    script: str
-    policy: str
+    data: str = ""
+    shown: str = ""
+    samples: Samples | None = None
+    notes: tuple[str, ...] = ()
 
 
 def token_view(run: Run) -> TokenView:
@@ -54,7 +47,7 @@ def token_view(run: Run) -> TokenView:
     A dump that cannot be read is left out, with a note.
     """
     if not run.dumps:
-        return _view(notes=("No rollouts were dumped.",))
+        return TokenView(notes=("No rollouts were dumped.",))
     failed: dict[int, str] = {}
     newest = None
     last = 0
@@ -63,7 +56,7 @@ def token_view(run: Run) -> TokenView:
         if newest is not None:
             break
     if newest is None:
-        return _view(notes=failures(failed))
+        return TokenView(notes=failures(failed))
     whole = len(encode(newest, last, 1).data)
     enough = whole * min(1, ENOUGH / len(newest))
     most = int(min(MOST, max(LEAST, BYTES // enough)))
@@ -79,22 +72,12 @@ def token_view(run: Run) -> TokenView:
             if rollouts is not None:
                 parts[i] = encode_within(rollouts, i, BYTES // min(most, len(run.dumps)))
     kept = [parts[i] for i in chosen]
-    return _view(
+    return TokenView(
         data=page_json(kept),
         shown=_shown(chosen, kept, len(run.dumps), len(failed)),
         samples=samples_of(newest, last),
         notes=failures(failed),
     )
-
-
-def _view(
-    data: str = "", shown: str = "", samples: Samples | None = None, notes: tuple[str, ...] = ()
-) -> TokenView:
-    package = resources.files(__name__.rpartition(".")[0])
-    # line breaks as HTML reads them, for the hash is taken of what the browser reads
-    script = "\n".join(package.joinpath("token_view.js").read_text("utf-8").splitlines())
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return TokenView(data, shown, samples, notes, script, f"'sha256-{digest}'")
 
 
 def _shown(chosen: list[int], parts: list[Part], dumped: int, failed: int) -> str:
@@ -104,7 +87,7 @@ def _shown(chosen: list[int], parts: list[Part], dumped: int, failed: int) -> st
         sentences.append(
             f"Shown are iterations {listed(chosen)}, {len(chosen)} of the {dumped} dumped."
         )
-    few = [(i, part) for i, part in zip(chosen, parts, strict=True) if part.step > 1]
+    few = [(i, part) for i, part in zip(chosen, parts, strict=True) if part.kept < part.count]
     if few:
         shares = [f"{part.kept} of {part.count}" for _, part in few]
         if len(few) == len(parts) and len(set(shares)) == 1:

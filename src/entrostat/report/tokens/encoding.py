@@ -1,6 +1,6 @@
 """Rollouts as JSON within a budget of bytes, texts cut to what a page can hold.
 
-`token_view.js` reads it.
+`js/tokens_data.js` reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class Part:
     """An iteration as JSON, with each measure's finite non-zero magnitudes for the scales."""
 
     data: str
-    step: int
     kept: int
     count: int
     cut: int
@@ -50,7 +49,7 @@ def page_json(parts: list[Part]) -> str:
 
 
 def encode_within(r: Rollouts, iteration: int, limit: int) -> Part:
-    """An iteration with every rollout, or with every k-th so that it takes `limit` bytes."""
+    """An iteration with every rollout, or with as few groups that it takes `limit` bytes."""
     lengths = r.start.diff().clamp(max=LONGEST)
     known = sum(bool(v.isfinite().any()) for n in VALUES if (v := getattr(r, n)) is not None)
     # four characters per number: no smaller step can do, and encoding a large dump takes its time
@@ -63,11 +62,25 @@ def encode_within(r: Rollouts, iteration: int, limit: int) -> Part:
         step = min(len(r), max(step + 1, math.ceil(step * size / limit)))
 
 
+def every(r: Rollouts, step: int) -> list[int]:
+    """About one of `step` rollouts: every step-th group whole, for these are compared.
+
+    Where there are fewer groups than steps, some rollouts of the first one.
+    """
+    members: dict[int, list[int]] = {}
+    for i, group in enumerate(r.group.tolist()):
+        members.setdefault(group, []).append(i)
+    groups = list(members.values())
+    if step <= len(groups):
+        return sorted(i for some in groups[::step] for i in some)
+    return groups[0][:: math.ceil(step / len(groups))]
+
+
 def encode(r: Rollouts, iteration: int, step: int) -> Part:
-    """Every `step`-th rollout of an iteration as JSON."""
+    """About one of `step` rollouts of an iteration (`every`) as JSON."""
     import numpy as np
 
-    rows = range(0, len(r), step)
+    rows = every(r, step)
     spans = [r.rows(i) for i in rows]
     places = np.concatenate(
         [np.arange(s.start, min(s.stop, s.start + LONGEST), dtype=np.int64) for s in spans]
@@ -83,7 +96,7 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
     data = {
         "iteration": iteration,
         "count": len(r),
-        "step": step,
+        "place": rows,
         "prompts": [shortened(text) for text in prompts],
         "pieces": [r.pieces.get(int(i), "")[:PIECE] for i in ids],
         "ids": pack(ids),
@@ -108,7 +121,7 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         v = np.abs(shown.get(name, np.zeros(0)))
         magnitudes[name] = v[np.isfinite(v) & (v > 0)]
     cut = sum(length > LONGEST for length in lengths)
-    return Part(script_json(data), step, len(rows), len(r), cut, magnitudes)
+    return Part(script_json(data), len(rows), len(r), cut, magnitudes)
 
 
 def pack(values: np.ndarray) -> str:

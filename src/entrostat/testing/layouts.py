@@ -1,31 +1,22 @@
-"""A minibatch laid out in other ways: rows permuted and cut over ranks, other padding; ranks that
-are threads of this process."""
+"""A minibatch laid out in other ways: rows permuted and cut over ranks, which are threads here."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import torch
 
-import entrostat as es
-from contract_test import moved
-from entrostat.hosts.ranks import shared_generator
-from entrostat.whole import Ranks
+from ..batch import Terms, TokenBatch
+from .data import Data, moved
+from .subject import Subject
+from .threads import Threads as Threads
 
 B, T = 24, 61
 IDLE = 3  # the group that has no part in the policy term
-PER_TOKEN = (
-    "logp", "old_logp", "entropy", "old_entropy", "ref_logp", "sum_p2", "sum_p2_logp",
-    "process_rewards", "influence",
-)  # fmt: skip
 
 
-def fields(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+def fields(dtype: torch.dtype = torch.float32) -> Data:
     """24 rollouts of 6 prompts, every field; ragged, with holes and one without a token.
 
     Half of the rows are multiples of 1/4, so that many tokens tie; the others are not, so that
@@ -54,7 +45,7 @@ def fields(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
     return data | {"mask": mask, "group": torch.arange(B) // 4 * 7 % 6, "rollout": identity}
 
 
-def laid_out(data: dict[str, torch.Tensor], rows: torch.Tensor, columns: int = 0) -> es.TokenBatch:
+def laid_out(data: Data, rows: torch.Tensor, columns: int = 0) -> TokenBatch:
     """The batch of some rows in some order, with so many more columns of padding than they need."""
     own = {key: value[rows] for key, value in data.items()}
     used = own["mask"].any(0).nonzero()
@@ -69,7 +60,8 @@ def laid_out(data: dict[str, torch.Tensor], rows: torch.Tensor, columns: int = 0
         out[:, :n] = value[:, :n]
         return out
 
-    return es.TokenBatch(**{key: fit(key, value) for key, value in own.items()})
+    laid: Data = {key: fit(key, value) for key, value in own.items()}
+    return TokenBatch(**laid)
 
 
 def cuts(world: int, seed: int = 0) -> list[torch.Tensor]:
@@ -87,74 +79,16 @@ def cuts(world: int, seed: int = 0) -> list[torch.Tensor]:
     return [parts[0], order[:0], *parts[1:]][:world]
 
 
-class Threads:
-    """Ranks that are threads: `run(f)` calls f(ranks) once per rank; what each returned."""
-
-    def __init__(self, world: int) -> None:
-        self.world, self._slots = world, [None] * world
-        self._barrier = threading.Barrier(world)
-
-    def run(self, work: Callable[[Ranks], Any]) -> list[Any]:
-        found, failed = [None] * self.world, []
-
-        def body(rank: int) -> None:
-            try:
-                found[rank] = work(_Thread(rank, self))
-            except threading.BrokenBarrierError:
-                pass
-            except BaseException as error:
-                failed.append(error)
-                self._barrier.abort()
-
-        threads = [threading.Thread(target=body, args=(rank,)) for rank in range(self.world)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
-        return found
-
-    def shared(self, rank: int, value: Any) -> list[Any]:
-        """What each rank handed in."""
-        self._slots[rank] = value
-        self._barrier.wait(60)
-        got = list(self._slots)
-        self._barrier.wait(60)
-        return got
-
-
-class _Thread(Ranks):
-    def __init__(self, rank: int, threads: Threads) -> None:
-        self.rank, self.world, self._threads = rank, threads.world, threads
-
-    def sum(self, numbers: np.ndarray) -> np.ndarray:
-        return np.sum(self._threads.shared(self.rank, numbers), axis=0)
-
-    def max(self, numbers: np.ndarray) -> np.ndarray:
-        return np.max(self._threads.shared(self.rank, numbers), axis=0)
-
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        return np.concatenate(self._threads.shared(self.rank, rows))
-
-    def exchange(
-        self, parts: Sequence[torch.Tensor], sizes: Sequence[int]
-    ) -> Sequence[torch.Tensor]:
-        got = [theirs[self.rank] for theirs in self._threads.shared(self.rank, parts)]
-        assert [len(part) for part in got] == list(sizes)
-        return got
-
-
-def decided(spec: Any, batch: es.TokenBatch) -> tuple[es.TokenBatch, es.Terms]:
+def decided(subject: Subject, batch: TokenBatch) -> tuple[TokenBatch, Terms]:
     """What an objective whose controllers have moved makes of the batch; one group is idle."""
-    objective = moved(es.make_objective(spec, max_length=16))
+    objective = moved(subject.fresh(max_length=16))
     assert batch.group is not None
     batch = objective.prepare(objective.outcome_advantages(batch).replace(idle=batch.group == IDLE))
-    return batch, objective.plan(batch, shared_generator(5, "select", 3))
+    return batch, objective.plan(batch, torch.Generator().manual_seed(5))
 
 
 def differences(
-    found: tuple[es.TokenBatch, es.Terms], whole: tuple[es.TokenBatch, es.Terms], rows: torch.Tensor
+    found: tuple[TokenBatch, Terms], whole: tuple[TokenBatch, Terms], rows: torch.Tensor
 ) -> list[str]:
     """The names of what differs in a bit at some token from these rows of the whole's."""
     mask, names = found[0].mask, []

@@ -1,0 +1,127 @@
+"""`entrostat doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._text import say
+from .flags import dataclass_flags, spread, take, take_switch
+from .terminal import quiet_libraries, tell
+
+if TYPE_CHECKING:
+    from ..diagnosis.doctor import Finding
+
+_DOCTOR = """\
+usage: entrostat doctor [--config FILE.toml] [any flag of train] [--prompts N]
+                        [--rollouts FILE_OR_RUN] [--json]
+       entrostat doctor RUN_OR_LOG [--json]
+
+Look for what makes a run's figures untrue, or a method idle, before it starts: load the model,
+sample a few rollouts, try an iteration's updates, take them back. Nothing is written. Of a run
+that is there, ours or another trainer's, what its log and its rollouts show.
+
+  rounding        log-probs or logits that went through 16 bits (bf16, FSDP2's output cast)
+  cancellation    entropy as the difference of two large numbers
+  mismatch        the sampler's log-probs are not the trainer's
+  temperature     tokens, sampler or trainer are at another temperature than is set
+  padding         places after a completion's end in the mean
+  eos             completions do not end, or their end is not trained on
+  group           one rollout a prompt, and nothing to compare it with
+  zero_advantage  more than half of the groups have no signal
+  ratio           every ratio is 1, so that no clip acts
+  selection       what is decided depends on micro-batches or ranks
+  gate            a gate on entropy far below the policy's
+  authority       a target that the knob cannot reach or hold
+  penalties       a method that changes no token's gradient
+
+  --prompts N     sampled, a group of rollouts each; default 8
+  --rollouts X    a run's first rollouts, or a dump of some, in the place of sampled ones
+  --json          for programs: a list of findings
+  --trust-code    import the code (MODULE:NAME) that the file names
+
+Exit code: 0 nothing is wrong, 1 something is, 2 it cannot be asked. The checks that need no model
+are made at the start of every `train`, too. docs/doctor.md has their limits and reasons.
+
+Examples:
+  entrostat doctor --config recipes/grpo.toml
+  entrostat doctor --method kl_cov --model smollm2 --task words --optim.epochs 1
+  entrostat doctor --method thermostat --method.target 1x --prompts 16
+  entrostat doctor --config my.toml --rollouts runs/mine
+  entrostat doctor outputs/checkpoint-500 --json
+"""
+
+
+def doctor_verb(args: list[str]) -> int:
+    """Look for faults in a configuration and its first rollouts, or in what a run left."""
+    if not args or "-h" in args or "--help" in args:
+        say(_DOCTOR.rstrip())
+        return 0 if args else 2
+    plain, args = take_switch(args, "json")
+    prompts, args = take(args, "prompts")
+    rollouts, args = take(args, "rollouts")
+    if prompts is not None and not (prompts.isascii() and prompts.isdigit() and int(prompts) > 0):
+        raise ValueError(f"--prompts must be a whole number above 0, got {prompts!r}")
+    quiet_libraries()
+    from ..errors import RunStopped
+
+    try:
+        if args and not args[0].startswith("-"):
+            return _show(_of_run(args, prompts, rollouts), plain)
+        return _show(_of_config(args, prompts, rollouts), plain)
+    except RunStopped as error:
+        return tell(str(error), code=1)
+
+
+def _of_run(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:
+    """Of a run that is there."""
+    if len(args) > 1 or prompts or rollouts:
+        given = [
+            *args[1:],
+            *(f"--{n}" for n, v in (("prompts", prompts), ("rollouts", rollouts)) if v),
+        ]
+        raise ValueError(
+            f"doctor {args[0]!r} reads what a run left, and takes no {given[0]}; to sample, give "
+            f"the configuration: entrostat doctor --config {args[0]}/config.toml"
+        )
+    from ..diagnosis.doctor import examine_run
+    from ..logs.importers import read
+
+    return examine_run(read(Path(args[0])))
+
+
+def _of_config(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:
+    """Of a configuration, as `train` takes it."""
+    from ..config import TrainConfig, check_model, from_dict
+    from .open_flags import take_open_flags
+    from .training import asked_for
+
+    file, args = take(args, "config")
+    trusted, args = take_switch(args, "trust-code")
+    allowed, args = take(args, "sandbox")
+    if allowed:
+        args = [*args, "--scoring.sandbox", allowed]
+    args, flags = take_open_flags(spread(args, "analyze"))
+    data = asked_for(file, flags, trusted, {"scoring.sandbox"} if allowed else set())
+    config: Any = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat doctor", _DOCTOR)
+    config.validate()
+    if allowed:
+        from ..sandbox import use
+
+        use(allowed)
+    check_model(config.model)
+    from ..diagnosis.doctor import PROMPTS, examine, rollouts_at
+
+    recorded = None if rollouts is None else rollouts_at(rollouts)
+    return examine(config, prompts=int(prompts or PROMPTS), rollouts=recorded)
+
+
+def _show(findings: list[Finding], plain: bool) -> int:
+    from ..diagnosis.doctor import lines
+
+    if plain:
+        say(json.dumps([finding.to_dict() for finding in findings], indent=2))
+    else:
+        say("\n".join(lines(findings)))
+    return int(any(finding.wrong for finding in findings))

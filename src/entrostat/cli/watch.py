@@ -1,0 +1,97 @@
+"""`entrostat watch`: the page of runs that go on, in a browser."""
+
+from __future__ import annotations
+
+import math
+
+from .._names import refuse_options
+from .._text import say
+from .flags import asked_for_help, take, take_source, take_switch
+
+_WATCH = """\
+usage: entrostat watch PATH [PATH...] [--port N] [--every SECONDS] [--open] [--host ADDRESS]
+                       [--token] [--format FORMAT] [--step NAME] [--entropy NAME] [--score NAME]
+
+Serve the page that `entrostat report` writes while the runs go on; it follows them by itself. A
+path is a run's directory or a log, ours or another trainer's (TRL's output directory, veRL's saved
+console), or a directory in which runs appear, which are then compared. It need not be there yet.
+Nothing is written, and Ctrl-C ends the page, not the runs.
+
+  --port       default 8642; 0 takes any that is free
+  --every      seconds between two pages, at least; default 5
+  --open       open it in a browser on this machine
+  --host       address to listen on; default 127.0.0.1, which this machine alone can reach. Any
+               other wants a token, which stands in the address that is printed
+  --token      want it on 127.0.0.1 too, where others have accounts on this machine
+  --format, --step, --entropy, --score    as `entrostat report` takes them
+
+Examples:
+  entrostat watch runs/grpo
+  entrostat watch runs --every 30
+  entrostat watch outputs --port 0 --open
+  ssh -L 8642:localhost:8642 MACHINE    # then open http://localhost:8642/ here
+"""
+_OPTIONS = ("port", "every", "open", "host", "token", "format", "step", "entropy", "score", "help")
+
+
+def watch_verb(args: list[str]) -> int:
+    """Serve the live page until Ctrl-C."""
+    if (done := asked_for_help(args, _WATCH)) is not None:
+        return done
+    port, args = take(args, "port")
+    every, args = take(args, "every")
+    host, args = take(args, "host")
+    opens, args = take_switch(args, "open")
+    token, args = take_switch(args, "token")
+    format, columns, args = take_source(args)
+    refuse_options(args, "entrostat watch", _OPTIONS)
+    if not args:
+        raise ValueError("watch needs the path of a run, or of a directory of runs; see --help")
+    number, seconds = _port(port), _seconds(every)
+    from ..report.live.gate import is_loopback, resolve
+    from ..report.live.reading import Watched, as_paths
+    from ..report.live.server import Server
+    from ..report.live.watcher import Watcher
+
+    where = host or "127.0.0.1"
+    if opens and (token or not is_loopback(resolve(where)[1])):
+        raise ValueError(
+            "--open would put the token into the browser's command line, where others on this "
+            "machine can read it; leave it out, and open the address that is printed"
+        )
+    watched = Watched(as_paths(args), format, columns)
+    watcher = Watcher(watched, seconds)
+    server = Server(watcher, where, number, token)
+    try:
+        say(f"watching {', '.join(args)}: {server.address}")
+        say("Ctrl-C ends the page; the runs go on")
+        watcher.start()
+        if opens:
+            import webbrowser
+
+            webbrowser.open(server.address)
+        server.serve_forever()
+    except KeyboardInterrupt:
+        say()
+    finally:
+        server.server_close()
+        watcher.close()
+    return 0
+
+
+def _port(word: str | None) -> int:
+    if word is None:
+        return 8642
+    if not (word.isascii() and word.isdigit() and len(word) <= 5 and int(word) < 65536):
+        raise ValueError(f"--port must be a whole number from 0 to 65535, got {word!r}")
+    return int(word)
+
+
+def _seconds(word: str | None) -> float:
+    try:
+        value = 5.0 if word is None else float(word)
+    except ValueError:
+        value = math.nan
+    if not 0.1 <= value <= 86_400:
+        raise ValueError(f"--every must be seconds, from 0.1 to 86400, got {word!r}")
+    return value

@@ -1,0 +1,112 @@
+"""Causes in the figures: what samples is not what is trained, what is logged is not the entropy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..signals import of, shared
+from .seen import Cause, Seen, decades, ramp, short
+
+# from noticeable to plain: mean |log p - log q| of a token, mean |p - q|, KL; REPO App. A.2 has
+# .01 and less for probabilities in bf16
+MISMATCH = {
+    "mismatch_logp": (0.02, 0.2), "mismatch_prob": (0.01, 0.05), "mismatch_kl": (1e-3, 0.05),
+}  # fmt: skip
+GREW = 1.5
+APART = 0.15  # of the exact entropy, by which its estimate differs
+ALIKE, EXPONENT = 0.95, 0.15  # correlation with the length, and of the power how near to 1
+LONGER = 1.25
+
+
+def sampler_mismatch(seen: Seen) -> Cause | None:
+    """The policy that samples and the one that is trained differ, and ever more."""
+    best: tuple[float, str] | None = None
+    for what, (low, high) in MISMATCH.items():
+        found = seen.signal(what)
+        if found is None:
+            continue
+        before, late = max(found.early, 1e-12), found.late
+        grew = late / before
+        weight = decades(late, low, high) * (0.95 if grew >= GREW else 0.6)
+        if weight > 0 and (best is None or weight > best[0]):
+            best = (
+                weight,
+                (
+                    f"{found.name} went from {short(found.early)} to {short(late)} "
+                    f"({grew:.2g} times); above {low:g} it is noticeable."
+                ),
+            )
+    if best is None:
+        return None
+    return Cause(
+        "sampler_mismatch", "sampler mismatch growing", *best,
+        "Rollouts of another policy than the one that is trained make every ratio wrong, most for "
+        "rare tokens: clipping and advantages then push entropy by themselves.",
+        "REPO App. A.1 and A.2",
+    )  # fmt: skip
+
+
+def entropy_definition(seen: Seen) -> Cause | None:
+    """The logged figure moves although the entropy of a token does not, or is another figure."""
+    found = [c for c in (_length(seen), _apart(seen), _logged(seen)) if c is not None]
+    if not found:
+        return None
+    weight, evidence = max(found)
+    return Cause(
+        "entropy_definition", "entropy definition", weight, evidence,
+        "A sum over tokens, a mean over padding or an estimate at another temperature moves with "
+        "lengths and settings; controllers and verdicts that read it follow the wrong figure.",
+        "docs/analyze.md (Which entropy)",
+    )  # fmt: skip
+
+
+def _length(seen: Seen) -> tuple[float, str] | None:
+    """Whether the entropy is a mean times the length."""
+    entropy, length = seen.signal("entropy"), seen.signal("length")
+    if entropy is None or length is None:
+        return None
+    H, L = shared(entropy, length)
+    if len(H) < 10 or H.min() <= 0 or L.min() <= 0:
+        return None
+    h, n = np.log(H), np.log(L)
+    k = max(1, len(h) // 20)
+    h, n = (np.convolve(v, np.ones(k) / k, "valid") for v in (h, n))
+    if n.max() - n.min() < np.log(LONGER) or h.std() == 0:
+        return None
+    correlation = float(np.corrcoef(h, n)[0, 1])
+    power = correlation * float(h.std() / n.std())
+    if correlation < ALIKE or abs(power - 1) > EXPONENT:
+        return None
+    per = H / L
+    return 0.9, (
+        f"Entropy goes as the mean length to the power {power:.2f} (correlation "
+        f"{correlation:.2f}): divided by the length it stays between {short(per.min())} and "
+        f"{short(per.max())}. It is a sum over tokens, or a mean that counts padding."
+    )
+
+
+def _apart(seen: Seen) -> tuple[float, str] | None:
+    """Whether the estimate from sampled tokens is off from the exact entropy."""
+    exact, estimate = of(seen.run, "entropy/exact"), of(seen.run, "entropy/nll")
+    if exact is None or estimate is None:
+        return None
+    H, nll = shared(exact, estimate)
+    if len(H) < 10 or H.mean() <= 0:
+        return None
+    gap = float(nll.mean() / H.mean() - 1)
+    same_side = float(np.mean(np.sign(nll - H) == np.sign(gap)))
+    if abs(gap) < APART or same_side < 0.9:
+        return None
+    return ramp(abs(gap), 0.1, 0.4), (
+        f"The mean of -log p of the sampled tokens is {gap:+.0%} off the exact entropy, on the "
+        f"same side in {same_side:.0%} of the iterations: tokens are not drawn from the "
+        "distribution that is measured (top-p, another temperature, another policy)."
+    )
+
+
+def _logged(seen: Seen) -> tuple[float, str] | None:
+    """Whether what the log calls entropy is known to be something else, or not known."""
+    entropy = seen.signal("entropy")
+    if entropy is None or entropy.name != "entropy/logged" or "sum" not in seen.run.entropy_is:
+        return None
+    return 0.7, f"The trainer logs another figure: {seen.run.entropy_is}."

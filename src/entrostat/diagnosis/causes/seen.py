@@ -1,0 +1,99 @@
+"""What a cause is, and what those who look for one are given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...logs.run import Run
+from ..signals import Signal, signal
+from ..verdict import Judged
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that goes with what entropy did.
+
+    Attributes:
+        name: a word for programs, `truncation` say.
+        title: for readers.
+        weight: how plain it is, 0 to 1; causes are ranked by it. It is no probability.
+        evidence: a sentence with the numbers it was read from.
+        why: a sentence on what it has to do with entropy.
+        source: the paper and section that show it.
+    """
+
+    name: str
+    title: str
+    weight: float
+    evidence: str
+    why: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run, what was said of its entropy, and its signals.
+
+    Attributes:
+        run: the run.
+        judged: a verdict other than held or cannot tell.
+    """
+
+    run: Run
+    judged: Judged
+
+    def signal(self, what: str) -> Signal | None:
+        """A key of `signals.NAMES`; None where the run does not log it, or fewer than 5 times."""
+        found = signal(self.run, what)
+        return found if found is not None and len(found) >= 5 else None
+
+    @property
+    def falling(self) -> bool:
+        """Whether entropy fell."""
+        return bool(self.judged.falling)
+
+    def follows(self, found: Signal) -> bool:
+        """Whether a signal rose only after entropy had moved: then it is no cause of that.
+
+        It did where it was half its way up more than a tenth of the run after the onset of a fall,
+        or a fiftieth after that of a rise, which by itself makes answers longer and wrong.
+        """
+        before = found.before(self.onset)
+        k = max(1, len(found) // 20)
+        means = np.convolve(found.y, np.ones(k) / k, "valid")
+        grace = self.span if self.falling else self.span / 5
+        half = before + (float(means.max()) - before) / 2
+        return int(found.x[k // 2 + int(np.argmax(means >= half))]) > self.onset + grace
+
+    @cached_property
+    def onset(self) -> int:
+        """The iteration with which it began."""
+        onset = self.judged.onset
+        return self.run.metrics[0]["iteration"] if onset is None else onset.iteration
+
+    @cached_property
+    def span(self) -> int:
+        """A tenth of the run, in iterations: what is as near as that is at the same time."""
+        return max(1, round((self.run.done - self.run.metrics[0]["iteration"] + 1) / 10))
+
+
+def ramp(value: float, low: float, high: float) -> float:
+    """0 at `low`, 1 at `high`, straight between."""
+    return min(max((value - low) / (high - low), 0.0), 1.0)
+
+
+def decades(value: float, low: float, high: float) -> float:
+    """The same over logarithms."""
+    return ramp(math.log(value), math.log(low), math.log(high)) if value > 0 else 0.0
+
+
+LATE = 0.5  # of the weight is left of what came after the onset
+
+
+def short(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}"

@@ -1,0 +1,235 @@
+"""Causes in how the policy is updated: the ratio, its clip, the size of a step, a coefficient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...logs.run import saturated
+from ..signals import Signal
+from .seen import LATE, Cause, Seen, decades, ramp, short
+
+NOTHING = 1e-6  # a share of clipped tokens, a divergence, a ratio's distance from 1
+ALWAYS = 0.95  # of the iterations
+CLIPPED = (0.07, 0.3)  # share of tokens outside the clip's range: from noticeable to plain
+STEP = (0.02, 0.2)  # nats: KL of the policy before an iteration to that of its last update
+BURST = 8  # one iteration this many times as far is as bad
+JUMP = 1.5  # of the learning rate
+NORM = 3.0  # of the gradient
+
+
+def ratio_one(seen: Seen) -> Cause | None:
+    """One update per batch: the ratio is 1, and nothing that works through it can act."""
+    clip, said = seen.signal("clip"), []
+    for what, one in (("ratio", 1.0), ("step", 0.0)):
+        found = seen.signal(what)
+        if found is None:
+            continue
+        if float(np.max(np.abs(found.y - one))) > NOTHING:
+            return None
+        said.append(f"{found.name} is {one:g} to {NOTHING:g} in all {len(found)} iterations")
+    if clip is not None:
+        if float(clip.y.max()) > 0:
+            return None
+        said.append(f"{clip.name} is 0 in all {len(clip)}")
+    if not said:
+        return None
+    sure = len(said) > 1 or clip is None
+    return Cause(
+        "ratio_one", "ratio identically 1", 0.5 if sure else 0.4,
+        f"{'; '.join(said)}{'' if sure else ' (the log has no ratio: it may just stay in range)'}.",
+        "With one update per batch the ratio of new to old policy is 1: clip-higher, Clip-Cov's "
+        "surrogate and every other clip are idle, and cannot hold entropy.",
+        "OPEFO 3, STEER 3.1",
+    )  # fmt: skip
+
+
+def clip_never(seen: Seen) -> Cause | None:
+    """The ratio moves but never as far as the clip."""
+    clip = seen.signal("clip")
+    if clip is None or float(np.mean(clip.y <= NOTHING)) < ALWAYS or ratio_one(seen) is not None:
+        return None
+    step = seen.signal("step")
+    moved = "" if step is None else f" though {step.name} is {short(float(step.y.mean()))}"
+    return Cause(
+        "clip_never", "clip never acting", 0.45,
+        f"{clip.name} is at most {NOTHING:g} in {float(np.mean(clip.y <= NOTHING)):.0%} of the "
+        f"iterations{moved}.",
+        "A clip that no token reaches restrains nothing: widening or tightening it (clip-higher) "
+        "changes nothing until updates are larger or more.",
+        "STEER 4, PAR 6.1",
+    )  # fmt: skip
+
+
+def clip_always(seen: Seen) -> Cause | None:
+    """A large share of tokens is outside the clip's range in most updates."""
+    clip = seen.signal("clip")
+    if clip is None:
+        return None
+    plain = ramp(max(float(np.median(clip.y)), clip.late), *CLIPPED)
+    if plain == 0:
+        return None
+    if clip.late > 2 * clip.early and seen.follows(clip):
+        plain *= LATE
+    return Cause(
+        "clip_always", "clip always acting", 0.9 * plain,
+        f"{clip.name}: {float(np.median(clip.y)):.0%} of the tokens at the median, "
+        f"{clip.early:.0%} at first and {clip.late:.0%} at the end.",
+        "So far off-policy the clip decides which tokens learn at all: it cuts off rare tokens "
+        "that rise before common ones, and entropy falls the faster the more updates a batch has.",
+        "PAR 6.1 and 6.2, STEER 4",
+    )  # fmt: skip
+
+
+def learning_rate(seen: Seen) -> Cause | None:
+    """Steps are large, or became larger when entropy began to move."""
+    found = [c for c in (_jump(seen), _step(seen), _norm(seen)) if c is not None]
+    if not found:
+        return None
+    weight, evidence = max(found)
+    return Cause(
+        "learning_rate", "learning rate", weight, evidence,
+        "The change of entropy in an update is proportional to the step (to first order its rate "
+        "times a covariance), and the first-order picture fails for large ones.",
+        "COV 3.2, REPO 3",
+    )  # fmt: skip
+
+
+def _jump(seen: Seen) -> tuple[float, str] | None:
+    """Of the learning rate, close to the onset."""
+    rate = seen.signal("rate")
+    if rate is None:
+        return None
+    x, y = rate.x[1:], np.log(np.maximum(rate.y[1:], 1e-30) / np.maximum(rate.y[:-1], 1e-30))
+    near = np.abs(x - seen.onset) <= seen.span
+    if rate.y.min() <= 0 or not near.any() or seen.onset - rate.x[0] < seen.span / 2:
+        return None  # a warm-up's first steps are no jump
+    total = float(np.exp(y[near].sum()))
+    if total < JUMP:
+        return None
+    where = int(x[near][np.argmax(y[near])])
+    return 0.95 * decades(total, 1.0, 4.0) + 0.04, (
+        f"{rate.name} rose {total:.2g} times about iteration {where}; entropy moved from "
+        f"{seen.onset}."
+    )
+
+
+def _step(seen: Seen) -> tuple[float, str] | None:
+    """The divergence that an iteration's updates make, when entropy began to move."""
+    step = seen.signal("step")
+    if step is None:
+        return None
+    later = np.abs(step.y[step.x >= seen.onset])
+    sizes = [float(np.abs(_about(step, seen)).mean()), float(np.abs(step.y).max()) / BURST]
+    size = max([*sizes, float(np.median(later))] if len(later) else sizes)
+    plain = decades(size, *STEP)
+    if plain == 0:
+        return None
+    return 0.9 * plain, (
+        f"{step.name} is {short(sizes[0])} nats an iteration about the onset (iteration "
+        f"{seen.onset}) and {short(float(np.abs(step.y).max()))} at most: no small steps."
+    )
+
+
+def _norm(seen: Seen) -> tuple[float, str] | None:
+    """The gradient's norm before and after the onset."""
+    norm = seen.signal("gradient")
+    if norm is None or seen.onset - norm.x[0] < seen.span:
+        return None
+    before, after = norm.before(seen.onset), float(_about(norm, seen).mean())
+    if before <= 0 or after < NORM * before:
+        return None
+    return 0.5, (
+        f"{norm.name} rose from {short(before)} to {short(after)} with iteration {seen.onset}, and "
+        "a step with it."
+    )
+
+
+def _about(found: Signal, seen: Seen) -> np.ndarray:
+    """Values in the tenth of the run that follows the onset; the last ones where it has none."""
+    some = found.y[(found.x >= seen.onset) & (found.x <= seen.onset + seen.span)]
+    return some if len(some) else found.y[-1:]
+
+
+def knob_saturated(seen: Seen) -> Cause | None:
+    """A controller wanted to hold entropy and could not."""
+    sentences = [*saturated(seen.run.path, seen.run.metrics), *_wished(seen)]
+    if not sentences:
+        return None
+    return Cause(
+        "knob_saturated", "controller at its limit", 0.8, sentences[0],
+        "A coefficient at the end of its range has no more to give: entropy goes where the rest "
+        "of the training takes it.",
+        "REPO App. B, docs/thermostat.md",
+    )  # fmt: skip
+
+
+def _wished(seen: Seen) -> list[str]:
+    """A sentence where a thermostat stood at an end of its range from the onset on."""
+    ends = seen.signal("saturated")
+    if ends is None:
+        return []
+    after = ends.y[ends.x >= seen.onset]
+    at = float(np.mean(after != 0)) if len(after) else 0.0
+    said = f"The thermostat was at an end of its range in {at:.0%} of the iterations"
+    return [f"{said} since entropy moved, {seen.onset}."] if at >= 0.5 else []
+
+
+BONUSES = {"entropy_bonus": "coef", "h_bonus": "coef", "adaptive_entropy": "coef"}
+
+
+def bonus(seen: Seen) -> Cause | None:
+    """An entropy bonus that nothing takes back."""
+    if seen.falling:
+        return None
+    coefs = [t[BONUSES[str(t.get("name"))]] for t in _methods(seen.run.config)
+             if str(t.get("name")) in BONUSES and t.get("controller", "none") == "none"
+             and isinstance(t.get(BONUSES[str(t.get("name"))]), int | float)]  # fmt: skip
+    if not coefs or max(coefs) <= 0:
+        return None
+    return Cause(
+        "entropy_bonus", "entropy bonus too strong", 0.75,
+        f"The loss has an entropy bonus with a fixed coefficient of {max(coefs):g}, and entropy "
+        f"rose from {short(seen.judged.first)} to {short(seen.judged.last)} nats.",
+        "A fixed coefficient does little or explodes, and which one depends on model and data: "
+        "the bonus feeds on the rare tokens that it creates.",
+        "COV App. E, PAR 3.1",
+    )  # fmt: skip
+
+
+def _methods(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    methods = config.get("method")
+    several = methods if isinstance(methods, list) else [methods]
+    return [m for m in several if isinstance(m, Mapping)]
+
+
+def policy_gradient(seen: Seen) -> Cause | None:
+    """What the policy gradient does by itself: the answer where nothing else stands out."""
+    covariance = seen.signal("covariance")
+    why = (
+        "Tokens that were likely and have a positive advantage become likelier still: entropy "
+        "falls by the covariance of log-prob and advantage, without any fault in the run."
+    )
+    if covariance is None:
+        if not seen.falling:
+            return None
+        return Cause(
+            "policy_gradient", "the policy gradient itself", 0.2,
+            "The log has no covariance of log-probs and advantages to show it by; no other cause "
+            "is needed for entropy to fall.",
+            why, "COV 3.2, REPO 3",
+        )  # fmt: skip
+    positive = float(np.mean(covariance.y > 0))
+    agrees = positive if seen.falling else 1 - positive
+    if agrees < 0.6:
+        return None
+    return Cause(
+        "policy_gradient", "the policy gradient itself", 0.3 * ramp(agrees, 0.5, 0.9),
+        f"{covariance.name} is {'positive' if seen.falling else 'negative'} in {agrees:.0%} of the "
+        f"iterations, {short(float(covariance.y.mean()))} on average.",
+        why if seen.falling else
+        "Where rare tokens have the positive advantages entropy rises, by the same covariance.",
+        "COV 3.2, REPO 3",
+    )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Whether what was configured does anything: ratio, selection, gates, penalties.
+
+Shapes: B rollouts, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...control import ControlState
+from ...hosts.probe import probe
+from ...hosts.rollouts import at_update, graded
+from ...method import Method
+from ...objective import Objective
+from ...stats import TokenStats
+from .cut import cut_culprit, first
+from .finding import Result, ok, skipped, wrong
+from .knobs import ends_of
+from .subject import Subject
+
+PIECES = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # of a gradient: float32 leaves 1e-6
+GATE = 0.5  # of the first entropy: GRPO ends at .46 of it after the demo's 150 iterations
+TRIES = 64  # draws of a random selection: Clip-Cov's share of 2e-4 is no token of most draws
+_TOUCHED = 1e-6  # of the largest gradient of a token
+
+NO_SIGNAL = "no group has a signal, so no update would be made"
+
+
+def ratio(subject: Subject) -> Result:
+    """Whether an iteration's updates move the ratio away from 1."""
+    if probe(subject.objective).ratio == "none":
+        return skipped(f"`{subject.objective.names[0]}` uses no ratio")
+    if subject.config.updates == 1:
+        return skipped("one update per rollout batch, and no clip that would need a ratio")
+    moved = subject.moved
+    if moved is None:
+        return skipped(NO_SIGNAL)
+    mask = subject.batch.mask
+    r = (moved.stats.logp - subject.batch.old_logp)[mask].exp()
+    far = float((r - 1).abs().max())
+    lr = subject.config.optim.lr
+    updates = int(moved.figures["optim/updates"])
+    if updates < 2:
+        return wrong(
+            f"{len(subject.selection)} rollouts with a signal are one minibatch: every ratio is 1",
+            "lower optim.minibatches' size: more prompts an iteration, or more epochs",
+        )
+    if far == 0:
+        return wrong(
+            f"after {updates} updates at learning rate {lr:g} the ratio is exactly 1 at each of "
+            f"{len(r)} tokens: the updates change nothing, and nothing that acts by the ratio acts",
+            "raise optim.lr, and see that the parameters that matter are trained",
+        )
+    clipped = moved.figures.get("clip/high", 0.0) + moved.figures.get("clip/low", 0.0)
+    return ok(
+        f"after {updates} updates |ratio - 1| is {float((r - 1).abs().mean()):.2g} on average, "
+        f"{far:.2g} at most; {clipped:.2%} of tokens clipped"
+    )
+
+
+def selection(subject: Subject) -> Result:
+    """Whether what is decided, and the gradient, depend on how the minibatch is cut."""
+    moved = subject.moved
+    if moved is None:
+        return skipped(NO_SIGNAL)
+    old, new = subject.whole, moved.stats
+    name = cut_culprit(subject.objective, at_update(old, new.logp, new.entropy, fresh=False))
+    if name is not None:
+        return wrong(
+            f"`{name}` decides otherwise where two ranks hold half of the {len(old)} rollouts each",
+            "ask batch.whole for sums, means and the largest, and draw by its pick: a method sees "
+            "one part of the minibatch (CONTRIBUTING.md)",
+        )
+    large, small, gap = moved.pieces
+    text = f"the gradient in micro-batches of {small} is {gap:.1g} off that of {large}"
+    if gap > PIECES.get(subject.config.precision, PIECES["fp32"]):
+        return wrong(
+            text,
+            "something sees the micro-batch: a selection of its own, a random choice without the "
+            "run's generator, or a layer that mixes sequences (batch norm, full experts)",
+        )
+    return ok(f"the same decisions on 1 rank and on 2; {text}")
+
+
+def gate(subject: Subject) -> Result:
+    """A gate on entropy that stands far below the policy's."""
+    H = {"exact": subject.figures["entropy/exact"], "nll": subject.figures["entropy/nll"]}
+    gated = [
+        (name, state, H[getattr(method, "signal", "exact")])
+        for name, method, state in _chain(subject.objective)
+        if isinstance(state, ControlState) and not method.init().applies  # shut until it is seen
+    ]  # fmt: skip
+    if not gated:
+        return skipped("no method waits for an entropy")
+    for name, state, entropy in gated:
+        if state.target is not None and state.target < GATE * entropy:
+            return wrong(
+                f"`{name}` acts while entropy is at most {state.target:.3g}; it is {entropy:.3g}, "
+                f"{entropy / state.target:.1f} times that, and would have to fall by "
+                f"{1 - state.target / entropy:.0%} first",
+                f"a target near {entropy:.2g}, the policy's own (PAR 3.2 has both)",
+            )
+    name, state, entropy = gated[0]
+    where = "open" if state.applies else "closed now"
+    return ok(f"`{name}` acts at entropy up to {state.target:.3g}; it is {entropy:.3g}: {where}")
+
+
+def penalties(subject: Subject) -> Result:
+    """Interventions that change no token's gradient, whatever their state."""
+    objective = subject.objective
+    if len(objective.methods) == 1:
+        return skipped(f"nothing stands beside `{objective.names[0]}`")
+    if not len(subject.selection):
+        return skipped(NO_SIGNAL)
+    batches = _batches(subject)
+    texts = []
+    for k in range(1, len(objective.methods)):
+        name, method = objective.names[k], objective.methods[k]
+        touched, tokens = _touched(objective, k, batches)
+        texts.append(f"`{name}` changes the gradient of {touched} of {tokens} tokens")
+        if touched:
+            continue
+        if method.idle_on_policy and subject.config.updates > 1:
+            texts[-1] += f" here ({method.idle_on_policy} while ratios are near 1)"
+            continue
+        return wrong(
+            texts[-1]
+            + f", before and after an iteration's updates, in {TRIES} draws where it draws",
+            f"look at its parameters ({_parameters(method)}), or leave it out",
+        )
+    return ok("; ".join(texts))
+
+
+def _parameters(method: Method) -> str:
+    return ", ".join(f"{name} {getattr(method, name)}" for name in list(method.parameters())[:4])
+
+
+def _batches(subject: Subject) -> list[Any]:
+    """Measured rollouts: as the run begins; a policy that has moved, at ratio 1; and off it."""
+    batch, moved = subject.whole, subject.moved
+    if moved is None:
+        return [batch]
+    new: TokenStats = moved.stats
+    later = batch.replace(
+        logp=new.logp, old_logp=new.logp, entropy=new.entropy, old_entropy=new.entropy
+    )
+    off = [at_update(batch, new.logp, new.entropy, fresh=False)]
+    return [batch, later, *(off if subject.config.updates > 1 else [])]
+
+
+def _touched(objective: Objective, k: int, batches: list[Any]) -> tuple[int, int]:
+    """Tokens whose gradient method k changes, the most of any batch, state and draw; tokens."""
+    most, tokens = 0, int(batches[0].mask.sum())
+    method, state = objective.methods[k], objective.states[k]
+    with_it, without = first(objective, k + 1), first(objective, k)
+    states = [state]
+    if isinstance(state, ControlState):
+        values = ends_of(method) or (state.value,)
+        states += [replace(state, value=value, applies=True) for value in values]
+    for batch in batches:
+        for each in states:
+            with_it.states[k] = copy.deepcopy(each)
+            theirs, also = _gradient(without, batch, 0)
+            for draw in range(TRIES):
+                mine, random = _gradient(with_it, batch, draw)
+                if also and draw:
+                    theirs, _ = _gradient(without, batch, draw)
+                size = max(float(theirs.abs().max()), float(mine.abs().max()))
+                most = max(most, int(((mine - theirs).abs().amax(0) > _TOUCHED * size).sum()))
+                if most or not (random or also):
+                    break
+            if most:
+                return most, tokens
+    return most, tokens
+
+
+def _gradient(objective: Objective, batch: Any, draw: int) -> tuple[Tensor, bool]:
+    """[2, B, T]: of the loss by log-prob and entropy; and whether chance had a part in it."""
+    chance = torch.Generator(batch.mask.device).manual_seed(draw)
+    before = chance.get_state()
+    prepared = objective.prepare(graded(objective, batch))
+    lp = prepared.logp.detach().clone().requires_grad_()
+    H = torch.zeros_like(lp) if prepared.entropy is None else prepared.entropy.detach().clone()
+    H.requires_grad_()
+    out = objective.loss(prepared.replace(logp=lp, entropy=H), generator=chance)
+    found = torch.autograd.grad(out.loss, (lp, H), allow_unused=True)
+    grads = [torch.zeros_like(lp) if g is None else g for g in found]
+    return torch.stack(grads), not torch.equal(before, chance.get_state())
+
+
+def _chain(objective: Objective) -> list[tuple[str, Method, Any]]:
+    return list(zip(objective.names, objective.methods, objective.states, strict=True))

@@ -1,0 +1,190 @@
+"""Whether log-probs and entropies are what they are called: checks of `Subject`.
+
+Shapes: B rollouts, T completion tokens at most; n tokens in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...hosts.mismatch import mismatch as compared
+from ...hosts.rounding import FIX, logp_rounding, sixteen_bits
+from .finding import Result, ok, skipped, wrong
+from .subject import Subject
+
+OFF = 0.01  # of a token's entropy: what float32 keeps otherwise is 1e-7
+OFF_SHARE = 0.01  # of the tokens that may be so far off: sums that do not cancel leave none
+LEAST = 1e-9  # nats: below, an entropy is 0 for all that is done with it
+KL = 5e-3  # nats per token: bfloat16 alone leaves 7e-4 (SmolLM2-135M on `words`, in the lab)
+SIGMAS = 5.0  # of the mean of lp + H, which is 0 in expectation: by chance once in 1.7 million
+WARMER = 0.02  # of the temperature: rounding to bfloat16 moves the fit by less
+SAME = 1e-3  # nats: log-probs that agree so closely are of one temperature
+FEW = 8  # tokens that a fit needs
+
+
+def rounding(subject: Subject) -> Result:
+    """Log-probs, or the logits that they are made of, that went through 16 bits."""
+    mask, precision = subject.batch.mask, subject.config.precision
+    exact, temperature = subject.exact, subject.config.sampling.temperature
+    error = ""
+    if exact is not None:
+        gap = float((exact.own.logp.double() - exact.logp(temperature)).abs().mean())
+        error = f", {gap:.1g} nats a token off float64 on average"
+    found = logp_rounding(subject.batch.old_logp[mask])
+    if found.dtype is not None:
+        return wrong(
+            f"all {subject.tokens} log-probs fit {_name(found.dtype)} exactly: rounded by "
+            f"{found.error:.1g} nats a token, and the ratio and its clip with them",
+            FIX,
+        )
+    if exact is not None and exact.given is not None:
+        dtype = sixteen_bits(exact.given.float())
+        if dtype is not None:
+            why = f" (precision {precision})" if precision != "fp32" else ""
+            return wrong(
+                f"the model's logits come out in {_name(dtype)}{why}: log-probs{error}, and the "
+                "ratio and its clip with them",
+                "--precision fp32, or keep the head's output in float32",
+            )
+    return ok(f"{subject.tokens} log-probs in float32{error}")
+
+
+def cancellation(subject: Subject) -> Result:
+    """Entropies that were left over from the difference of two large numbers."""
+    exact, temperature = subject.exact, subject.config.sampling.temperature
+    if exact is None:
+        return skipped("the model's head is no linear layer, so nothing computes it exactly")
+    z = exact.z if exact.given is None else exact.given
+    true = exact.entropy(temperature, z)
+    found = exact.own.entropy.double()
+    share, mean = _off(found, true)
+    usual = _logsumexp_form(z.float() / temperature)
+    theirs, _ = _off(usual.double(), true)
+    figures = (
+        f"entropy of {share:.1%} of {len(true)} tokens is more than {OFF:.0%} off float64, the "
+        f"mean by {mean:.1g}"
+    )
+    if share > OFF_SHARE or mean > OFF:
+        return wrong(
+            figures + " of itself",
+            "compute it by entrostat.token_stats, or from the sums over all tokens but the "
+            "likeliest and log1p (docs/numerics.md)",
+        )
+    return ok(f"{figures}; by logsumexp - E[z] in float32 {theirs:.1%} would be")
+
+
+def _off(found: Tensor, true: Tensor) -> tuple[float, float]:
+    """Share of the tokens that are too far off, and relative error of the mean."""
+    far = (found - true).abs() > OFF * true.clamp(min=LEAST)
+    total = float(true.sum())
+    return float(far.double().mean()), abs(float(found.sum()) - total) / max(total, LEAST)
+
+
+def _logsumexp_form(z: Tensor) -> Tensor:
+    return z.logsumexp(-1) - (z.softmax(-1) * z).sum(-1)
+
+
+def mismatch(subject: Subject) -> Result:
+    """The policy that sampled against the one that is trained."""
+    found = compared(subject.batch.old_logp, subject.sequences.sampler_logp, subject.own)
+    if not found:
+        return skipped("the rollouts do not say what the sampler's log-probs were")
+    text = (
+        f"KL(sampler || trainer) {found['mismatch/kl']:.1g} nats a token, |lp - lp'| "
+        f"{found['mismatch/logp_abs_mean']:.1g} on average, ratios from "
+        f"{found['mismatch/ratio_min']:.3g} to {found['mismatch/ratio_max']:.3g}"
+    )
+    if found["mismatch/kl"] > KL:
+        return wrong(
+            f"{text}, before any update",
+            "look at `temperature` first; else sample and train in one precision (--precision "
+            "fp32, or fp16: REPO App. A.2), with the same weights, template and positions",
+        )
+    return ok(text)
+
+
+def temperature(subject: Subject) -> Result:
+    """Tokens, the sampler's log-probs and the trainer's: each at the temperature that is set."""
+    sampling, mask = subject.config.sampling, subject.own
+    T, top_p = sampling.temperature, sampling.top_p
+    lp, sampler = subject.batch.old_logp[mask], subject.sequences.sampler_logp[mask]
+    if len(lp) < FEW:
+        return skipped(f"{len(lp)} tokens are too few to fit a temperature to")
+    if subject.exact is not None:
+        for who, values in (("trainer", subject.batch.old_logp),
+                            ("sampler", subject.sequences.sampler_logp)):  # fmt: skip
+            fitted = _fitted(subject, values)
+            if fitted is not None and abs(fitted / T - 1) > WARMER:
+                return wrong(
+                    f"sampling.temperature is {T:g}, but the {who}'s log-probs are those of "
+                    f"temperature {fitted:.3g}",
+                    f"divide the {who}'s logits by {T:g} (vLLM: logprobs_mode processed_logprobs)",
+                )
+    elif float((lp - sampler).abs().nanmean()) > SAME:
+        return skipped("the model's head is no linear layer, so no temperature can be fitted")
+    assert subject.batch.old_entropy is not None
+    H = subject.batch.old_entropy[mask]
+    if top_p < 1:
+        return skipped(
+            f"sampling.top_p {top_p:g} cuts the tail, so tokens are likelier than H says"
+        )
+    z = surprise(lp, H)
+    drawn = f"; mean -lp {-float(lp.mean()):.3f}, mean entropy {float(H.mean()):.3f}"
+    drawn += f", {abs(z):.1f} sigma"
+    if abs(z) > SIGMAS:
+        as_if = ""
+        if subject.exact is not None:
+            best = _least(lambda t: -float(subject.exact.logp(t).mean()), T)
+            as_if = f" as if at {best:.2g}"
+        return wrong(
+            f"tokens were not drawn at sampling.temperature {T:g}{as_if}{drawn}",
+            "let the sampler and the trainer use one temperature",
+        )
+    return ok(f"{T:g}{drawn}")
+
+
+def _fitted(subject: Subject, values: Tensor) -> float | None:
+    """The temperature at which exact log-probs are nearest to these [B, T]; None: none fits."""
+    assert subject.exact is not None
+    exact, given = subject.exact, subject.of_exact(values).double()
+    known = ~given.isnan()
+    if int(known.sum()) < FEW:
+        return None
+
+    def error(t: float) -> float:
+        return float((exact.logp(t)[known] - given[known]).square().mean())
+
+    T = subject.config.sampling.temperature
+    if error(T) < SAME**2:
+        return T
+    best = _least(error, T)
+    # another cause of a mismatch, or certainties that no temperature changes, fit no better
+    return best if error(best) < error(T) / 10 else T
+
+
+def _least(function: Callable[[float], float], about: float) -> float:
+    """Where a function of a temperature is least, from a tenth to ten times `about`."""
+    low, high = math.log(about / 10), math.log(about * 10)
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(30):
+        a, b = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, b) if function(math.exp(a)) < function(math.exp(b)) else (a, high)
+    return math.exp((low + high) / 2)
+
+
+def surprise(lp: Tensor, H: Tensor) -> float:
+    """Mean of lp + H over its standard error: a standard normal where tokens are the policy's own.
+
+    Given what came before it a token's lp is -H in expectation, so that the terms are uncorrelated.
+    """
+    x = (lp + H).double()
+    spread = float(x.std())
+    return 0.0 if spread == 0 else float(x.mean()) / spread * math.sqrt(len(x))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,307 @@
+"""The same faults in what a run left: its log, and the rollouts that it dumped.
+
+A log says less than a model: a check that it says nothing of is skipped, with the reason.
+
+Shapes: n tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...hosts.mismatch import mismatch as compared
+from ...hosts.rounding import FIX, logp_rounding
+from ...logs.rollouts import Rollouts
+from ...logs.run import Run, last_ones, saturated
+from .finding import Result, ok, skipped, wrong
+from .numbers import FEW, KL, OFF, SIGMAS, surprise
+from .tokens import idle_share
+
+DUMPS = 4  # of a run's, spread over it: each is some thousand tokens
+LONG = 10  # iterations in which nothing happened, before it is called never
+WRONG_SHARE = 0.01  # of the tokens whose entropy no distribution can have
+PROBS = 0.02  # mean |p - p'|, for trainers that log this alone: twice what bf16 kernels differ by
+_GROUPS = 8  # of an iteration, where a log has their share alone
+
+ALIASES = {
+    "rollout/truncated": ("completions/clipped_ratio", "response_length/clip_ratio"),
+    "clip/both": ("clip_ratio/region_mean", "actor/pg_clipfrac", "train/pg_clipfrac"),
+    "kl/old_new": ("actor/ppo_kl", "train/ppo_kl"),
+    "mismatch/prob_abs_mean": ("training/rollout_probs_diff_mean",),
+    "mismatch/kl": ("mismatch_kl/mean", "rollout_corr/k3_kl"),
+    "mismatch/logp_abs_mean": ("sampling/sampling_logp_difference/mean",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A run that was read, and some of its rollouts."""
+
+    run: Run
+
+    def series(self, key: str) -> list[float]:
+        """A metric's values, under our name or another trainer's."""
+        for name in (key, *ALIASES.get(key, ())):
+            if values := self.run.series(name)[1]:
+                return values
+        return []
+
+    def end(self, key: str) -> float | None:
+        """The mean over the run's last iterations."""
+        values = self.series(key)
+        last = values[-last_ones(len(values)) :]
+        return sum(last) / len(last) if last else None
+
+    @cached_property
+    def dumps(self) -> list[Rollouts]:
+        """Some iterations' rollouts; what cannot be read is left out."""
+        places = sorted(self.run.dumps)
+        step = max(1, len(places) // DUMPS)
+        found = []
+        for place in places[::step][:DUMPS]:
+            try:
+                found.append(self.run.dumps[place]())
+            except ValueError:
+                continue
+        return found
+
+    def tokens(self, name: str, other: str | None = None) -> tuple[Tensor, Tensor]:
+        """[n] each: two fields of the dumps' sampled tokens, where both are known."""
+        parts = []
+        for dump in self.dumps:
+            a, b = getattr(dump, name).double(), getattr(dump, other or name).double()
+            keep = ~(a.isnan() | b.isnan())
+            parts.append(torch.stack([a[keep], b[keep]]))
+        both = torch.cat(parts, 1) if parts else torch.zeros(2, 0)
+        return both[0], both[1]
+
+    def of(self, *keys: str) -> object:
+        """A setting of the run's configuration; None where it is not known."""
+        value: object = self.run.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+
+NOT_DUMPED = "no rollouts with log-probs are there"
+
+
+def rounding(record: Record) -> Result:
+    """As a host measured it, or by the log-probs dumped."""
+    if (error := record.end("numerics/logp_rounding")) is not None and error > 0:
+        return wrong(f"the host measured log-probs that are {error:.1g} nats off by rounding", FIX)
+    lp, _ = record.tokens("logp")
+    if not len(lp):
+        return skipped(NOT_DUMPED) if error is None else ok("the host measured no rounding")
+    found = logp_rounding(lp.float())
+    if found.dtype is not None:
+        name = str(found.dtype).removeprefix("torch.")
+        return wrong(f"all {len(lp)} log-probs dumped fit {name}, {found.error:.1g} nats off", FIX)
+    return ok(f"{len(lp)} log-probs dumped, none forced into 16 bits")
+
+
+def cancellation(record: Record) -> Result:
+    """Entropies below what the sampled token's own probability allows, -p lp - (1-p) log(1-p)."""
+    below = [x for x in record.series("entropy/exact") if x < 0]
+    fix = "compute entropy by entrostat.token_stats (docs/numerics.md)"
+    if below:
+        return wrong(
+            f"entropy is below 0 in {len(below)} iterations, {min(below):.2g} at least", fix
+        )
+    lp, H = record.tokens("logp", "entropy")
+    if not len(lp):
+        return skipped("no rollouts with log-probs and entropies are there")
+    p, rest = lp.exp(), -lp.clamp(max=-1e-300).expm1()
+    least = -p * lp - torch.special.xlogy(rest, rest)
+    share = float(((1 - OFF) * least - 1e-6 > H).double().mean())
+    text = (
+        f"of {len(lp)} tokens {share:.2%} have less entropy than their own probability alone makes"
+    )
+    return wrong(text, fix) if share > WRONG_SHARE else ok(text)
+
+
+def mismatch(record: Record) -> Result:
+    """Sampler against trainer, as logged or as dumped."""
+    fix = "one temperature and one precision in sampler and trainer (REPO App. A.2)"
+    kl = record.end("mismatch/kl")
+    if kl is None:
+        lp, sampler = record.tokens("logp", "sampler_logp")
+        if len(lp):
+            kl = compared(lp[None], sampler[None], torch.ones(1, len(lp)))["mismatch/kl"]
+    if kl is not None:
+        text = f"KL(sampler || trainer) {kl:.1g} nats a token"
+        return wrong(text, fix) if kl > KL else ok(text)
+    for key, limit in (("mismatch/prob_abs_mean", PROBS), ("mismatch/logp_abs_mean", 2 * PROBS)):
+        if (gap := record.end(key)) is not None:
+            text = f"{key} {gap:.2g} at the run's end"
+            return wrong(f"{text}, above {limit:g}", fix) if gap > limit else ok(text)
+    return skipped("neither log nor rollouts say what the sampler's log-probs were")
+
+
+def ratio(record: Record) -> Result:
+    """A ratio that never left 1, by what the updates logged."""
+    optim, method = record.of("optim"), str(record.run.methods or "")
+    if any(name in method.split("+") for name in ("reinforce", "rloo", "opefo")):
+        return skipped("strictly on-policy, without a ratio")
+    for key, rest, means in (("kl/old_new", 0.0, "KL(old || new)"), ("clip/both", 0.0, "clip")):
+        values = record.series(key)
+        if not values:
+            continue
+        if len(values) >= LONG and all(x == rest for x in values):
+            return wrong(
+                f"{means} is exactly 0 in all of {len(values)} iterations: every ratio is 1 "
+                "or never leaves the clip, which acts on nothing",
+                "more than one update per rollout batch (TRL: num_iterations=2, or "
+                "steps_per_generation above gradient_accumulation_steps; veRL: "
+                "ppo_mini_batch_size below train_batch_size)",
+            )
+        return ok(f"{means} is {sum(values) / len(values):.1g} on average")
+    low, high = record.series("clip/low"), record.series("clip/high")
+    if len(low) >= LONG and not any(low) and not any(high):
+        return wrong(
+            f"the clip acted on no token in {len(low)} iterations: every ratio is 1, or the clip "
+            "is too wide to matter",
+            "more than one update per rollout batch (TRL: num_iterations=2, or "
+            "steps_per_generation above gradient_accumulation_steps)",
+        )
+    if low or high:
+        return ok(f"the clip acts on {(sum(low) + sum(high)) / max(1, len(low)):.2%} of tokens")
+    if isinstance(optim, Mapping) and optim.get("epochs") == optim.get("minibatches") == 1:
+        return wrong("one update per rollout batch: every ratio is 1", "--optim.minibatches 2")
+    return skipped("the log has no figure of the ratio")
+
+
+def temperature(record: Record) -> Result:
+    """Whether the tokens are as likely as their entropies say."""
+    lp, H = record.tokens("logp", "entropy")
+    if len(lp) < FEW:
+        return skipped("no rollouts with log-probs and entropies are there")
+    top_p = record.of("sampling", "top_p")
+    if isinstance(top_p, int | float) and top_p < 1:
+        return skipped(
+            f"sampling.top_p {top_p:g} cuts the tail, so tokens are likelier than H says"
+        )
+    z = surprise(lp, H)
+    text = (
+        f"mean -lp {-float(lp.mean()):.3f}, mean entropy {float(H.mean()):.3f}, {abs(z):.1f} sigma"
+    )
+    if abs(z) > SIGMAS:
+        return wrong(
+            f"tokens were not drawn from the distribution that was measured: {text}",
+            "one temperature in sampler and trainer, top_p 1, and entropy of the same logits",
+        )
+    return ok(text)
+
+
+def eos(record: Record) -> Result:
+    """Rollouts of which none ever ended."""
+    cut = record.series("rollout/truncated")
+    if not cut:
+        return skipped("the log does not say how many rollouts ended")
+    if min(cut) >= 1:
+        return wrong(
+            f"no rollout ended in any of {len(cut)} iterations: all ran into their limit",
+            "a longer limit, a stop, or the eos token that the model ends its turns with",
+        )
+    return ok(f"{1 - cut[-1]:.0%} of rollouts end, at the run's end")
+
+
+def zero_advantage(record: Record) -> Result:
+    """Groups without a signal, at the run's end."""
+    prompts, idle = record.of("sampling", "prompts"), record.end("rollout/zero_advantage_groups")
+    reward = record.end("reward/mean")
+    figures = {} if reward is None else {"reward/mean": reward}
+    if idle is not None and isinstance(prompts, int) and prompts:
+        return idle_share(round(idle), prompts, figures)
+    share = record.end("frac_reward_zero_std")
+    if share is None:
+        return skipped("the log does not count groups without a signal")
+    groups = _GROUPS * last_ones(len(record.series("frac_reward_zero_std")))
+    return idle_share(round(share * groups), groups, figures)
+
+
+def group(record: Record) -> Result:
+    """How many rollouts a prompt has."""
+    sizes = [dump.group.unique(return_counts=True)[1] for dump in record.dumps if len(dump.group)]
+    if not sizes:
+        return skipped("no rollouts are there")
+    least = min(int(size.min()) for size in sizes)
+    estimator = record.of("advantage")
+    if least == 1 and estimator != "reinforce_pp":
+        return wrong("there are groups of one rollout: nothing to compare with", "sample several")
+    return ok(f"groups of {least} or more")
+
+
+def authority(record: Record) -> Result:
+    """Controllers at their limit."""
+    found = saturated(record.run.path, record.run.metrics)
+    if found:
+        evidence, _, fix = found[0].partition(". ")
+        return wrong(evidence, fix or "another knob, a wider range, or a nearer target")
+    if not record.run.coefficients:
+        return skipped("no controller is in the log")
+    return ok("no controller spent the run's end at its limit")
+
+
+def gate(record: Record) -> Result:
+    """A coefficient behind a gate that stayed 0."""
+    names = str(record.run.methods or "").split("+")
+    values = record.series("control/entropy_coef")
+    if "adaptive_entropy" not in names or not values:
+        return skipped("no method waits for an entropy")
+    target, entropy = record.end("control/target"), record.series("entropy/exact")
+    if len(values) >= LONG and not any(values):
+        return wrong(
+            f"the bonus was 0 in all of {len(values)} iterations: entropy, {min(entropy):.3g} at "
+            f"least, was never at most {target:.3g}",
+            f"a target near {entropy[0]:.2g}, the policy's own (PAR 3.2)",
+        )
+    share = sum(x != 0 for x in values) / len(values)
+    return ok(f"the bonus acted in {share:.0%} of {len(values)} iterations")
+
+
+def penalties(record: Record) -> Result:
+    """Selections and penalties that never had a token."""
+    found = []
+    for key in ("terms/frozen", "terms/penalised", "touched/share"):
+        values = record.series(key)
+        if len(values) >= LONG and not any(values):
+            methods = record.run.methods
+            if key == "touched/share" and (methods is None or not _intervenes(record)):
+                continue
+            return wrong(
+                f"{key} is 0 in all of {len(values)} iterations: {methods or 'it'} touches none",
+                "look at its share and thresholds, or leave it out",
+            )
+        if values:
+            found.append(f"{key} {sum(values) / len(values):.2g}")
+    return ok("; ".join(found)) if found else skipped("the log does not say what methods touched")
+
+
+def _intervenes(record: Record) -> bool:
+    """Whether objective.json names an intervention that edits single tokens."""
+    from ...method import METHODS
+
+    try:
+        data = json.loads((record.run.path / "objective.json").read_text(encoding="utf-8"))
+        names = [table["name"] for table in data["methods"]]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+    known = [METHODS[name] for name in names if name in METHODS]
+    return any(cls.kind == "intervention" and not cls.penalises for cls in known)
+
+
+def padding(record: Record) -> Result:
+    """A dump has no padding, so it cannot show any."""
+    return skipped("needs the model: dumps are without padding")
+
+
+def selection(record: Record) -> Result:
+    """A log does not say how a minibatch was cut."""
+    return skipped("needs the configuration: a log does not say how minibatches were cut")

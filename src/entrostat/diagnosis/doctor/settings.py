@@ -1,0 +1,162 @@
+"""What a configuration says by itself: checks without a model, in milliseconds.
+
+Each takes a `Plan` and returns what is wrong, or None where the settings do not tell.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from dataclasses import dataclass
+
+from ...advantage import NEED_PAIRS
+from ...config import TrainConfig
+from ...control import Thermostat, parse_target
+from ...control.authority import FAILED, able
+from ...hosts.lab.numerics import rounds
+from ...hosts.probe import bounds, probe
+from ...hosts.rounding import FIX
+from ...method import Method
+from ...method.controlled import Controlled
+from ...method.regularizers import AdaptiveEntropy
+from ...objective import Objective, make_objective
+from .finding import Result, wrong
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration and the objective that it means."""
+
+    config: TrainConfig
+    objective: Objective
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps per rollout batch."""
+        return self.config.updates
+
+    @property
+    def chain(self) -> list[tuple[str, Method]]:
+        """Names and methods, the surrogate first."""
+        return list(zip(self.objective.names, self.objective.methods, strict=True))
+
+
+def plan_of(config: TrainConfig) -> Plan:
+    """The plan of a configuration, without its warnings.
+
+    Raises:
+        ValueError: the objective cannot be built.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        objective = make_objective(
+            config.method, advantage=config.advantage, aggregation=config.optim.aggregation,
+            updates=config.updates,
+        )  # fmt: skip
+    return Plan(config, objective)
+
+
+def rounding(plan: Plan) -> Result | None:
+    """Rounding that was asked for, or that the processes were launched with."""
+    numerics, precision = plan.config.numerics, plan.config.precision
+    fsdp2 = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1")
+    fsdp2 = fsdp2 and os.environ.get("FSDP_VERSION") == "2"
+    if plan.config.host == "trl" and fsdp2 and precision in ("bf16", "fp16"):
+        return wrong(
+            "accelerate was launched with FSDP2, which casts what the model returns to "
+            f"{precision} (MixedPrecisionPolicy.output_dtype), and the ratio with it",
+            f"{FIX}; or --precision fp32",
+        )
+    if not rounds(numerics):
+        return None
+    return wrong(
+        f"the ratio is made of rounded log-probs on purpose: numerics.round_logp "
+        f"{numerics.round_logp or 'none'}, numerics.round_old_logp "
+        f"{numerics.round_old_logp or 'none'}",
+        "leave [numerics] out, unless its effect is what you study",
+    )
+
+
+def ratio(plan: Plan) -> Result | None:
+    """One update a rollout batch under what acts by the ratio: a clip, an idle method."""
+    if plan.updates > 1:
+        return None
+    terms = probe(plan.objective)
+    low, high = bounds(terms)
+    if terms.ratio == "none":
+        return None
+    name, fix = plan.objective.names[0], "--optim.minibatches 2 or --optim.epochs 2"
+    if math.isfinite(low) or math.isfinite(high):
+        estimator = plan.objective.advantage
+        fix += f"; or the same gradient without a clip: --method reinforce --advantage {estimator}"
+        idle = f"the clip of {name}, [{1 - low:g}, {1 + high:g}], acts on no token"
+    elif any(method.idle_on_policy for _, method in plan.chain):
+        idle = "what acts by the ratio does not act"
+    else:
+        return None
+    return wrong(
+        f"one update per rollout batch, so every ratio is exactly 1 and {idle}",
+        fix,
+    )
+
+
+def penalties(plan: Plan) -> Result | None:
+    """Interventions that do nothing while every ratio is 1."""
+    idle = [(n, m) for n, m in plan.chain if m.kind == "intervention" and m.idle_on_policy]
+    if plan.updates > 1 or not idle:
+        return None
+    which = " and ".join(f"`{name}` ({method.idle_on_policy})" for name, method in idle)
+    return wrong(
+        f"one update per rollout batch, so every ratio is exactly 1 and {which} does nothing",
+        "--optim.minibatches 2 or --optim.epochs 2, or leave it out",
+    )
+
+
+def authority(plan: Plan) -> Result | None:
+    """A thermostat that is asked for what its knob did not hold where all knobs were measured."""
+    for name, method in plan.chain:
+        law = method.law() if isinstance(method, Controlled) else None
+        if law is None or method.actuator is None:
+            continue
+        target = parse_target(getattr(law, "target", None))
+        if any(level.value == 0 for level in target.levels):
+            return wrong(
+                f"{name}: a target of 0: no policy that samples has no entropy",
+                "give a target above 0, 0.75x say",
+            )
+        knob = method.actuator[0]
+        share = min((level.value for level in target.levels if level.relative), default=0.0)
+        least = FAILED.get(knob, math.inf)
+        if isinstance(law, Thermostat) and target.signal == "entropy" and share >= least:
+            others = " or ".join(able(share, knob))
+            return wrong(
+                f"{name}: {knob} is asked to hold {share:g}x of the first entropy; on target_sum "
+                f"it did not hold {least:g}x (docs/thermostat.md)",
+                (f"let {others} hold it (--method.knob), or " if others else "") + "ask for less",
+            )
+    return None
+
+
+def gate(plan: Plan) -> Result | None:
+    """A bonus that waits for an entropy of 0."""
+    for name, method in plan.chain:
+        if isinstance(method, AdaptiveEntropy) and method.target <= 0:
+            return wrong(
+                f"{name}: acts while entropy is at most {method.target:g} nats, which it never is",
+                "give a target near the policy's own entropy",
+            )
+    return None
+
+
+def group(plan: Plan) -> Result | None:
+    """One rollout a prompt under an estimator that compares rollouts of a prompt."""
+    sampling, estimator = plan.config.sampling, plan.objective.advantage
+    least = sampling.enough.least(sampling.rollouts)
+    if least > 1 or estimator not in NEED_PAIRS:
+        return None
+    key = "sampling.enough.group" if sampling.enough.on else "sampling.rollouts"
+    return wrong(
+        f"{key} is 1, and the advantage {estimator!r} compares rollouts of one prompt: there is "
+        "nothing to compare with",
+        f"--{key} 8, or --advantage reinforce_pp",
+    )

@@ -1,0 +1,226 @@
+"""What became of a run's entropy: collapse, explosion, drift, held, or cannot tell.
+
+The rules, on the entropy H of n logged iterations (h0: where the line through the first five
+begins; h1: the mean of the last fifteenth; trend: the change over n iterations at the least-squares
+slope of the last half, as a share of that half's mean):
+
+    held        a target is logged, and the last third is on average within 10% of it; or none is,
+                h1 is within h0 / 2 and 1.5 h0, and the trend is at most 15% or within its noise
+    collapse    h1 <= h0 / 2
+    explosion   h1 >= 1.5 h0, or h1 >= 1.2 h0 while the score lost a quarter of its best
+    drift       any other movement; also where entropy came to rest away from its target
+
+The first that fits, from the top, counts. The rules are asked of 200 resampled courses (the pieces
+of `course`, with blocks of what they leave put back in another order), and the verdict is what most
+of them say; how sure it is, their share. Under 60%, and of fewer than ten iterations, nothing is
+said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..logs.run import last_ones
+from .course import Array, Course, course, onset, thinned
+
+Verdict = Literal["collapse", "explosion", "drift", "held", "cannot tell"]
+
+LOST, GAINED = 0.5, 1.5  # of the first entropy
+HARMFUL, SCORE_LOST = 1.2, 0.25  # a smaller rise, where the score pays for it
+TREND = 0.15  # of the entropy, over as many iterations as the run has
+NEAR = 0.1  # of the target
+FEWEST = 10  # iterations
+SURE = 0.6
+RESAMPLED, SEED = 200, 0
+FLOOR = 0.01  # of the entropy: noise below this is not believed
+SHIFT = 0.05  # of the first entropy, under the logarithm: near zero, ratios mean nothing
+SIGMAS = 2.0
+
+
+@dataclass(frozen=True)
+class Movement:
+    """When what became of entropy began.
+
+    Attributes:
+        iteration: the best single answer.
+        low: where its 90% interval begins, an iteration.
+        high: where it ends.
+    """
+
+    iteration: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict and what it was read from.
+
+    Attributes:
+        verdict: what became of entropy.
+        confidence: share of the resampled courses with the same verdict, 0 to 1.
+        others: the verdicts of the rest, with their shares, most frequent first.
+        falling: whether entropy ends lower than it was; None for a run that held or says nothing.
+        onset: when the movement began; None where there is none.
+        first: h0, nats.
+        last: h1, nats.
+        trend: see the rules; positive upwards.
+        iterations: logged ones that have an entropy.
+        noise: standard deviation about the course, as a share of the entropy.
+    """
+
+    verdict: Verdict
+    confidence: float
+    others: tuple[tuple[Verdict, float], ...] = ()
+    falling: bool | None = None
+    onset: Movement | None = None
+    first: float = math.nan
+    last: float = math.nan
+    trend: float = math.nan
+    iterations: int = 0
+    noise: float = math.nan
+
+
+def judge(
+    iterations: Sequence[int],
+    entropy: Sequence[float],
+    score: Sequence[float] = (),
+    target: Sequence[float] = (),
+) -> Judged:
+    """The verdict on a course of entropy.
+
+    Args:
+        iterations: [n] numbers of the logged iterations, rising.
+        entropy: [n] finite values, nats per token.
+        score: [m] mean reward of the iterations; empty where none is logged.
+        target: [k] what a controller was to hold, nats; empty where none is logged.
+    """
+    x, y = np.asarray(iterations, dtype=float), np.asarray(entropy, dtype=float)
+    n = len(y)
+    if n < FEWEST:
+        return Judged("cannot tell", 1.0, iterations=n)
+    places, values = thinned(x, y)
+    first = max(_first(y), 1e-12)
+    pieces = course(_logarithm(values, first), FLOOR)
+    hurt, goal = _score_lost(score), _goal(target)
+    (verdict, share), *others = _resampled(first, pieces, hurt, goal)
+    last, trend = _last(y), _trend(y, 1.0)[0]
+    known = {
+        "first": _first(y), "last": last, "trend": trend, "iterations": n, "noise": pieces.noise,
+    }  # fmt: skip
+    if share < SURE:
+        return Judged("cannot tell", share, ((verdict, share), *others), **known)
+    if verdict == "held":
+        return Judged(verdict, share, tuple(others), **known)
+    falling = _falls(verdict, y)
+    return Judged(
+        verdict, share, tuple(others), falling, _onset(places, pieces, values, falling), **known
+    )
+
+
+def _rules(y: Array, worth: float, score_lost: float, goal: float | None) -> Verdict:
+    """The verdict by the rules in the module's text."""
+    first, last = _first(y), _last(y)
+    if goal is not None and abs(float(y[-(len(y) // 3) :].mean()) - goal) <= NEAR * abs(goal):
+        return "held"
+    if last <= LOST * first:
+        return "collapse"
+    if last >= GAINED * first or (last >= HARMFUL * first and score_lost >= SCORE_LOST):
+        return "explosion"
+    trend, error = _trend(y, worth)
+    moves = abs(trend) > TREND and abs(trend) > SIGMAS * error
+    return "drift" if moves or goal is not None else "held"
+
+
+def _first(y: Array) -> float:
+    """The first value, by the line through the first five: many runs fall from the start."""
+    some = y[:5]
+    t = np.arange(len(some)) - (len(some) - 1) / 2
+    return max(float(some.mean() + t[0] * (t @ some) / (t @ t)), 0.0)
+
+
+def _last(y: Array) -> float:
+    return float(y[-last_ones(len(y)) :].mean())
+
+
+def _trend(y: Array, worth: float) -> tuple[float, float]:
+    """The trend of the last half and its standard error, noise being worth so much."""
+    half = y[len(y) // 2 :]
+    t = np.arange(len(half)) - (len(half) - 1) / 2
+    over, level = float(t @ t), max(abs(float(half.mean())), 1e-12)
+    slope = float(t @ half) / over
+    left = half - half.mean() - slope * t
+    error = math.sqrt(float(left @ left) / max(len(half) - 2, 1) / over / worth)
+    return slope * len(y) / level, error * len(y) / level
+
+
+def _score_lost(score: Sequence[float]) -> float:
+    """The share of its best tenth that a score had lost at its end; 0 where it rose throughout."""
+    if len(score) < FEWEST:
+        return 0.0
+    y, width = np.asarray(score, dtype=float), max(1, len(score) // 10)
+    means = np.convolve(y, np.full(width, 1 / width), "valid")
+    best = float(means.max())
+    return (best - float(means[-1])) / best if best > 0 else 0.0
+
+
+def _goal(target: Sequence[float]) -> float | None:
+    """What a controller was to hold at the end; None where none is logged."""
+    return float(np.mean(target[-max(1, len(target) // 3) :])) if len(target) else None
+
+
+def _logarithm(y: Array, first: float) -> Array:
+    """On this scale noise is alike at every level and a steady decay is a straight line."""
+    return np.log(np.maximum(y, 0.0) / first + SHIFT)
+
+
+def _resampled(
+    first: float, pieces: Course, hurt: float, goal: float | None
+) -> list[tuple[Verdict, float]]:
+    """Verdicts with their shares over resampled courses, the most frequent first."""
+    rng = np.random.default_rng(SEED)
+    fitted, n = pieces.fitted, len(pieces.fitted)
+    left = rng.normal(0.0, FLOOR, n) if pieces.noise < FLOOR else pieces.left
+    block = max(1, round(1 / pieces.worth))
+    begins = rng.integers(0, n - block + 1, (RESAMPLED, -(-n // block)))
+    places = (begins[:, :, None] + np.arange(block)).reshape(RESAMPLED, -1)[:, :n]
+    courses = first * np.maximum(np.exp(fitted + left[places]) - SHIFT, 0.0)
+    counts = Counter(_rules(y, pieces.worth, hurt, goal) for y in courses)
+    return [(verdict, count / RESAMPLED) for verdict, count in counts.most_common()]
+
+
+def _falls(verdict: Verdict, y: Array) -> bool:
+    """Which way entropy went in the end."""
+    if verdict != "drift":
+        return verdict == "collapse"
+    trend, last = _trend(y, 1.0)[0], _last(y) - _first(y)
+    return (trend if abs(trend) > TREND else last) < 0
+
+
+def _onset(places: Array, pieces: Course, values: Array, falling: bool) -> Movement:
+    """When the movement to where entropy ended began.
+
+    It is looked for from the plateau (within a tenth of the movement) that held the highest value
+    before a fall, or the lowest before a rise.
+    """
+    z = pieces.fitted if falling else -pieces.fitted
+    top = int(np.argmax(z))
+    edge = z[top] - 0.1 * (z[top] - z[-1])
+    lower = np.flatnonzero(z[: top + 1] < edge)
+    begin = 0 if len(lower) == 0 else int(lower[-1]) + 1
+    begin = min(begin, len(z) - 3)
+    # in nats, where a fall that ends near zero does not outweigh how it began
+    part = values[begin:] / max(float(np.max(values)), 1e-12)
+    found = onset(part, FLOOR)
+    # tau is the plateau's last place, if it has one; a place may stand for several iterations
+    moved = begin + np.array([found.low, found.at, found.high])
+    moved = np.minimum(moved + (moved > 0), len(places) - 1)
+    wide = (places[1] - places[0] - 1) / 2
+    low, at, high = places[moved] + np.array([-wide, 0.0, wide])
+    return Movement(round(at), math.floor(low), math.ceil(high))

@@ -1,0 +1,54 @@
+"""The alarm beside a run: figures for its log, a sentence when it is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..config import TrainConfig
+from ..control import Alarm
+
+
+def sentinel(
+    config: TrainConfig, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = ()
+) -> Sentinel:
+    """That of a run: its band, and its controllers' targets where they are entropies."""
+    targets = [entry.get("target") for entry in config.method if isinstance(entry, Mapping)]
+    entropies = not any(str(target).startswith("perplexity") for target in targets)
+    return Sentinel(Alarm(config.alarm.low, config.alarm.high), tell, past, targets=entropies)
+
+
+class Sentinel:
+    """Watches the entropy of a run's lines, one after the other (`entrostat.control.Alarm`).
+
+    Args:
+        alarm: with its band, nothing seen yet.
+        tell: given a sentence each time that the alarm is raised.
+        past: lines of the run so far, of one that goes on: nothing is told of them.
+        targets: whether the lines' `control/target` is an entropy.
+    """
+
+    def __init__(
+        self, alarm: Alarm, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = (),
+        *, targets: bool = True,
+    ) -> None:  # fmt: skip
+        self.alarm, self._tell, self._targets = alarm, tell, targets
+        for row in past:
+            self._see(row)
+
+    def line(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics with the alarm's figures; those of entropy and target are read."""
+        before = self.alarm.raised
+        if not self._see(metrics):
+            return dict(metrics)
+        if self.alarm.raised and not before:
+            self._tell(f"alarm: {self.alarm.forecast()}")
+        return {**metrics, **self.alarm.figures()}
+
+    def _see(self, row: Mapping[str, Any]) -> bool:
+        entropy, target = row.get("entropy/exact"), row.get("control/target")
+        if not isinstance(entropy, int | float):
+            return False
+        known = self._targets and isinstance(target, int | float)
+        self.alarm = self.alarm.seen(float(entropy), float(target) if known else None)
+        return True

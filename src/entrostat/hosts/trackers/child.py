@@ -1,0 +1,88 @@
+"""A tracker's process: reads one order a line, answers each with one line.
+
+    {"folder": ..., "project": ..., ...}     -> {"imported": ...}, then {"begun": where}
+    {"iteration": 3, "figures": {...}}       -> {"done": 3}
+    {"finish": true}                         -> {"finished": true}
+
+What goes wrong is the last answer: {"failed": in words}. Where orders end without "finish" the run
+was killed, and the tracker is told so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...errors import in_one_line
+from .outside import read_seal, write_seal
+
+_GRACE = 120.0  # seconds that a tracker may take to finish when the run was killed
+
+
+def main(name: str, answers: int) -> None:
+    """Serve until orders end.
+
+    Args:
+        name: the tracker's.
+        answers: file descriptor that answers go to; standard output is a log.
+    """
+    threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
+
+    def answer(**said: Any) -> None:
+        with suppress(BrokenPipeError):  # the run has gone; what it said is still to be done
+            os.write(answers, json.dumps(said).encode() + b"\n")
+
+    try:
+        serve(name, answer)
+    except BaseException as error:  # SystemExit too, which libraries raise
+        import traceback
+
+        traceback.print_exc()  # into the log
+        answer(failed=f"raised {in_one_line(error)[:500]}")
+
+
+def serve(name: str, answer: Any) -> None:
+    """Carry out orders from standard input."""
+    start = json.loads(sys.stdin.buffer.readline())
+    try:
+        importlib.import_module(name)
+        from .services import SERVICES
+    except BaseException as error:
+        answer(failed=f"cannot be imported ({in_one_line(error)[:300]})")
+        return
+    answer(imported=name)
+    folder = Path(start["folder"])
+    seal = read_seal(folder, name)
+    service = SERVICES[name](start, seal["id"])
+    seal |= {"id": service.id, "place": service.place}
+    write_seal(folder, name, seal)
+    answer(begun=service.place)
+    ok = False
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        if "finish" in order:
+            ok = order["finish"]
+            break
+        if order["iteration"] > seal["logged"]:
+            # before it is given: where a kill comes between, a tracker lacks one and has none twice
+            write_seal(folder, name, seal | {"logged": order["iteration"]})
+            seal["logged"] = order["iteration"]
+            service.log(order["iteration"], order["figures"])
+        answer(done=order["iteration"])
+    service.finish(ok)
+    answer(finished=True)
+
+
+def _outlive(parent: int) -> None:
+    """End this process, hanging or not, some time after the one that started it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    time.sleep(_GRACE)
+    os._exit(1)

@@ -1,0 +1,152 @@
+"""The four trackers, alike: `id`, `place`, `log(iteration, figures)`, `finish(ok)`.
+
+They run in `child.py`'s process, alone there. An iteration is a tracker's step. Nothing is uploaded
+that is no figure or setting: no code, no model, no rollouts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Figures = Mapping[str, float]
+
+
+class WandB:
+    """Weights & Biases; offline where there is no login, or no server, at the start."""
+
+    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+        import wandb
+
+        given: dict[str, Any] = {
+            "project": start["project"], "name": start["run"], "id": id,
+            "dir": start["folder"], "config": start["config"], "resume": "allow",
+            "settings": wandb.Settings(silent=True, console="off", disable_code=True),
+        }  # fmt: skip
+        try:
+            self._run = wandb.init(**given)
+        except wandb.Error:
+            if os.environ.get("WANDB_MODE"):
+                raise
+            self._run = wandb.init(**given, mode="offline")
+        self.id = str(self._run.id)
+        here = self._run.dir.removesuffix("/files")
+        self.place = f"offline: wandb sync {here}" if self._run.offline else str(self._run.url)
+
+    def log(self, iteration: int, figures: Figures) -> None:
+        """A step."""
+        self._run.log(dict(figures), step=iteration, commit=True)
+
+    def finish(self, ok: bool) -> None:
+        """Send what is left."""
+        self._run.finish(exit_code=0 if ok else 1)
+
+
+class Trackio:
+    """trackio: local, or where TRACKIO_SPACE_ID says. A run goes on under its name."""
+
+    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+        import trackio
+
+        self.id = id or start["run"]
+        self._run = trackio.init(
+            start["project"], self.id, config=dict(start["config"]),
+            resume="allow" if id else "never", embed=False,
+        )  # fmt: skip
+        self.place = f"trackio show --project {start['project']}"
+
+    def log(self, iteration: int, figures: Figures) -> None:
+        """A step."""
+        self._run.log(dict(figures), step=iteration)
+
+    def finish(self, ok: bool) -> None:
+        """Write what is left."""
+        self._run.finish()
+
+
+class TensorBoard:
+    """Event files in the run's directory, by TensorBoard's own writer."""
+
+    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        folder = Path(start["folder"]) / "tensorboard"
+        self.id, self.place = id or "tensorboard", f"tensorboard --logdir {folder}"
+        self._writer, self._event, self._summary = EventFileWriter(str(folder)), Event, Summary
+
+    def log(self, iteration: int, figures: Figures) -> None:
+        """A step, on the disk."""
+        values = [self._summary.Value(tag=k, simple_value=v) for k, v in figures.items()]
+        summary = self._summary(value=values)
+        self._writer.add_event(self._event(wall_time=time.time(), step=iteration, summary=summary))
+        self._writer.flush()
+
+    def finish(self, ok: bool) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class MLflow:
+    """MLflow, where MLFLOW_TRACKING_URI says, else in its own default."""
+
+    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+
+        self._client, self._metric = MlflowClient(), Metric
+        if id:
+            self._client.update_run(id, status="RUNNING")
+        else:
+            found = self._client.get_experiment_by_name(start["project"])
+            place = (
+                self._client.create_experiment(start["project"])
+                if found is None
+                else found.experiment_id
+            )
+            id = self._client.create_run(place, run_name=start["run"]).info.run_id
+            settings = [Param(k, str(v)[:500]) for k, v in flat(start["config"])]
+            for first in range(0, len(settings), 100):  # it takes so many at once
+                self._client.log_batch(id, params=settings[first : first + 100])
+        self.id, self.place = id, f"run {id} at {self._client.tracking_uri}"
+
+    def log(self, iteration: int, figures: Figures) -> None:
+        """A step."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(mlflow_name(k), v, now, iteration) for k, v in figures.items()]
+        for first in range(0, len(metrics), 1000):
+            self._client.log_batch(self.id, metrics=metrics[first : first + 1000])
+
+    def finish(self, ok: bool) -> None:
+        """Say how it ended."""
+        self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
+
+
+SERVICES: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "wandb": WandB, "trackio": Trackio, "tensorboard": TensorBoard, "mlflow": MLflow,
+}  # fmt: skip
+
+
+def mlflow_name(key: str) -> str:
+    """A metric's name as MLflow takes it: no `@`, nothing but letters, digits and `_.-:/ `.
+
+    Example:
+        >>> mlflow_name("eval/test/avg@k")
+        'eval/test/avg_at_k'
+    """
+    return re.sub(r"[^/\w.\- :]", "_", re.sub(r"/+", "/", key.replace("@", "_at_")))[:250]
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings with dotted names."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{name}.")
+        else:
+            yield mlflow_name(name), value

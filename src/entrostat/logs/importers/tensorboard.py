@@ -1,0 +1,183 @@
+"""TensorBoard's event files, whoever wrote them: TRL, veRL, slime, entrostat.
+
+A file is records of 8 bytes length, its CRC32C, the data, their CRC32C (tensorflow/core/lib/io/
+record_writer.cc); the data are `Event` messages (tensorboard/compat/proto/event.proto). Scalars are
+read, as `simple_value` or as a tensor of one number; what a restart says to be void is left out, as
+TensorBoard does. A file still being written ends in a record that is cut.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..run import Run
+from .source import Given, UnreadableError, clean, reason_of
+from .tracked import Row, run_of
+from .wire import BYTES, VARINT, fields, real, signed, text
+
+TITLE = "TensorBoard"
+LARGEST = 1 << 20
+"""Bytes of a record that is read: larger ones are pictures and graphs."""
+_HEAD = struct.Struct("<QI")
+_VERSION = b"brain.Event:"
+# TensorProto: dtype -> the fields that hold a number of it, and how it is packed in tensor_content
+_TENSORS = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
+
+Values = dict[int, dict[str, float]]
+
+
+def is_file(head: bytes) -> bool:
+    """Whether a file begins as an event file does."""
+    if len(head) < 64 and len(head) < _HEAD.size + len(_VERSION):
+        return False
+    length, check = _HEAD.unpack_from(head)
+    return masked(head[:8]) == check and _VERSION in head[: _HEAD.size + min(length, 256)]
+
+
+def read(files: Sequence[Path], given: Given) -> Run | None:
+    """The run of the directory among `files` that has most steps."""
+    runs: dict[Path, Values] = defaultdict(dict)
+    where: dict[Path, Path] = {}
+    for path in files:
+        _add(path, runs[path.parent], given)
+        where[path.parent] = path
+    folder = max(runs, key=lambda each: len(runs[each]))
+    others = [clean(each.name) for each in runs if each != folder and runs[each]]
+    if others:
+        given.notes.append(
+            f"Read {clean(folder.name)}; other runs beside it are not, name their directories: "
+            f"{', '.join(others[:5])}{', ...' if others[5:] else ''}."
+        )
+    rows = [Row(where[folder], step, runs[folder][step]) for step in sorted(runs[folder])]
+    return run_of(rows, {}, TITLE, given)
+
+
+def _add(path: Path, steps: Values, given: Given) -> None:
+    """Take in a file: of what a step has twice the later counts."""
+    for place, data in _records(path, given):
+        try:
+            step, restart, scalars = _event(data)
+        except UnreadableError as error:
+            given.problem(path, None, f"record {place}: {error}")
+            continue
+        if restart and step > 0:
+            for void in [each for each in steps if each >= step]:
+                del steps[void]
+        if scalars:
+            steps.setdefault(step, {}).update(scalars)
+
+
+def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
+    """Numbers from 1, and data, of the records that are whole."""
+    try:
+        with open(path, "rb") as file:
+            size, place = os.fstat(file.fileno()).st_size, 0
+            while head := file.read(_HEAD.size):
+                place += 1
+                if len(head) < _HEAD.size:
+                    given.problem(path, None, f"cut within record {place}")
+                    return
+                length, check = _HEAD.unpack(head)
+                if masked(head[:8]) != check:
+                    given.problem(
+                        path, None, f"record {place} has a damaged length; the rest is not read"
+                    )
+                    return
+                if file.tell() + length + 4 > size:
+                    given.problem(path, None, f"cut within record {place}")
+                    return
+                if length > LARGEST:
+                    file.seek(length + 4, os.SEEK_CUR)
+                    continue
+                data = file.read(length)
+                if masked(data) != int.from_bytes(file.read(4), "little"):
+                    given.problem(path, None, f"record {place} is damaged, and left out")
+                else:
+                    yield place, data
+    except OSError as error:
+        given.problem(path, None, f"cannot be read: {reason_of(error)}")
+
+
+def _event(data: bytes) -> tuple[int, bool, dict[str, float]]:
+    """Step of an event, whether it starts anew after a restart, and its scalars."""
+    step, restart, scalars = 0, False, dict[str, float]()
+    for number, kind, value in fields(data):
+        if number == 2 and isinstance(value, int):
+            step = signed(value)
+        elif number == 5 and isinstance(value, bytes):
+            for inner, _, each in fields(value):
+                if inner == 1 and isinstance(each, bytes):
+                    scalars |= _scalar(each)
+        elif number == 7 and kind == BYTES and isinstance(value, bytes):
+            restart |= (1, VARINT, 1) in list(fields(value))  # SessionLog.status START
+    return step, restart, scalars
+
+
+def _scalar(data: bytes) -> dict[str, float]:
+    """Tag and number of a summary's value; empty where it is a picture, a text, a histogram."""
+    tag, found = "", None
+    for number, kind, value in fields(data):
+        if number == 1:
+            tag = text(value)
+        elif number == 2:
+            found = real(kind, value)
+        elif number == 8 and isinstance(value, bytes):
+            found = _tensor(value)
+    return {} if found is None else {tag: found}
+
+
+def _tensor(data: bytes) -> float | None:
+    """The number of a tensor that has one; None for another."""
+    held = {number: (kind, value) for number, kind, value in fields(data)}
+    dtype = held.get(1, (VARINT, 0))[1]
+    if not isinstance(dtype, int) or dtype not in _TENSORS:
+        return None
+    listed, packed = _TENSORS[dtype]
+    content = held.get(4, (BYTES, b""))[1] or (
+        held.get(listed, (BYTES, b""))[1] if dtype < 3 else b""
+    )
+    if isinstance(content, bytes) and len(content) == struct.calcsize(packed):
+        return float(struct.unpack(packed, content)[0])
+    if dtype >= 3 and (inner := _whole(held.get(listed))) is not None:
+        return float(inner)
+    return None
+
+
+def _whole(held: tuple[int, int | bytes] | None) -> int | None:
+    """The only number of a packed list of varints, or a varint that stands alone."""
+    if held is None:
+        return None
+    kind, value = held
+    if isinstance(value, int):
+        return signed(value) if kind == VARINT else None
+    try:  # as the one value of a field
+        numbers = list(fields(b"\x08" + value))
+    except UnreadableError:
+        return None
+    only = numbers[0][2] if len(numbers) == 1 else None
+    return signed(only) if isinstance(only, int) else None
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_CRC32C = _table()
+
+
+def masked(data: bytes) -> int:
+    """CRC32C (Castagnoli) as record files have it: turned by 15 bits, and a constant added."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC32C[(crc ^ byte) & 255]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

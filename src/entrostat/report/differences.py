@@ -1,0 +1,170 @@
+"""Which settings the runs of a comparison differ in, beside the method that it compares."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from ..logs.run import Run
+
+# what says who a run is, and what changes neither the training nor what is measured of it
+_OWN = frozenset((
+    "method", "seed", "output", "title", "name", "device", "threads", "gradient_checkpointing",
+    "sampling.batch", "optim.micro_batch", "scoring.workers", "scoring.memory",
+))  # fmt: skip
+_OWN_TABLES = ("save.", "analyze.")
+_MOST = 60  # characters of a value
+NOTHING = "not set"
+SURROGATE = "surrogate"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not the same in all runs.
+
+    Attributes:
+        key: its dotted name.
+        values: each value, with the labels of the runs that have it; the most frequent first.
+    """
+
+    key: str
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What runs differ in.
+
+    Attributes:
+        rows: the settings, without those of the method itself.
+        odd: of each run, which of its settings are another than those of most runs (where no value
+            is the most frequent, of the first run); None where they are not known.
+        unknown: labels of the runs whose settings are not known.
+        known: how many runs' are.
+    """
+
+    rows: tuple[Difference, ...]
+    odd: tuple[tuple[str, ...] | None, ...]
+    unknown: tuple[str, ...]
+    known: int
+
+    @property
+    def sentence(self) -> str:
+        """What to say first; empty where there is nothing to compare."""
+        if self.known < 2:
+            return ""
+        if not self.rows:
+            return "Apart from the method and the seed, the known settings are equal in all runs."
+        others, keys = sum(bool(odd) for odd in self.odd), [row.key for row in self.rows]
+        have = "has" if others == 1 else "have"
+        which = ", ".join(keys[:3] + (len(keys) > 3) * ["..."])
+        return (
+            f"Not the method alone: {others} of {self.known} runs {have} other settings than the "
+            f"rest ({which})."
+        )
+
+
+def differences_of(runs: Sequence[Run], labels: Sequence[str]) -> Differences:
+    """What runs differ in; a setting that a run does not write down has its default.
+
+    Args:
+        runs: the runs.
+        labels: of each run; seeds of one setting may share theirs.
+    """
+    table = {i: some for i, run in enumerate(runs) if (some := _settings(run)) is not None}
+    keys = dict.fromkeys(key for some in table.values() for key in some)
+    columns = {
+        key: {
+            i: some.get(key, _defaults().get(key, NOTHING))
+            for i, some in table.items()
+            if _speaks(some, key)
+        }
+        for key in keys
+    }
+    bases = {i: base for i in table if (base := _surrogate(runs[i])) is not None}
+    # of runs that are surrogates and nothing else it is the method that is compared
+    if any(above for _, above in bases.values()):
+        columns[SURROGATE] = {i: text for i, (text, _) in bases.items()}
+    rows: list[Difference] = []
+    odd: dict[int, tuple[str, ...]] = dict.fromkeys(table, ())
+    for key, values in columns.items():
+        ranked = [value for value, _ in Counter(values.values()).most_common()]
+        if len(ranked) < 2:
+            continue
+        having = {v: _once(labels[i] for i in values if values[i] == v) for v in ranked}
+        rows.append(Difference(key, tuple(having.items())))
+        for i, value in values.items():
+            if value != ranked[0] and (key != SURROGATE or bases[i][1]):
+                odd[i] += (key,)
+    return Differences(
+        tuple(rows),
+        tuple(odd.get(i) for i in range(len(runs))),
+        _once(labels[i] for i in range(len(runs)) if i not in table),
+        len(table),
+    )
+
+
+def _once(labels: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(labels))
+
+
+def _speaks(settings: Mapping[str, str], key: str) -> bool:
+    """Whether a setting means something to a run: another host's own does not."""
+    host = key.partition(".")[0]
+    return host not in ("trl", "verl") or settings.get("host") == host
+
+
+def _settings(run: Run) -> dict[str, str] | None:
+    """A run's settings by dotted name, as text; None where they are not known."""
+    if run.source != "entrostat" or not run.config:
+        return None
+    found = dict(_flat("", run.config))
+    return {key: value for key, value in found.items() if not _is_own(key)}
+
+
+def _is_own(key: str) -> bool:
+    return key in _OWN or key.startswith(_OWN_TABLES)
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    pairs = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            pairs += _flat(f"{prefix}{key}.", value)
+        else:
+            pairs.append((f"{prefix}{key}", _word(value)))
+    return pairs
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
+
+
+@cache
+def _defaults() -> dict[str, str]:
+    """What a setting is where a run does not write it down, an older one say."""
+    from ..config import TrainConfig
+
+    return dict(_flat("", asdict(TrainConfig())))
+
+
+def _surrogate(run: Run) -> tuple[str, bool] | None:
+    """A run's surrogate, and whether a method sits on it; None where that is not known."""
+    from ..method.registry import METHODS
+
+    try:
+        tables = json.loads((run.path / "objective.json").read_text(encoding="utf-8"))["methods"]
+        known = {name: method.kind for name, method in METHODS.items()}
+        kinds = [(known.get(table["name"], "intervention"), table) for table in tables]
+        (base,) = (table for kind, table in kinds if kind == "surrogate")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None  # of before it was written, or with a surrogate that is not known here
+    parts = [f"{k} {_word(v)}" for k, v in base.items() if k != "name" and v is not None]
+    return " ".join((str(base["name"]), *parts)), len(kinds) > 1

@@ -1,0 +1,205 @@
+"""Figures and tables of a page as files of their own, by name.
+
+What a figure's CSV holds is what is drawn: places across in the first column, a column per curve,
+cloud or set of bars, two per band. A curve of more than `curves.POINTS` points is drawn, and
+written, in means of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._names import nearest, unknown
+from ..logs.files import atomic
+from ..logs.run import Run
+from .answer_bars import Bar, picture_of_bars
+from .answers import BarFigure
+from .figures import Panel, picture_of, styled, svg_of
+from .panels import with_dumps
+from .parts import ComparisonParts, Figure, Parts, RunParts, named
+from .table_text import as_csv, as_latex, as_markdown, csv_text
+from .tables import Table, Value
+
+if TYPE_CHECKING:
+    from .picture import Picture
+
+FIGURES = (".svg", ".png", ".csv")
+TABLES = {".md": as_markdown, ".tex": as_latex, ".csv": as_csv}
+
+
+def parts_of(runs: Run | Sequence[Run]) -> Parts:
+    """What the page of a run, or the one that compares several, is made of.
+
+    Args:
+        runs: a run, or a sequence, also of one, that is compared.
+
+    Raises:
+        ValueError: an empty sequence.
+    """
+    if isinstance(runs, Run):
+        return RunParts(with_dumps(runs))
+    if not runs:
+        raise ValueError("runs is empty; name at least one run")
+    return ComparisonParts(tuple(runs))
+
+
+def names_of(parts: Parts) -> tuple[dict[str, str], dict[str, str]]:
+    """Name and title of the figures that a page has, and of its tables."""
+    figures = {name: figure.title for name, figure in named(parts.figures())}
+    return figures, {table.name: table.title for table in parts.tables() if table.rows}
+
+
+def figure_named(parts: Parts, name: str) -> Figure:
+    """A figure of a page, or one of a metric that a run logs, under the metric's own name.
+
+    Raises:
+        ValueError: neither goes by the name; the line lists the figures that there are.
+    """
+    asked, found = _plain(name), []
+    for known, figure in named(parts.figures()):
+        if known == asked:
+            return figure
+        found.append(known)
+    if not (panel := parts.metric(name)).empty:
+        return panel
+    metrics = dict.fromkeys(key for run in _runs(parts) for line in run.metrics for key in line)
+    also = f" Or a metric that is logged{_like(name, metrics)}."
+    if any(asked == table.name for table in parts.tables()):
+        also = f" {asked!r} is a table."
+    raise ValueError(unknown("figure", name, found) + also)
+
+
+def table_named(parts: Parts, name: str) -> Table:
+    """A table of a page.
+
+    Raises:
+        ValueError: none goes by the name, or it is empty; the line lists those that there are.
+    """
+    tables = {table.name: table for table in parts.tables() if table.rows}
+    if (found := tables.get(_plain(name))) is not None:
+        return found
+    raise ValueError(unknown("table", name, tables))
+
+
+def write_figure(parts: Parts, name: str, output: Path) -> Path:
+    """Write a figure as SVG, PNG (200 dpi) or CSV, as the file's name ends; returns its path.
+
+    Raises:
+        ValueError: no figure goes by the name, the file's name ends otherwise, or it cannot be
+            written.
+    """
+    suffix = _suffix(output, FIGURES, "a figure")
+    figure = figure_named(parts, name)
+    if suffix == ".csv":
+        return _write(output, csv_text(numbers_of(figure)).encode("utf-8"))
+    with styled():
+        drawn = picture(figure)
+        return _write(output, drawn.png() if suffix == ".png" else svg_of(drawn))
+
+
+def write_table(parts: Parts, name: str, output: Path) -> Path:
+    """Write a table as Markdown, LaTeX or CSV, as the file's name ends; returns its path.
+
+    Raises:
+        ValueError: no table goes by the name, the file's name ends otherwise, or it cannot be
+            written.
+    """
+    suffix = _suffix(output, TABLES, "a table")
+    return _write(output, TABLES[suffix](table_named(parts, name)).encode("utf-8"))
+
+
+def picture(figure: Figure, size: tuple[float, float] | None = None) -> Picture:
+    """A figure drawn by matplotlib, to be called within `styled`; `size` in inches is a panel's."""
+    if isinstance(figure, BarFigure):
+        return picture_of_bars(figure.bars, figure.color)
+    return picture_of(figure, size)
+
+
+def numbers_of(figure: Figure) -> list[list[Value]]:
+    """What a figure shows, in rows under a heading."""
+    if isinstance(figure, BarFigure):
+        head: list[Value] = ["prompt", "kind", "answer", "count"]
+        return [head, *(row for bar in figure.bars for row in _answers(bar))]
+    return _of_panel(figure)
+
+
+def _answers(bar: Bar) -> Iterator[list[Value]]:
+    for answer, count in bar.right:
+        yield [bar.label, "right", answer, count]
+    if bar.others:
+        yield [bar.label, "right", f"({bar.more} more)", bar.others]
+    if bar.wrong:
+        yield [bar.label, "wrong", None, bar.wrong]
+
+
+def _of_panel(panel: Panel) -> list[list[Value]]:
+    """The places across, sorted, and what each curve, cloud, band or set of bars has there."""
+    if panel.bars:
+        series = [(b.label or panel.name, b.names, b.values) for b in panel.bars]
+    else:
+        lines = (*panel.curves, *panel.points)
+        series = [(_name(line.name, line.label, panel), line.x, line.y) for line in lines]
+        for band in panel.bands:
+            name = _name(band.name, band.label, panel)
+            series += [(f"{name}: low", band.x, band.low), (f"{name}: high", band.x, band.high)]
+    columns: list[dict[tuple[float | str, int], float]] = []
+    for _, x, y in series:
+        column: dict[tuple[float | str, int], float] = {}
+        times: dict[float | str, int] = {}
+        for place, value in zip(x, y, strict=True):
+            times[place] = times.get(place, 0) + 1  # a cloud may have several values at one place
+            column[place, times[place]] = value
+        columns.append(column)
+    keys = dict.fromkeys(key for column in columns for key in column)
+    places = list(keys) if panel.bars else sorted(keys)
+    head = _distinct([panel.across, *(name for name, *_ in series)])
+    return [[*head], *([key[0], *(column.get(key) for column in columns)] for key in places)]
+
+
+def _name(name: str, label: str, panel: Panel) -> str:
+    return name or label or panel.name
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names that differ: the second of a kind gets (2)."""
+    times: dict[str, int] = {}
+    found = []
+    for name in names:
+        times[name] = times.get(name, 0) + 1
+        found.append(f"{name} ({times[name]})" if times[name] > 1 else name)
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "_")
+
+
+def _like(name: str, metrics: Iterable[str]) -> str:
+    guess = nearest(name, metrics) or next((key for key in metrics if "/" in key), None)
+    return f", as {guess}" if guess else ""
+
+
+def _runs(parts: Parts) -> Sequence[Run]:
+    return (parts.run,) if isinstance(parts, RunParts) else parts.runs
+
+
+def _suffix(output: Path, known: Iterable[str], what: str) -> str:
+    suffix = output.suffix.lower()
+    if suffix not in known:
+        *some, last = known
+        raise ValueError(
+            f"output: {what} is written as {', '.join(some)} or {last}, and {str(output)!r} ends "
+            f"otherwise; write {output.with_suffix(some[0]).name!r}"
+        )
+    return suffix
+
+
+def _write(output: Path, data: bytes) -> Path:
+    try:
+        with atomic(output) as part:
+            part.write_bytes(data)
+    except OSError as error:
+        raise ValueError(f"output: cannot write {str(output)!r}: {error.strerror}") from None
+    return output

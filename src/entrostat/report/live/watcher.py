@@ -1,0 +1,164 @@
+"""One thread that looks, reads and draws; whoever serves asks it for the last page.
+
+Drawing takes seconds of a processor that may be training: a page is made only where something
+changed, at most once in `every` seconds, with a rest after each one.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..._text import printable
+from ...errors import in_one_line
+from ..page import waiting_page
+from .embedded import Live, live_part
+from .files import Stamp, newest, stamps
+from .reading import Reading, Watched, html_of, read_watched
+
+LOOK = 1.0  # seconds between two looks at the files, at least
+SHARE = 0.1  # of the time that may go into looking
+
+
+@dataclass(frozen=True)
+class State:
+    """What is served at one moment.
+
+    Attributes:
+        number: counts the states; another number is another state.
+        version: names the page.
+        page: HTML, UTF-8.
+        packed: the same by gzip.
+        words: how far the runs are.
+        problem: why the last reading failed, or what it left out; empty where nothing is wrong.
+        changed: seconds since 1970 of the files' last change; None without files.
+        waits: whether there is no page of a run yet.
+    """
+
+    number: int
+    version: str
+    page: bytes
+    packed: bytes
+    words: str
+    problem: str
+    changed: float | None
+    waits: bool
+
+    def message(self, now: float) -> str:
+        """What the page is told, as JSON; `age` is that of the last change, in seconds."""
+        age = None if self.changed is None else max(0.0, now - self.changed)
+        told = {"version": self.version, "words": self.words, "problem": self.problem}
+        return json.dumps(told | {"waits": self.waits, "age": age})
+
+
+class Watcher:
+    """Keeps the page of what is watched.
+
+    Args:
+        watched: what.
+        every: seconds between the beginnings of two readings, at least.
+        draw: makes the page of what was read; `html_of`.
+    """
+
+    def __init__(
+        self,
+        watched: Watched,
+        every: float = 5.0,
+        draw: Callable[[Reading, str, Live], str] = html_of,
+    ) -> None:
+        self.watched, self.every, self._draw = watched, every, draw
+        self._run = secrets.token_hex(4)  # a server started anew must not name its pages alike
+        self._made = 0
+        self._ended = threading.Event()
+        self._changed = threading.Condition()
+        self._state = self._waiting("")
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+
+    @property
+    def state(self) -> State:
+        """The latest."""
+        return self._state
+
+    def wait(self, number: int | None, seconds: float) -> State:
+        """The latest, as soon as its number is not `number`, or after some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state.number != number, seconds)
+            return self._state
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Have the thread end; a page that is being drawn is waited for no longer than this."""
+        self._ended.set()
+        self._thread.join(seconds)
+
+    def _follow(self) -> None:
+        seen: tuple[Stamp, ...] | None = None
+        pause = 0.0
+        while not self._ended.wait(pause):
+            begin = time.monotonic()
+            found = stamps(self.watched.paths)
+            took = time.monotonic() - begin
+            pause = max(min(LOOK, self.every), took / SHARE)
+            if found == seen:
+                continue
+            # what changes from here on is seen at the next look; what failed is tried again
+            seen = found if self._read(newest(found)) else None
+            took = time.monotonic() - begin
+            pause = max(pause, self.every - took, min(took, self.every))
+
+    def _read(self, changed: float | None) -> bool:
+        """Read and draw; whether something could be read."""
+        try:
+            reading = read_watched(self.watched)
+            live = live_part(self._next(), self.every)
+            page = self._draw(reading, self.watched.title, live)
+        except ValueError as error:
+            self._failed(printable(" ".join(str(error).split())), changed)
+            return False
+        except Exception as error:  # of a file that no reader foresaw: the page goes on
+            self._failed(printable(in_one_line(error)), changed)
+            return False
+        problem = " ".join(f"Left out: {each}" for each in reading.left_out)
+        self._publish(_state(live.version, page, reading.words, problem, changed))
+        del page, reading
+        gc.collect()  # a figure is a circle of references: ten thousands of objects each time
+        return True
+
+    def _failed(self, problem: str, changed: float | None) -> None:
+        old = self._state
+        if old.waits and old.problem != problem:
+            self._publish(replace(self._waiting(problem), changed=changed))
+        elif old.problem != problem or old.changed != changed:
+            self._publish(replace(old, problem=problem, changed=changed))
+
+    def _waiting(self, problem: str) -> State:
+        live = live_part(self._next(), self.every, problem)
+        page = waiting_page(self.watched.title, live)
+        words = "waiting for a run" if problem else "reading"
+        return _state(live.version, page, words, problem, None, waits=True)
+
+    def _next(self) -> str:
+        self._made += 1
+        return f"{self._run}-{self._made}"
+
+    def _publish(self, state: State) -> None:
+        with self._changed:
+            self._state = replace(state, number=self._state.number + 1)
+            self._changed.notify_all()
+
+
+def _state(
+    version: str, html: str, words: str, problem: str, changed: float | None, waits: bool = False
+) -> State:
+    page = html.encode("utf-8", "replace")
+    packed = gzip.compress(page, 3, mtime=0)
+    return State(0, version, page, packed, words, problem, changed, waits)

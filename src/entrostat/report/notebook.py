@@ -1,0 +1,128 @@
+"""What a notebook calls: runs read, drawn and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..logs.frames import pandas
+from ..logs.importers import read
+from ..logs.run import Run
+from .runs import rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .picture import Picture
+
+PathLike = str | Path
+
+
+def load_run(
+    path: PathLike, format: str | None = None, columns: Mapping[str, str] | None = None
+) -> Run:
+    """Read a run: ours, or what TRL, veRL, prime-rl, slime or a table of numbers left.
+
+    Args:
+        path: a run's directory, another trainer's log or output directory.
+        format: entrostat, trl, verl, prime_rl, slime or table; None tells it by the contents.
+        columns: for tables, the source's names of "step", "entropy" and "score", any of them.
+
+    Returns:
+        the run; `frame()` has its metrics, `entropy_is` says which entropy was logged, `notes` and
+        `problems` what is missing or could not be read.
+
+    Raises:
+        ValueError: nothing in it can be read, or an argument is wrong.
+    """
+    return read(path, format, columns)
+
+
+def load_runs(
+    paths: PathLike | Iterable[PathLike],
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> list[Run]:
+    """Read several runs.
+
+    Args:
+        paths: a study's directory, which stands for the runs in it, or paths as of `load_run`,
+            studies among them.
+        format: as of `load_run`, for all.
+        columns: as of `load_run`, for all.
+
+    Raises:
+        ValueError: there is no path, or one cannot be read.
+    """
+    from ..logs.importers.places import runs_in
+
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not given:
+        raise ValueError("load_runs: paths is empty; name at least one run or study")
+    return [read(found, format, columns) for path in given for found in runs_in(Path(path))]
+
+
+def plot(
+    runs: Run | PathLike | Iterable[Run | PathLike],
+    figure: str = "entropy",
+    size: tuple[float, float] | None = None,
+) -> Picture:
+    """Draw a figure of a run's page, or of the page that compares several.
+
+    Args:
+        runs: a run, or several, read or as paths. Several are laid over each other, the seeds of
+            equal settings as a band.
+        figure: its name (`entrostat report RUN --list` prints them), or a metric's: "grad/norm".
+        size: width and height in inches; None takes the page's.
+
+    Returns:
+        a matplotlib figure, which a notebook shows; pyplot knows nothing of it. `.savefig(PATH)`
+        writes it, `.axes[0]` is there to be changed.
+
+    Raises:
+        ValueError: no such figure, nothing to draw, or a run cannot be read.
+    """
+    from .export import figure_named, parts_of, picture
+    from .figures import styled
+
+    drawn = figure_named(parts_of(_read(runs)), figure)
+    with styled():
+        result = picture(drawn, size)
+        result.draw_without_rendering()  # what is made late, ticks say, in our style as well
+    return result
+
+
+def compare(runs: Iterable[Run | PathLike] | PathLike) -> pd.DataFrame:
+    """What runs came to, as a frame: a row per run, the columns of `report.Row`.
+
+    Args:
+        runs: runs, read or as paths; or a study's directory.
+
+    Returns:
+        entropies (nats per token), scores and rewards at start and end, indexed by label. What a
+        run does not say is NaN.
+
+    Raises:
+        ValueError: no runs, one that cannot be read, or no pandas.
+    """
+    frames = pandas("compare")
+    if isinstance(runs, str | Path):
+        runs = [*load_runs(runs)]
+    read_runs = _read([runs] if isinstance(runs, Run) else runs)
+    assert not isinstance(read_runs, Run)
+    if not read_runs:
+        raise ValueError("compare: runs is empty; name at least one run")
+    lines = [asdict(row) | {"run": str(row.run)} for row in rows_of(read_runs)]
+    return frames.DataFrame(lines).set_index("label")
+
+
+def _read(runs: Any) -> Run | Sequence[Run]:
+    """Runs, those that are paths read; a path of a study stands for the runs in it."""
+    if isinstance(runs, Run):
+        return runs
+    if isinstance(runs, str | Path):
+        found = load_runs(runs)
+        return found[0] if len(found) == 1 else found
+    return [each for run in runs for each in ([run] if isinstance(run, Run) else load_runs(run))]

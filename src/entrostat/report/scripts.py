@@ -1,0 +1,66 @@
+"""The one script of every page, and the policy that lets a browser run that text and no other.
+
+It is uPlot (`vendor/`, as published) and the files of `js/`, one after another: the files share a
+scope, and each leaves one name in it. A page carries no data in it, so that all pages have the same
+script, and a page that is renewed while it is open needs no other.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+# in this order: a file uses the names of those before it
+FILES = (
+    "text", "numbers", "state",
+    "curves_data", "curves_chart", "curves_readout", "curves",
+    "tokens_data", "tokens_find", "tokens_rows", "tokens_tip", "tokens",
+    "pictures", "mount",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a page needs to be live.
+
+    Attributes:
+        text: the script.
+        policy: the source expression that lets a Content-Security-Policy run that text alone.
+        style: what uPlot wants of a style sheet.
+    """
+
+    text: str
+    policy: str
+    style: str = ""
+
+
+@cache
+def script() -> Script:
+    """The script of every page."""
+    ours = "\n".join(_read(f"js/{name}.js") for name in FILES)
+    text = (
+        f"/*\n{_read('vendor/uPlot.LICENSE').strip()}\n*/\n{_read('vendor/uPlot.iife.min.js')}"
+        f'(() => {{\n"use strict";\n{ours}}})();'
+    )
+    return Script(text, _policy(text), _read("vendor/uPlot.min.css").strip())
+
+
+def single(name: str) -> Script:
+    """One of the package's files as a script of its own: "live/live.js"."""
+    text = _read(name)
+    return Script(text, _policy(text))
+
+
+def _policy(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
+
+
+def _read(name: str) -> str:
+    """A file of this package, with line breaks as HTML reads them: the hash is of what it reads."""
+    package = resources.files(__name__.rpartition(".")[0])
+    text = package.joinpath(name).read_text(encoding="utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

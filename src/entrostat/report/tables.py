@@ -1,0 +1,214 @@
+"""The tables of a page as data: what Markdown, LaTeX and CSV are made of (`table_text`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..logs.run import Run, number
+from .answer_bars import Bar, words_of
+from .answers import Answers
+from .dynamics import Dynamics
+from .runs import Row
+from .spread import MEASURES, Spread
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, of one value a row or of some that are read together.
+
+    Attributes:
+        head: its heading, unit included.
+        keys: the values' names, in CSV a column each.
+        form: how a row's values are written, as for `str.format`.
+    """
+
+    head: str
+    keys: tuple[str, ...]
+    form: str = "{}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page.
+
+    Attributes:
+        name: what it goes by in commands and file names.
+        title: its heading.
+        columns: what it has.
+        rows: for each row a tuple of values for each column, None where there is no value.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[tuple[Value, ...], ...], ...]
+
+
+_SPREAD_HEADS = (
+    "entropy, end (nats per token)", "kept (%)", "avg@{k}, after", "pass@{k}, after",
+    "mean reward, end",
+)  # fmt: skip
+
+
+def results(rows: Sequence[Row]) -> Table:
+    """What each run came to."""
+    k = _k(rows)
+    columns = (
+        Column("run", ("label",)),
+        _change("entropy, start → end (nats per token)", "entropy_before", "entropy_after"),
+        Column("kept (%)", ("entropy_kept",), "{:.1f}"),
+        Column("target (nats per token)", ("target",), "{:.3f}"),
+        _change(f"avg@{k}, before → after", "avg_before", "avg_after"),
+        _change(f"pass@{k}, before → after", "pass_before", "pass_after"),
+        _change("distinct right, before → after", "distinct_before", "distinct_after", 2),
+        _change("mean reward, start → end", "reward_first", "reward_last"),
+        Column("iterations", ("iterations",)),
+        Column("time (s)", ("seconds",), "{:.0f}"),
+    )
+    cells = [tuple(tuple(getattr(row, key) for key in c.keys) for c in columns) for row in rows]
+    return _table("results", "Results", columns, cells)
+
+
+def seeds(bands: Sequence[Spread], rows: Sequence[Row]) -> Table:
+    """Runs of equal settings but for their seed: mean, lowest and highest."""
+    k = _k(rows)
+    ranges = [
+        Column(
+            head.replace("{k}", k),
+            (name, f"{name}_low", f"{name}_high"),
+            "{mean} [{mean}, {mean}]".replace("{mean}", f"{{:.{digits}f}}"),
+        )
+        for head, (name, digits) in zip(_SPREAD_HEADS, MEASURES, strict=True)
+    ]
+    columns = (
+        Column("settings", ("label",)),
+        Column("seeds", ("seeds",)),
+        Column("runs", ("runs",)),
+        *ranges,
+    )
+    cells = [
+        (
+            (band.label,),
+            (len(band.runs),),
+            (", ".join(f"{name} (seed {seed})" for name, seed in band.runs),),
+            *(some or (None, None, None) for some in band.ranges),
+        )
+        for band in bands
+    ]
+    return _table("seeds", "Over seeds", columns, cells)
+
+
+def runs_table(runs: Sequence[Run], rows: Sequence[Row]) -> Table:
+    """Which runs they are."""
+    names = ("run", "method", "task", "model", "seed", "directory")
+    cells = [
+        (row.label, run.methods, run.task, *map(_text, map(run.config.get, names[3:5])), run.name)
+        for run, row in zip(runs, rows, strict=True)
+    ]
+    columns = tuple(Column(name, (name,)) for name in names)
+    return _table("runs", "Runs", columns, [tuple((v,) for v in line) for line in cells])
+
+
+def evaluation(run: Run) -> Table:
+    """A run's evaluations, a row per iteration and set."""
+    columns = (
+        Column("iteration", ("iteration",)),
+        Column("set", ("split",)),
+        Column("prompts", ("prompts",), "{:.0f}"),
+        Column("k", ("k",), "{:.0f}"),
+        Column("avg@k", ("avg@k",), "{:.3f}"),
+        Column("pass@k", ("pass@k",), "{:.3f}"),
+        Column("distinct right", ("distinct",), "{:.2f}"),
+        Column("entropy of responses (nats per token)", ("entropy",), "{:.3f}"),
+        Column("entropy on prompts (nats per token)", ("prompt_entropy",), "{:.3f}"),
+    )
+    cells = [
+        (
+            (line["iteration"],),
+            (_text(line.get("split")),),
+            *((number(line.get(c.keys[0])),) for c in columns[2:]),
+        )
+        for line in run.evaluation
+    ]
+    return _table("evaluation", "Evaluation", columns, cells)
+
+
+def answers_table(answers: Answers) -> Table:
+    """What each policy answered to the held-out prompts."""
+    # policies are told by their place, as their figures are: a title is long, and may hold anything
+    heads = [Column(t, (f"answers_{i}",)) for i, t in enumerate(answers.titles, 1)]
+    cells = [((label,), *((_answers(bar),) for bar in bars)) for label, bars in answers.table]
+    return _table("answers", "What the policy says", (Column("prompt", ("prompt",)), *heads), cells)
+
+
+def estimators(dynamics: Dynamics) -> Table:
+    """How far the estimators agree with what was measured."""
+    columns = (
+        Column("estimator", ("estimator",)),
+        *_agreement("update", ("mse_eta_l", "MSE, times η/L"), ("scaled_mse", "MSE, scaled"),
+                    ("mse", "MSE, as it stands"), ("pcc", "PCC"), ("srcc", "SRCC")),
+        *_agreement("where", ("scaled_mse", "MSE, scaled"), ("mse", "MSE, as it stands"),
+                    ("pcc", "PCC"), ("srcc", "SRCC")),
+        *_agreement("which", ("pcc", "PCC"), ("srcc", "SRCC"), ("sign", "same sign")),
+    )  # fmt: skip
+    cells = [
+        ((row.name,), *((v,) for v in (*row.update, *row.where, *row.which)))
+        for row in dynamics.estimators
+    ]
+    return _table("estimators", "Estimators, over the analysed iterations", columns, cells)
+
+
+def tokens(dynamics: Dynamics) -> Table:
+    """The decoded tokens that move entropy most."""
+    columns = (
+        Column("token", ("token",)),
+        Column("times", ("count",)),
+        Column("influence (nats)", ("influence",), "{:+.2e}"),
+        Column("change (nats)", ("change",), "{:+.2e}"),
+    )
+    cells = [((r.text,), (r.count,), (r.influence,), (r.change,)) for r in dynamics.tokens]
+    return _table("tokens", "Influence by decoded token", columns, cells)
+
+
+def _table(
+    name: str, title: str, columns: Sequence[Column], cells: Sequence[tuple[tuple[Value, ...], ...]]
+) -> Table:
+    """Without the columns that no row has a value for."""
+    kept = [
+        i
+        for i, _ in enumerate(columns)
+        if i == 0 or any(value is not None for line in cells for value in line[i])
+    ]
+    rows = tuple(tuple(line[i] for i in kept) for line in cells)
+    return Table(name, title, tuple(columns[i] for i in kept), rows)
+
+
+def _change(head: str, before: str, after: str, digits: int = 3) -> Column:
+    return Column(head, (before, after), f"{{:.{digits}f}} → {{:.{digits}f}}")
+
+
+def _agreement(group: str, *figures: tuple[str, str]) -> list[Column]:
+    """Columns of one comparison; errors that are not shares of anything to two figures."""
+    return [
+        Column(f"{group}: {words}", (f"{group}_{key}",), "{:.2g}" if key[:3] == "mse" else "{:.2f}")
+        for key, words in figures
+    ]
+
+
+def _answers(bar: Bar) -> str:
+    said = [words_of(answer, count) for answer, count in bar.right]
+    said += [f"{bar.more} more"] * bool(bar.more)
+    wrong = f"; {bar.wrong} wrong" if bar.wrong else ""
+    return f"{', '.join(said)} ({bar.distinct} different{wrong})".lstrip()
+
+
+def _k(rows: Sequence[Row]) -> str:
+    ks = {row.k for row in rows if row.k is not None}
+    return str(ks.pop()) if len(ks) == 1 else "k"
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,121 @@
+"""Comparisons whose failure is a sentence with the values in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .subject import Pass, Subject
+
+CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # of float64 sums in another order
+
+
+class Broken(Exception):  # noqa: N818 - it is a finding, and becomes an AssertionError
+    """What was seen that a rule forbids: a clause without a full stop."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that every method keeps.
+
+    Attributes:
+        name: what it goes by.
+        says: the rule, in a sentence.
+        fix: what to change where it is broken.
+        look: raises `Broken` where a subject breaks it.
+    """
+
+    name: str
+    says: str
+    fix: str
+    look: Callable[[Subject], None]
+
+
+def rule(says: str, fix: str) -> Callable[[Callable[[Subject], None]], Rule]:
+    """Decorator: the rule of a function's name."""
+    return lambda look: Rule(look.__name__, says, fix, look)
+
+
+def expect(held: bool, finding: str) -> None:
+    """Raise a finding unless what was expected held."""
+    if not held:
+        raise Broken(finding)
+
+
+def alike(
+    what: str, got: Tensor, expected: Tensor, when: str, rtol: float = 0.0, atol: float = 0.0
+) -> None:
+    """Hold a tensor to another: to the bit, or to a tolerance.
+
+    Args:
+        what: "the loss".
+        got: what came.
+        expected: what should have come.
+        when: "with NaN at the masked places".
+        rtol: relative tolerance.
+        atol: absolute tolerance.
+    """
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise Broken(
+            f"{when} {what} is {got.dtype} {list(got.shape)}, it should be {expected.dtype} "
+            f"{list(expected.shape)}"
+        )
+    off = ~torch.isclose(got, expected, rtol=rtol, atol=atol)
+    if not off.any():
+        return
+    if got.ndim == 0:
+        raise Broken(f"{when} {what} is {figure(got)}, it should be {figure(expected)}")
+    place = tuple(int(i) for i in off.nonzero()[0])
+    at = "row {}, token {}".format(*place) if len(place) == 2 else f"row {place[0]}"
+    raise Broken(
+        f"{when} {what} at {at} is {figure(got[place])}, it should be {figure(expected[place])}; "
+        f"{int(off.sum())} of {off.numel()} places differ"
+    )
+
+
+def figure(value: Tensor | float) -> str:
+    """A number, with as many digits as tell it from one that is close."""
+    x = float(value)
+    return f"{x:.10g}" if math.isfinite(x) else str(x)
+
+
+def same_pass(
+    got: Pass,
+    clean: Pass,
+    when: str,
+    rows: Any = slice(None),
+    rtol: float = CLOSE["rtol"],
+    atol: float = CLOSE["atol"],
+) -> None:
+    """Hold the rows and columns of a pass that another has to that one's loss and gradients."""
+    T = clean.logp.shape[1]
+    alike("the loss", got.loss, clean.loss, when, rtol, atol)
+    for name, mine, theirs in zip(LEAVES, got.gradients, clean.gradients, strict=True):
+        alike(f"the gradient of {name}", mine[rows][:, :T], theirs, when, rtol, atol)
+    per_token = got.out.per_token[rows][:, :T].detach()
+    alike("the loss of a token", per_token, clean.out.per_token.detach(), when, rtol, atol)
+    same_figures(got.figures, clean.figures, when, rtol, atol)
+
+
+def same_figures(
+    got: dict[str, Tensor],
+    expected: dict[str, Tensor],
+    when: str,
+    rtol: float = CLOSE["rtol"],
+    atol: float = CLOSE["atol"],
+) -> None:
+    """Hold logged figures to others."""
+    expect(
+        got.keys() == expected.keys(),
+        f"{when} the figures {sorted(got.keys() ^ expected.keys())} come or go",
+    )
+    for key, value in expected.items():
+        alike(f"the figure {key}", got[key], value, when, rtol, atol)
+
+
+LEAVES = ("logp", "entropy")
