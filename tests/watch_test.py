@@ -312,10 +312,11 @@ def test_the_page_and_nothing_else(tmp_path):
         assert (status, body, headers["Content-Length"]) == (200, b"", str(len(page)))
         assert ask(server, "/events", method="HEAD")[::2] == (200, b"")
         for path in ("/metrics.jsonl", "/../run/metrics.jsonl", "/%2e%2e/x", "/index.html",
-                     "/events/", "/favicon.ico", f"/{run}/metrics.jsonl"):  # fmt: skip
+                     "/events/", "/favicon.png", f"/{run}/metrics.jsonl"):  # fmt: skip
             status, headers, body = ask(server, path.split("<")[0])
             assert (status, headers["X-Content-Type-Options"]) == (404, "nosniff"), path
             assert body == b"There is the page, /, and nothing else.\n"
+        assert ask(server, "/favicon.ico")[::2] == (204, b"")
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "X" * 50):
             status, headers, _ = ask(server, method=method)
             assert (status, headers["Allow"]) == (405, "GET, HEAD")

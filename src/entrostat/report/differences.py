@@ -16,7 +16,7 @@ _OWN = frozenset((
     "method", "seed", "output", "title", "name", "device", "threads", "gradient_checkpointing",
     "sampling.batch", "optim.micro_batch", "scoring.workers", "scoring.memory",
 ))  # fmt: skip
-_OWN_TABLES = ("save.", "analyze.")
+_OWN_TABLES = ("save.", "analyze.", "log.", "alarm.")
 _MOST = 60  # characters of a value
 NOTHING = "not set"
 SURROGATE = "surrogate"

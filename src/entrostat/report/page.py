@@ -106,7 +106,7 @@ def page_of(run: Run, live: Live | None = None) -> str:
 
 def _contents(run: Run, dynamics: Dynamics, tokens: bool, answers: bool) -> list[tuple[str, str]]:
     """Anchor and name of the page's sections."""
-    found = answers * [("answers", "What the policy says")]
+    found = [("verdict", "Verdict")] + answers * [("answers", "What the policy says")]
     found += [("curves", "Curves")]
     found += [(f"dynamics-{s.anchor}", s.heading) for s in dynamics.sections]
     found += [("law", "The law")]
@@ -185,7 +185,7 @@ def comparison_of(
 
 def _comparison_contents(bands: bool, answers: bool, several: bool) -> list[tuple[str, str]]:
     """Anchor and name of the page's sections."""
-    found = bands * [("bands", "Over seeds")] + [("results", "Results")]
+    found = [("verdicts", "Verdicts")] + bands * [("bands", "Over seeds")] + [("results", "Results")]
     found += answers * [("answers", "What the policy says")]
     found += [("curves", "Curves"), ("runs", "Runs")]
     found += several * [("differences", "Differences")]

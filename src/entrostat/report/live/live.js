@@ -3,9 +3,8 @@
 // the settings of controls, the focus, the address.
 //
 // Scripts of sections run again with them. What else a script of a page must know:
-//   "entrostat:remove" on document, detail an element: it goes away now, take your listeners with it;
-//   window.entrostat.mount(), where a script defines it: sections are new; what a reader chose in the
-//   others is in the address.
+// window.entrostat.mount(), where a script defines it, says that sections are new: listeners of those
+// that are gone must go, what a reader chose in the others is in the address.
 "use strict";
 (() => {
   const SILENT = 45000;  // ms without a message, which the server sends every 15 s, until we ask anew
@@ -163,9 +162,7 @@
     const [focus, place] = [focusOf(), placeOf()];
     const stay = new Set(parts.map(([, part]) => part));
     for (const section of [...main.children]) {
-      if (stay.has(section)) continue;
-      document.dispatchEvent(new CustomEvent("entrostat:remove", { detail: section }));
-      section.remove();
+      if (!stay.has(section)) section.remove();
     }
     let at = main.firstElementChild;
     for (const [, part] of parts) {

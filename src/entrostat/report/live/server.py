@@ -165,6 +165,8 @@ class Handler(BaseHTTPRequestHandler):
             self._page(self.server.watcher.state, with_body)
         elif path == "/events":
             self._events(with_body)
+        elif path == "/favicon.ico":  # browsers ask, and write a 404 to the page's console
+            self._send(204, "image/x-icon", b"", with_body)
         else:
             self._text(404, "There is the page, /, and nothing else.", with_body)
 
