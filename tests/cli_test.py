@@ -157,7 +157,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
         (["methods", "grpo", "ppo"], "methods takes one name, got grpo ppo"),
         (["report", "--outptu", "x"], "unknown option '--outptu'. Did you mean '--output'?"),
         (["study", "--job", "2"], "unknown option '--job'. Did you mean '--jobs'?"),
-        (["study", "--jobs", "2"], "study takes one file, got none"),
+        (["study", "--jobs", "2"], "study takes one file or more"),
         (["report", "absent"], "absent"),
         (["study", "absent.toml"], "cannot read it"),
         (["study", "a", "--jobs", "x"], "--jobs must be"),
@@ -213,7 +213,7 @@ def test_a_method_that_does_not_run_everywhere_says_where(
 def test_help_says_where_results_go(capsys: pytest.CaptureFixture) -> None:
     assert main(["study", "--help"]) == 0
     shown = capsys.readouterr().out
-    for words in ("runs/NAME", "one per processor", "docs/lab.md"):
+    for words in ("runs/NAME", "one per processor", "docs/studies.md"):
         assert words in shown
     assert main(["report", "--help"]) == 0
     assert "report.html here" in capsys.readouterr().out
@@ -323,8 +323,12 @@ def test_a_study_runs_compares_and_goes_on(tmp_path: Path, capfd: pytest.Capture
     assert [log.stat().st_mtime_ns for log in logs] == before
     text = (tmp_path / "s.toml").read_text().replace("seed = 1", "seed = 2")
     (tmp_path / "s.toml").write_text(text)
+    assert main(words) == 0  # what changed runs, what did not stays
+    assert logs[0].stat().st_mtime_ns == before[0]
+    assert "seed = 2" in (tmp_path / "out/b/config.toml").read_text()
+    (tmp_path / "s.toml").write_text(text.replace("prompts = 4", "prompts = 3"))
     capfd.readouterr()
-    assert main(words) == 2
+    assert main(words) == 2  # `a` was made by hand: it is not written over
     assert "holds a run with other settings" in capfd.readouterr().err
 
 
@@ -485,7 +489,7 @@ def test_a_killed_study_leaves_no_training_behind(tmp_path: Path, how: signal.Si
     (tmp_path / "s.toml").write_text(
         "jobs = 2\n[base]\niterations = 100000\nsampling = {prompts = 2, rollouts = 2}\n"
         "eval = {prompts = 0}\nmethod = 'grpo'\n"
-        + "".join(f"[[runs]]\nname = '{name}'\n" for name in names)
+        + "".join(f"[[runs]]\nname = '{n}'\nseed = {i}\n" for i, n in enumerate(names))
     )
     study = subprocess.Popen(
         [sys.executable, "-m", "entrostat.cli", "study", "s.toml", "--output", "out"],

@@ -14,7 +14,7 @@ from entrostat.config import (
     merge,
 )
 from entrostat.hosts.lab.loop import FIELDS
-from entrostat.study.runner import read_study
+from entrostat.study.file import read_study
 
 
 def test_a_config_survives_its_file(tmp_path: Path) -> None:
@@ -202,9 +202,9 @@ def test_a_study_notices_a_run_with_other_settings(
 ) -> None:
     from contextlib import nullcontext
 
-    from entrostat.study.runner import _check_same
+    from entrostat.study.plan import check_same
 
     (tmp_path / "config.toml").write_text(from_dict({"optim": there, "output": "x"}).to_toml())
     refusal = pytest.raises(ValueError, match="holds a run with other settings")
     with nullcontext() if same else refusal:
-        _check_same(tmp_path, from_dict({"optim": study}))
+        check_same(tmp_path, from_dict({"optim": study}))

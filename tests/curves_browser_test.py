@@ -104,7 +104,7 @@ def at(tab):
 
 
 def until(page, expression):
-    """Wait for a truth of the page: Playwright's own wait evaluates text, which the page forbids."""
+    """Wait for a truth of the page; Playwright's own wait evaluates text: the page forbids it."""
     end = time.monotonic() + 15
     while not page.evaluate(expression):
         assert time.monotonic() < end, expression

@@ -26,7 +26,7 @@ from entrostat.hosts.lab.progress import Progress
 from entrostat.hosts.lab.rollout import Sequences
 from entrostat.logs.files import in_bytes
 from entrostat.logs.lines import JsonLines
-from entrostat.study.runner import _check_same
+from entrostat.study.plan import check_same
 
 # 2 layers, hidden 64, 4 heads on 2 key-value heads of 16, intermediate 128
 LLAMA = {
@@ -613,7 +613,7 @@ def test_a_study_knows_a_run_by_what_it_asked_for(
 
 def _in(context: Any, path: Path, setting: TrainConfig) -> None:
     with context:
-        _check_same(path, setting)
+        check_same(path, setting)
 
 
 def test_choices_are_forgotten_where_they_were_left_open() -> None:

@@ -249,13 +249,13 @@ def test_a_check_is_made_once_for_equal_settings(
 
 
 def test_a_file_that_a_study_writes_beside_is_not_a_planted_link_s(tmp_path: Path) -> None:
-    from entrostat.study.runner import _no_link
+    from entrostat.study.local import no_link
 
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "a.log").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError), open(tmp_path / "a.log", "ab", opener=_no_link):
+    with pytest.raises(OSError), open(tmp_path / "a.log", "ab", opener=no_link):
         pass
-    with open(tmp_path / "b.log", "ab", opener=_no_link) as file:
+    with open(tmp_path / "b.log", "ab", opener=no_link) as file:
         file.write(b"text")
     assert (tmp_path / "b.log").read_bytes() == b"text"
 

@@ -17,30 +17,56 @@ if TYPE_CHECKING:
 def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
     text = (
-        "usage: entrostat study FILE.toml [--output DIR] [--jobs N] [--trust-code]\n\n"
-        "Run the trainings of a file side by side (those that are done are skipped, those that\n"
-        "were stopped go on), print a table and write DIR/report.html.\n\n"
-        "  --output    default: runs/NAME for NAME.toml\n"
-        "  --jobs      trainings at once; default: `jobs` of the file, else one per processor\n"
-        "  --trust-code    import the code (MODULE:NAME) that the file names\n\n"
-        "The file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
-        "differs, seeds = [0, 1, 2], and [grid] with lists of values; docs/lab.md describes it.\n"
-        "All runs are checked before the first one starts.\n\n"
-        "Example:\n  entrostat study recipes/demo.toml --output runs/demo\n"
+        "usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]\n"
+        "                       [--ray [ADDRESS]] [--trust-code]\n\n"
+        "Run the trainings of study files side by side, print tables and write a page for each.\n"
+        "Those that are done are skipped, those that were stopped go on, settings that changed\n"
+        "are another training; one that fails is shown and stops nothing.\n\n"
+        "  --output     default: runs/NAME for NAME.toml or the directory NAME\n"
+        "  --quick      a try of minutes: what each file's [quick] says, into runs/NAME-quick\n"
+        "  --jobs       trainings at once; default: `jobs` of the file, else one per processor\n"
+        "  --ray        do the trainings on a Ray cluster (extra `ray`): one of this machine, or\n"
+        "               that at ADDRESS (auto, HOST:PORT), whose nodes share --output\n"
+        "  --trust-code    import the code (MODULE:NAME) that the files name\n\n"
+        "A file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
+        "differs, seeds = [0, 1, 2], and [grid] with lists of values; docs/studies.md\n"
+        "describes it. All runs are checked before the first one starts.\n\n"
+        "Examples:\n"
+        "  entrostat study recipes/demo.toml --output runs/demo\n"
+        "  entrostat study recipes/three_seeds.toml --quick\n"
+        "  entrostat study recipes/study --ray auto --output /shared/study\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
     output, args = take(args, "output")
     jobs, args = take(args, "jobs")
+    quick, args = take_switch(args, "quick")
     trusted, args = take_switch(args, "trust-code")
-    refuse_options(args, "entrostat study", ("output", "jobs", "trust-code", "help"))
-    if len(args) != 1:
-        raise ValueError(f"study takes one file, got {' '.join(args) or 'none'}")
+    ray, args = _take_ray(args)
+    known = ("output", "jobs", "quick", "ray", "trust-code", "help")
+    refuse_options(args, "entrostat study", known)
+    if not args:
+        raise ValueError("study takes one file or more, or a directory of them, got none")
     if jobs is not None and (not jobs.isdigit() or int(jobs) < 1):
         raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
     from ..study import run_study
 
-    return run_study(args[0], output, None if jobs is None else int(jobs), trusted)
+    return run_study(
+        args, output, None if jobs is None else int(jobs), trusted, quick=quick, ray=ray
+    )
+
+
+def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:
+    """`--ray`, `--ray=ADDRESS` or `--ray ADDRESS`; a study file behind it is no address."""
+    for place, word in enumerate(args):
+        if word.startswith("--ray="):
+            return word.removeprefix("--ray="), args[:place] + args[place + 1 :]
+        if word == "--ray":
+            after = args[place + 1 : place + 2]
+            if after and (after[0] == "auto" or ":" in after[0]):
+                return after[0], args[:place] + args[place + 2 :]
+            return "local", args[:place] + args[place + 1 :]
+    return None, args
 
 
 def report_verb(args: list[str]) -> int:
@@ -100,13 +126,14 @@ def report_verb(args: list[str]) -> int:
         from .export import export
 
         return export(runs[0] if one else runs, figure, table, output)
+    from ..logs.run import called
     from ..report import write_comparison, write_report
 
     if one:
         page = write_report(runs[0], Path(output or _default_page(runs[0])))
     else:
         study = paths[0] if len(paths) == 1 else None
-        title = "Comparison" if study is None else study.resolve().name
+        title = "Comparison" if study is None else called(study)
         say(f"runs: {', '.join(run.name for run in runs)}")
         page = write_comparison(runs, Path(output or (study or Path()) / "report.html"), title)
     say(f"report: {page}")
@@ -116,7 +143,7 @@ def report_verb(args: list[str]) -> int:
 def _default_page(run: Run) -> Path:
     if run.source == "entrostat":
         return run.path / "report.html"
-    return Path(f"{run.path.resolve().name}.report.html")
+    return Path(f"{run.name}.report.html")
 
 
 def _say_source(run: Run, several: bool, stream: Any = None) -> None:

@@ -142,7 +142,7 @@ def train_verb(args: list[str]) -> int:
 
         say(command(config, **options))
         return 0
-    from ..study.runner import STARTED_BY_A_STUDY
+    from ..study.local import STARTED_BY_A_STUDY
 
     if os.environ.get(STARTED_BY_A_STUDY):
         _end_with_parent()

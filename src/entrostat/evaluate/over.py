@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..law.pairs import ROLLOUTS
-from ..logs.run import Run, number, read_run
+from ..logs.run import Run, called, number, read_run
 from .metrics import mutual_information
 
 ENTROPIES = ("rollouts", "responses", "prompts")
@@ -190,7 +190,7 @@ def checkpoints_of_results(path: Path) -> list[tuple[str, Checkpoint]]:
     found = []
     for name, metrics in sets.items():
         values = {key: one.get("value") for key, one in metrics.items() if isinstance(one, dict)}
-        found.append((name, _point(run.resolve().name, iteration, values, entropy)))
+        found.append((name, _point(called(run), iteration, values, entropy)))
     return found
 
 

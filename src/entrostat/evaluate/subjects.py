@@ -10,6 +10,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from ..config import TrainConfig, check_model, from_dict, load
+from ..logs.run import called
 
 FINAL = "final"
 KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps one)"}
@@ -90,7 +91,7 @@ def _is_run(path: Path) -> bool:
 
 def _at(run: Path, which: str, spec: str) -> Subject:
     config = from_dict(load(run / "config.toml"))
-    name = _safe(run.resolve().name) + ("" if which == FINAL else f"@{_safe(which)}")
+    name = _safe(called(run)) + ("" if which == FINAL else f"@{_safe(which)}")
     here = Subject(spec, name, config.model, run, config=config)
     if which in KEPT:
         directory = run / which

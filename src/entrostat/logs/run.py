@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Lines = list[dict[str, Any]]
 
+INDEX = "study.json"  # what a study writes beside its runs
 MOST = 2**53  # iterations: a larger number is no count
 
 
@@ -61,6 +63,7 @@ class Run:
         problems: what could not be read.
         answers: one object per evaluation, split and prompt: the right answers, with their counts.
         best: of the policy in `best/` (`best_of`); None where the run keeps none.
+        group: what the study that it is of calls its settings; None outside of one.
     """
 
     path: Path
@@ -77,11 +80,12 @@ class Run:
     problems: tuple[Problem, ...] = ()
     answers: Lines = field(default_factory=list)
     best: dict[str, Any] | None = None
+    group: str | None = None
 
     @property
     def name(self) -> str:
         """Name of the directory."""
-        return self.path.resolve().name
+        return called(self.path)
 
     @property
     def methods(self) -> str | None:
@@ -151,6 +155,11 @@ def last_ones(n: int) -> int:
     return max(1, n // 15)
 
 
+def called(path: Path) -> str:
+    """The name that a path was called by, also where it ends in `.`; of a link its own."""
+    return Path(os.path.abspath(path)).name
+
+
 def number(value: Any) -> float | None:
     """A finite number as a float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -189,6 +198,7 @@ def read_run(path: Path) -> Run:
         path, config, config_text, environment, metrics, evaluation, (),
         analysis=_lines(path / "analysis.jsonl", notes), dumps=_dumps(path),
         answers=_by_set(_lines(path / "answers.jsonl", notes)), best=best_of(path / "best"),
+        group=_group(path),
     )  # fmt: skip
     return replace(run, notes=(*_progress_notes(run), *saturated(path, metrics), *notes))
 
@@ -249,6 +259,15 @@ def best_of(directory: Path) -> dict[str, Any] | None:
         kinds = (("iteration", int), ("figure", str), ("value", float))
         known = all(type(seal[key]) is kind for key, kind in kinds)
         return seal if known and 0 <= seal["iteration"] < MOST else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _group(path: Path) -> str | None:
+    """What the study whose directory it lies in calls a run's settings."""
+    try:
+        text = (Path(os.path.abspath(path)).parent / INDEX).read_text(encoding="utf-8")
+        return str(json.loads(text)["runs"][called(path)]["group"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 

@@ -185,7 +185,8 @@ def comparison_of(
 
 def _comparison_contents(bands: bool, answers: bool, several: bool) -> list[tuple[str, str]]:
     """Anchor and name of the page's sections."""
-    found = [("verdicts", "Verdicts")] + bands * [("bands", "Over seeds")] + [("results", "Results")]
+    found = [("verdicts", "Verdicts")]
+    found += bands * [("bands", "Over seeds")] + [("results", "Results")]
     found += answers * [("answers", "What the policy says")]
     found += [("curves", "Curves"), ("runs", "Runs")]
     found += several * [("differences", "Differences")]
@@ -253,7 +254,7 @@ def _link(run: Run, output: Path) -> str | None:
     if not report.is_file() or report.resolve() == output.resolve():
         return None
     # every character but the slash is quoted, so that a name cannot be another kind of address
-    path = os.path.relpath(report.resolve(), output.resolve().parent)
+    path = os.path.relpath(report, output.parent)  # a link of a study keeps its name
     return quote(os.fsencode(path), safe="/")  # a name need not be UTF-8
 
 

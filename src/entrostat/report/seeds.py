@@ -67,11 +67,9 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
     was repeated with the same seed says nothing about seeds.
     """
     settings = {
-        str(i): {"of": run.config, "from": run.source, "alone": "" if run.config else i}
+        str(i): {"of": _settings(run), "from": run.source, "alone": "" if run.config else i}
         for i, run in enumerate(runs)
     }
-    for values in settings.values():
-        values["of"] = {k: v for k, v in values["of"].items() if k not in _OWN}
     groups = []
     for names in by_settings(settings):
         members = tuple(map(int, names))
@@ -87,6 +85,8 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
             label = labels[members[0]]
         elif method and methods[method] == 1:
             label = method
+        elif (group := runs[members[0]].group) is not None:
+            label = group
         else:
             label = common_name([labels[i] for i in members])
         found.append(label)
@@ -96,6 +96,17 @@ def entries_of(runs: Sequence[Run], labels: Sequence[str]) -> list[Entry]:
         Entry(label, members, *style_of(i))
         for i, (label, members) in enumerate(zip(found, groups, strict=True))
     ]
+
+
+def _settings(run: Run) -> Any:
+    """What the runs of one group have in common: the study's word, or all settings but the seed.
+
+    Runs that begin with the policies of others have another model with each seed: only the study
+    that made them knows that they belong together.
+    """
+    if run.group is not None:
+        return run.group
+    return {key: value for key, value in run.config.items() if key not in _OWN}
 
 
 def labels_of(entries: Sequence[Entry]) -> list[str]:

@@ -3,7 +3,10 @@
 TOML: `title`, `jobs`, a table `[base]` of settings that all runs share, `[[runs]]` tables each with
 a `name` and what differs, `seeds` (every run with each of them) and a table `[grid]` of lists over
 any setting (every run with each combination of their values). A file with a grid, or with seeds,
-needs no `[[runs]]`.
+needs no `[[runs]]`. A run with `after = "NAME"` begins with the policy that an earlier run of the
+file, of the same seed and place in the grid, ends with, or with its best one (`start = "best"`).
+`[quick]` holds what a try of minutes changes: `seeds` (the first one where it names none), and
+settings over those of all runs.
 """
 
 from __future__ import annotations
@@ -11,20 +14,37 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .._names import unknown
 from ..config import TrainConfig, check_model, from_dict, load, merge
 from ..tasks.trust import refuse_code
+from .grid import axes_of, points_of, refuse_axes
 
 MOST = 1000  # runs: a grid grows fast
+START = ("final", "best")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_KEYS = ("title", "jobs", "seeds", "base", "grid", "runs")
+_KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a run of a study comes from.
+
+    Attributes:
+        group: its name without the seed: runs of equal settings.
+        after: the run whose policy it begins with; None where it begins with `model`.
+        start: which of that run's policies, the final or the best.
+    """
+
+    group: str
+    after: str | None = None
+    start: Literal["final", "best"] = "final"
 
 
 @dataclass(frozen=True)
@@ -36,19 +56,31 @@ class Study:
         jobs: processes at once.
         runs: configurations by name, `output` still empty; seed after seed, so that every setting
             has its first run early.
+        origins: of each run.
     """
 
     title: str
     jobs: int
     runs: dict[str, TrainConfig]
+    origins: dict[str, Origin] = field(default_factory=dict)
 
 
-def read_study(path: str | Path, trusted: bool = True) -> Study:
+@dataclass(frozen=True)
+class _Table:
+    """One of [[runs]]."""
+
+    settings: dict[str, Any]
+    after: str | None = None
+    start: Literal["final", "best"] = "final"
+
+
+def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> Study:
     """Read a study file and check what can be checked without loading torch.
 
     Args:
         path: the file.
         trusted: whether the code that it names (MODULE:NAME) may be imported.
+        quick: take the settings of its `[quick]`.
 
     Raises:
         ValueError: an unknown key, a run without a name or with that of another, a bad setting,
@@ -67,30 +99,41 @@ def read_study(path: str | Path, trusted: bool = True) -> Study:
     jobs = data.get("jobs", max(1, (os.cpu_count() or 1)))
     if type(jobs) is not int or jobs < 1:
         raise ValueError(f"{where}: jobs must be a whole number above 0, got {jobs!r}")
-    base, seeds, axes = data.get("base", {}), _seeds(where, data), _axes(where, data)
+    base = data.get("base", {})
     if not isinstance(base, Mapping):
         raise ValueError(f"{where}: base is a table of settings, got {base!r}")
+    seeds, over = _seeds(where, data), {}
+    if quick:
+        seeds, over = _quick(where, data, seeds)
+    axes = axes_of(where, data)
+    refuse_axes(where, over, axes, "quick.")
     tables = _tables(where, data)
     count = len(tables) * (len(seeds) or 1) * prod(map(len, axes.values()))
     if count > MOST:
         raise ValueError(f"{where} means {count} runs, more than {MOST}; make the grid smaller")
     runs: dict[str, TrainConfig] = {}
+    origins: dict[str, Origin] = {}
     for seed, (name, table) in product(seeds or (None,), tables.items()):
-        _refuse_twice(f"{where}, run {name!r}" if name else where, merge(base, table), table,
-                      axes, seeds)  # fmt: skip
-        for label, point in _points(axes):
-            settings = merge(merge(base, table), point) | ({} if seed is None else {"seed": seed})
-            parts = (name, label, "" if seed is None else str(seed))
-            full = "-".join(filter(None, parts))
+        settings = merge(merge(base, table.settings), over)
+        here = f"{where}, run {name!r}" if name else where
+        if seeds and ("seed" in settings or "seed" in axes):
+            raise ValueError(f"{here}: seed is set, and the study has seeds; give one of them")
+        refuse_axes(here, table.settings, axes, "")
+        for label, point in points_of(axes):
+            full = _join(name, label, seed)
             if full in runs:
                 raise ValueError(f"{where}: two runs are named {full!r}; give the runs other names")
+            chosen = merge(settings, point) | ({} if seed is None else {"seed": seed})
             if not trusted:
-                refuse_code(settings, f"{where}, run {full!r}")
+                refuse_code(chosen, f"{where}, run {full!r}")
             try:
-                runs[full] = from_dict(settings)
+                runs[full] = from_dict(chosen)
             except ValueError as error:
                 raise ValueError(f"{where}, run {full!r}: {error}") from None
-    return Study(str(data.get("title", Path(path).stem)), jobs, runs)
+            after = None if table.after is None else _join(table.after, label, seed)
+            origins[full] = Origin(_join(name, label) or full, after, table.start)
+            _check_start(f"{where}, run {full!r}", runs, origins[full], table.settings)
+    return Study(str(data.get("title", Path(path).stem)), jobs, runs, origins)
 
 
 def check_runs(study: Study, path: str | Path) -> None:
@@ -132,6 +175,31 @@ def _check(config: TrainConfig, seen: set[str]) -> None:
         seen.add(repr(settings))
 
 
+def _join(*parts: object) -> str:
+    """RUN-GRID-SEED, of those that there are."""
+    return "-".join(str(part) for part in parts if part not in ("", None))
+
+
+def _check_start(
+    where: str, runs: Mapping[str, TrainConfig], origin: Origin, own: Mapping[str, Any]
+) -> None:
+    """Refuse a run that cannot begin where another ends."""
+    if origin.after is None:
+        return
+    if "model" in own:
+        raise ValueError(f"{where}: it has both a model and `after`; give one of them")
+    if runs[origin.after].host == "verl":
+        raise ValueError(
+            f"{where}: after {origin.after!r}, which trains in veRL, whose checkpoints are no "
+            "directories of models"
+        )
+    if origin.start == "best" and not runs[origin.after].save.best:
+        raise ValueError(
+            f"{where}: start is 'best', and {origin.after!r} keeps no best policy; give it "
+            "save.best, 'test/avg@k' say"
+        )
+
+
 def _seeds(where: str, data: Mapping[str, Any]) -> list[int]:
     seeds = data.get("seeds", [])
     whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
@@ -143,12 +211,23 @@ def _seeds(where: str, data: Mapping[str, Any]) -> list[int]:
     return seeds
 
 
-def _tables(where: str, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Settings by the name of each of [[runs]]; one without a name where there are none."""
+def _quick(
+    where: str, data: Mapping[str, Any], seeds: Sequence[int]
+) -> tuple[list[int], dict[str, Any]]:
+    """The seeds of a quick try, and what it sets."""
+    table = data.get("quick", {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where}: quick is a table of settings, got {table!r}")
+    over = {key: value for key, value in table.items() if key != "seeds"}
+    return _seeds(f"{where}, quick", table) or list(seeds[:1]), over
+
+
+def _tables(where: str, data: Mapping[str, Any]) -> dict[str, _Table]:
+    """Each of [[runs]] by its name; one without a name where there are none."""
     tables = data.get("runs", [])
     if not isinstance(tables, list) or not (tables or "grid" in data or "seeds" in data):
         raise ValueError(f"{where} has no [[runs]], no [grid] and no seeds")
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, _Table] = {}
     for place, table in enumerate(tables, 1):
         settings = dict(table) if isinstance(table, Mapping) else {}
         name = settings.pop("name", None)
@@ -157,73 +236,16 @@ def _tables(where: str, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
                 f"{where}: run {place} needs a name of its own, of letters, digits and ._+-, got "
                 f"{name!r}"
             )
-        found[name] = settings
-    return found or {"" if "grid" in data else "run": {}}
-
-
-def _axes(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The grid's settings, dotted, and the values of each."""
-    found: dict[str, list[Any]] = {}
-
-    def collect(prefix: str, table: Any) -> None:
-        if not isinstance(table, Mapping) or not table:
-            raise ValueError(f"{where}: {prefix} is a table of lists, got {table!r}")
-        for key, value in table.items():
-            name = f"{prefix}.{key}"
-            if isinstance(value, Mapping):
-                collect(name, value)
-            elif isinstance(value, list) and value:
-                found[name.removeprefix("grid.")] = value
-            else:
-                raise ValueError(f"{where}: {name} is a list of the values to try, got {value!r}")
-
-    if "grid" in data:
-        collect("grid", data["grid"])
-    return found
-
-
-def _points(axes: Mapping[str, list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A label and the settings of each combination; one without either where there is no grid."""
-    labels = [_labels(key, values) for key, values in axes.items()]
-    for words, values in zip(product(*labels), product(*axes.values()), strict=True):
-        settings: dict[str, Any] = {}
-        for key, value in zip(axes, values, strict=True):
-            *tables, last = key.split(".")
-            place = settings
-            for table in tables:
-                place = place.setdefault(table, {})
-            place[last] = value
-        yield "-".join(words), settings
-
-
-def _labels(key: str, values: Sequence[Any]) -> list[str]:
-    """A word for each value of a setting: lr0.001, grpo; numbered where words would be equal."""
-    last = key.rpartition(".")[2]
-    words = [re.sub(r"[^A-Za-z0-9._+-]+", "_", _word(last, value)) for value in values]
-    found = [word.lstrip("._+-") or last for word in words]
-    return found if len(set(found)) == len(found) else [f"{last}{i + 1}" for i in range(len(found))]
-
-
-def _word(last: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return str(value.get("name", last))
-    if isinstance(value, list):
-        return "+".join(_word("", member) for member in value)
-    return f"{last}{str(value).lower()}"
-
-
-def _refuse_twice(
-    where: str, settings: Mapping[str, Any], own: Mapping[str, Any], axes: Mapping[str, Any],
-    seeds: Sequence[int],
-) -> None:  # fmt: skip
-    """Refuse a setting that two places of the file decide."""
-    if seeds and ("seed" in settings or "seed" in axes):
-        raise ValueError(f"{where}: seed is set, and the study has seeds; give one of them")
-    for key in axes:
-        value: Any = own
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None:
-            raise ValueError(f"{where}: {key} is set, and the grid varies it; give one of them")
+        after, start = settings.pop("after", None), settings.pop("start", "final")
+        if after is not None and after not in found:
+            raise ValueError(
+                f"{where}, run {name!r}: after {after!r}, which is no run above it; those are "
+                f"{', '.join(found) or 'none'}"
+            )
+        if start not in START or (after is None and start != "final"):
+            raise ValueError(
+                f"{where}, run {name!r}: start is 'final' or 'best', of the run that `after` "
+                f"names; got {start!r}{'' if after else ' and no `after`'}"
+            )
+        found[name] = _Table(settings, after, start)
+    return found or {"" if "grid" in data else "run": _Table({})}

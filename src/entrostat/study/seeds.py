@@ -68,16 +68,28 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean(values), half, n)
 
 
-def group_by_seed(configs: Mapping[str, TrainConfig], paths: Mapping[str, Path]) -> list[Group]:
+def group_by_seed(
+    configs: Mapping[str, TrainConfig], paths: Mapping[str, Path],
+    groups: Mapping[str, str] | None = None,
+) -> list[Group]:  # fmt: skip
     """The groups of two finished runs or more that differ by their seed alone.
 
     Args:
         configs: settings by run name.
         paths: run directories, of those that are done.
+        groups: what a study calls the settings of each; None compares the settings.
     """
-    settings = {name: dataclasses.asdict(configs[name]) for name in paths}
+    known = groups or {}
+    settings = {
+        name: {"of": known.get(name, dataclasses.asdict(configs[name]) | {"seed": 0, "output": ""})}
+        for name in paths
+    }
     return [
-        Group(common_name(names), tuple(names), _figures([paths[name] for name in names]))
+        Group(
+            known.get(names[0], common_name(names)),
+            tuple(names),
+            _figures([paths[name] for name in names]),
+        )
         for names in by_settings(settings)
         if len(names) > 1
     ]

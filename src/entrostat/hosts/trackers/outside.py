@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...logs.files import atomic
+from ...logs.run import called
 
 if TYPE_CHECKING:
     from ...config import TrainConfig
@@ -90,7 +91,7 @@ def environment(config: TrainConfig, path: Path) -> dict[str, str]:
 
 def name_of(config: TrainConfig, path: Path) -> str:
     """What trackers call the run in a directory."""
-    return config.log.name or path.resolve().name
+    return config.log.name or called(path)
 
 
 def open_folder(config: TrainConfig, path: Path, resume: bool) -> Path:

@@ -1,0 +1,76 @@
+"""The content address of a training: what decides its result, as one short name.
+
+Two runs of the same address are one training, whatever they are called and in whichever file they
+stand. The address is a hash of the settings as they were asked for (without where the run goes and
+who else is told of it),
+of the bytes of a model or a data file on this machine, and, where the run begins with another's
+policy, of that run's address. Names of ours and of the hub stand for themselves. The version of
+entrostat is no part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ..config import TrainConfig
+from ..models import MODELS, TINY
+
+LENGTH = 16  # hexadecimal digits: 64 bits
+_WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
+
+
+def address_of(
+    config: TrainConfig, after: str | None = None, start: Literal["final", "best"] = "final"
+) -> str:
+    """The address of a training.
+
+    Args:
+        config: its settings, `output` of no importance.
+        after: the address of the run whose policy it begins with; None where it begins with
+            `config.model`.
+        start: which of that run's policies.
+
+    Returns:
+        16 hexadecimal digits of a SHA-256.
+    """
+    settings: dict[str, Any] = dataclasses.asdict(config)
+    del settings["output"], settings["log"]
+    if after is None:
+        known = config.model == TINY or config.model in MODELS
+        settings["model"] = [config.model, None if known else _content(config.model)]
+    else:
+        settings["model"] = {"after": after, "start": start}
+    tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
+    names = [str(task["name"]) for task in tasks]
+    settings["files"] = [_content(name) or _content(name.partition(":")[2]) for name in names]
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def _content(name: str) -> str | None:
+    """A hash of what lies at a path: a file, or the files of a model; None where nothing does."""
+    path = Path(name)
+    if path.is_file():
+        files = [path]
+    elif (path / "config.json").is_file():
+        files = sorted({file for kind in _WEIGHTS for file in path.glob(kind)})
+    else:
+        return None
+    stats = [(file, file.stat()) for file in files]
+    return _digest(tuple((str(file), s.st_size, s.st_mtime_ns) for file, s in stats))
+
+
+@lru_cache(256)
+def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
+    """Of names and bytes; sizes and times are only there to notice a change between two calls."""
+    whole = hashlib.sha256()
+    for path, _, _ in files:
+        with open(path, "rb") as file:
+            whole.update(f"{Path(path).name} ".encode())
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()

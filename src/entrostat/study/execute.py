@@ -1,0 +1,173 @@
+"""Do the trainings of a plan that are not done: in their order, as many at once as there is room.
+
+A training that ends with an error is kept as it is, and ends nothing else but those that begin with
+its policy. One that is killed (out of memory, a node that goes away) goes on from its checkpoint,
+up to three times without an iteration between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..logs.files import atomic
+from ..logs.run import is_line
+from .plan import Plan, Training
+
+TRIES = 3  # times in a row that a killed training is taken up again without having come further
+
+
+class Workers(Protocol):
+    """Where trainings run."""
+
+    def room(self, training: Training) -> bool:
+        """Whether one more may start now."""
+        ...
+
+    def start(self, training: Training, words: list[str]) -> None:
+        """Start `entrostat train` with these words; what it prints goes to the training's log."""
+        ...
+
+    def ended(self) -> list[tuple[str, int]]:
+        """Addresses that have ended since the last call, with exit codes; below 0 was killed."""
+        ...
+
+    def close(self) -> None:
+        """End what runs."""
+        ...
+
+
+@dataclass
+class State:
+    """How far a plan has come.
+
+    Attributes:
+        waiting: addresses that have not started, in order.
+        working: those that run.
+        failed: why, in words, of those that will not be done.
+        done: those whose final model is there.
+    """
+
+    waiting: list[str]
+    working: set[str]
+    failed: dict[str, str]
+    done: set[str]
+
+
+def execute(
+    plan: Plan, workers: Workers, watch: Callable[[State], None], trusted: bool = False
+) -> State:
+    """Do what is not done.
+
+    Args:
+        plan: with its places made.
+        workers: where trainings run; they are closed, also on an exception.
+        watch: called now and then, and once at the end; it decides by its sleep how often.
+        trusted: whether trainings may import the code that their settings name.
+
+    Returns:
+        The end: nothing waits and nothing works.
+    """
+    done = {each.address for each in plan.trainings.values() if is_done(each)}
+    state = State([a for a in plan.trainings if a not in done], set(), {}, done)
+    kills: dict[str, tuple[int, int]] = {}  # times, and the iteration of the last
+    try:
+        while state.waiting or state.working:
+            _start_more(plan, workers, state, trusted)
+            watch(state)
+            for address, code in workers.ended():
+                state.working.discard(address)
+                training = plan.trainings[address]
+                if is_done(training):
+                    state.done.add(address)
+                elif code < 0 and _again(kills, address, last_iteration(training.path)):
+                    state.waiting.insert(0, address)
+                else:
+                    state.failed[address] = last_words(training.log, code)
+        watch(state)
+    finally:
+        workers.close()
+    return state
+
+
+def _start_more(plan: Plan, workers: Workers, state: State, trusted: bool) -> None:
+    """Start what there is room for; a later one does not overtake one that only waits for room."""
+    for address in list(state.waiting):
+        training = plan.trainings[address]
+        before = training.after
+        if before is not None and before in state.failed:
+            state.waiting.remove(address)
+            state.failed[address] = f"not run: {plan.name_of(before)} did not end well"
+        elif before is None or before in state.done:
+            if not workers.room(training):
+                return
+            state.waiting.remove(address)
+            state.working.add(address)
+            workers.start(training, _words(plan, training, trusted))
+
+
+def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> bool:
+    times, last = kills.get(address, (0, -1))
+    times = 1 if iteration > last else times + 1
+    kills[address] = (times, iteration)
+    return times <= TRIES
+
+
+def _words(plan: Plan, training: Training, trusted: bool) -> list[str]:
+    """What `entrostat train` is told."""
+    words = ["--trust-code"] if trusted else []
+    if (training.path / "config.toml").exists():
+        return ["--resume", str(training.path), *words]
+    config = training.config
+    if training.after is not None:
+        made = plan.trainings[training.after].path / training.start
+        config = _with_model(config, str(made.resolve()))
+    with atomic(training.settings) as part:
+        part.write_text(config.to_toml(), encoding="utf-8")
+    return ["--config", str(training.settings), "--output", str(training.path), *words]
+
+
+def _with_model(config: Any, model: str) -> Any:
+    from dataclasses import replace
+
+    return replace(config, model=model)
+
+
+def is_done(training: Training) -> bool:
+    """Whether the final model of all its iterations is there."""
+    from ..hosts.lab.run_directory import RunDirectory
+
+    return RunDirectory(training.path).complete(training.config.iterations)
+
+
+def last_words(log: Path, code: int) -> str:
+    """Why a training ended, from what it printed: its error, or its last line."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    errors = [line for line in lines if line.startswith("entrostat: error: ")]
+    said = (errors or lines or ["no output"])[-1].removeprefix("entrostat: error: ")
+    return f"killed by signal {-code}; before: {said}" if code < 0 else said
+
+
+def last_metrics(path: Path) -> Mapping[str, Any] | None:
+    """The last whole line of a run's metrics, read from the file's end; None without one."""
+    log = path / "metrics.jsonl"
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - 8192))
+            lines = file.read().split(b"\n")[:-1]
+        line = json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return line if is_line(line) else None
+
+
+def last_iteration(path: Path) -> int:
+    """How far a run has come: its last iteration, 0 before the first."""
+    line = last_metrics(path)
+    return 0 if line is None else line["iteration"]

@@ -1,0 +1,105 @@
+"""Trainings as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .plan import Training
+
+STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # set for its trainings, which end when it is killed
+_SLACK = 1e-9  # of shares that add up to 1
+_GRACE = 20.0  # seconds that a training has to end when asked to
+
+
+class Local:
+    """As many processes as their files' `jobs` say, and as memory allows.
+
+    A training of a file with `jobs = 2` takes half of the processors, one with `jobs = 1` all of
+    them; trainings of several files go side by side while their shares add up to one machine.
+    Beside one that runs, another starts only if there will be memory for it when each has
+    grown to what any has needed so far.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[Training, subprocess.Popen[bytes]]] = {}
+        self._most = 0  # bytes that a training was seen to hold
+
+    def room(self, training: Training) -> bool:
+        """Whether one more may start now."""
+        if not self._running:
+            return True
+        taken = sum(each.share for each, _ in self._running.values())
+        return taken + training.share <= 1 + _SLACK and self._fits()
+
+    def _fits(self) -> bool:
+        """Whether memory has room for one more, when all that run will have grown."""
+        held = [_held(process.pid) for _, process in self._running.values()]
+        self._most = max(self._most, *held)
+        free = free_memory()
+        return free is None or free >= sum(self._most - each for each in held) + self._most
+
+    def start(self, training: Training, words: list[str]) -> None:
+        """Start one."""
+        command = [sys.executable, "-m", "entrostat.cli", "train", *words]
+        with open(training.log, "ab", opener=no_link) as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=environment(threads_of(training)),
+            )  # fmt: skip
+        self._running[training.address] = (training, process)
+
+    def ended(self) -> list[tuple[str, int]]:
+        """Those that have ended since the last call, with exit codes."""
+        codes = [(a, p.poll()) for a, (_, p) in self._running.items()]
+        ended = [(address, code) for address, code in codes if code is not None]
+        for address, _ in ended:
+            del self._running[address]
+        return ended
+
+    def close(self) -> None:
+        """End what runs."""
+        for _, process in self._running.values():
+            process.terminate()
+        for _, process in self._running.values():
+            try:
+                process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def threads_of(training: Training) -> int:
+    """Threads of a training: its part of this machine's processors."""
+    return max(1, int((os.cpu_count() or 1) * training.share + _SLACK))
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Of a training: how many threads, and that it is to end with who started it."""
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", STARTED_BY_A_STUDY: "1",
+    }  # fmt: skip
+
+
+def no_link(name: str, flags: int) -> int:
+    """Open a log; a link that someone planted there is not followed."""
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+
+def free_memory() -> int | None:
+    """Bytes that can be had without swapping (Linux); None where the system does not say."""
+    return _kilobytes(Path("/proc/meminfo"), "MemAvailable:")
+
+
+def _held(pid: int) -> int:
+    """The most bytes that a process held at once so far; 0 where the system does not say."""
+    return _kilobytes(Path(f"/proc/{pid}/status"), "VmHWM:") or 0
+
+
+def _kilobytes(path: Path, key: str) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None

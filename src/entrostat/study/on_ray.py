@@ -1,0 +1,93 @@
+"""Trainings as tasks of a Ray cluster (extra `ray`): on this machine, or on several.
+
+Every node needs entrostat and, under the same path, the directory of the study: a training writes
+there, whoever does it. A task takes as many of the cluster's processors as a training has threads.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from .local import environment, no_link, threads_of
+from .plan import Training
+
+_NO_RAY = "--ray needs Ray, which is not installed: pip install 'entrostat[ray]'"
+KILLED = -9  # of a task whose node or worker went away
+
+
+class OnRay:
+    """The processors of a cluster; `jobs` of a file says what part of one machine a training takes.
+
+    Args:
+        address: of a cluster that runs ("auto", "HOST:PORT"); "local" starts one on this machine,
+            which ends with the study.
+
+    Raises:
+        ValueError: Ray is not installed, or there is no cluster at the address.
+    """
+
+    def __init__(self, address: str = "local") -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ValueError(_NO_RAY) from None
+        self._ray = ray
+        try:
+            ray.init(
+                address, log_to_driver=False, logging_level="ERROR", include_dashboard=None,
+                configure_logging=False,
+            )  # fmt: skip
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ValueError(f"--ray {address}: {error}") from None
+        self._task = ray.remote(max_retries=0)(train)
+        self._running: dict[str, tuple[Training, Any]] = {}
+
+    def room(self, training: Training) -> bool:
+        """Whether the cluster has processors for one more."""
+        whole = self._ray.cluster_resources().get("CPU", 0)
+        taken = sum(threads_of(each) for each, _ in self._running.values())
+        return not self._running or taken + threads_of(training) <= whole
+
+    def start(self, training: Training, words: list[str]) -> None:
+        """Start one."""
+        threads = threads_of(training)
+        whole = self._ray.cluster_resources().get("CPU", 0)
+        task = self._task.options(num_cpus=min(threads, whole), name=training.address)
+        where = str(training.log.resolve())
+        self._running[training.address] = (
+            training, task.remote(words, where, os.getcwd(), threads)
+        )  # fmt: skip
+
+    def ended(self) -> list[tuple[str, int]]:
+        """Those that have ended since the last call, with exit codes."""
+        if not self._running:
+            return []
+        tasks = {task: address for address, (_, task) in self._running.items()}
+        found = []
+        for task in self._ray.wait(list(tasks), num_returns=len(tasks), timeout=0)[0]:
+            try:
+                code = self._ray.get(task)
+            except self._ray.exceptions.RayError:
+                code = KILLED
+            found.append((tasks[task], code))
+            del self._running[tasks[task]]
+        return found
+
+    def close(self) -> None:
+        """End what runs, and the cluster if it is ours."""
+        for _, task in self._running.values():
+            self._ray.cancel(task, force=True)
+        self._ray.shutdown()
+
+
+def train(words: list[str], log: str, directory: str, threads: int) -> int:
+    """On a node: one training as a process of its own; returns its exit code."""
+    command = [sys.executable, "-m", "entrostat.cli", "train", *words]
+    with open(log, "ab", opener=no_link) as file:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=directory,
+            env=environment(threads), check=False,
+        ).returncode  # fmt: skip

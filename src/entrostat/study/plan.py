@@ -1,0 +1,195 @@
+"""Where the runs of studies go: a store by content address, and a name for each use of a run.
+
+    OUTPUT/.store/ADDRESS         a training, once (`address.py`)
+    OUTPUT/.store/ADDRESS.toml    what it was asked, ADDRESS.log what it printed
+    OUTPUT/NAME                   a link to it, for one study file
+    OUTPUT/EXPERIMENT/NAME        the same, for several
+
+A setting that changes is another address, so a study that is run again does only what is missing or
+changed; what no name leads to any more stays in the store. A directory that is there under a run's
+name, and was made by hand, is taken for that run if its settings are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..config import TrainConfig, from_dict, load
+from ..logs.files import atomic, make_directory
+from ..logs.run import INDEX
+from .address import address_of
+from .file import Study
+
+STORE = ".store"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a plan, which several names may lead to.
+
+    Attributes:
+        address: of its content.
+        config: its settings, `output` empty.
+        path: where it is written: the first of its names, or one made by hand.
+        store: the directory of its settings and of what it prints.
+        after: the address of the training whose policy it begins with.
+        start: which of that one's policies.
+        share: of this machine's processors: 1 / jobs of its file.
+    """
+
+    address: str
+    config: TrainConfig
+    path: Path
+    store: Path
+    after: str | None
+    start: Literal["final", "best"]
+    share: float
+
+    @property
+    def settings(self) -> Path:
+        """What it was asked."""
+        return self.store / f"{self.address}.toml"
+
+    @property
+    def log(self) -> Path:
+        """What it printed."""
+        return self.store / f"{self.address}.log"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A run by the name that a study file gives it.
+
+    Attributes:
+        experiment: the file's stem.
+        name: in that file.
+        group: the name without the seed.
+        seed: the seed.
+        path: OUTPUT/NAME or OUTPUT/EXPERIMENT/NAME.
+        address: of the training.
+    """
+
+    experiment: str
+    name: str
+    group: str
+    seed: int
+    path: Path
+    address: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be there in the end.
+
+    Attributes:
+        output: the directory of it all.
+        titles: heading by experiment.
+        trainings: by address, in the order in which they are to start.
+        named: every run of every file.
+    """
+
+    output: Path
+    titles: dict[str, str]
+    trainings: dict[str, Training]
+    named: tuple[Named, ...]
+
+    def of(self, experiment: str) -> list[Named]:
+        """The runs of one file."""
+        return [each for each in self.named if each.experiment == experiment]
+
+    def name_of(self, address: str) -> str:
+        """What to call a training: its first name, with the experiment if there are more."""
+        first = next(each for each in self.named if each.address == address)
+        return first.name if len(self.titles) == 1 else f"{first.experiment}/{first.name}"
+
+
+def plan_of(studies: Mapping[str, Study], output: Path, jobs: int | None = None) -> Plan:
+    """Find the trainings that studies mean; nothing is written.
+
+    Args:
+        studies: by experiment. One alone has its names in `output` itself.
+        output: directory of the runs.
+        jobs: trainings at once; None takes each file's.
+
+    Raises:
+        ValueError: a name is taken by a run with other settings that no study made.
+    """
+    trainings: dict[str, Training] = {}
+    named: list[Named] = []
+    for experiment, study in studies.items():
+        directory = output if len(studies) == 1 else output / experiment
+        addresses: dict[str, str] = {}
+        for name, config in study.runs.items():
+            origin = study.origins[name]
+            after = None if origin.after is None else addresses[origin.after]
+            address = addresses[name] = address_of(config, after, origin.start)
+            path = directory / name
+            check_same(path, config)
+            named.append(Named(experiment, name, origin.group, config.seed, path, address))
+            if address not in trainings or _own(path):
+                share = 1 / (jobs or study.jobs)
+                trainings[address] = Training(
+                    address, config, path, output / STORE, after, origin.start, share
+                )
+    titles = {experiment: study.title for experiment, study in studies.items()}
+    return Plan(output, titles, trainings, tuple(named))
+
+
+def make_places(plan: Plan) -> None:
+    """Make the store, the names that lead to it or to a run made by hand, and their indices.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
+    for experiment, title in plan.titles.items():
+        runs = {
+            each.name: {"group": each.group, "seed": each.seed, "address": each.address}
+            for each in plan.of(experiment)
+        }
+        with atomic(plan.of(experiment)[0].path.parent / INDEX) as part:
+            part.write_text(json.dumps({"title": title, "runs": runs}, indent=1), encoding="utf-8")
+    for each in plan.named:
+        if not _own(each.path):
+            made = plan.trainings[each.address].path
+            place = made if _own(made) else plan.output / STORE / each.address
+            make_directory(place)
+            make_directory(each.path.parent)
+            _link(each.path, Path(os.path.relpath(place, each.path.parent)))
+
+
+def check_same(path: Path, config: TrainConfig) -> None:
+    """A directory left by other settings must not pass for this study's result.
+
+    Raises:
+        ValueError: it holds a run with other settings.
+    """
+    if not _own(path) or not (path / "config.toml").exists():
+        return
+    there = from_dict(load(path / "config.toml"))
+    there.output = config.output
+    there.forget_choices(config)
+    if there != config:
+        raise ValueError(
+            f"{path} holds a run with other settings than the study now has; remove it or choose "
+            "another --output"
+        )
+
+
+def _own(path: Path) -> bool:
+    """Whether a name is taken by what no study put there."""
+    return path.exists() and not path.is_symlink()
+
+
+def _link(path: Path, target: Path) -> None:
+    """Have a name lead somewhere, in one step; a link that was there leads there no more."""
+    if path.is_symlink() and path.readlink() == target:
+        return
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    part.symlink_to(target)
+    os.replace(part, path)

@@ -1,0 +1,67 @@
+"""What runs came to, as tables in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .._text import console, say
+from .seeds import Group
+
+if TYPE_CHECKING:
+    from ..report import Row
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """A row a run: entropy and scores before and after."""
+    from rich import box
+    from rich.table import Table
+
+    # narrow enough for 80 columns
+    table = Table(
+        title="before → after training; entropy in nats per token",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    table.add_column("run", no_wrap=True)
+    k = next((row.k for row in rows if row.k is not None), "k")
+    for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.run.name,
+            f"{_figure(row.entropy_before, 2)}→{_figure(row.entropy_after, 2)}",
+            "-" if row.entropy_kept is None else f"{row.entropy_kept:.0f}%",
+            _figure(row.target, 2),
+            f"{_figure(row.avg_before, 2)}→{_figure(row.avg_after, 2)}",
+            f"{_figure(row.pass_before, 2)}→{_figure(row.pass_after, 2)}",
+            f"{_figure(row.distinct_before, 1)}→{_figure(row.distinct_after, 1)}",
+            "-" if row.seconds is None else f"{row.seconds:.0f}s",
+        )
+    console().print(table)
+    say(f"distinct: different right answers among {k} samples of a prompt")
+
+
+def print_groups(groups: Sequence[Group]) -> None:
+    """Means over seeds, where there are several of the same settings."""
+    if not groups:
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title="over seeds: mean ± 95% interval; entropy of the first iteration,\n"
+        "of the second tenth of the iterations (early) and of the end (a fifteenth)",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    columns = list(dict.fromkeys(key for group in groups for key in group.figures))
+    table.add_column("settings", no_wrap=True)
+    for column in ("seeds", *columns):
+        table.add_column(column, justify="right")
+    for group in groups:
+        cells = [str(group.figures.get(column, "-")) for column in columns]
+        table.add_row(group.name, str(len(group.runs)), *cells)
+    console().print(table)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
