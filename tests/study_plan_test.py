@@ -1,0 +1,347 @@
+"""Where the runs of studies go, which are one training, and in which order they are done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrostat.cli.runs import _take_ray
+from entrostat.config import TrainConfig, from_dict
+from entrostat.logs.run import read_run
+from entrostat.study import local
+from entrostat.study.address import address_of
+from entrostat.study.execute import TRIES, State, execute, last_words
+from entrostat.study.file import read_study
+from entrostat.study.local import Local
+from entrostat.study.plan import STORE, Plan, Training, make_places, plan_of
+
+# --- what is one training
+
+
+def config(**settings: Any) -> TrainConfig:
+    return from_dict(settings)
+
+
+def test_the_address_is_of_what_decides_a_result(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"prompt": "1", "answer": "1"}\n')
+    task = {"name": str(tmp_path / "t.jsonl")}
+    one = address_of(config(task=task))
+    assert len(one) == 16
+    assert int(one, 16) >= 0
+    same = [config(task=task, output="elsewhere"), config(task=task, log="tensorboard")]
+    assert {address_of(each) for each in same} == {one}
+    others = [
+        config(task=task, seed=1), config(task=task, method="gspo"), config(task=task, threads=1),
+        config(task=task, optim={"lr": 1e-4}), config(), config(task=task, model="a/b"),
+    ]  # fmt: skip
+    after = [address_of(config(task=task), parent, start)  # type: ignore[arg-type]
+             for parent in (one, "0" * 16) for start in ("final", "best")]  # fmt: skip
+    found = [one, *map(address_of, others), *after]
+    assert len(set(found)) == len(found)
+    # begins with another's policy: its own model is of no importance
+    assert after[0] == address_of(config(task=task, model="a/b"), one)
+    (tmp_path / "t.jsonl").write_text('{"prompt": "2", "answer": "2"}\n')
+    assert address_of(config(task=task)) != one
+
+
+def test_a_model_s_files_count_and_its_name_does_not(tmp_path: Path) -> None:
+    def model(name: str, weights: bytes) -> TrainConfig:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "model.safetensors").write_bytes(weights)
+        return config(model=str(tmp_path / name))
+
+    first = address_of(model("a", b"1"))
+    assert address_of(model("a", b"2")) != first
+    assert address_of(model("a", b"1")) == first
+
+
+FILE = """\
+seeds = [0, 1]
+jobs = 2
+[base]
+iterations = 3
+save = {best = "test/avg@k"}
+[[runs]]
+name = "a"
+[[runs]]
+name = "b"
+method = "gspo"
+[[runs]]
+name = "c"
+after = "a"
+start = "best"
+[quick]
+iterations = 1
+"""
+
+
+def plan(tmp_path: Path, *files: str, jobs: int | None = None, quick: bool = False) -> Plan:
+    studies = {}
+    for place, text in enumerate(files):
+        path = tmp_path / f"s{place}.toml"
+        path.write_text(text)
+        studies[path.stem] = read_study(path, quick=quick)
+    return plan_of(studies, tmp_path / "out", jobs)
+
+
+def test_equal_settings_of_several_files_are_one_training(tmp_path: Path) -> None:
+    made = plan(tmp_path, FILE, FILE.replace('"gspo"', '"steer"'))
+    assert len(made.named) == 12
+    assert len(made.trainings) == 8  # a, b, c and the other b, of two seeds
+    make_places(made)
+    out = tmp_path / "out"
+    assert (out / "s0/a-0").resolve() == (out / "s1/a-0").resolve()
+    assert (out / "s0/b-0").resolve() != (out / "s1/b-0").resolve()
+    assert (out / "s0/a-0").readlink().parts[:2] == ("..", STORE)
+    assert made.name_of(made.named[-1].address) == "s0/c-1"
+    index = json.loads((out / "s1/study.json").read_text())
+    assert index["runs"]["c-1"] == {
+        "group": "c", "seed": 1, "address": made.named[-1].address,
+    }  # fmt: skip
+    # what changes is another training, and its name leads there; the rest stays
+    before = (out / "s1/a-0").resolve()
+    changed = plan(tmp_path, FILE, FILE.replace('"gspo"', '"opefo"'))
+    make_places(changed)
+    assert (out / "s1/a-0").resolve() == before
+    assert (out / "s1/b-0").resolve().name == changed.of("s1")[1].address
+
+
+def test_one_file_has_its_runs_in_the_directory_itself(tmp_path: Path) -> None:
+    made = plan(tmp_path, FILE, quick=True)
+    assert [each.path.relative_to(tmp_path).as_posix() for each in made.named] == [
+        "out/a-0", "out/b-0", "out/c-0",
+    ]  # fmt: skip
+    assert {t.config.iterations for t in made.trainings.values()} == {1}
+    a, _, c = made.trainings.values()
+    assert (c.after, c.start, a.after) == (a.address, "best", None)
+    assert a.share == 1 / 2
+    assert {t.share for t in plan(tmp_path, FILE, jobs=4).trainings.values()} == {1 / 4}
+
+
+def test_a_run_made_by_hand_is_taken_where_its_settings_are_the_same(tmp_path: Path) -> None:
+    own = tmp_path / "out/s1/a-0"
+    own.mkdir(parents=True)
+    settings = read_study_of(tmp_path).runs["a-0"]
+    (own / "config.toml").write_text(settings.to_toml())
+    made = plan(tmp_path, FILE, FILE)
+    make_places(made)
+    assert made.trainings[made.named[0].address].path == own
+    assert (tmp_path / "out/s0/a-0").resolve() == own
+    assert not own.is_symlink()
+    (own / "config.toml").write_text(replace(settings, seed=9).to_toml())
+    with pytest.raises(ValueError, match=r"s1/a-0 holds a run with other settings"):
+        plan(tmp_path, FILE, FILE)
+
+
+def read_study_of(tmp_path: Path) -> Any:
+    (tmp_path / "s.toml").write_text(FILE)
+    return read_study(tmp_path / "s.toml")
+
+
+def test_a_run_of_a_study_knows_its_group(tmp_path: Path) -> None:
+    make_places(plan(tmp_path, FILE))
+    run = tmp_path / "out/a-1"
+    (run / "metrics.jsonl").write_text('{"iteration": 1}\n')
+    assert read_run(run).group == "a"
+    assert read_run(run).name == "a-1"  # of a link its own name
+    assert read_run(run.resolve()).group is None
+    (tmp_path / "out/study.json").write_text('{"runs": [3]}')
+    assert read_run(run).group is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('after = "a"', 'after = "d"', "run 'c': after 'd', which is no run above it; those are a"),
+        ('after = "a"', 'after = "c"', "run 'c': after 'c', which is no run above it"),
+        ('after = "a"', "", "start is 'final' or 'best', of the run that `after` names"),
+        ('"best"\n[quick]', '"last"\n[quick]', "start is 'final' or 'best'"),
+        ("save = {", "analyze = {}\n#", "start is 'best', and 'a-0' keeps no best policy"),
+        ('after = "a"', 'after = "a"\nmodel = "x"', "it has both a model and `after`"),
+        ("[quick]\niterations", "[quick]\niteration", "unknown key 'iteration'"),
+        ("[quick]\niterations = 1", "[quick]\nseeds = 3", "quick: seeds must be a list"),
+        ("[quick]\niterations = 1", "[quick]\noptim = {lr = 1.0}\n[grid]\n'optim.lr' = [1.0]",
+         "quick.optim.lr is set, and the grid varies it"),
+    ],
+)  # fmt: skip
+def test_what_cannot_begin_so_is_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
+    (tmp_path / "s.toml").write_text(FILE.replace(old, new))
+    with pytest.raises(ValueError) as error:
+        read_study(tmp_path / "s.toml", quick=True)
+    assert told in str(error.value)
+
+
+# --- in which order
+
+
+class Scripted:
+    """Workers of which each training ends as a script says: code and iterations a try."""
+
+    def __init__(self, places: int, script: dict[str, list[tuple[int, int]]]) -> None:
+        self.places, self.script = places, script
+        self.started: list[tuple[str, list[str]]] = []
+        self.now: list[Training] = []
+        self.closed = False
+
+    def room(self, training: Training) -> bool:
+        return len(self.now) < self.places
+
+    def start(self, training: Training, words: list[str]) -> None:
+        self.started.append((training.path.name, words))
+        self.now.append(training)
+
+    def ended(self) -> list[tuple[str, int]]:
+        if not self.now:
+            return []
+        training = self.now.pop(0)
+        code, reached = (self.script.get(training.path.name) or [(0, 3)]).pop(0)
+        path = training.path
+        (path / "config.toml").write_text("")
+        (path / "metrics.jsonl").write_text(f'{{"iteration": {reached}}}\n')
+        if code == 0:
+            (path / "final").mkdir()
+            (path / "final/entrostat.json").write_text(f'{{"iterations": {reached}}}')
+        training.log.write_text(f"one\nentrostat: error: it broke at {reached}\n")
+        return [(training.address, code)]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def carried_out(made: Plan, places: int, **script: list[tuple[int, int]]) -> tuple[Scripted, State]:
+    make_places(made)
+    workers = Scripted(places, {name.replace("_", "-"): tries for name, tries in script.items()})
+    state = execute(made, workers, lambda state: None)
+    assert workers.closed
+    assert not state.waiting
+    assert not state.working
+    return workers, state
+
+
+def names(started: Sequence[tuple[str, list[str]]]) -> list[str]:
+    return [name for name, _ in started]
+
+
+def test_runs_start_in_order_and_after_those_that_they_build_on(tmp_path: Path) -> None:
+    made = plan(tmp_path, FILE)
+    workers, state = carried_out(made, 9)
+    # c begins where a ends, which it waits for; nobody waits for c
+    assert names(workers.started) == ["a-0", "b-0", "a-1", "b-1", "c-0", "c-1"]
+    assert state.done == set(made.trainings)
+    a, c = (t for t in made.trainings.values() if t.path.name in ("a-0", "c-0"))
+    assert f'model = "{a.path.resolve() / "best"}"' in c.settings.read_text()
+    words = dict(workers.started)["c-0"]
+    assert words == ["--config", str(c.settings), "--output", str(c.path)]
+    again, _ = carried_out(made, 9)
+    assert again.started == []
+
+
+def test_a_failure_is_kept_and_stops_only_what_builds_on_it(tmp_path: Path) -> None:
+    made = plan(tmp_path, FILE)
+    workers, state = carried_out(made, 1, a_0=[(1, 2)])
+    assert names(workers.started) == ["a-0", "b-0", "a-1", "b-1", "c-1"]
+    told = {made.name_of(address): why for address, why in state.failed.items()}
+    assert told == {"a-0": "it broke at 2", "c-0": "not run: a-0 did not end well"}
+    # what failed is taken up when the study is run again, where it stopped
+    workers, state = carried_out(made, 1)
+    path = str(tmp_path / "out/a-0")
+    assert workers.started[0] == ("a-0", ["--resume", path])
+    assert names(workers.started) == ["a-0", "c-0"]
+    assert not state.failed
+
+
+def test_a_killed_run_goes_on_while_it_comes_further(tmp_path: Path) -> None:
+    kills = [(-9, 0), (-9, 1), (-9, 2), (-9, 2), (-9, 2)]
+    workers, state = carried_out(plan(tmp_path, FILE), 1, a_0=[*kills, (0, 3)])
+    assert not state.failed
+    assert names(workers.started)[:6] == ["a-0"] * 6
+    stuck = [(-9, 1)] * 9
+    (tmp_path / "other").mkdir()
+    workers, state = carried_out(plan(tmp_path / "other", FILE), 1, a_0=stuck)
+    assert names(workers.started).count("a-0") == 1 + TRIES
+    assert "killed by signal 9; before: it broke at 1" in state.failed.values()
+
+
+def test_workers_are_closed_when_the_study_is_interrupted(tmp_path: Path) -> None:
+    made = plan(tmp_path, FILE)
+    make_places(made)
+    workers = Scripted(1, {})
+
+    def interrupted(state: State) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(made, workers, interrupted)
+    assert workers.closed
+
+
+def test_what_a_run_said_last(tmp_path: Path) -> None:
+    assert last_words(tmp_path / "none.log", 1) == "no output"
+    (tmp_path / "a.log").write_bytes(b"x\nTraceback\nKeyError: \xff\n")
+    assert last_words(tmp_path / "a.log", 1) == "KeyError: \ufffd"
+
+
+# --- where there is room
+
+
+class Held:
+    """In place of a process: one that holds some memory."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+
+@pytest.mark.parametrize(
+    ("held", "free", "share", "room"),
+    [
+        ([], 0, 1.0, True),  # alone there is always room
+        ([4], 4, 0.5, True),
+        ([4], 3, 0.5, False),  # what one has needed the next will need
+        ([4, 1], 6, 0.25, False),  # the second will grow by 3, the third to 4: 7
+        ([4, 1], 7, 0.25, True),
+        ([4], 100, 0.75, False),  # more than one machine
+        ([4], None, 0.5, True),  # a system that does not say
+    ],
+)
+def test_room_is_a_matter_of_processors_and_memory(
+    tmp_path: Path, held: list[int], free: int | None, share: float, room: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    training = next(iter(plan(tmp_path, FILE).trainings.values()))
+    monkeypatch.setattr(local, "free_memory", lambda: free)
+    monkeypatch.setattr(local, "_held", lambda pid: held[pid])
+    workers = Local()
+    for pid in range(len(held)):
+        one = replace(training, address=str(pid), share=0.5 / len(held))
+        workers._running[str(pid)] = (one, Held(pid))  # type: ignore[assignment]
+    assert workers.room(replace(training, share=share)) is room
+
+
+def test_memory_is_read_from_the_system() -> None:
+    import os
+
+    free, own = local.free_memory(), local._held(os.getpid())
+    assert free is None or free > 2**20
+    assert own > 2**20 or free is None
+    assert local._held(2**22 + 1) == 0  # no such process
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "rest"),
+    [
+        ("a.toml", None, "a.toml"),
+        ("--ray a.toml", "local", "a.toml"),
+        ("a.toml --ray", "local", "a.toml"),
+        ("a.toml --ray auto b.toml", "auto", "a.toml b.toml"),
+        ("--ray=10.0.0.1:6379 a.toml", "10.0.0.1:6379", "a.toml"),
+        ("--ray 10.0.0.1:6379 a.toml", "10.0.0.1:6379", "a.toml"),
+    ],
+)
+def test_the_address_of_a_cluster_may_be_left_out(words: str, found: str | None, rest: str) -> None:
+    assert _take_ray(words.split()) == (found, rest.split())
