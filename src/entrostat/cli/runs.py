@@ -18,7 +18,7 @@ def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
     text = (
         "usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]\n"
-        "                       [--ray [ADDRESS]] [--trust-code]\n\n"
+        "                       [--ray [ADDRESS]] [--record DIR] [--trust-code]\n\n"
         "Run the trainings of study files side by side, print tables and write a page for each.\n"
         "Those that are done are skipped, those that were stopped go on, settings that changed\n"
         "are another training; one that fails is shown and stops nothing.\n\n"
@@ -27,6 +27,8 @@ def study_verb(args: list[str]) -> int:
         "  --jobs       trainings at once; default: `jobs` of the file, else one per processor\n"
         "  --ray        do the trainings on a Ray cluster (extra `ray`): one of this machine, or\n"
         "               that at ADDRESS (auto, HOST:PORT), whose nodes share --output\n"
+        "  --record     a directory of numbers without weights: trainings that are in it are\n"
+        "               taken from it, those that are done are added\n"
         "  --trust-code    import the code (MODULE:NAME) that the files name\n\n"
         "A file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
         "differs, seeds = [0, 1, 2], and [grid] with lists of values; docs/studies.md\n"
@@ -43,7 +45,8 @@ def study_verb(args: list[str]) -> int:
     quick, args = take_switch(args, "quick")
     trusted, args = take_switch(args, "trust-code")
     ray, args = _take_ray(args)
-    known = ("output", "jobs", "quick", "ray", "trust-code", "help")
+    record, args = take(args, "record")
+    known = ("output", "jobs", "quick", "ray", "record", "trust-code", "help")
     refuse_options(args, "entrostat study", known)
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
@@ -52,8 +55,9 @@ def study_verb(args: list[str]) -> int:
     from ..study import run_study
 
     return run_study(
-        args, output, None if jobs is None else int(jobs), trusted, quick=quick, ray=ray
-    )
+        args, output, None if jobs is None else int(jobs), trusted,
+        quick=quick, ray=ray, record=record,
+    )  # fmt: skip
 
 
 def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:

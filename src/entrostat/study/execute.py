@@ -17,6 +17,7 @@ from ..logs.files import atomic
 from ..logs.run import is_line
 from .plan import Plan, Training
 
+RECORDED = "recorded.json"  # in the directory of a run whose numbers come from a record
 TRIES = 3  # times in a row that a killed training is taken up again without having come further
 
 
@@ -58,8 +59,9 @@ class State:
 
 
 def execute(
-    plan: Plan, workers: Workers, watch: Callable[[State], None], trusted: bool = False
-) -> State:
+    plan: Plan, workers: Workers, watch: Callable[[State], None], trusted: bool = False,
+    keep: Callable[[Training], None] = lambda training: None,
+) -> State:  # fmt: skip
     """Do what is not done.
 
     Args:
@@ -67,12 +69,16 @@ def execute(
         workers: where trainings run; they are closed, also on an exception.
         watch: called now and then, and once at the end; it decides by its sleep how often.
         trusted: whether trainings may import the code that their settings name.
+        keep: called with each training that is done, those that were done before first.
 
     Returns:
         The end: nothing waits and nothing works.
     """
     done = {each.address for each in plan.trainings.values() if is_done(each)}
     state = State([a for a in plan.trainings if a not in done], set(), {}, done)
+    for address in plan.trainings:
+        if address in done:
+            keep(plan.trainings[address])
     kills: dict[str, tuple[int, int]] = {}  # times, and the iteration of the last
     try:
         while state.waiting or state.working:
@@ -83,6 +89,7 @@ def execute(
                 training = plan.trainings[address]
                 if is_done(training):
                     state.done.add(address)
+                    keep(training)
                 elif code < 0 and _again(kills, address, last_iteration(training.path)):
                     state.waiting.insert(0, address)
                 else:
@@ -137,10 +144,11 @@ def _with_model(config: Any, model: str) -> Any:
 
 
 def is_done(training: Training) -> bool:
-    """Whether the final model of all its iterations is there."""
+    """Whether the final model of all its iterations is there, or a record's numbers."""
     from ..hosts.lab.run_directory import RunDirectory
 
-    return RunDirectory(training.path).complete(training.config.iterations)
+    recorded = (training.path / RECORDED).is_file()
+    return recorded or RunDirectory(training.path).complete(training.config.iterations)
 
 
 def last_words(log: Path, code: int) -> str:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from .._text import say
 from .execute import State, Workers, execute
 from .file import Study, check_runs, read_study
 from .local import Local
-from .plan import Plan, make_places, plan_of
+from .plan import Plan, Training, make_places, plan_of
 
 MANY = 24  # runs above which the terminal shows settings, not each run
 
@@ -23,6 +24,7 @@ MANY = 24  # runs above which the terminal shows settings, not each run
 def run_study(
     paths: str | Path | Sequence[str | Path], output: str | None = None, jobs: int | None = None,
     trusted: bool = False, *, quick: bool = False, ray: str | None = None,
+    record: str | Path | None = None,
 ) -> int:  # fmt: skip
     """Run studies, print their tables and write their reports; returns the exit code.
 
@@ -34,6 +36,8 @@ def run_study(
         quick: take what each file's `[quick]` says; the default directory is runs/NAME-quick.
         ray: address of a Ray cluster that does the trainings, "local" to start one; None does
             them in processes of this machine.
+        record: a directory (`study.record`): trainings that are in it are taken from it, those
+            that are done are added to it.
 
     Raises:
         ValueError: a file is wrong, or the directory holds runs with other settings; no run has
@@ -58,7 +62,14 @@ def run_study(
 
         workers = OnRay(ray)
     make_places(plan)
-    state = _execute(plan, workers, trusted)
+    kept: Callable[[Training], None] = lambda training: None  # noqa: E731
+    if record is not None:
+        from .record import restore, save_record
+
+        known = restore(plan, Path(record))
+        say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
+        kept = partial(save_record, record=Path(record))
+    state = _execute(plan, workers, trusted, kept)
     _report(plan, studies, state)
     for address, why in state.failed.items():
         log = plan.trainings[address].log
@@ -87,13 +98,15 @@ def _files(given: Sequence[str | Path]) -> list[Path]:
     return files
 
 
-def _execute(plan: Plan, workers: Workers, trusted: bool) -> State:
+def _execute(
+    plan: Plan, workers: Workers, trusted: bool, keep: Callable[[Training], None]
+) -> State:
     from .bars import Bars
 
     bars = Bars(plan)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the trainings too
     try:
-        return execute(plan, workers, bars, trusted)
+        return execute(plan, workers, bars, trusted, keep)
     finally:
         signal.signal(signal.SIGTERM, before)
         bars.close()

@@ -1,0 +1,169 @@
+"""Records: a study on another machine takes what is done from them, and trains the rest."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from entrostat.config import load
+from entrostat.logs.run import read_run
+from entrostat.study.execute import State, execute, is_done
+from entrostat.study.file import read_study
+from entrostat.study.plan import Plan, Training, make_places, plan_of
+from entrostat.study.record import restore, save_record
+
+FILE = """\
+seeds = [0]
+[base]
+iterations = 2
+[[runs]]
+name = "a"
+[[runs]]
+name = "b"
+after = "a"
+[[runs]]
+name = "c"
+method = "gspo"
+"""
+
+
+def plan(folder: Path) -> Plan:
+    folder.mkdir(exist_ok=True)
+    (folder / "s.toml").write_text(FILE)
+    made = plan_of({"s": read_study(folder / "s.toml")}, folder / "out")
+    make_places(made)
+    return made
+
+
+def finish(training: Training) -> None:
+    """What a training leaves, of its kind."""
+    path = training.path
+    text = training.config.to_toml().replace('model = "tiny"', f'model = "{path}/elsewhere"')
+    (path / "config.toml").write_text(text)
+    (path / "environment.json").write_text('{"python": "3", "arguments": ["/home/me/x"]}')
+    (path / "objective.json").write_text('{"methods": []}')
+    rows = [
+        {"iteration": 1, "entropy/exact": 0.123456789, "time/iteration": 2.0, "time/score": 1.0},
+        {"iteration": 2, "reward/mean": -1e-9, "cov/by": [1 / 3, None], "word": "x"},
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "evaluation.jsonl").write_text('{"iteration": 2, "split": "test", "avg@k": 0.5}\n')
+    (path / "answers.jsonl").write_text('{"iteration": 2, "secret": 1}\n')
+    (path / "final").mkdir()
+    (path / "final/entrostat.json").write_text('{"iterations": 2}')
+
+
+class Own:
+    """Workers that finish what they start."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.now: list[Training] = []
+
+    def room(self, training: Training) -> bool:
+        return True
+
+    def start(self, training: Training, words: list[str]) -> None:
+        assert not (training.path / "metrics.jsonl").exists()  # nothing old is mixed in
+        self.started.append(training.path.name)
+        self.now.append(training)
+
+    def ended(self) -> list[tuple[str, int]]:
+        ended, self.now = self.now, []
+        for training in ended:
+            finish(training)
+        return [(training.address, 0) for training in ended]
+
+    def close(self) -> None:
+        pass
+
+
+def train(made: Plan, record: Path) -> tuple[list[str], State]:
+    restore(made, record)
+    workers = Own()
+    state = execute(made, workers, lambda state: None, keep=lambda t: save_record(t, record))
+    assert not state.failed
+    return workers.started, state
+
+
+def test_numbers_come_back_and_nothing_of_the_machine(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    first = plan(tmp_path / "one")
+    assert train(first, record)[0] == ["a-0", "c-0", "b-0"]
+    files = sorted(record.iterdir())
+    assert [file.name for file in files] == sorted(f"{a}.json.gz" for a in first.trainings)
+    packed = b"".join(gzip.decompress(file.read_bytes()) for file in files)
+    assert b"home" not in packed
+    assert str(tmp_path).encode() not in packed
+    assert b"secret" not in packed
+    before = [file.read_bytes() for file in files]
+    second = plan(tmp_path / "two")
+    assert train(second, record)[0] == []
+    assert [file.read_bytes() for file in files] == before
+    run = read_run(tmp_path / "two/out/a-0")
+    assert run.metrics == [
+        {"iteration": 1, "entropy/exact": 0.12346, "time/iteration": 2.0},
+        {"iteration": 2, "reward/mean": -1e-9, "cov/by": [0.33333, None], "word": "x"},
+    ]
+    assert run.evaluation == [{"iteration": 2, "split": "test", "avg@k": 0.5}]
+    assert run.answers == []
+    assert run.planned == 2
+    a, b, _ = second.trainings.values()
+    assert load(b.path / "config.toml")["model"] == f"{a.address}/final"
+
+
+def test_weights_that_are_wanted_are_trained(tmp_path: Path) -> None:
+    """The record has a, but not b, which begins with a's policy."""
+    record = tmp_path / "record"
+    first = plan(tmp_path / "one")
+    train(first, record)
+    a, b, c = first.trainings
+    (record / f"{b}.json.gz").unlink()
+    second = plan(tmp_path / "two")
+    assert restore(second, record) == {c}
+    assert train(second, record)[0] == ["a-0", "b-0"]
+    assert (record / f"{b}.json.gz").exists()
+    # also where a's numbers had been taken before b was wanted
+    third = plan(tmp_path / "three")
+    assert restore(third, record) == {a, b, c}
+    (record / f"{b}.json.gz").unlink()
+    (third.trainings[b].path / "recorded.json").unlink()
+    (third.trainings[b].path / "metrics.jsonl").unlink()
+    assert restore(third, record) == {c}
+    assert not (third.trainings[a].path / "metrics.jsonl").exists()
+    assert train(third, record)[0] == ["a-0", "b-0"]
+
+
+def test_what_was_trained_here_is_not_replaced(tmp_path: Path) -> None:
+    made = plan(tmp_path / "one")
+    for training in made.trainings.values():
+        finish(training)
+        save_record(training, tmp_path / "record")
+    assert restore(made, tmp_path / "record") == set()
+    assert all(is_done(training) for training in made.trainings.values())
+    assert read_run(made.named[0].path).metrics[0]["entropy/exact"] == 0.123456789
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(file.read_bytes()[:-20]),
+        lambda file: file.write_bytes(b"no gzip"),
+        lambda file: file.write_bytes(gzip.compress(b"[]")),
+        lambda file: file.write_bytes(gzip.compress(b'{"format": 2, "address": "x"}')),
+        lambda file: file.write_bytes(
+            gzip.compress(gzip.decompress(file.read_bytes()).replace(b'"iteration":[1,2]',
+                                                                      b'"iteration":[1]'))
+        ),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_named(tmp_path: Path, damage) -> None:
+    first = plan(tmp_path / "one")
+    train(first, tmp_path / "record")
+    file = tmp_path / "record" / f"{next(iter(first.trainings))}.json.gz"
+    damage(file)
+    with pytest.raises(ValueError, match=f"record .*{file.name}.* cannot be read"):
+        restore(plan(tmp_path / "two"), tmp_path / "record")
