@@ -1,0 +1,207 @@
+"""Whether claims hold: paired seeds, t and bootstrap, with the family's error held.
+
+A claim says that the mean of its effect over seeds is above `least`. Two one-sided p-values ask for
+that and for the opposite; each of the two families, all claims of the file, is corrected by Holm's
+method, so that the chance of even one false "holds" is at most alpha, and for itself that of one
+false "does not hold". A claim that cannot be computed counts in the family.
+
+A p-value is Student's, with n - 1 degrees of freedom, or from `FEW` seeds on the larger one of that
+and the studentized bootstrap's (Efron and Tibshirani 1993, Sec. 12.5, 16.4):
+
+    t* = (mean* - mean) / se*,    p = share of t* >= (mean - least) / se
+
+over resamples of the seeds. Below `FEW` seeds there are too few different resamples for the
+corrected level. Where all effects are the same number there is no standard error: p is then 2^-n,
+the sign test's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from ..figures import Figure
+from .file import Claim, Claims
+from .statistics import effect
+
+VERDICTS = ("holds", "does not hold", "cannot be told")
+LEAST = 3  # seeds below which nothing is decided
+FEW = 5  # seeds from which the bootstrap has a say: 5^5 resamples
+SHOWN = 0.95  # level of the interval that is shown
+_RESAMPLES = 20_000
+_CLEAR = 0.2  # t's p from which the bootstrap is not asked: nothing will be decided
+_EXACT = 6  # seeds up to which every resample is taken
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A claim and what the runs say to it.
+
+    Attributes:
+        claim: what is claimed.
+        effects: by seed, in the claim's direction: above `least` speaks for it.
+        estimate: their mean; None without any.
+        low: end of the 95% interval of the mean, of this claim alone: the wider of Student's and
+            the bootstrap's.
+        high: the other end.
+        p_holds: p against "at most `least`", corrected over all claims.
+        p_not: p against "at least `least`", corrected likewise.
+        verdict: one of `VERDICTS`.
+        why: a sentence where it cannot be told; else empty.
+    """
+
+    claim: Claim
+    effects: Mapping[int, float]
+    estimate: float | None
+    low: float | None
+    high: float | None
+    p_holds: float
+    p_not: float
+    verdict: str
+    why: str
+
+
+def decide(
+    claims: Claims,
+    figure_of: Callable[[str, str, int, Figure], float | None],
+    seeds_of: Callable[[str, str], Collection[int]],
+) -> list[Decided]:
+    """Decide every claim of a file.
+
+    Args:
+        claims: the file; all of it is one family.
+        figure_of: (experiment, group, seed, figure) -> the run's figure, None where it has none.
+        seeds_of: (experiment, group) -> the seeds whose runs are done.
+
+    Returns:
+        One a claim, in order.
+    """
+    effects = [_effects(claim, figure_of, seeds_of) for claim in claims.claims]
+    tests = [
+        _test(list(each.values()), c.least) for each, c in zip(effects, claims.claims, strict=True)
+    ]
+    holds = holm([above for above, _ in tests])
+    fails = holm([below for _, below in tests])
+    found = []
+    for claim, each, p, q in zip(claims.claims, effects, holds, fails, strict=True):
+        values = list(each.values())
+        low, high = interval(values) if len(values) > 1 else (None, None)
+        verdict = (
+            VERDICTS[0] if p <= claims.alpha else VERDICTS[1] if q <= claims.alpha else VERDICTS[2]
+        )
+        why = _why(claim, each, figure_of, seeds_of) if verdict == VERDICTS[2] else ""
+        estimate = float(np.mean(values)) if values else None
+        found.append(Decided(claim, each, estimate, low, high, p, q, verdict, why))
+    return found
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values corrected for their number by Holm's step-down method (1979), in order.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.02])
+        [0.03, 0.04, 0.04]
+    """
+    order = sorted(range(len(p)), key=lambda i: p[i])
+    found, most = [1.0] * len(p), 0.0
+    for rank, i in enumerate(order):
+        most = max(most, min(1.0, (len(p) - rank) * p[i]))
+        found[i] = most
+    return found
+
+
+def p_above(effects: Sequence[float], least: float) -> float:
+    """One-sided p against "the mean is at most `least`"; 1 below `LEAST` values.
+
+    Args:
+        effects: one a seed.
+        least: what the mean is compared with.
+    """
+    n = len(effects)
+    if n < LEAST:
+        return 1.0
+    values = np.asarray(effects, dtype=float)
+    mean, error = values.mean(), values.std(ddof=1) / math.sqrt(n)
+    if error <= 1e-12 * max(1.0, abs(mean)):
+        return 0.5**n if mean > least else 1.0
+    score = (mean - least) / error
+    p = float(student.sf(score, n - 1))
+    if n >= FEW and p < _CLEAR:
+        scores = _bootstrap(values)
+        p = max(p, float(np.mean(scores >= score)), 1 / (len(scores) + 1))
+    return p
+
+
+def interval(effects: Sequence[float]) -> tuple[float, float]:
+    """95% interval of the mean of two values or more."""
+    values = np.asarray(effects, dtype=float)
+    n = len(values)
+    mean, error = values.mean(), values.std(ddof=1) / math.sqrt(n)
+    reach = float(student.ppf((1 + SHOWN) / 2, n - 1))
+    down, up = reach, reach
+    if n >= FEW and error > 0:
+        scores = _bootstrap(values)
+        tail = (1 - SHOWN) / 2
+        down = max(down, float(np.quantile(scores, 1 - tail, method="higher")))
+        up = max(up, -float(np.quantile(scores, tail, method="lower")))
+    return float(mean - down * error), float(mean + up * error)
+
+
+def _test(effects: Sequence[float], least: float) -> tuple[float, float]:
+    return p_above(effects, least), p_above([-each for each in effects], -least)
+
+
+def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """t* of resamples: all there are of few values, else drawn with a fixed seed.
+
+    A resample without spread says infinitely much in its direction.
+    """
+    n = len(values)
+    if n <= _EXACT:
+        drawn = values[np.array(list(product(range(n), repeat=n)))]
+    else:
+        drawn = values[np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))]
+    means, errors = drawn.mean(1), drawn.std(1, ddof=1) / math.sqrt(n)
+    shift = means - values.mean()
+    flat = errors <= 1e-12 * max(1.0, float(np.abs(values).max()))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(flat, np.sign(shift) * np.inf, shift / errors)
+
+
+def _effects(
+    claim: Claim,
+    figure_of: Callable[[str, str, int, Figure], float | None],
+    seeds_of: Callable[[str, str], Collection[int]],
+) -> dict[int, float]:
+    """By seed, where all groups have it."""
+    shared = set.intersection(*(set(seeds_of(claim.experiment, g)) for g in claim.every_group))
+    found = {
+        seed: effect(claim, lambda g, f, s=seed: figure_of(claim.experiment, g, s, f))
+        for seed in sorted(shared)
+    }
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _why(
+    claim: Claim,
+    effects: Mapping[int, float],
+    figure_of: Callable[[str, str, int, Figure], float | None],
+    seeds_of: Callable[[str, str], Collection[int]],
+) -> str:
+    """Why nothing can be told."""
+    if len(effects) >= LEAST:
+        return "The interval is too wide for the number of claims."
+    seeds = {group: seeds_of(claim.experiment, group) for group in claim.every_group}
+    for group, done in seeds.items():
+        if len(done) < LEAST:
+            return f"{group!r} has {len(done)} seeds that are done, fewer than {LEAST}."
+        lacking = [s for s in done if figure_of(claim.experiment, group, s, claim.figure) is None]
+        if lacking:
+            return f"{group!r} does not have the figure ({claim.figure}) with seed {lacking[0]}."
+    return f"{len(effects)} seeds are shared by all its groups and have the statistic."

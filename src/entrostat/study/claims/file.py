@@ -1,0 +1,204 @@
+"""claims.toml: who says what, where, and which statistic of which experiment it is about.
+
+    alpha = 0.05
+    [[claims]]
+    id = "par-updates"
+    paper = "PAR"
+    where = "Sec. 6.1"
+    says = "With a symmetric clip more off-policy updates lower entropy."
+    experiment = "off_policy"
+    figure = { metric = "entropy/exact", at = "last" }
+    statistic = "trend"
+    groups = ["sym-epochs1", "sym-epochs4", "sym-epochs16"]
+    direction = "falls"
+    least = 0.05
+
+It is written before the runs are looked at; its hash stands in the report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..._names import nearest, unknown
+from ...config import load
+from ...logs.run import number
+from ..figures import Figure, read_figure
+
+PAPERS = ("REPO", "COV", "OPEFO", "STEER", "PAR", "OURS")
+# of each statistic: its groups' keys, and its two directions, of which the first is a plus
+STATISTICS = {
+    "difference": (("a", "b"), ("above", "below")),
+    "ratio": (("a", "b"), ("above", "below")),
+    "interaction": (("a", "b", "c", "d"), ("above", "below")),
+    "level": (("a",), ("above", "below")),
+    "trend": (("groups",), ("rises", "falls")),
+    "correlation": (("groups",), ("positive", "negative")),
+}
+_LEAST_GROUPS = {"trend": 3, "correlation": 4}
+_KEYS = ("id", "paper", "where", "says", "experiment", "figure", "statistic", "direction", "least")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody says.
+
+    Attributes:
+        id: a short name of its own.
+        paper: one of `PAPERS`.
+        where: section, figure or table.
+        says: in our words.
+        experiment: the study file's stem.
+        figure: what is compared.
+        other: of a correlation, the second figure.
+        statistic: one of `STATISTICS` (`statistics.effect`).
+        groups: by the statistic's keys; several in one place mean their mean.
+        than: of a level, what it is compared with.
+        sign: 1, or -1 where the claim says that the statistic is low.
+        direction: the word for it.
+        least: the smallest effect that counts, 0 or more, in the statistic's unit.
+    """
+
+    id: str
+    paper: str
+    where: str
+    says: str
+    experiment: str
+    figure: Figure
+    statistic: str
+    groups: Mapping[str, tuple[str, ...]]
+    direction: str
+    least: float
+    other: Figure | None = None
+    than: float = 0.0
+
+    @property
+    def sign(self) -> int:
+        """Of an effect that the claim expects, before `direction` is taken into account."""
+        return 1 if self.direction == STATISTICS[self.statistic][1][0] else -1
+
+    @property
+    def every_group(self) -> tuple[str, ...]:
+        """All that it needs, once each."""
+        return tuple(dict.fromkeys(name for names in self.groups.values() for name in names))
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A file of claims.
+
+    Attributes:
+        alpha: family-wise error of "holds", and for itself of "does not hold".
+        claims: in the file's order.
+        sha256: of the file's bytes.
+        path: the file.
+    """
+
+    alpha: float
+    claims: tuple[Claim, ...]
+    sha256: str
+    path: Path
+
+
+def read_claims(path: str | Path) -> Claims:
+    """Read a file of claims.
+
+    Raises:
+        ValueError: names the claim, and what is wrong.
+    """
+    path, data = Path(path), load(path)
+    where = f"claims {str(path)!r}"
+    for key in data:
+        if key not in ("alpha", "claims"):
+            raise ValueError(f"{where}: {unknown('key', key, ('alpha', 'claims'))}")
+    alpha = number(data.get("alpha", 0.05))
+    if alpha is None or not 0 < alpha < 0.5:
+        raise ValueError(f"{where}: alpha is between 0 and .5, got {data['alpha']!r}")
+    tables = data.get("claims")
+    if not isinstance(tables, list) or not tables:
+        raise ValueError(f"{where} has no [[claims]]")
+    claims = tuple(_claim(f"{where}, claim {i}", table) for i, table in enumerate(tables, 1))
+    ids = [claim.id for claim in claims]
+    if twice := [one for one in ids if ids.count(one) > 1]:
+        raise ValueError(f"{where}: two claims have the id {twice[0]!r}")
+    return Claims(alpha, claims, hashlib.sha256(path.read_bytes()).hexdigest(), path)
+
+
+def check_claims(claims: Claims, groups: Mapping[str, Sequence[str]]) -> None:
+    """Refuse claims about runs that no study makes.
+
+    Args:
+        claims: what was read.
+        groups: of each experiment that there is, the names of its groups.
+
+    Raises:
+        ValueError: names the claim, and the nearest name.
+    """
+    for claim in claims.claims:
+        where = f"claims {str(claims.path)!r}, {claim.id!r}"
+        if claim.experiment not in groups:
+            raise ValueError(f"{where}: {unknown('experiment', claim.experiment, groups)}")
+        for group in claim.every_group:
+            if group not in groups[claim.experiment]:
+                near = nearest(group, groups[claim.experiment])
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise ValueError(
+                    f"{where}: {claim.experiment!r} has no group {group!r}{hint} Its groups are "
+                    f"{', '.join(groups[claim.experiment])}"
+                )
+
+
+def _claim(where: str, table: Any) -> Claim:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} is a table, got {table!r}")
+    where = f"{where} ({table.get('id', 'without id')})"
+    statistic = table.get("statistic")
+    if statistic not in STATISTICS:
+        raise ValueError(f"{where}: {unknown('statistic', str(statistic), STATISTICS)}")
+    places, directions = STATISTICS[statistic]
+    more = {"correlation": ("with",), "level": ("than",)}.get(statistic, ())
+    for key in (*_KEYS, *places, *more):
+        if key not in table:
+            raise ValueError(f"{where} has no {key}, which {statistic!r} needs")
+    for key in table:
+        known = (*_KEYS, *places, *more)
+        if key not in known:
+            raise ValueError(f"{where}: {unknown('key', key, known)}")
+    for key in ("id", "paper", "where", "says", "experiment"):
+        if not isinstance(table[key], str) or not table[key].strip():
+            raise ValueError(f"{where}: {key} is text, got {table[key]!r}")
+    if table["paper"] not in PAPERS:
+        raise ValueError(f"{where}: {unknown('paper', table['paper'], PAPERS)}")
+    if table["direction"] not in directions:
+        raise ValueError(
+            f"{where}: direction of a {statistic} is {' or '.join(directions)}, got "
+            f"{table['direction']!r}"
+        )
+    least, than = number(table["least"]), number(table.get("than", 0.0))
+    if least is None or least < 0:
+        raise ValueError(f"{where}: least is a number from 0, got {table['least']!r}")
+    if than is None:
+        raise ValueError(f"{where}: than is a number, got {table['than']!r}")
+    return Claim(
+        table["id"], table["paper"], table["where"], table["says"], table["experiment"],
+        read_figure(f"{where}: figure", table["figure"]), statistic,
+        {key: _groups(f"{where}: {key}", table[key], statistic) for key in places},
+        table["direction"], least,
+        read_figure(f"{where}: with", table["with"]) if "with" in table else None, than,
+    )  # fmt: skip
+
+
+def _groups(where: str, given: Any, statistic: str) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) and statistic not in _LEAST_GROUPS else given
+    least = _LEAST_GROUPS.get(statistic, 1)
+    if (
+        not isinstance(names, list)
+        or not all(isinstance(name, str) for name in names)
+        or len(set(names)) < max(least, len(names))
+    ):
+        raise ValueError(f"{where} takes at least {least} different groups, got {given!r}")
+    return tuple(names)

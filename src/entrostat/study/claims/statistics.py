@@ -1,0 +1,80 @@
+"""One number a seed: the effect that a claim is about, of runs that share the seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import mean
+
+from ..figures import Figure
+from .file import Claim
+
+FigureOf = Callable[[str, Figure], float | None]  # of a group, for one seed
+
+
+def effect(claim: Claim, figure_of: FigureOf) -> float | None:
+    """The claim's statistic for one seed, with the sign that the claim expects as plus.
+
+    With f(g) the figure of group g, or its mean over several:
+
+        difference   f(a) - f(b)
+        ratio        ln f(a) - ln f(b)
+        interaction  (f(a) - f(b)) - (f(c) - f(d))
+        level        f(a) - than
+        trend        what the least-squares line through f(groups), evenly spaced, changes by from
+                     the first to the last
+        correlation  Spearman's rho over the groups between `figure` and `with`
+
+    Args:
+        claim: what is claimed.
+        figure_of: the figure of a group's run with this seed; None where there is none.
+
+    Returns:
+        None where a run or a figure is missing, or the statistic is not defined.
+    """
+    if claim.statistic in ("trend", "correlation"):
+        names = claim.groups["groups"]
+        values = [figure_of(name, claim.figure) for name in names]
+        if claim.statistic == "trend":
+            found = _trend([v for v in values if v is not None], len(names))
+        else:
+            assert claim.other is not None
+            others = [figure_of(name, claim.other) for name in names]
+            found = _spearman(values, others)
+    else:
+        means = {key: _mean(claim, names, figure_of) for key, names in claim.groups.items()}
+        known = {key: value for key, value in means.items() if value is not None}
+        found = _contrast(claim, known) if len(known) == len(means) else None
+    return None if found is None or not math.isfinite(found) else claim.sign * found
+
+
+def _mean(claim: Claim, names: tuple[str, ...], figure_of: FigureOf) -> float | None:
+    values = [figure_of(name, claim.figure) for name in names]
+    known = [value for value in values if value is not None]
+    return mean(known) if len(known) == len(names) else None
+
+
+def _contrast(claim: Claim, f: dict[str, float]) -> float | None:
+    if claim.statistic == "level":
+        return f["a"] - claim.than
+    if claim.statistic == "ratio":
+        return math.log(f["a"] / f["b"]) if f["a"] > 0 and f["b"] > 0 else None
+    difference = f["a"] - f["b"]
+    return difference if claim.statistic == "difference" else difference - (f["c"] - f["d"])
+
+
+def _trend(values: list[float], n: int) -> float | None:
+    if len(values) < n:
+        return None
+    middle = (n - 1) / 2
+    squares = sum((i - middle) ** 2 for i in range(n))
+    return (n - 1) * sum((i - middle) * value for i, value in enumerate(values)) / squares
+
+
+def _spearman(values: list[float | None], others: list[float | None]) -> float | None:
+    from scipy.stats import spearmanr
+
+    pairs = [(x, y) for x, y in zip(values, others, strict=True) if None not in (x, y)]
+    if len(pairs) < len(values) or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
+        return None
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic)

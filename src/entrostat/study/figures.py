@@ -1,0 +1,146 @@
+"""A figure of a run: one number of its logs, named by a small table.
+
+{ metric = "entropy/exact", at = "last" }        of metrics.jsonl
+{ evaluation = "test/avg@k", at = "change" }     of evaluation.jsonl: SET/FIGURE
+{ analysis = "estimators/omega/where/srcc" }     of analysis.jsonl, keys joined by "/"
+{ checkpoints = "test/avg@k" }                   Spearman's rho with the entropy of rollouts
+                                                 over the run's own checkpoints (PAR Tab. 1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from .._names import unknown
+from ..logs.run import Run, last_ones, number
+
+KINDS = ("metric", "evaluation", "analysis", "checkpoints")
+PLACES = ("first", "early", "last", "mean", "sum", "max", "min", "change", "kept")
+_WORDS = {
+    "first": "at the first iteration", "early": "early", "last": "at the end", "mean": "on average",
+    "sum": "summed", "max": "at most", "min": "at least", "change": "change of",
+    "kept": "share kept of",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a run.
+
+    Attributes:
+        kind: where it is read: one of `KINDS`.
+        key: its name there.
+        at: of its values over the run: the first one; "early", the mean of the second tenth;
+            "last", the mean of the last fifteenth (of evaluations the last one); mean, sum, max,
+            min of all; "change", last - first; "kept", last / first; or a share of the run (0.25:
+            the mean of a fifteenth around it).
+    """
+
+    kind: str
+    key: str
+    at: str | float = "last"
+
+    def __str__(self) -> str:
+        """In words."""
+        if self.kind == "checkpoints":
+            return f"rank correlation of entropy and {self.key} over checkpoints"
+        if isinstance(self.at, float):
+            return f"{self.key} at {self.at:.0%} of the run"
+        word = _WORDS[self.at]
+        return f"{word} {self.key}" if word.endswith(" of") else f"{self.key} {word}"
+
+
+def read_figure(where: str, table: Any) -> Figure:
+    """A figure from its table.
+
+    Raises:
+        ValueError: it is none, or names an unknown place; the message begins with `where`.
+    """
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} is a table, as {{ metric = 'entropy/exact' }}, got {table!r}")
+    for key in table:
+        if key not in (*KINDS, "at"):
+            raise ValueError(f"{where}: {unknown('key', key, (*KINDS, 'at'))}")
+    kinds = [kind for kind in KINDS if kind in table]
+    if len(kinds) != 1 or not isinstance(table[kinds[0]], str):
+        raise ValueError(f"{where} names one of {', '.join(KINDS)}, as text, got {dict(table)!r}")
+    at = table.get("at", "last")
+    if isinstance(at, float) and 0 < at < 1:
+        return Figure(kinds[0], table[kinds[0]], at)
+    if at not in PLACES:
+        raise ValueError(
+            f"{where}: {unknown('place', str(at), PLACES)} A share of the run is between 0 and 1."
+        )
+    return Figure(kinds[0], table[kinds[0]], at)
+
+
+def value(run: Run, figure: Figure) -> float | None:
+    """What a run has; None where it does not have it."""
+    if figure.kind == "checkpoints":
+        return _rank_correlation(run, figure.key)
+    if figure.kind == "metric":
+        return _at(run.series(figure.key)[1], figure.at, ends=True)
+    if figure.kind == "evaluation":
+        return _at(_evaluations(run, figure.key)[1], figure.at, ends=False)
+    values = [number(_inside(row, figure.key)) for row in run.analysis]
+    return _at([v for v in values if v is not None], figure.at, ends=False)
+
+
+def _at(values: Sequence[float], at: str | float, ends: bool) -> float | None:
+    """One number of a series, in order; `ends`: its end is a mean of several."""
+    n = len(values)
+    if not n:
+        return None
+    size = last_ones(n) if ends else 1
+    if isinstance(at, float):
+        begin = min(max(0, round(at * n) - size // 2), n - size)
+        return mean(values[begin : begin + size])
+    first, last = values[0], mean(values[-size:])
+    if at == "early":
+        tenth = max(1, n // 10)
+        return mean(values[tenth : 2 * tenth] or values)
+    if at == "kept":
+        return last / first if first else None
+    simple = {
+        "first": first, "last": last, "mean": mean(values), "sum": math.fsum(values),
+        "max": max(values), "min": min(values), "change": last - first,
+    }  # fmt: skip
+    return simple[at]
+
+
+def _evaluations(run: Run, key: str) -> tuple[list[int], list[float]]:
+    """Iterations and values of a figure of a set; `avg@k` is that of the run's own k."""
+    split, _, name = key.partition("/")
+    rows = [row for row in run.evaluation if row.get("split") == split]
+    pairs = [(row["iteration"], number(row.get(name))) for row in rows]
+    found = [(i, v) for i, v in pairs if v is not None]
+    return [i for i, _ in found], [v for _, v in found]
+
+
+def _inside(row: Any, key: str) -> Any:
+    """A value within tables, by its keys; a key may itself hold a slash."""
+    if not isinstance(row, Mapping):
+        return None
+    if key in row:
+        return row[key]
+    parts = key.split("/")
+    for size in range(len(parts) - 1, 0, -1):
+        if (head := "/".join(parts[:size])) in row:
+            return _inside(row[head], "/".join(parts[size:]))
+    return None
+
+
+def _rank_correlation(run: Run, key: str) -> float | None:
+    """Spearman's rho of the policies' entropy and a figure; a policy's rollouts come next."""
+    from scipy.stats import spearmanr
+
+    entropy = dict(zip(*run.series("entropy/exact"), strict=True))
+    pairs = [(entropy[i + 1], v) for i, v in zip(*_evaluations(run, key), strict=True)
+             if i + 1 in entropy]  # fmt: skip
+    if len(pairs) < 4 or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
+        return None
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic)
