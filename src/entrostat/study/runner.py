@@ -6,25 +6,33 @@ repeated.
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .._text import say
+from ..hosts.lab.progress import duration
+from ..logs.run import called, read_run
 from .execute import State, Workers, execute
 from .file import Study, check_runs, read_study
 from .local import Local
 from .plan import Plan, Training, make_places, plan_of
 
+if TYPE_CHECKING:
+    from .claims import Claims
+
+CLAIMS = "claims.toml"  # of a directory of studies
 MANY = 24  # runs above which the terminal shows settings, not each run
 
 
 def run_study(
     paths: str | Path | Sequence[str | Path], output: str | None = None, jobs: int | None = None,
     trusted: bool = False, *, quick: bool = False, ray: str | None = None,
-    record: str | Path | None = None,
+    record: str | Path | None = None, claims: str | Path | None = None,
 ) -> int:  # fmt: skip
     """Run studies, print their tables and write their reports; returns the exit code.
 
@@ -38,6 +46,8 @@ def run_study(
             them in processes of this machine.
         record: a directory (`study.record`): trainings that are in it are taken from it, those
             that are done are added to it.
+        claims: a file of claims (`study.claims`) to decide; None takes `claims.toml` of a
+            directory that is given.
 
     Raises:
         ValueError: a file is wrong, or the directory holds runs with other settings; no run has
@@ -48,6 +58,14 @@ def run_study(
     studies = {path.stem: read_study(path, trusted, quick) for path in files}
     for path, study in zip(files, studies.values(), strict=True):
         check_runs(study, path)
+    said = _claims(given, claims)
+    if said is not None:
+        from .claims import check_claims  # scipy, which `train` does not need
+
+        check_claims(said, {
+            name: list(dict.fromkeys(origin.group for origin in study.origins.values()))
+            for name, study in studies.items()
+        })  # fmt: skip
     named = Path(given[0]).stem if len(given) == 1 else "study"
     directory = Path(output or f"runs/{named}{'-quick' if quick else ''}")
     plan = plan_of(studies, directory, jobs)
@@ -70,7 +88,7 @@ def run_study(
         say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
         kept = partial(save_record, record=Path(record))
     state = _execute(plan, workers, trusted, kept)
-    _report(plan, studies, state)
+    _report(plan, studies, state, said)
     for address, why in state.failed.items():
         log = plan.trainings[address].log
         more = f" (all of it: {log})" if log.exists() else ""
@@ -79,16 +97,18 @@ def run_study(
 
 
 def _files(given: Sequence[str | Path]) -> list[Path]:
-    """The study files meant, in order; a directory's by name."""
+    """The study files meant, in order; a directory's by name, without its claims."""
     files: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            found = sorted(path.glob("*.toml"))
+            found = sorted(each for each in path.glob("*.toml") if each.name != CLAIMS)
             if not found:
-                raise ValueError(f"study {str(path)!r}: the directory holds no .toml file")
+                raise ValueError(f"study {str(path)!r}: the directory holds no study file")
             files += found
-        else:
+        elif path.name != CLAIMS:
             files.append(path)
+    if not files:
+        raise ValueError("study: claims alone are no study; name the study files too")
     stems = [path.stem for path in files]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise ValueError(
@@ -96,6 +116,16 @@ def _files(given: Sequence[str | Path]) -> list[Path]:
             "rename one"
         )
     return files
+
+
+def _claims(given: Sequence[str | Path], named: str | Path | None) -> Claims | None:
+    """The claims that are named, or that lie in a directory of studies."""
+    from .claims import read_claims
+
+    places = [Path(p) / CLAIMS if Path(p).is_dir() else Path(p) for p in given]
+    found = [place for place in places if place.name == CLAIMS and place.is_file()]
+    path = named or (found[0] if found else None)
+    return None if path is None else read_claims(path)
 
 
 def _execute(
@@ -112,12 +142,13 @@ def _execute(
         bars.close()
 
 
-def _report(plan: Plan, studies: dict[str, Study], state: State) -> None:
-    """Tables and pages of the runs that are done."""
+def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims | None) -> None:
+    """Tables and pages of the runs that are done, then of the whole."""
     from ..report import comparison_rows, write_comparison
     from .seeds import group_by_seed
     from .tables import print_groups, print_table
 
+    pages: dict[str, Path] = {}
     for experiment, study in studies.items():
         done = [each for each in plan.of(experiment) if each.address in state.done]
         if not done:
@@ -129,5 +160,42 @@ def _report(plan: Plan, studies: dict[str, Study], state: State) -> None:
             print_table(comparison_rows(paths))
         groups = {each.name: each.group for each in done}
         print_groups(group_by_seed(study.runs, {each.name: each.path for each in done}, groups))
-        report = write_comparison(paths, paths[0].parent / "report.html", study.title)
-        say(f"report: {report}")
+        page = write_comparison(paths, paths[0].parent / "report.html", study.title)
+        pages[experiment] = page
+        say(f"report: {page}")
+    if len(studies) > 1 or claims is not None:
+        _report_all(plan, state, claims, pages)
+
+
+def _report_all(plan: Plan, state: State, claims: Claims | None, pages: dict[str, Path]) -> None:
+    """The page of all experiments together, its numbers, and the claims in the terminal."""
+    from ..report.study import write_study
+    from .results import FILE, results_of, write_results
+    from .tables import print_claims
+
+    results = results_of(plan, state.done, state.failed, claims)
+    write_results(results, plan.output / FILE)
+    name = "report.html" if len(plan.titles) > 1 else "claims.html"
+    title = called(plan.output).capitalize().replace("_", " ")
+    page = write_study(results, plan.output / name, title, pages, _facts(plan, state))
+    say()
+    print_claims(results.decided)
+    say(f"report of all: {page}")
+
+
+def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
+    """How much was done, where and with what."""
+    found: dict[str, set[str]] = {"entrostat": set(), "torch": set(), "commit": set()}
+    seconds = 0.0
+    for address in state.done:
+        run = read_run(plan.trainings[address].path)
+        seconds += sum(run.series("time/iteration")[1])
+        about = json.loads(run.environment_text or "{}")
+        versions = about.get("versions", {})
+        for word, text in (*versions.items(), ("commit", str(about.get("git", ""))[:12])):
+            if word in found and text:
+                found[word].add(str(text))
+    facts = [("runs", f"{sum(n.address in state.done for n in plan.named)} of {len(plan.named)}")]
+    facts.append(("trainings", f"{len(state.done)} of {len(plan.trainings)}"))
+    facts.append(("time of training", duration(seconds)))
+    return facts + [(word, ", ".join(sorted(texts))) for word, texts in found.items() if texts]

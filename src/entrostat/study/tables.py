@@ -10,6 +10,7 @@ from .seeds import Group
 
 if TYPE_CHECKING:
     from ..report import Row
+    from .claims import Decided
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -60,6 +61,29 @@ def print_groups(groups: Sequence[Group]) -> None:
     for group in groups:
         cells = [str(group.figures.get(column, "-")) for column in columns]
         table.add_row(group.name, str(len(group.runs)), *cells)
+    console().print(table)
+
+
+def print_claims(decided: Sequence[Decided]) -> None:
+    """A line a claim; nothing where there are none."""
+    if not decided:
+        return
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title=f"{len(decided)} claims; effect: mean over seeds, 95% interval",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    table.add_column("claim", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("effect", justify="right", no_wrap=True)
+    table.add_column("from", justify="right", no_wrap=True)
+    for one in decided:
+        effect = "-" if one.estimate is None else f"{one.estimate:.3g}"
+        effect += "" if one.low is None else f" ({one.low:.2g} to {one.high:.2g})"
+        table.add_row(escape(one.claim.id), one.verdict, effect, f"{one.claim.least:g}")
     console().print(table)
 
 

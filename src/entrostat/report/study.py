@@ -1,0 +1,125 @@
+"""The page of a study: claims first, then who scored what at which entropy, then what failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from .figures import COLORS, Curve, Image, Panel, Points, draw
+from .page import _write
+
+if TYPE_CHECKING:
+    from ..study.results import Experiment, Group, Results
+
+NAMED = 12  # groups up to which a figure names each
+_DIGITS = {"distinct": 1, "cumulative": 1}
+_AXES = ("kept", "avg@k")  # across, up
+
+
+@dataclass(frozen=True)
+class Part:
+    """An experiment on the page.
+
+    Attributes:
+        anchor: of its heading.
+        title: its title.
+        link: address of its own page with all curves; None where there is none.
+        columns: names of the figures that any group has.
+        rows: name, seeds, and a cell a column of each group.
+        figure: score against entropy kept.
+        failed: name and reason of runs that are not done.
+    """
+
+    anchor: str
+    title: str
+    link: str | None
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
+    figure: Image | None
+    failed: tuple[tuple[str, str], ...]
+
+
+def write_study(
+    results: Results, output: Path, title: str, pages: dict[str, Path], facts: Sequence[tuple]
+) -> Path:
+    """Write the page of a study; returns its path.
+
+    Args:
+        results: what the runs came to.
+        output: the file to write.
+        title: its heading.
+        pages: an experiment's page of comparison, where there is one.
+        facts: words and values under the heading: machine, commit, time.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    parts = [_part(each, pages.get(each.name), output) for each in results.experiments]
+    counts = {
+        verdict: sum(one.verdict == verdict for one in results.decided)
+        for verdict in ("holds", "does not hold", "cannot be told")
+    }
+    contents = [("claims", "Claims")] if results.claims else []
+    return _write(
+        "study.html.jinja", output, title=title, results=results, counts=counts, parts=parts,
+        facts=facts, contents=[*contents, *((part.anchor, part.title) for part in parts)],
+    )  # fmt: skip
+
+
+def _part(experiment: Experiment, page: Path | None, output: Path) -> Part:
+    columns = tuple(dict.fromkeys(w for group in experiment.groups for w in group.figures))
+    rows = tuple(
+        (group.name, _seeds(group), tuple(_cell(group, column) for column in columns))
+        for group in experiment.groups
+    )
+    panel = score_panel(experiment)
+    link = None
+    if page is not None:
+        link = quote(os.fsencode(os.path.relpath(page, output.parent)), safe="/")
+    return Part(
+        f"experiment-{experiment.name}", experiment.title, link, columns, rows,
+        None if panel is None else draw(panel), experiment.failed,
+    )  # fmt: skip
+
+
+def score_panel(experiment: Experiment) -> Panel | None:
+    """Score against the share of entropy kept: a cross of 95% intervals for each group."""
+    groups = [g for g in experiment.groups if all(axis in g.figures for axis in _AXES)]
+    if not groups:
+        return None
+    curves: list[Curve] = []
+    points: list[Points] = []
+    for place, group in enumerate(groups):
+        color = COLORS[place % len(COLORS)]
+        kept, score = (group.figures[axis] for axis in _AXES)
+        name = group.name if len(groups) <= NAMED else ""
+        x, y = 100 * kept.mean, score.mean
+        points.append(Points(name, [x], [y], color, size=6.0, alpha=1.0, name=group.name))
+        wide, tall = 100 * kept.half, score.half
+        lines = (([x - wide, x + wide], [y, y]), ([x, x], [y - tall, y + tall]))
+        curves += [Curve("", *line, color, width=1.0, alpha=0.6, name=group.name) for line in lines]
+    return Panel(
+        "Score and entropy kept",
+        "Each group's mean over seeds with 95% intervals; to the right more entropy is left.",
+        "avg@k at the end", tuple(curves), points=tuple(points), across="entropy kept, %",
+        name=f"score_{experiment.name}",
+    )  # fmt: skip
+
+
+def _seeds(group: Group) -> str:
+    return str(group.planned) if len(group.seeds) == group.planned else (
+        f"{len(group.seeds)} of {group.planned}"
+    )  # fmt: skip
+
+
+def _cell(group: Group, column: str) -> str:
+    some: Any = group.figures.get(column)
+    if some is None:
+        return ""
+    digits = _DIGITS.get(column, 3)
+    reach = f" ± {some.half:.{digits}f}" if some.n > 1 else ""
+    return f"{some.mean:.{digits}f}{reach}"

@@ -1,0 +1,183 @@
+"""What studies came to: figures of every group over its seeds, claims decided, as data.
+
+Each run is read once and let go, so that a study of a thousand runs needs the memory of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..logs.files import atomic
+from ..logs.run import read_run
+from .claims import Claims, Decided, decide
+from .figures import Figure, value
+from .plan import Plan
+from .seeds import Interval, interval
+
+FILE = "results.json"
+
+# of every group, by the word for it; of evaluations those of the first set
+LEADERBOARD: dict[str, Figure] = {
+    "entropy, end": Figure("metric", "entropy/exact", "last"),
+    "kept": Figure("metric", "entropy/exact", "kept"),
+    "cumulative": Figure("metric", "entropy/exact", "sum"),
+    "reward, end": Figure("metric", "reward/mean", "last"),
+    "avg@k": Figure("evaluation", "test/avg@k", "last"),
+    "pass@k": Figure("evaluation", "test/pass@k", "last"),
+    "distinct": Figure("evaluation", "test/distinct", "last"),
+}
+SCORE, KEPT = "avg@k", "kept"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment that differ by their seed alone.
+
+    Attributes:
+        name: what the file calls it.
+        seeds: those whose runs are done.
+        planned: how many there are to be.
+        figures: of `LEADERBOARD`: mean with its 95% interval, of one seed the value with an
+            interval of no width; only those that every run has.
+    """
+
+    name: str
+    seeds: tuple[int, ...]
+    planned: int
+    figures: Mapping[str, Interval]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A study file's result.
+
+    Attributes:
+        name: its stem.
+        title: its title.
+        groups: the highest score first, those without one last.
+        failed: name and reason of runs that are not done.
+    """
+
+    name: str
+    title: str
+    groups: tuple[Group, ...]
+    failed: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All of it.
+
+    Attributes:
+        experiments: in the order of the files.
+        decided: the claims in their file's order; empty without such a file.
+        claims: the file.
+    """
+
+    experiments: tuple[Experiment, ...]
+    decided: tuple[Decided, ...] = ()
+    claims: Claims | None = None
+
+
+def results_of(
+    plan: Plan, done: Collection[str], failed: Mapping[str, str], claims: Claims | None = None
+) -> Results:
+    """Read the runs that are done, and decide.
+
+    Args:
+        plan: what there was to do.
+        done: addresses of trainings that are done.
+        failed: why, of those that are not.
+        claims: what is to be decided.
+    """
+    wanted = set(LEADERBOARD.values())
+    for claim in claims.claims if claims else ():
+        wanted |= {claim.figure} | ({claim.other} if claim.other else set())
+    known = _figures(plan, done, wanted)
+    place = {(n.experiment, n.group, n.seed): n.address for n in plan.named if n.address in done}
+    experiments = tuple(_experiment(plan, name, known, failed) for name in plan.titles)
+    if claims is None:
+        return Results(experiments)
+
+    def figure_of(experiment: str, group: str, seed: int, figure: Figure) -> float | None:
+        return known[place[experiment, group, seed]].get(figure)
+
+    def seeds_of(experiment: str, group: str) -> list[int]:
+        return [seed for e, g, seed in place if (e, g) == (experiment, group)]
+
+    return Results(experiments, tuple(decide(claims, figure_of, seeds_of)), claims)
+
+
+def write_results(results: Results, path: Path) -> None:
+    """Write it as JSON: the same runs give the same bytes, whoever did them and whenever.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
+    data: dict[str, Any] = {
+        "experiments": {
+            each.name: {
+                "title": each.title,
+                "groups": {g.name: _plain(g) for g in each.groups},
+                "failed": dict(each.failed),
+            }
+            for each in results.experiments
+        },
+    }
+    if results.claims is not None:
+        data["claims"] = {
+            "sha256": results.claims.sha256,
+            "alpha": results.claims.alpha,
+            "decided": [_decided(one) for one in results.decided],
+        }
+    with atomic(path) as part:
+        part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _figures(
+    plan: Plan, done: Collection[str], wanted: Iterable[Figure]
+) -> dict[str, dict[Figure, float]]:
+    """By address, the figures that its run has."""
+    wanted = list(wanted)
+    found: dict[str, dict[Figure, float]] = {}
+    for address in (a for a in plan.trainings if a in done):
+        run = read_run(plan.trainings[address].path)
+        values = {figure: value(run, figure) for figure in wanted}
+        found[address] = {figure: v for figure, v in values.items() if v is not None}
+    return found
+
+
+def _experiment(
+    plan: Plan, name: str, known: Mapping[str, Mapping[Figure, float]], failed: Mapping[str, str]
+) -> Experiment:
+    named = plan.of(name)
+    groups = []
+    for group in dict.fromkeys(each.group for each in named):
+        mine = [each for each in named if each.group == group]
+        there = [each for each in mine if each.address in known]
+        figures = {}
+        for word, figure in LEADERBOARD.items():
+            values = [known[e.address][figure] for e in there if figure in known[e.address]]
+            if there and len(values) == len(there):
+                figures[word] = interval(values) if len(values) > 1 else Interval(values[0], 0.0, 1)
+        groups.append(Group(group, tuple(e.seed for e in there), len(mine), figures))
+    groups.sort(key=lambda g: -g.figures[SCORE].mean if SCORE in g.figures else 1.0)
+    why = tuple((each.name, failed[each.address]) for each in named if each.address in failed)
+    return Experiment(name, plan.titles[name], tuple(groups), why)
+
+
+def _plain(group: Group) -> dict[str, Any]:
+    figures = {word: [some.mean, some.half] for word, some in group.figures.items()}
+    return {"seeds": list(group.seeds), "planned": group.planned, "figures": figures}
+
+
+def _decided(one: Decided) -> dict[str, Any]:
+    return {
+        "id": one.claim.id, "verdict": one.verdict, "estimate": one.estimate, "low": one.low,
+        "high": one.high, "least": one.claim.least, "p_holds": one.p_holds, "p_not": one.p_not,
+        "effects": {str(seed): effect for seed, effect in one.effects.items()}, "why": one.why,
+    }  # fmt: skip

@@ -1,0 +1,115 @@
+"""Figures of a run, each by hand from a small log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrostat.logs.run import Run, read_run
+from entrostat.study.figures import Figure, read_figure, value
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Thirty iterations of x = 1 to 30, evaluated at 0, 10, 20 and 30."""
+    path = tmp_path_factory.mktemp("run")
+
+    def write(name: str, rows: list[dict[str, Any]]) -> None:
+        (path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(
+        "metrics.jsonl",
+        [{"iteration": i, "x": float(i), "entropy/exact": 2 - i / 20} for i in range(1, 31)],
+    )
+    scores = {0: 0.25, 10: 0.5, 20: 0.75, 30: 0.5}
+    write(
+        "evaluation.jsonl",
+        [
+            {"iteration": i, "set": name, "split": "test", "k": 4, "avg@k": score + shift}
+            for i, score in scores.items()
+            for name, shift in (("test", 0.0), ("wide", 1.0))
+        ],
+    )
+    write(
+        "analysis.jsonl",
+        [
+            {
+                "iteration": i,
+                "change/mean": -float(i),
+                "estimators": {"omega": {"which": {"pcc": i}}},
+            }
+            for i in (1, 10)
+        ],
+    )
+    return read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "at", "expected"),
+    [
+        ("metric", "x", "first", 1),
+        ("metric", "x", "early", 5),  # of a tenth, three: the 4th to 6th
+        ("metric", "x", "last", 29.5),  # a fifteenth, two
+        ("metric", "x", "mean", 15.5),
+        ("metric", "x", "sum", 465),
+        ("metric", "x", "max", 30),
+        ("metric", "x", "min", 1),
+        ("metric", "x", "change", 28.5),
+        ("metric", "x", "kept", 29.5),
+        ("metric", "x", 0.5, 15.5),  # the 15th and 16th
+        ("metric", "absent", "last", None),
+        ("evaluation", "test/avg@k", "first", 0.25),
+        ("evaluation", "test/avg@k", "last", 0.5),
+        ("evaluation", "test/avg@k", "max", 0.75),
+        ("evaluation", "test/avg@k", "change", 0.25),
+        ("evaluation", "wide/avg@k", "last", 1.5),
+        ("evaluation", "ood/avg@k", "last", None),
+        ("analysis", "change/mean", "mean", -5.5),
+        ("analysis", "estimators/omega/which/pcc", "last", 10),
+        ("analysis", "estimators/omega/absent", "last", None),
+        # policies after 0, 10 and 20 iterations only: the last has no rollouts
+        ("checkpoints", "test/avg@k", "last", None),
+    ],
+)
+def test_figures_by_hand(run: Run, kind: str, key: str, at: Any, expected: float | None) -> None:
+    found = value(run, Figure(kind, key, at))
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_checkpoints_relate_entropy_and_score(tmp_path: Path) -> None:
+    rows = [{"iteration": i, "entropy/exact": 2 - i / 10} for i in range(1, 7)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    scores = [0.1, 0.2, 0.4, 0.3]  # entropy falls: ranks 4 3 2 1 against 1 2 4 3
+    rows = [{"iteration": i, "split": "test", "avg@k": s} for i, s in enumerate(scores)]
+    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    # d = 3 1 -2 -2: 1 - 6 * 18 / 60
+    found = value(read_run(tmp_path), Figure("checkpoints", "test/avg@k"))
+    assert found == pytest.approx(-0.8)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("entropy/exact", "where is a table"),
+        ({}, "names one of metric, evaluation, analysis, checkpoints"),
+        ({"metric": "x", "evaluation": "y"}, "names one of"),
+        ({"metric": 3}, "names one of"),
+        ({"metrik": "x"}, "Did you mean 'metric'"),
+        ({"metric": "x", "at": "frist"}, "Did you mean 'first'"),
+        ({"metric": "x", "at": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_a_table_that_is_no_figure(table: Any, told: str) -> None:
+    with pytest.raises(ValueError) as error:
+        read_figure("where", table)
+    assert told in str(error.value)
+
+
+def test_figures_in_words() -> None:
+    assert str(Figure("metric", "entropy/exact")) == "entropy/exact at the end"
+    assert str(Figure("metric", "entropy/exact", "kept")) == "share kept of entropy/exact"
+    assert str(Figure("metric", "x", 0.25)) == "x at 25% of the run"
+    assert "rank correlation" in str(Figure("checkpoints", "test/avg@k"))
