@@ -46,6 +46,8 @@ def test_effects_by_hand() -> None:
     four = claim("interaction", "above", a="g", b="h", c="k", d="m")
     assert number(four, g=5.0, h=1.0, k=4.0, m=3.0) == 3
     assert number(claim("level", "below", a="g", than=0.7), g=0.5) == pytest.approx(0.2)
+    two = claim("margin", "below", a=["g", "h"], other=Y)
+    assert number(two, g=(1.0, 5.0), h=(3.0, 4.0)) == 2.5
     # through 1, 3, 2, 6 at 0 to 3: slope 1.4, over the whole width 4.2
     line = claim("trend", "rises", groups=["g", "h", "k", "m"])
     assert number(line, g=1.0, h=3.0, k=2.0, m=6.0) == pytest.approx(4.2)

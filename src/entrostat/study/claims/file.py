@@ -36,9 +36,11 @@ STATISTICS = {
     "ratio": (("a", "b"), ("above", "below")),
     "interaction": (("a", "b", "c", "d"), ("above", "below")),
     "level": (("a",), ("above", "below")),
+    "margin": (("a",), ("above", "below")),
     "trend": (("groups",), ("rises", "falls")),
     "correlation": (("groups",), ("positive", "negative")),
 }
+_MORE = {"correlation": ("with",), "margin": ("with",), "level": ("than",)}
 _LEAST_GROUPS = {"trend": 3, "correlation": 4}
 _KEYS = ("id", "paper", "where", "says", "experiment", "figure", "statistic", "direction", "least")
 
@@ -54,7 +56,7 @@ class Claim:
         says: in our words.
         experiment: the study file's stem.
         figure: what is compared.
-        other: of a correlation, the second figure.
+        other: of a correlation and a margin, the second figure.
         statistic: one of `STATISTICS` (`statistics.effect`).
         groups: by the statistic's keys; several in one place mean their mean.
         than: of a level, what it is compared with.
@@ -159,7 +161,7 @@ def _claim(where: str, table: Any) -> Claim:
     if statistic not in STATISTICS:
         raise ValueError(f"{where}: {unknown('statistic', str(statistic), STATISTICS)}")
     places, directions = STATISTICS[statistic]
-    more = {"correlation": ("with",), "level": ("than",)}.get(statistic, ())
+    more = _MORE.get(statistic, ())
     for key in (*_KEYS, *places, *more):
         if key not in table:
             raise ValueError(f"{where} has no {key}, which {statistic!r} needs")

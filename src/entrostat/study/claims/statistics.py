@@ -21,6 +21,7 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
         ratio        ln f(a) - ln f(b)
         interaction  (f(a) - f(b)) - (f(c) - f(d))
         level        f(a) - than
+        margin       f(a) - g(a), g the second figure (`with`)
         trend        what the least-squares line through f(groups), evenly spaced, changes by from
                      the first to the last
         correlation  Spearman's rho over the groups between `figure` and `with`
@@ -42,14 +43,16 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
             others = [figure_of(name, claim.other) for name in names]
             found = _spearman(values, others)
     else:
-        means = {key: _mean(claim, names, figure_of) for key, names in claim.groups.items()}
+        means = {k: _mean(names, claim.figure, figure_of) for k, names in claim.groups.items()}
+        if claim.other is not None:
+            means["other"] = _mean(claim.groups["a"], claim.other, figure_of)
         known = {key: value for key, value in means.items() if value is not None}
         found = _contrast(claim, known) if len(known) == len(means) else None
     return None if found is None or not math.isfinite(found) else claim.sign * found
 
 
-def _mean(claim: Claim, names: tuple[str, ...], figure_of: FigureOf) -> float | None:
-    values = [figure_of(name, claim.figure) for name in names]
+def _mean(names: tuple[str, ...], figure: Figure, figure_of: FigureOf) -> float | None:
+    values = [figure_of(name, figure) for name in names]
     known = [value for value in values if value is not None]
     return mean(known) if len(known) == len(names) else None
 
@@ -57,6 +60,8 @@ def _mean(claim: Claim, names: tuple[str, ...], figure_of: FigureOf) -> float | 
 def _contrast(claim: Claim, f: dict[str, float]) -> float | None:
     if claim.statistic == "level":
         return f["a"] - claim.than
+    if claim.statistic == "margin":
+        return f["a"] - f["other"]
     if claim.statistic == "ratio":
         return math.log(f["a"] / f["b"]) if f["a"] > 0 and f["b"] > 0 else None
     difference = f["a"] - f["b"]
