@@ -169,7 +169,7 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
 
 def _report_all(plan: Plan, state: State, claims: Claims | None, pages: dict[str, Path]) -> None:
     """The page of all experiments together, its numbers, and the claims in the terminal."""
-    from ..report.study import write_study
+    from .page import write_study
     from .results import FILE, results_of, write_results
     from .tables import print_claims
 

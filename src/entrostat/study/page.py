@@ -6,14 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from .figures import COLORS, Curve, Image, Panel, Points, draw
-from .page import _write
-
-if TYPE_CHECKING:
-    from ..study.results import Experiment, Group, Results
+from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
+from ..report.page import _write
+from .results import Experiment, Group, Results
 
 NAMED = 12  # groups up to which a figure names each
 _DIGITS = {"distinct": 1, "cumulative": 1}

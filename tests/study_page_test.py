@@ -1,0 +1,156 @@
+"""What studies came to: groups, claims, the page and the data, from runs made of formulas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrostat.study.claims import read_claims
+from entrostat.study.file import read_study
+from entrostat.study.page import score_panel, write_study
+from entrostat.study.plan import Plan, make_places, plan_of
+from entrostat.study.results import results_of, write_results
+from entrostat.study.runner import _claims, _files
+
+STUDY = """\
+title = "One <b>study</b>"
+seeds = [0, 1, 2, 3, 4]
+[base]
+iterations = 3
+[[runs]]
+name = "high"
+[[runs]]
+name = "low"
+method = "repo_r"
+[[runs]]
+name = "half"
+method = "gspo"
+"""
+CLAIMS = """\
+[[claims]]
+id = "high-above-low"
+paper = "OURS"
+where = "<script>x</script>"
+says = "High is above low."
+experiment = "one"
+figure = { metric = "entropy/exact", at = "last" }
+statistic = "difference"
+a = "high"
+b = "low"
+direction = "above"
+least = 0.5
+
+[[claims]]
+id = "not"
+paper = "PAR"
+where = "-"
+says = "High is below low."
+experiment = "one"
+figure = { metric = "entropy/exact", at = "last" }
+statistic = "difference"
+a = "high"
+b = "low"
+direction = "below"
+least = 0.5
+
+[[claims]]
+id = "absent"
+paper = "PAR"
+where = "-"
+says = "Of an experiment that is not at hand."
+experiment = "another"
+figure = { metric = "entropy/exact", at = "last" }
+statistic = "level"
+a = "x"
+than = 0.0
+direction = "above"
+least = 0.5
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    (tmp_path / "one.toml").write_text(STUDY)
+    (tmp_path / "claims.toml").write_text(CLAIMS)
+    made = plan_of({"one": read_study(tmp_path / "one.toml")}, tmp_path / "out")
+    make_places(made)
+    for each in made.named:
+        end = {"high": 2.0, "low": 1.0, "half": 1.5}[each.group]
+        end += each.seed / (200 if each.group == "low" else 100)
+        rows = [{"iteration": i, "entropy/exact": h, "reward/mean": 0.5}
+                for i, h in ((1, 4.0), (2, 3.0), (3, end))]  # fmt: skip
+        log = "".join(json.dumps(row) + "\n" for row in rows)
+        (each.path / "metrics.jsonl").write_text(log)
+        row: dict[str, Any] = {"iteration": 3, "split": "test", "k": 4, "avg@k": end / 4}
+        (each.path / "evaluation.jsonl").write_text(json.dumps(row) + "\n")
+    return made
+
+
+def test_groups_claims_and_the_data(plan: Plan, tmp_path: Path) -> None:
+    bad = next(e.address for e in plan.named if e.name == "half-4")
+    done = set(plan.trainings) - {bad}
+    claims = read_claims(tmp_path / "claims.toml")
+    results = results_of(plan, done, {bad: "it broke"}, claims)
+    (one,) = results.experiments
+    assert [group.name for group in one.groups] == ["high", "half", "low"]  # by score
+    high, half, _ = one.groups
+    assert (len(high.seeds), high.planned, half.seeds) == (5, 5, (0, 1, 2, 3))
+    assert high.figures["entropy, end"].mean == pytest.approx(2.02)
+    assert high.figures["kept"].mean == pytest.approx(2.02 / 4)
+    assert high.figures["cumulative"].mean == pytest.approx(9.02)
+    # s of 0 to 4 hundredths is sqrt(2.5) / 100, t(.975, 4) = 2.776445
+    assert high.figures["entropy, end"].half == pytest.approx(2.776445 * 0.0158113883 / 5**0.5)
+    assert "pass@k" not in high.figures
+    assert one.failed == (("half-4", "it broke"),)
+    assert [each.verdict for each in results.decided] == [
+        "holds", "does not hold", "cannot be told",
+    ]  # fmt: skip
+    assert results.decided[0].estimate == pytest.approx(1.01)
+    write_results(results, tmp_path / "results.json")
+    data = json.loads((tmp_path / "results.json").read_text())
+    assert data["claims"]["sha256"] == claims.sha256
+    assert data["claims"]["decided"][1]["verdict"] == "does not hold"
+    assert data["experiments"]["one"]["groups"]["half"]["seeds"] == [0, 1, 2, 3]
+
+
+def test_the_page_says_claims_first_and_escapes(plan: Plan, tmp_path: Path) -> None:
+    claims = read_claims(tmp_path / "claims.toml")
+    results = results_of(plan, set(plan.trainings), {}, claims)
+    page = write_study(results, tmp_path / "p.html", "A <i>title", {}, [("runs", "15 of 15")])
+    text = page.read_text()
+    assert "Of 3 claims 1 holds, 1 does not, 1 cannot be told." in text
+    assert text.index('id="claims"') < text.index('id="experiment-one"')
+    assert claims.sha256 in text
+    for hostile in ("<script>x", "<b>study", "<i>title"):
+        assert hostile not in text
+    assert "0.505 ± " in text  # kept
+    panel = score_panel(results.experiments[0])
+    assert panel is not None
+    first = panel.points[0]
+    assert (first.name, first.x[0]) == ("high", pytest.approx(50.5))
+    # without claims there is no section of them
+    plain = write_study(results_of(plan, set(plan.trainings), {}), page, "T", {}, []).read_text()
+    assert 'id="claims"' not in plain
+
+
+def test_files_and_claims_of_a_directory(plan: Plan, tmp_path: Path) -> None:
+    assert _files([tmp_path]) == [tmp_path / "one.toml"]
+    found = _claims([tmp_path], None)
+    assert found is not None
+    assert len(found.claims) == 3
+    assert _claims([tmp_path / "one.toml"], None) is None
+    assert _claims([tmp_path / "one.toml"], tmp_path / "claims.toml") == found
+    # as a shell expands recipes/study/*.toml
+    assert _files([tmp_path / "claims.toml", tmp_path / "one.toml"]) == [tmp_path / "one.toml"]
+    assert _claims([tmp_path / "claims.toml", tmp_path / "one.toml"], None) == found
+    with pytest.raises(ValueError, match="claims alone are no study"):
+        _files([tmp_path / "claims.toml"])
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ValueError, match="holds no study file"):
+        _files([tmp_path / "more"])
+    (tmp_path / "more/one.toml").write_text(STUDY)
+    with pytest.raises(ValueError, match="two files are called 'one'"):
+        _files([tmp_path, tmp_path / "more"])

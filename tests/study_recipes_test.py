@@ -1,0 +1,64 @@
+"""The study's own recipes: every run can be meant, every claim can be computed, all run quickly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrostat.study.claims import check_claims, read_claims
+from entrostat.study.file import Study, check_runs, read_study
+
+FOLDER = Path(__file__).parents[1] / "recipes/study"
+FILES = sorted(path for path in FOLDER.glob("*.toml") if path.name != "claims.toml")
+TINY = [path for path in FILES if "llm" not in path.stem]
+
+
+def groups(study: Study) -> list[str]:
+    return list(dict.fromkeys(origin.group for origin in study.origins.values()))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_run_can_be_meant(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the language model need not be on this machine
+    monkeypatch.setattr("entrostat.study.file.check_model", lambda model: None)
+    study, quick = read_study(path), read_study(path, quick=True)
+    check_runs(study, path)
+    check_runs(quick, path)
+    seeds = {config.seed for config in study.runs.values()}
+    assert len(seeds) >= 3
+    assert len(quick.runs) * len(seeds) == len(study.runs)
+    assert all(config.iterations <= 3 for config in quick.runs.values())
+    words = path.read_text().split("title")[0]
+    assert f"entrostat study recipes/study/{path.name}" in words
+    assert "on two cores)" in words
+    assert "EST" not in words
+
+
+def test_every_claim_is_about_runs_that_are_made() -> None:
+    claims = read_claims(FOLDER / "claims.toml")
+    assert len(claims.claims) >= 30
+    assert {claim.paper for claim in claims.claims} >= {"REPO", "COV", "OPEFO", "STEER", "PAR"}
+    made = {path.stem: groups(read_study(path)) for path in FILES}
+    assert {claim.experiment for claim in claims.claims} <= set(made)
+    check_claims(claims, made)
+
+
+@pytest.mark.slow
+def test_the_whole_grid_runs_quickly(tmp_path: Path) -> None:
+    words = ["study", *map(str, TINY), "--quick", "--claims", str(FOLDER / "claims.toml")]
+    subprocess.run(
+        [sys.executable, "-m", "entrostat.cli", *words, "--output", str(tmp_path / "out")],
+        check=True, timeout=3600, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert set(results["experiments"]) == {path.stem for path in TINY}
+    assert not any(one["failed"] for one in results["experiments"].values())
+    # one seed decides nothing, and every figure of a claim is there
+    decided = results["claims"]["decided"]
+    assert {one["verdict"] for one in decided} == {"cannot be told"}
+    assert all("does not have the figure" not in one["why"] for one in decided)
