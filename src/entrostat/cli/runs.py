@@ -18,7 +18,8 @@ def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
     text = (
         "usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]\n"
-        "                       [--ray [ADDRESS]] [--record DIR] [--claims FILE] [--trust-code]\n\n"
+        "                       [--ray [ADDRESS]] [--record DIR] [--claims FILE] [--report]\n"
+        "                       [--trust-code]\n\n"
         "Run the trainings of study files side by side, print tables and write a page for each.\n"
         "Those that are done are skipped, those that were stopped go on, settings that changed\n"
         "are another training; one that fails is shown and stops nothing.\n\n"
@@ -29,6 +30,7 @@ def study_verb(args: list[str]) -> int:
         "               that at ADDRESS (auto, HOST:PORT), whose nodes share --output\n"
         "  --record     a directory of numbers without weights: trainings that are in it are\n"
         "               taken from it, those that are done are added\n"
+        "  --report     train nothing: tables and pages of what is done\n"
         "  --claims     a file of claims to decide; default: claims.toml of a directory\n"
         "  --trust-code    import the code (MODULE:NAME) that the files name\n\n"
         "A file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
@@ -45,10 +47,11 @@ def study_verb(args: list[str]) -> int:
     jobs, args = take(args, "jobs")
     quick, args = take_switch(args, "quick")
     trusted, args = take_switch(args, "trust-code")
+    report, args = take_switch(args, "report")
     ray, args = _take_ray(args)
     record, args = take(args, "record")
     claims, args = take(args, "claims")
-    known = ("output", "jobs", "quick", "ray", "record", "claims", "trust-code", "help")
+    known = ("output", "jobs", "quick", "ray", "record", "claims", "report", "trust-code", "help")
     refuse_options(args, "entrostat study", known)
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
@@ -58,7 +61,7 @@ def study_verb(args: list[str]) -> int:
 
     return run_study(
         args, output, None if jobs is None else int(jobs), trusted,
-        quick=quick, ray=ray, record=record, claims=claims,
+        quick=quick, ray=ray, record=record, claims=claims, train=not report,
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
 from ..report.page import _write
 from .results import Experiment, Group, Results
 
-NAMED = 12  # groups up to which a figure names each
+NAMED = 14  # groups up to which a figure names each
+_SIZES = (6.0, 3.2)  # of points, the second where colours begin again
 _DIGITS = {"distinct": 1, "cumulative": 1}
 _AXES = ("kept", "avg@k")  # across, up
 
@@ -96,7 +97,17 @@ def score_panel(experiment: Experiment) -> Panel | None:
         kept, score = (group.figures[axis] for axis in _AXES)
         name = group.name if len(groups) <= NAMED else ""
         x, y = 100 * kept.mean, score.mean
-        points.append(Points(name, [x], [y], color, size=6.0, alpha=1.0, name=group.name))
+        points.append(
+            Points(
+                name,
+                [x],
+                [y],
+                color,
+                size=_SIZES[place // len(COLORS) % 2],
+                alpha=1.0,
+                name=group.name,
+            )
+        )
         wide, tall = 100 * kept.half, score.half
         lines = (([x - wide, x + wide], [y, y]), ([x, x], [y - tall, y + tall]))
         curves += [Curve("", *line, color, width=1.0, alpha=0.6, name=group.name) for line in lines]

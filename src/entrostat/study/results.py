@@ -177,7 +177,8 @@ def _plain(group: Group) -> dict[str, Any]:
 
 def _decided(one: Decided) -> dict[str, Any]:
     return {
-        "id": one.claim.id, "verdict": one.verdict, "estimate": one.estimate, "low": one.low,
+        "id": one.claim.id, "verdict": one.verdict, "robust": one.robust,
+        "estimate": one.estimate, "low": one.low,
         "high": one.high, "least": one.claim.least, "p_holds": one.p_holds, "p_not": one.p_not,
         "effects": {str(seed): effect for seed, effect in one.effects.items()}, "why": one.why,
     }  # fmt: skip

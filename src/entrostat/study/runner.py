@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._text import say
 from ..hosts.lab.progress import duration
 from ..logs.run import called, read_run
-from .execute import State, Workers, execute
+from .execute import State, Workers, execute, is_done
 from .file import Study, check_runs, read_study
 from .local import Local
 from .plan import Plan, Training, make_places, plan_of
@@ -33,6 +33,7 @@ def run_study(
     paths: str | Path | Sequence[str | Path], output: str | None = None, jobs: int | None = None,
     trusted: bool = False, *, quick: bool = False, ray: str | None = None,
     record: str | Path | None = None, claims: str | Path | None = None,
+    train: bool = True,
 ) -> int:  # fmt: skip
     """Run studies, print their tables and write their reports; returns the exit code.
 
@@ -48,6 +49,7 @@ def run_study(
             that are done are added to it.
         claims: a file of claims (`study.claims`) to decide; None takes `claims.toml` of a
             directory that is given.
+        train: False reports what is done and starts nothing.
 
     Raises:
         ValueError: a file is wrong, or the directory holds runs with other settings; no run has
@@ -75,7 +77,7 @@ def run_study(
         for line in confounded(study.runs):
             say(f"note: {line}", sys.stderr)
     workers: Workers = Local()
-    if ray is not None:
+    if ray is not None and train:
         from .on_ray import OnRay
 
         workers = OnRay(ray)
@@ -87,7 +89,12 @@ def run_study(
         known = restore(plan, Path(record))
         say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
         kept = partial(save_record, record=Path(record))
-    state = _execute(plan, workers, trusted, kept)
+    if train:
+        state = _execute(plan, workers, trusted, kept)
+    else:
+        state = State([], set(), {}, {a for a, each in plan.trainings.items() if is_done(each)})
+        if not state.done:
+            raise ValueError(f"study: no training of {directory} is done; leave --report out")
     _report(plan, studies, state, said)
     for address, why in state.failed.items():
         log = plan.trainings[address].log
@@ -185,17 +192,30 @@ def _report_all(plan: Plan, state: State, claims: Claims | None, pages: dict[str
 
 def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
     """How much was done, where and with what."""
-    found: dict[str, set[str]] = {"entrostat": set(), "torch": set(), "commit": set()}
+    found: dict[str, set[str]] = {
+        word: set() for word in ("entrostat", "torch", "commit", "platform", "processors")
+    }
     seconds = 0.0
     for address in state.done:
         run = read_run(plan.trainings[address].path)
         seconds += sum(run.series("time/iteration")[1])
-        about = json.loads(run.environment_text or "{}")
+        about = _object(run.environment_text)
         versions = about.get("versions", {})
-        for word, text in (*versions.items(), ("commit", str(about.get("git", ""))[:12])):
+        machine = [(word, about.get(word)) for word in ("platform", "processors")]
+        commit = ("commit", str(about.get("git", ""))[:12])
+        for word, text in (*versions.items(), *machine, commit):
             if word in found and text:
                 found[word].add(str(text))
     facts = [("runs", f"{sum(n.address in state.done for n in plan.named)} of {len(plan.named)}")]
     facts.append(("trainings", f"{len(state.done)} of {len(plan.trainings)}"))
     facts.append(("time of training", duration(seconds)))
     return facts + [(word, ", ".join(sorted(texts))) for word, texts in found.items() if texts]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one where the text is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
