@@ -14,7 +14,7 @@ over resamples of the seeds. Below `FEW` seeds there are too few different resam
 corrected level. Where all effects are the same number there is no standard error: p is then 2^-n,
 the sign test's.
 
-Both p-values take noise for about symmetric, as that of differences of paired runs mostly is, or see
+Both p-values take noise for about symmetric, as paired differences mostly are, or see
 its skewness in the seeds, where so few do not show it. `p_skewed` is what p is if the noise is as
 skewed as the exponential distribution, with its long side against the claim; `Decided.robust` says
 whether the verdict stands then, too.
