@@ -387,8 +387,8 @@ def test_the_section_explains_itself(tmp_path: Path) -> None:
         assert part in words
     assert words.index("What the policy says") < words.index("Curves by iteration")
     assert all(header.get("scope") in ("col", "row") for header in page.all("th"))
-    assert [a["href"] for a in Page(write_run_report(one)).all("a")][:2] == [
-        "#answers", "#curves"
+    assert [a["href"] for a in Page(write_run_report(one)).all("a")][:3] == [
+        "#verdict", "#answers", "#curves"
     ]  # fmt: skip
 
 
