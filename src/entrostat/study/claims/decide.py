@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 
 import numpy as np
@@ -147,6 +147,11 @@ def p_above(effects: Sequence[float], least: float) -> float:
         effects: one a seed.
         least: what the mean is compared with.
     """
+    return _p_above(tuple(effects), least)
+
+
+@lru_cache(4096)  # asked for both kinds of noise
+def _p_above(effects: tuple[float, ...], least: float) -> float:
     n = len(effects)
     if n < LEAST:
         return 1.0
