@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from entrostat.cli.runs import _take_ray
+from entrostat.cli.studies import _take_ray
 from entrostat.config import TrainConfig, from_dict
 from entrostat.logs.run import read_run
 from entrostat.study import local

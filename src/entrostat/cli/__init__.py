@@ -14,7 +14,8 @@ from .diagnose import diagnose_verb
 from .doctor import doctor_verb
 from .evaluate import eval_verb
 from .models import model_verb
-from .runs import law_verb, report_verb, study_verb, verl_config_verb
+from .runs import law_verb, report_verb, verl_config_verb
+from .studies import study_verb
 from .subset import subset_verb
 from .tasks import tasks_verb
 from .terminal import show_warning, tell

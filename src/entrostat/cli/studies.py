@@ -1,0 +1,70 @@
+"""`entrostat study`: the trainings of study files, compared, and claims about them."""
+
+from __future__ import annotations
+
+from .._names import refuse_options
+from .flags import asked_for_help, take, take_switch
+
+
+def study_verb(args: list[str]) -> int:
+    """Run the trainings of a file and compare them."""
+    text = (
+        "usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]\n"
+        "                       [--ray [ADDRESS]] [--record DIR] [--claims FILE] [--report]\n"
+        "                       [--trust-code]\n\n"
+        "Run the trainings of study files side by side, print tables and write a page for each.\n"
+        "Those that are done are skipped, those that were stopped go on, settings that changed\n"
+        "are another training; one that fails is shown and stops nothing.\n\n"
+        "  --output     default: runs/NAME for NAME.toml or the directory NAME\n"
+        "  --quick      a try of minutes: what each file's [quick] says, into runs/NAME-quick\n"
+        "  --jobs       trainings at once; default: `jobs` of the file, else one per processor\n"
+        "  --ray        do the trainings on a Ray cluster (extra `ray`): one of this machine, or\n"
+        "               that at ADDRESS (auto, HOST:PORT), whose nodes share --output\n"
+        "  --record     a directory of numbers without weights: trainings that are in it are\n"
+        "               taken from it, those that are done are added\n"
+        "  --report     train nothing: tables and pages of what is done\n"
+        "  --claims     a file of claims to decide; default: claims.toml of a directory\n"
+        "  --trust-code    import the code (MODULE:NAME) that the files name\n\n"
+        "A file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
+        "differs, seeds = [0, 1, 2], and [grid] with lists of values; docs/studies.md\n"
+        "describes it. All runs are checked before the first one starts.\n\n"
+        "Examples:\n"
+        "  entrostat study recipes/demo.toml --output runs/demo\n"
+        "  entrostat study recipes/three_seeds.toml --quick\n"
+        "  entrostat study recipes/study --ray auto --output /shared/study\n"
+    )
+    if (done := asked_for_help(args, text)) is not None:
+        return done
+    output, args = take(args, "output")
+    jobs, args = take(args, "jobs")
+    quick, args = take_switch(args, "quick")
+    trusted, args = take_switch(args, "trust-code")
+    report, args = take_switch(args, "report")
+    ray, args = _take_ray(args)
+    record, args = take(args, "record")
+    claims, args = take(args, "claims")
+    known = ("output", "jobs", "quick", "ray", "record", "claims", "report", "trust-code", "help")
+    refuse_options(args, "entrostat study", known)
+    if not args:
+        raise ValueError("study takes one file or more, or a directory of them, got none")
+    if jobs is not None and (not jobs.isdigit() or int(jobs) < 1):
+        raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
+    from ..study import run_study
+
+    return run_study(
+        args, output, None if jobs is None else int(jobs), trusted,
+        quick=quick, ray=ray, record=record, claims=claims, train=not report,
+    )  # fmt: skip
+
+
+def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:
+    """`--ray`, `--ray=ADDRESS` or `--ray ADDRESS`; a study file behind it is no address."""
+    for place, word in enumerate(args):
+        if word.startswith("--ray="):
+            return word.removeprefix("--ray="), args[:place] + args[place + 1 :]
+        if word == "--ray":
+            after = args[place + 1 : place + 2]
+            if after and (after[0] == "auto" or ":" in after[0]):
+                return after[0], args[:place] + args[place + 2 :]
+            return "local", args[:place] + args[place + 1 :]
+    return None, args
