@@ -63,6 +63,7 @@ def figures(folder: Path) -> dict[str, Any]:
             {key: value for key, value in row.items() if not key.startswith("time/")}
             for row in rows
         ]
+    found["results"] = json.loads((folder / "out/results.json").read_text())
     return found
 
 
@@ -72,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = files(tmp_path_factory.mktemp("whole"))
     assert begin(folder).wait(LIMIT) == 0
     found = figures(folder)
-    assert len(found) == 6 * 3  # metrics, evaluations, answers
+    assert len(found) == 6 * 3 + 1  # metrics, evaluations, answers; what is made of them
     assert len({log.resolve() for log in folder.glob("out/[!.]*/*/metrics.jsonl")}) == 5
     assert (folder / "out/one/report.html").exists()
     return found
