@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,22 @@ def test_groups_claims_and_the_data(plan: Plan, tmp_path: Path) -> None:
     assert data["claims"]["sha256"] == claims.sha256
     assert data["claims"]["decided"][1]["verdict"] == "does not hold"
     assert data["experiments"]["one"]["groups"]["half"]["seeds"] == [0, 1, 2, 3]
+
+
+def test_an_interval_without_an_end_is_null_and_shown(plan: Plan, tmp_path: Path) -> None:
+    """Effects 0 1 1 0 1: of a resample in eleven, (3^5 + 2^5) / 5^5, the spread is 0."""
+    for each in plan.named:
+        row = {"iteration": 1, "entropy/exact": float(each.name in ("high-1", "high-2", "high-4"))}
+        (each.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    claims = read_claims(tmp_path / "claims.toml")
+    results = results_of(plan, set(plan.trainings), {}, claims)
+    first = results.decided[0]
+    assert first.low == -math.inf
+    assert first.verdict == "cannot be told"
+    write_results(results, tmp_path / "results.json")
+    data = json.loads((tmp_path / "results.json").read_text())
+    assert data["claims"]["decided"][0]["low"] is None
+    write_study(results, tmp_path / "p.html", "T", {}, [])
 
 
 def test_the_page_says_claims_first_and_escapes(plan: Plan, tmp_path: Path) -> None:

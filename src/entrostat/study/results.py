@@ -6,6 +6,7 @@ Each run is read once and let go, so that a study of a thousand runs needs the m
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +179,13 @@ def _plain(group: Group) -> dict[str, Any]:
 def _decided(one: Decided) -> dict[str, Any]:
     return {
         "id": one.claim.id, "verdict": one.verdict, "robust": one.robust,
-        "estimate": one.estimate, "low": one.low,
-        "high": one.high, "least": one.claim.least, "p_holds": one.p_holds, "p_not": one.p_not,
+        "estimate": one.estimate, "low": _finite(one.low),
+        "high": _finite(one.high), "least": one.claim.least,
+        "p_holds": one.p_holds, "p_not": one.p_not,
         "effects": {str(seed): effect for seed, effect in one.effects.items()}, "why": one.why,
     }  # fmt: skip
+
+
+def _finite(end: float | None) -> float | None:
+    """An end of an interval; null where there is none, which JSON has no word for."""
+    return None if end is None or not math.isfinite(end) else end

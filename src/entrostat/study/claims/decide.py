@@ -56,7 +56,8 @@ class Decided:
         estimate: their mean; None without any.
         low: end of the 95% interval of the mean, of this claim alone: the wider of Student's and
             the bootstrap's.
-        high: the other end.
+        high: the other end. Infinite where most seeds are the same number, so that many resamples
+            have no spread.
         p_holds: p against "at most `least`", corrected over all claims.
         p_not: p against "at least `least`", corrected likewise.
         verdict: one of `VERDICTS`.
