@@ -191,7 +191,6 @@ def test_a_target_of_perplexity_is_no_entropy():
 
 
 def test_it_is_a_callback_of_trl(capsys):
-    pytest.importorskip("trl")
     from entrostat.hosts.trl import EntropyAlarm
 
     callback, control = EntropyAlarm(stop=True), SimpleNamespace(should_training_stop=False)

@@ -18,7 +18,7 @@ import pytest
 import entrostat as es
 from entrostat.cli import main
 from entrostat.study.file import read_study
-from processes import run_code
+from processes import alive, run_code
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -517,11 +517,3 @@ def children(pid: int) -> list[int]:
     """Its children that have begun to load torch: they have asked to end with it by then."""
     found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return [child for child in found if "libtorch" in Path(f"/proc/{child}/maps").read_text()]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs: a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False

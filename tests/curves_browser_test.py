@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 
+import axe_playwright_python.sync_playwright as axe
 import pytest
 
 # the same rollouts, and no test where there is no browser
@@ -16,8 +17,6 @@ from entrostat.logs.rollouts import save_rollouts
 from entrostat.logs.run import read_run
 from entrostat.report import write_comparison, write_report
 from report_test import make_run
-
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 
 N = 40
 

@@ -272,7 +272,8 @@ def test_lab_lines_are_taken(name, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers' own, of TRL's arguments
 def test_trl_lines_run():
-    trl = pytest.importorskip("trl")
+    import trl
+
     remedy = next(
         r for r in diagnose_run(made(LATE, source="TRL", **QUIET)).remedies if "own" in r.paste
     )

@@ -141,3 +141,11 @@ def _code(process: Any, timeout: float) -> int | None:
     process.join(timeout)
     assert process.exitcode is not None, f"{process} runs after {timeout} s"
     return process.exitcode
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False

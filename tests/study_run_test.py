@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from processes import alive
 
 ONE = """\
 title = "One"
@@ -118,15 +119,6 @@ def test_a_study_that_is_killed_comes_to_the_same(
     assert figures(folder) == whole
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs: a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray has no wheel here")
 def test_a_ray_cluster_of_two_workers_comes_to_the_same(
     whole: dict[str, Any], tmp_path: Path
 ) -> None:

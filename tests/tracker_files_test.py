@@ -26,7 +26,6 @@ from entrostat.logs.importers.source import UnreadableError
 from entrostat.logs.importers.wire import fields
 from entrostat.logs.run import Run
 
-pytest.importorskip("tensorboard")
 STATE = Path(__file__).with_name("importers") / "trl/checkpoint-6/trainer_state.json"
 
 
@@ -341,7 +340,6 @@ for name, run in json.load(open(sys.argv[1])).items():
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that W&B itself wrote: NAME/wandb/offline-run-.../run-ID.wandb."""
-    pytest.importorskip("wandb")
     folder = tmp_path_factory.mktemp("wandb")
     verl = [{"_step": step, **scalars} for step, scalars in VERL]
     ours = [{"_step": step, **scalars} for step, scalars in OURS]

@@ -312,8 +312,6 @@ class StopAfter(Progress):
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lab run with TensorBoard and W&B, stopped after its third iteration and resumed."""
-    pytest.importorskip("tensorboard")
-    pytest.importorskip("wandb")
     folder = tmp_path_factory.mktemp("followed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
@@ -365,7 +363,6 @@ def test_wandb_goes_on_in_the_same_run(followed: Path) -> None:
 
 
 def test_wandb_without_a_login_is_offline(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("wandb")
     for key in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))

@@ -52,8 +52,7 @@ class Bars:
         self._tell_facts(state.working)
         self._tell_failures(state)
         speak = not self._console.is_terminal and time.monotonic() - self._said > SPEAK
-        for address in sorted(state.done - self._bars.keys()):
-            self._reached[address] = self._sizes[address]
+        self._reached |= {address: self._sizes[address] for address in state.done}
         for address in self._shown(state):
             self._show(address, speak and address in state.working)
         self._show_all(state, speak)
@@ -72,8 +71,6 @@ class Bars:
             return list(self._sizes)
         for address in [a for a in self._bars if a not in state.working]:
             self._progress.remove_task(self._bars.pop(address))
-            if address in state.done:
-                self._reached[address] = self._sizes[address]
         return [a for a in self._sizes if a in state.working]
 
     def _show(self, address: str, speak: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -131,16 +131,10 @@ def _words(plan: Plan, training: Training, trusted: bool) -> list[str]:
     config = training.config
     if training.after is not None:
         made = plan.trainings[training.after].path / training.start
-        config = _with_model(config, str(made.resolve()))
+        config = replace(config, model=str(made.resolve()))
     with atomic(training.settings) as part:
         part.write_text(config.to_toml(), encoding="utf-8")
     return ["--config", str(training.settings), "--output", str(training.path), *words]
-
-
-def _with_model(config: Any, model: str) -> Any:
-    from dataclasses import replace
-
-    return replace(config, model=model)
 
 
 def is_done(training: Training) -> bool:
