@@ -309,6 +309,21 @@ def test_early_prediction_by_hand() -> None:
     assert law.predict_early(h, r, share=0.5).end_error == pytest.approx(-0.2)
 
 
+def test_the_change_that_the_law_foretells_by_hand() -> None:
+    # exp(H) = 10, 9, ..., 2 and R = 1 - exp(H) / 20; then exp(H) = 4 at the score of exp(H) = 2
+    sizes = [10.0, 9, 8, 7, 6, 5, 4, 3, 2]
+    scores = [1 - x / 20 for x in sizes]
+    found = law.foretold_changes([*map(math.log, sizes), math.log(4)], [*scores, 0.9])
+    assert found[:8] == [None] * 8
+    assert found[8] == pytest.approx(0, abs=1e-12)
+    assert found[9] == pytest.approx(math.log(2 / 4))
+    # no trade: the score falls with entropy; a score that no entropy reaches
+    assert law.foretold_changes([*map(math.log, sizes)], [x / 20 for x in sizes])[8] is None
+    assert law.foretold_changes([*map(math.log, sizes)], [*scores[:8], 1.5])[8] is None
+    with pytest.raises(law.LawError):
+        law.foretold_changes([1.0, 0.5], [0.1, 0.2])
+
+
 def test_an_exact_law_is_predicted_exactly() -> None:
     h = curve(236)
     found = law.predict_early(h, 1 - 0.3 * np.exp(h))

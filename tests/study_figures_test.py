@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from entrostat.logs.run import Run, read_run
-from entrostat.study.figures import Figure, read_figure, value
+from entrostat.study.figures import Figure, _column, read_figure, value
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,58 @@ def test_checkpoints_relate_entropy_and_score(tmp_path: Path) -> None:
     assert found == pytest.approx(-0.8)
 
 
+def of_columns(tmp_path: Path, **columns: list[float]) -> Run:
+    """A run of iterations 1, 2, ..., without the values that are NaN."""
+    rows = [
+        {"iteration": i} | {k: v for k, v in zip(columns, values, strict=True) if v == v}
+        for i, values in enumerate(zip(*columns.values(), strict=True), 1)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return read_run(tmp_path)
+
+
+def test_two_columns_together(tmp_path: Path) -> None:
+    """Of ten iterations the first is left out; NaN stands for an iteration that lacks a figure."""
+    nan = float("nan")
+    x = [99.0, 1, 2, 3, 4, nan, 5, 6, 7, 8]
+    y = [-99.0, 2, 4, 5, 9, 7, nan, 12, 15, 16]
+    run = of_columns(tmp_path, x=x, y=y, flat=[1.0] * 10)
+    pairs = [(1, 2), (2, 4), (3, 5), (4, 9), (6, 12), (7, 15), (8, 16)]
+    slope, r = by_hand(pairs)
+    assert value(run, Figure("slope", "x", other="y")) == pytest.approx(slope)
+    assert value(run, Figure("correlation", "x", other="y")) == pytest.approx(r)
+    # x of iteration i beside y of i + 1
+    later = [(1, 4), (2, 5), (3, 9), (4, 7), (5, 12), (6, 15), (7, 16)]
+    found = value(run, Figure("slope", "x", other="y", lag=1))
+    assert found == pytest.approx(by_hand(later)[0])
+    for other in ("flat", "absent"):
+        assert value(run, Figure("correlation", "x", other=other)) is None
+
+
+def by_hand(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Slope and Pearson's r."""
+    n = len(pairs)
+    x, y = (sum(side) / n for side in zip(*pairs, strict=True))
+    xx = sum((a - x) ** 2 for a, _ in pairs)
+    yy = sum((b - y) ** 2 for _, b in pairs)
+    xy = sum((a - x) * (b - y) for a, b in pairs)
+    return xy / xx, xy / (xx * yy) ** 0.5
+
+
+def test_the_law_as_a_column(tmp_path: Path) -> None:
+    """On the curve R = 1 - .2 e^H the law says: no change; off it, how far."""
+    entropy = [1.0 - i / 40 for i in range(30)]
+    reward = [1 - 0.2 * math.exp(h) for h in entropy]
+    entropy[-1] += 0.1
+    run = of_columns(tmp_path, **{"entropy/exact": entropy, "reward/mean": reward})
+    found = _column(run, "law/change")
+    assert list(found) == list(range(9, 31))
+    assert list(found.values())[:-1] == pytest.approx([0] * 21, abs=1e-9)
+    assert found[30] == pytest.approx(-0.1)
+    short = of_columns(tmp_path, **{"entropy/exact": [1.0], "reward/mean": [0.5]})
+    assert _column(short, "law/change") == {}
+
+
 @pytest.mark.parametrize(
     ("table", "told"),
     [
@@ -100,6 +153,10 @@ def test_checkpoints_relate_entropy_and_score(tmp_path: Path) -> None:
         ({"metrik": "x"}, "Did you mean 'metric'"),
         ({"metric": "x", "at": "frist"}, "Did you mean 'first'"),
         ({"metric": "x", "at": 1.5}, "between 0 and 1"),
+        ({"slope": "x"}, "name the second one, `with`"),
+        ({"slope": "x", "with": "y", "lag": -1}, "0 or more, got -1"),
+        ({"slope": "x", "with": "y", "at": "last"}, "at"),
+        ({"metric": "x", "lag": 1}, "lag"),
     ],
 )
 def test_a_table_that_is_no_figure(table: Any, told: str) -> None:
@@ -112,4 +169,5 @@ def test_figures_in_words() -> None:
     assert str(Figure("metric", "entropy/exact")) == "entropy/exact at the end"
     assert str(Figure("metric", "entropy/exact", "kept")) == "share kept of entropy/exact"
     assert str(Figure("metric", "x", 0.25)) == "x at 25% of the run"
+    assert str(Figure("slope", "x", other="y", lag=2)) == "slope of x and y, 2 later"
     assert "rank correlation" in str(Figure("checkpoints", "test/avg@k"))

@@ -12,8 +12,10 @@ import pytest
 
 from entrostat.study.claims import check_claims, read_claims
 from entrostat.study.file import Study, check_runs, read_study
+from entrostat.study.plan import plan_of
 
 FOLDER = Path(__file__).parents[1] / "recipes/study"
+RECORD = Path(__file__).parents[1] / "docs/study"
 FILES = sorted(path for path in FOLDER.glob("*.toml") if path.name != "claims.toml")
 TINY = [path for path in FILES if "llm" not in path.stem]
 
@@ -48,7 +50,19 @@ def test_every_claim_is_about_runs_that_are_made() -> None:
     check_claims(claims, made)
 
 
+def test_every_training_on_record_is_one_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that is added, or a default that changes, must not orphan what was recorded."""
+    monkeypatch.setattr("entrostat.study.file.check_model", lambda model: None)
+    known: set[str] = set()
+    for path in FILES:
+        known |= set(plan_of({path.stem: read_study(path)}, Path("nowhere")).trainings)
+    recorded = {path.name.removesuffix(".json.gz") for path in RECORD.glob("*.json.gz")}
+    assert recorded
+    assert recorded <= known
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_whole_grid_runs_quickly(tmp_path: Path) -> None:
     words = ["study", *map(str, TINY), "--quick", "--claims", str(FOLDER / "claims.toml")]
     subprocess.run(

@@ -14,6 +14,7 @@ from .settings import (
     Analyze,
     EvalSet,
     Evaluation,
+    Forecast,
     Lora,
     Numerics,
     Optim,
@@ -26,6 +27,7 @@ from .settings import (
 from .trackers import Trackers
 
 __all__ = [
-    "Analyze", "EvalSet", "Evaluation", "Lora", "Numerics", "Optim", "Prompt", "Sampling", "Save",
-    "Scoring", "Trackers", "TrainConfig", "at_hand", "from_dict", "load", "merge", "toml_value",
+    "Analyze", "EvalSet", "Evaluation", "Forecast", "Lora", "Numerics", "Optim", "Prompt",
+    "Sampling", "Save", "Scoring", "Trackers", "TrainConfig", "at_hand", "from_dict", "load",
+    "merge", "toml_value",
 ]  # fmt: skip

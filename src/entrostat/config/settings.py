@@ -149,6 +149,22 @@ class Analyze:
 
 
 @dataclass
+class Forecast:
+    """The change of entropy on fresh prompts, foretold before the updates (docs/dynamics.md)."""
+
+    every: int = 0
+    """Iterations between forecasts, the first iteration among them; 0 for none."""
+    prompts: int = 64
+    """Fresh prompts on which entropy is measured before and after."""
+    rollouts: int = 8
+    """Rollouts of each."""
+
+    def due(self, iteration: int) -> bool:
+        """Whether one is made in an iteration (1, 2, ...)."""
+        return self.every > 0 and (iteration == 1 or iteration % self.every == 0)
+
+
+@dataclass
 class Scoring:
     """Scorers of others, in processes of their own: reasoning-gym's, MODULE:FUNCTION graders."""
 
@@ -220,6 +236,7 @@ class TrainConfig:
     lora: Lora = field(default_factory=Lora)
     eval: Evaluation = field(default_factory=Evaluation)
     analyze: Analyze = field(default_factory=Analyze)
+    forecast: Forecast = field(default_factory=Forecast)
     scoring: Scoring = field(default_factory=Scoring)
     save: Save = field(default_factory=Save)
     alarm: AlarmBand = field(default_factory=AlarmBand)
@@ -242,7 +259,8 @@ class TrainConfig:
             ("optim.epochs", 1), ("optim.minibatches", 1), ("optim.micro_batch", 1),
             ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
-            ("analyze.every", 0), ("scoring.workers", 0), ("scoring.memory", 64),
+            ("analyze.every", 0), ("forecast.every", 0), ("forecast.prompts", 1),
+            ("forecast.rollouts", 1), ("scoring.workers", 0), ("scoring.memory", 64),
             ("save.checkpoint_every", 0), ("save.checkpoints", 0), ("save.rollouts_every", 0),
         ):  # fmt: skip
             value = self._get(key)

@@ -13,7 +13,7 @@ the training rollouts.
 
 from .bootstrap import LawInterval
 from .doubts import ENTROPY_MOVED, P_LOW, R2_LOW, SIZES_FEW, STEPS_FEW
-from .early import SHARE, EarlyPrediction, early_steps, predict_early
+from .early import SHARE, EarlyPrediction, early_steps, foretold_changes, predict_early
 from .fitting import EntropyLaw, fit
 from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
 from .size import LogLinear, SizeLaw, coefficients_by_size
@@ -37,6 +37,7 @@ __all__ = [
     "coefficients_by_size",
     "early_steps",
     "fit",
+    "foretold_changes",
     "pairs_of",
     "predict_early",
 ]

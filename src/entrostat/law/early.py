@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, log
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .fitting import EntropyLaw, fit_steps
-from .steps import STEPS_LEAST, LawError, checked_steps, is_whole, rms
+from .steps import STEPS_LEAST, LawError, checked_steps, is_whole, moves, rms
 
 SHARE = 0.15  # COV's
+_FIRST = 8  # steps before the first forecast of a change
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,3 +136,31 @@ def predict_early(
         end=end,
         reached=float(np.ptp(np.exp(h[:steps])) / np.ptp(np.exp(h))),
     )  # fmt: skip
+
+
+def foretold_changes(entropy: ArrayLike, score: ArrayLike) -> list[float | None]:
+    """What the law of the steps so far says that entropy does next.
+
+    The law R = -a exp(H) + b is fitted to the steps before t; H' = log((b - R_t) / a) is the
+    entropy that belongs to the score of t, and H' - H_t the change back onto the curve.
+
+    Args:
+        entropy: H [n], nats.
+        score: R [n].
+
+    Returns:
+        n changes, nats; None for the first 8 steps, where a <= 0 (no trade) or R_t >= b.
+
+    Raises:
+        LawError: the lists do not fit together, or are shorter than 3.
+    """
+    h, r = checked_steps("foretold_changes", entropy, score)
+    changes: list[float | None] = []
+    for t in range(len(h)):
+        change = None
+        if t >= _FIRST and moves(h[:t]):
+            law = fit_steps("foretold_changes", h[:t], r[:t])
+            share = (law.b - r[t]) / law.a if law.a > 0 else 0.0
+            change = log(share) - float(h[t]) if share > 0 else None
+        changes.append(change)
+    return changes

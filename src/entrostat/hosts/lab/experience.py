@@ -86,7 +86,8 @@ def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], N
 
 def said_to(
     state: State, examples: list[Example], iteration: int, purpose: Purpose,
-    on_progress: Callable[[int], None], temperature: float | None = None, **how: Any,
+    on_progress: Callable[[int], None], temperature: float | None = None,
+    rollouts: int | None = None, **how: Any,
 ) -> Sampled:  # fmt: skip
     """What the policy as it stands says to prompts.
 
@@ -97,6 +98,7 @@ def said_to(
         purpose: of the random stream.
         on_progress: as `sample` takes it.
         temperature: None for the run's own.
+        rollouts: of each prompt; None for the run's own.
         **how: other arguments of `answer`.
     """
     config, policy = state.config, state.policy
@@ -106,7 +108,7 @@ def said_to(
     answers = answer(
         policy, config, state.task, state.task.splits[0], examples,
         encode(policy, config, examples, state.new), training=True,
-        rollouts=config.sampling.rollouts,
+        rollouts=rollouts or config.sampling.rollouts,
         generator=generator(config.seed, iteration, purpose, policy.device),
         on_progress=on_progress, where=f"iteration {iteration}", **how,
     )  # fmt: skip

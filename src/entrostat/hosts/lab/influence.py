@@ -68,30 +68,30 @@ def influences(subject: Subject, trained: TokenBatch, terms: Terms) -> tuple[Ten
     parts = meter.pieces(sequences)
     of_logp, of_entropy = (
         x.new_zeros(sequences.mask.shape).index_copy(0, kept, x)
-        for x in _loss_gradient(subject.objective, trained, terms)
+        for x in loss_gradient(subject.objective, trained, terms)
     )
     parameters = meter.policy.trained()
     leaves = list(parameters.values())
     entropy_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    loss_gradient = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    of_loss = {name: torch.zeros_like(p) for name, p in parameters.items()}
     N = sequences.mask.sum()
     for rows in parts:
         stats = meter.stats(sequences[rows])
         loss = (of_logp[rows] * stats.logp + of_entropy[rows] * stats.entropy).sum()
         for value, total, keep in (
-            (stats.entropy.sum() / N, entropy_gradient, True), (loss, loss_gradient, False)
+            (stats.entropy.sum() / N, entropy_gradient, True), (loss, of_loss, False)
         ):  # fmt: skip
             gradients = torch.autograd.grad(value, leaves, retain_graph=keep, allow_unused=True)
             for name, g in zip(parameters, gradients, strict=True):
                 if g is not None:
                     total[name] += g
-    norm = torch.stack(list(torch._foreach_norm(list(loss_gradient.values())))).norm()
+    norm = torch.stack(list(torch._foreach_norm(list(of_loss.values())))).norm()
     clip = float((subject.clip / (norm + 1e-6)).clamp(max=1))
-    first = {name: clip * g for name, g in loss_gradient.items()}
+    first = {name: clip * g for name, g in of_loss.items()}
     P = adamw_preconditioner(subject.optimizer, parameters, first, subject.lr)
     direction = {name: clip * P[name] * g for name, g in entropy_gradient.items()}
     predicted = -sum(
-        float((direction[name].double() * loss_gradient[name].double()).sum()) for name in direction
+        float((direction[name].double() * of_loss[name].double()).sum()) for name in direction
     )
 
     start = {name: p.detach() for name, p in parameters.items()}
@@ -109,8 +109,11 @@ def influences(subject: Subject, trained: TokenBatch, terms: Terms) -> tuple[Ten
     return torch.cat(shares), predicted
 
 
-def _loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor]:
-    """dL/dlp and dL/dH [R, T] of the whole batch's loss, on the first update."""
+def loss_gradient(objective: Objective, batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor]:
+    """dL/dlp and dL/dH [R, T] of the whole batch's loss, on the first update.
+
+    `terms` are those planned for all of `batch`.
+    """
     assert batch.entropy is not None
     logp = batch.logp.clone().requires_grad_()
     entropy = batch.entropy.clone().requires_grad_()

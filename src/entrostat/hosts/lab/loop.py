@@ -10,6 +10,7 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
     updates.py     epochs, minibatches, micro-batches
     resume.py      going on from a checkpoint
     analysis.py    what the updates do to entropy
+    forecast.py    what they will do to it on fresh prompts
     record.py      what is written; ../trackers has who is told of it, too
 
 Differences from the papers' trainers: `old_logp` and `old_entropy` are always recomputed by the
@@ -32,6 +33,7 @@ from . import analysis as dynamics
 from . import checkpoint as checkpoints
 from .clock import Clock
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
+from .forecast import foretell
 from .influenced import with_influences
 from .progress import Facts, Progress
 from .record import Record
@@ -109,12 +111,17 @@ def train(
             analysis = None
             if config.analyze.due(iteration) and len(selection):
                 analysis = dynamics.begin(state, sampled, rewards, selection)
+            forecast = None
+            if config.forecast.due(iteration) and len(selection):
+                forecast = foretell(state, sampled, selection)
             clock.skip()
 
             metrics |= update_policy(state, selection, analysis, iteration)
             clock.lap("update", without=0.0 if analysis is None else analysis.watch.seconds)
             metrics |= clock.figures(metrics["rollout/tokens"])
 
+            if forecast is not None:
+                metrics |= forecast.finish()
             metrics = record.iteration(sampled, batch, selection, metrics, analysis)
             trackers.log(iteration, metrics | record.evaluate(iteration))
             record.checkpoint_if_due(iteration)

@@ -26,6 +26,7 @@ from .rollout import Sequences
 _LOGITS = 3  # [b, V] float32 tensors of a sampling step: the head's, exponentials, a copy
 _TRIED = 2048  # completion tokens of a group that is tried: a second or two of a small model
 _DUMPED = 40  # bytes of a token in a rollout dump
+_FORETOLD = 11  # copies of what is trained that a forecast makes: three gradients a half, and sums
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,11 @@ def needs_of(
         optimizer=3 * trained * models,
         training=fixed,
         sampling=half + laid_out + at_once * ((prompt + new) * _cached(policy) + 4 * V * _LOGITS),
-        analysis=3 * trained if config.analyze.every or influences else 0,
+        analysis=trained
+        * max(
+            3 if config.analyze.every or influences else 0,
+            _FORETOLD if config.forecast.every else 0,
+        ),
         checkpoint=checkpoint,
         disk=(max(1, config.save.checkpoints) + 1) * checkpoint
         + dumps * B * new * _DUMPED

@@ -15,6 +15,7 @@ from .policy import Policy, vocabulary
 from .seeds import stream_seed
 from .stops import Stops
 
+_APART = 2**40  # of a task without an end: no run comes so far
 _OF_TINY = ("target_sum", "tool_sum")  # tasks in the tiny policy's alphabet
 
 
@@ -72,6 +73,21 @@ def drawn(task: Task, config: TrainConfig, iteration: int) -> list[int]:
         rng = np.random.default_rng(stream_seed(config.seed, epoch, "prompts"))
         orders[epoch] = rng.permutation(size)
     return [int(orders[i // size][i % size]) for i in places]
+
+
+def fresh(task: Task, config: TrainConfig, iteration: int, count: int) -> list[Example]:
+    """Prompts like an iteration's, drawn apart from it: of a finite task some of the same ones.
+
+    A task without an end gives such as no iteration sees.
+    """
+    split = task.splits[0]
+    size = task.size(split)
+    if size is None:
+        places = range(_APART + iteration * count, _APART + (iteration + 1) * count)
+        return [example(task, index, split) for index in places]
+    rng = np.random.default_rng(stream_seed(config.seed, iteration, "forecast"))
+    order = np.concatenate([rng.permutation(size) for _ in range(-(-count // size))])
+    return [example(task, int(index), split) for index in order[:count]]
 
 
 def example(task: Task, index: int, split: str) -> Example:

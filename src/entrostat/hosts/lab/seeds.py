@@ -9,7 +9,15 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper", "influence"
+    "prompts",
+    "sample",
+    "shuffle",
+    "select",
+    "evaluate",
+    "analysis",
+    "temper",
+    "influence",
+    "forecast",
 ]
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 

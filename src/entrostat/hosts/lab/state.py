@@ -113,11 +113,12 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         config.prompt.chat = getattr(task, "chat", None)
     most = longest(task, config, task.splits[0])
     objective = objective_of(config, "lab", FIELDS, most)
-    if config.analyze.every and "tempered" in objective.needs:
-        raise ValueError(
-            "analyze: rollouts of a second temperature are no part of what the policy says, and "
-            "the analysis cannot tell them apart; leave analyze.every at 0"
-        )
+    for key, every in (("analyze", config.analyze.every), ("forecast", config.forecast.every)):
+        if every and "tempered" in objective.needs:
+            raise ValueError(
+                f"{key}: rollouts of a second temperature are no part of what the policy says, and "
+                f"derivatives of entropy cannot tell them apart; leave {key}.every at 0"
+            )
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
 
     scorer = Scorer(task, config.scoring, say)

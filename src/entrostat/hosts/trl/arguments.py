@@ -160,6 +160,8 @@ _CANNOT: tuple[tuple[str, Value, str], ...] = (
     ("analyze.every",
      lambda c: c.analyze.every > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1,
      "an analysis reads batch, weights and optimizer in one process; start one, or set it to 0"),
+    ("forecast.every", lambda c: c.forecast.every > 0,
+     "forecasts are made in the lab only; set it to 0, or use --host lab"),
     ("save.best", lambda c: bool(c.save.best) and sharded(),
      "no process has the whole model where it is sharded; leave it out"),
     ("device", lambda c: c.device.startswith("cuda:"),

@@ -331,6 +331,8 @@ def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool,
          "the old policy's entropy; leave it true"),
         (config.analyze.every > 0, f"analyze.every={config.analyze.every}: veRL's workers make no "
          "analysis; set it to 0, or use --host lab or trl"),
+        (config.forecast.every > 0, f"forecast.every={config.forecast.every}: forecasts are made "
+         "in the lab only; set it to 0, or use --host lab"),
         (config.sampling.engine == "vllm" and engine != "vllm",
          f"sampling.engine is 'vllm', but verl.{ROLLOUT}.name is {engine!r}; leave one out"),
         (optim.schedule not in ("constant", "cosine"),
