@@ -19,6 +19,7 @@ from .dcpo import Dcpo
 from .influence_flow import InfluenceFlow
 from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
+from .permuted import PermuteWeights
 from .prime import Prime
 from .quadrant import Quadrant
 from .recipes import RECIPES
@@ -55,6 +56,7 @@ METHODS: dict[str, type[Method]] = {
     "thermostat": HeldEntropy,
     "clip_bound": ClipBound,
     "influence_flow": InfluenceFlow,
+    "permute_weights": PermuteWeights,
     # what they compare with
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,
