@@ -11,9 +11,10 @@ import pytest
 from entrostat.config import load
 from entrostat.logs.run import read_run
 from entrostat.study.execute import State, execute, is_done
-from entrostat.study.file import read_study
+from entrostat.study.file import read_study, with_seeds
 from entrostat.study.plan import Plan, Training, make_places, plan_of
 from entrostat.study.record import restore, save_record
+from entrostat.study.runner import _keep, run_study
 
 FILE = """\
 seeds = [0]
@@ -167,3 +168,45 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage) -> None:
     damage(file)
     with pytest.raises(ValueError, match=f"record .*{file.name}.* cannot be read"):
         restore(plan(tmp_path / "two"), tmp_path / "record")
+
+
+def test_lean_takes_weights_away_once_nothing_needs_them(tmp_path: Path) -> None:
+    made, record = plan(tmp_path), tmp_path / "record"
+    record.mkdir()
+    a, b, c = made.trainings.values()
+    workers, weights = Own(), {}
+
+    def keep(training: Training) -> None:
+        weights[training.path.name] = [
+            (each.path / "final").exists() for each in made.trainings.values()
+        ]
+        _keep(made, record, True, training)
+
+    state = execute(made, workers, lambda state: None, keep=keep)
+    assert state.done == set(made.trainings)
+    assert weights["b-0"][0]  # b begins with a's policy, which was there until b was done
+    assert not any((each.path / "final").exists() for each in (a, b, c))
+    assert all(is_done(each) for each in (a, b, c))
+    assert (a.path / "answers.jsonl").exists()
+    # the numbers are there for a report, the same as before, and for another start
+    assert read_run(a.path).series("entropy/exact")[1] == [0.123456789]
+    again = Own()
+    execute(made, again, lambda state: None, keep=keep)
+    assert again.started == []
+
+
+def test_lean_needs_a_record(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(FILE)
+    with pytest.raises(ValueError, match="give --record"):
+        run_study(tmp_path / "s.toml", str(tmp_path / "out"), lean=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_some_of_the_seeds(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(FILE.replace("[0]", "[0, 1, 2]"))
+    study = with_seeds(read_study(tmp_path / "s.toml"), [2, 0, 7], "s")
+    assert list(study.runs) == ["a-0", "b-0", "c-0", "a-2", "b-2", "c-2"]
+    assert study.origins["b-2"].after == "a-2"
+    assert study.origins.keys() == study.runs.keys()
+    with pytest.raises(ValueError, match="'s' has the seeds 0, 1, 2, none of 5"):
+        with_seeds(read_study(tmp_path / "s.toml"), [5], "s")

@@ -58,6 +58,24 @@ def test_target_sum_prompts() -> None:
     assert all(task.example(i, "test") == other.example(i, "test") for i in range(5))
 
 
+def test_a_part_of_the_prompts_of_target_sum() -> None:
+    task = TargetSum(seed=3, only=12)
+    some = {task.example(i, "train").answer for i in range(600)}
+    assert len(some) == 12
+    assert len({k for _, k in some}) > 1  # of all kinds, not the first
+    # other splits ask for all, and without it nothing is as it was not
+    whole = TargetSum(seed=3)
+    assert [task.example(i, "test") for i in range(50)] == [
+        whole.example(i, "test") for i in range(50)
+    ]
+    assert some != {TargetSum(seed=4, only=12).example(i, "train").answer for i in range(600)}
+    every = {TargetSum(only=112).example(i, "train").answer for i in range(4000)}
+    assert len(every) == 112
+    for wrong in (0, 113):
+        with pytest.raises(ValueError, match="only must be 1 to 112"):
+            TargetSum(only=wrong)
+
+
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.integers(0, 10**6))
 def test_demonstrations_are_right_or_one_digit_off(seed: int) -> None:

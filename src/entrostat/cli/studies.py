@@ -11,7 +11,7 @@ def study_verb(args: list[str]) -> int:
     text = (
         "usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]\n"
         "                       [--ray [ADDRESS]] [--record DIR] [--claims FILE] [--report]\n"
-        "                       [--trust-code]\n\n"
+        "                       [--seeds N,N,...] [--lean] [--trust-code]\n\n"
         "Run the trainings of study files side by side, print tables and write a page for each.\n"
         "Those that are done are skipped, those that were stopped go on, settings that changed\n"
         "are another training; one that fails is shown and stops nothing.\n\n"
@@ -23,6 +23,9 @@ def study_verb(args: list[str]) -> int:
         "  --record     a directory of numbers without weights: trainings that are in it are\n"
         "               taken from it, those that are done are added\n"
         "  --report     train nothing: tables and pages of what is done\n"
+        "  --seeds      only these of the files' seeds, as 0,1,2\n"
+        "  --lean       with --record: remove the weights of what is on record and begun with\n"
+        "               by nothing that is still to be trained (540 MB a run of SmolLM2)\n"
         "  --claims     a file of claims to decide; default: claims.toml of a directory\n"
         "  --trust-code    import the code (MODULE:NAME) that the files name\n\n"
         "A file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
@@ -43,17 +46,26 @@ def study_verb(args: list[str]) -> int:
     ray, args = _take_ray(args)
     record, args = take(args, "record")
     claims, args = take(args, "claims")
-    known = ("output", "jobs", "quick", "ray", "record", "claims", "report", "trust-code", "help")
+    seeds, args = take(args, "seeds")
+    lean, args = take_switch(args, "lean")
+    known = (
+        "output", "jobs", "quick", "ray", "record", "claims", "report", "seeds", "lean",
+        "trust-code", "help",
+    )  # fmt: skip
     refuse_options(args, "entrostat study", known)
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
     if jobs is not None and (not jobs.isdigit() or int(jobs) < 1):
         raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
+    words = [] if seeds is None else seeds.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise ValueError(f"--seeds takes whole numbers with commas between, got {seeds!r}")
     from ..study import run_study
 
     return run_study(
         args, output, None if jobs is None else int(jobs), trusted,
         quick=quick, ray=ray, record=record, claims=claims, train=not report,
+        seeds=None if seeds is None else [int(word) for word in words], lean=lean,
     )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ Train a policy by reinforcement learning and watch its entropy.
   --task.KEY VALUE              a parameter of the task; of a file --task.grader NAME, --task.test X
                                 (the share held out), --task.fields.answer COLUMN
   --analyze.every N             what updates do to entropy, token by token, every N iterations
+  --forecast.every N            what they will do to entropy on fresh prompts, said before they are
+                                made, and what came (docs/dynamics.md)
   --log NAME [NAME...]          figures to wandb, trackio, tensorboard, mlflow as well, under
                                 --log.project and --log.name (docs/trackers.md)
   --save.best SET/FIGURE        keep the policy that evaluates best too: test/avg@k, say

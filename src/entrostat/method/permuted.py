@@ -27,7 +27,7 @@ class PermuteWeights(Method):
     order of the rows or the padding.
     """
 
-    paper: ClassVar[str] = "a control; no paper"
+    paper: ClassVar[str] = "ours; a control"
     hosts: ClassVar[tuple[str, ...]] = ("lab",)
     instead: ClassVar[str] = (
         "Weights would have to travel between the processes that hold the minibatch; use --host lab"

@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -134,6 +134,22 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
             origins[full] = Origin(_join(name, label) or full, after, table.start)
             _check_start(f"{where}, run {full!r}", runs, origins[full], table.settings)
     return Study(str(data.get("title", Path(path).stem)), jobs, runs, origins)
+
+
+def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
+    """The runs of some seeds.
+
+    Raises:
+        ValueError: there is none.
+    """
+    runs = {run: config for run, config in study.runs.items() if config.seed in seeds}
+    if not runs:
+        own = sorted({config.seed for config in study.runs.values()})
+        raise ValueError(
+            f"study {name!r} has the seeds {', '.join(map(str, own))}, none of "
+            f"{', '.join(map(str, seeds))}"
+        )
+    return replace(study, runs=runs, origins={run: study.origins[run] for run in runs})
 
 
 def check_runs(study: Study, path: str | Path) -> None:

@@ -27,6 +27,7 @@ FORMAT = 1
 DIGITS = 5
 MOST = 2**28  # bytes of one file, unpacked
 _MACHINE = ("versions", "python", "platform", "processors", "git")
+_WEIGHTS = ("final", "best", "checkpoints")
 _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 
 
@@ -83,6 +84,18 @@ def restore(plan: Plan, record: Path) -> set[str]:
             _put(path, _load(record / f"{address}.json.gz", address))
         restored |= {address} - missing
     return restored
+
+
+def strip(training: Training) -> None:
+    """Take the weights away from a training whose numbers are on record.
+
+    Its directory is then as `restore` makes one, with its page, its answers and its rollouts.
+    """
+    path = training.path.resolve()
+    with atomic(path / RECORDED) as part:
+        part.write_text(json.dumps({"iterations": training.config.iterations}), encoding="utf-8")
+    for name in _WEIGHTS:
+        shutil.rmtree(path / name, ignore_errors=True)
 
 
 def _trained(plan: Plan) -> set[str]:

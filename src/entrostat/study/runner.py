@@ -18,7 +18,7 @@ from .._text import say
 from ..hosts.lab.progress import duration
 from ..logs.run import called, read_run
 from .execute import State, Workers, execute, is_done
-from .file import Study, check_runs, read_study
+from .file import Study, check_runs, read_study, with_seeds
 from .local import Local
 from .plan import Plan, Training, make_places, plan_of
 
@@ -33,7 +33,7 @@ def run_study(
     paths: str | Path | Sequence[str | Path], output: str | None = None, jobs: int | None = None,
     trusted: bool = False, *, quick: bool = False, ray: str | None = None,
     record: str | Path | None = None, claims: str | Path | None = None,
-    train: bool = True,
+    train: bool = True, seeds: Sequence[int] | None = None, lean: bool = False,
 ) -> int:  # fmt: skip
     """Run studies, print their tables and write their reports; returns the exit code.
 
@@ -50,14 +50,21 @@ def run_study(
         claims: a file of claims (`study.claims`) to decide; None takes `claims.toml` of a
             directory that is given.
         train: False reports what is done and starts nothing.
+        seeds: only these of the files' seeds; None takes all.
+        lean: with a record, remove the weights of a training that is in it, once all that begin
+            with its policy are done.
 
     Raises:
-        ValueError: a file is wrong, or the directory holds runs with other settings; no run has
-            started.
+        ValueError: a file is wrong or has none of the seeds, `lean` without a record, or the
+            directory holds runs with other settings; no run has started.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = _files(given)
+    if lean and record is None:
+        raise ValueError("study: --lean removes weights whose numbers are on record; give --record")
     studies = {path.stem: read_study(path, trusted, quick) for path in files}
+    if seeds is not None:
+        studies = {name: with_seeds(study, seeds, name) for name, study in studies.items()}
     for path, study in zip(files, studies.values(), strict=True):
         check_runs(study, path)
     said = _claims(given, claims)
@@ -84,11 +91,11 @@ def run_study(
     make_places(plan)
     kept: Callable[[Training], None] = lambda training: None  # noqa: E731
     if record is not None:
-        from .record import restore, save_record
+        from .record import restore
 
         known = restore(plan, Path(record))
         say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
-        kept = partial(save_record, record=Path(record))
+        kept = partial(_keep, plan, Path(record), lean)
     if train:
         state = _execute(plan, workers, trusted, kept)
     else:
@@ -101,6 +108,21 @@ def run_study(
         more = f" (all of it: {log})" if log.exists() else ""
         say(f"run {plan.name_of(address)!r} stopped: {why}{more}", sys.stderr)
     return 1 if state.failed else 0
+
+
+def _keep(plan: Plan, record: Path, lean: bool, training: Training) -> None:
+    """A training is done: its numbers into the record; `lean`, what takes room away."""
+    from .record import save_record, strip
+
+    save_record(training, record)
+    if not lean:
+        return
+    for each in (training, plan.trainings.get(training.after or "")):
+        if each is None or not is_done(each):
+            continue
+        builds = [other for other in plan.trainings.values() if other.after == each.address]
+        if all(is_done(other) for other in builds):
+            strip(each)
 
 
 def _files(given: Sequence[str | Path]) -> list[Path]:

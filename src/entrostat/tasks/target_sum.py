@@ -25,18 +25,30 @@ class TargetSum:
         seed: of the prompts; `test` and `ood` prompts do not depend on it, so that runs compare.
         k_min: fewest digits.
         k_max: most digits.
+        only: so many different prompts to train on, chosen by `seed` at random from all with these
+            numbers of digits; None for all (112 by default).
 
     Raises:
-        ValueError: unless 1 <= k_min <= k_max <= 6.
+        ValueError: unless 1 <= k_min <= k_max <= 6 and there are `only` prompts.
     """
 
     name = "target_sum"
     splits: tuple[str, ...] = ("train", "test", "ood")
 
-    def __init__(self, seed: int = 0, k_min: int = 3, k_max: int = 6) -> None:
+    def __init__(
+        self, seed: int = 0, k_min: int = 3, k_max: int = 6, only: int | None = None
+    ) -> None:
         if not 1 <= k_min <= k_max <= 6:
             raise ValueError(f"target_sum: need 1 <= k_min <= k_max <= 6, got {k_min}, {k_max}")
-        self.seed, self.k_min, self.k_max = seed, k_min, k_max
+        every = [(t, k) for k in range(k_min, k_max + 1) for t in range(2 * k, 8 * k + 1)]
+        if only is not None and not 1 <= only <= len(every):
+            raise ValueError(
+                f"target_sum: only must be 1 to {len(every)}, the prompts of {k_min} to {k_max} "
+                f"digits, got {only}"
+            )
+        self.seed, self.k_min, self.k_max, self.only = seed, k_min, k_max, only
+        chance = random.Random(f"target_sum/{seed}/only")
+        self._some = None if only is None else chance.sample(every, only)
 
     def max_new_tokens(self, split: str) -> int:
         """One more than the longest answer in tokens, eos included."""
@@ -50,8 +62,11 @@ class TargetSum:
         """Prompt number `index` of `train`, `test` or `ood`."""
         seed = self.seed if split == "train" else 0
         rng = random.Random(f"target_sum/{seed}/{_STREAM[split]}/{index}")
-        k = rng.randint(7, 8) if split == "ood" else rng.randint(self.k_min, self.k_max)
-        target = rng.randint(2 * k, 8 * k)
+        if split == "train" and self._some is not None:
+            target, k = rng.choice(self._some)
+        else:
+            k = rng.randint(7, 8) if split == "ood" else rng.randint(self.k_min, self.k_max)
+            target = rng.randint(2 * k, 8 * k)
         return Example(f"{target}/{k}:", answer=(target, k), data={"label": f"{target}/{k}"})
 
     def score(self, completion: str, example: Example) -> float:
