@@ -17,6 +17,8 @@ from entrostat.hosts.lab import forecast
 from entrostat.hosts.lab.prompts import drawn, fresh
 from entrostat.hosts.trl import arguments
 from entrostat.hosts.verl import recipe
+from entrostat.logs.run import read_run
+from entrostat.report.panels import run_panels
 from entrostat.stats import TokenStats
 from entrostat.tasks import Example
 
@@ -80,6 +82,19 @@ def test_a_forecast_comes_true_where_the_batch_is_large(tmp_path: Path) -> None:
     assert (series("step") - series("change")).abs().mean() < (
         series("crossed") - series("change")
     ).abs().mean()
+
+
+def test_the_page_draws_forecasts_beside_what_came(tmp_path: Path) -> None:
+    rows = [
+        {"iteration": i, "forecast/step": x, "forecast/change": y, "forecast/crossed": 0.0}
+        for i, (x, y) in enumerate([(9, -9), (1, 2), (2, 4), (3, 6), (4, 9)] * 3, 1)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (panel,) = [p for p in run_panels(read_run(tmp_path)) if p.title == "Forecast"]
+    assert [curve.label for curve in panel.curves] == ["influences", "step", "what came"]
+    # of 15 the first is left out
+    pairs = torch.tensor([(r["forecast/step"], r["forecast/change"]) for r in rows[1:]]).double()
+    assert f"r = {float(torch.corrcoef(pairs.T)[0, 1]):.2f} " in panel.caption
 
 
 def test_of_one_prompt_nothing_is_crossed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import correlation
 from typing import Any
 
 from ..logs.run import Run
@@ -373,7 +374,34 @@ def _dynamics(run: Run) -> list[Panel]:
             ),
             low=0,
         ),
+        Panel(
+            "Forecast",
+            "Change of mean entropy over an iteration's updates on fresh prompts, and what was "
+            "foretold before them: by the batch's influences, crossed between its halves; by what "
+            "AdamW has in motion from earlier batches; by both together, the step that it makes."
+            + _came_true(run),
+            "nats per iteration",
+            curves_of(
+                run,
+                ("forecast/crossed", "influences", {"color": ORANGE, "width": 1.2}),
+                ("forecast/momentum", "in motion", {"color": GREEN, "width": 1.2}),
+                ("forecast/step", "step", {"color": BLUE, "dash": "--"}),
+                ("forecast/change", "what came", {"color": BLACK, "width": 2.2}),
+            ),
+        ),
     ]  # fmt: skip
+
+
+def _came_true(run: Run) -> str:
+    """How well forecasts of the step and what came agree, as a sentence."""
+    step, change = (f"forecast/{key}" for key in ("step", "change"))
+    foretold, came = (dict(zip(*run.series(key), strict=True)) for key in (step, change))
+    both = sorted(foretold.keys() & came.keys())
+    both = [i for i in both if i > both[-1] // 10]
+    x, y = ([of[i] for i in both] for of in (foretold, came))
+    if len(both) < 4 or len(set(x)) < 2 or len(set(y)) < 2:
+        return ""
+    return f" Without the first tenth: r = {correlation(x, y):.2f} between step and what came."
 
 
 def with_dumps(run: Run) -> Run:
