@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from entrostat.study.claims import read_claims
+from entrostat.study.figures import Figure
 from entrostat.study.file import read_study
 from entrostat.study.page import score_panel, write_study
 from entrostat.study.plan import Plan, make_places, plan_of
@@ -115,6 +116,15 @@ def test_groups_claims_and_the_data(plan: Plan, tmp_path: Path) -> None:
     assert data["claims"]["sha256"] == claims.sha256
     assert data["claims"]["decided"][1]["verdict"] == "does not hold"
     assert data["experiments"]["one"]["groups"]["half"]["seeds"] == [0, 1, 2, 3]
+
+
+def test_figures_that_a_file_names_are_columns(plan: Plan, tmp_path: Path) -> None:
+    asked = {"one": {"at its least": Figure("metric", "entropy/exact", "min")}}
+    results = results_of(plan, set(plan.trainings), {}, None, asked)
+    high = next(group for group in results.experiments[0].groups if group.name == "high")
+    assert high.figures["at its least"].mean == pytest.approx(2.02)
+    page = write_study(results, tmp_path / "named.html", "T", {}, []).read_text()
+    assert '<th scope="col">at its least</th>' in page
 
 
 def test_an_interval_without_an_end_is_null_and_shown(plan: Plan, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from entrostat.config import TrainConfig, from_dict
 from entrostat.study.fairness import confounded
 from entrostat.study.file import check_runs, read_study
 from entrostat.study.seeds import Interval, group_by_seed, interval
+from entrostat.study.tables import print_groups
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -77,6 +78,26 @@ def test_runs_that_differ_by_their_seed_alone_are_one_group(tmp_path: Path) -> N
     assert grpo.figures["avg@k"].mean == 0.625
     assert "avg@k" not in gspo.figures  # one run has none: no figure that speaks for fewer seeds
     assert gspo.figures["last"] == Interval(0.5, 0.0, 3)
+
+
+def test_figures_that_a_file_names(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "s.toml").write_text(
+        'seeds = [0, 1]\n[[runs]]\nname = "a"\n[figures]\n'
+        '"least" = { metric = "entropy/exact", at = "min" }\n'
+        '"absent" = { metric = "other" }\n'
+    )
+    study = read_study(tmp_path / "s.toml")
+    paths = {n: run(tmp_path / n, [1.0, 0.25 + int(n[-1]) / 2, 1.0], None) for n in study.runs}
+    (group,) = group_by_seed(study.runs, paths, None, study.figures)
+    # of .25 and .75; t(.975, 1) = 12.706
+    assert group.figures == {"least": Interval(0.5, pytest.approx(12.706205 / 4, abs=1e-6), 2)}
+    print_groups([group], usual=False)
+    shown = capsys.readouterr().out
+    assert "0.50±3.18" in shown
+    assert "tenth" not in shown
+    (tmp_path / "s.toml").write_text('seeds = [0]\n[figures]\nx = { metrik = "y" }\n')
+    with pytest.raises(ValueError, match=r"figures\.x.*Did you mean 'metric'"):
+        read_study(tmp_path / "s.toml")
 
 
 @pytest.mark.parametrize("name", ["three_seeds", "positive_negative", "clip_presets"])

@@ -24,12 +24,13 @@ from typing import Any, Literal
 from .._names import unknown
 from ..config import TrainConfig, check_model, from_dict, load, merge
 from ..tasks.trust import refuse_code
+from .figures import Figure, read_figure
 from .grid import axes_of, points_of, refuse_axes
 
 MOST = 1000  # runs: a grid grows fast
 START = ("final", "best")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick")
+_KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick", "figures")
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,14 @@ class Study:
         runs: configurations by name, `output` still empty; seed after seed, so that every setting
             has its first run early.
         origins: of each run.
+        figures: what its tables show of every group beside, or in place of, the usual.
     """
 
     title: str
     jobs: int
     runs: dict[str, TrainConfig]
     origins: dict[str, Origin] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,8 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
             after = None if table.after is None else _join(table.after, label, seed)
             origins[full] = Origin(_join(name, label) or full, after, table.start)
             _check_start(f"{where}, run {full!r}", runs, origins[full], table.settings)
-    return Study(str(data.get("title", Path(path).stem)), jobs, runs, origins)
+    title = str(data.get("title", Path(path).stem))
+    return Study(title, jobs, runs, origins, _figures(where, data))
 
 
 def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
@@ -236,6 +240,14 @@ def _quick(
         raise ValueError(f"{where}: quick is a table of settings, got {table!r}")
     over = {key: value for key, value in table.items() if key != "seeds"}
     return _seeds(f"{where}, quick", table) or list(seeds[:1]), over
+
+
+def _figures(where: str, data: Mapping[str, Any]) -> dict[str, Figure]:
+    """Figures by the words for them."""
+    table = data.get("figures", {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where}: figures is a table of figures by name, got {table!r}")
+    return {word: read_figure(f"{where}, figures.{word}", one) for word, one in table.items()}
 
 
 def _tables(where: str, data: Mapping[str, Any]) -> dict[str, _Table]:

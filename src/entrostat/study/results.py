@@ -42,8 +42,8 @@ class Group:
         name: what the file calls it.
         seeds: those whose runs are done.
         planned: how many there are to be.
-        figures: of `LEADERBOARD`: mean with its 95% interval, of one seed the value with an
-            interval of no width; only those that every run has.
+        figures: of `LEADERBOARD` and those that the file names: mean with its 95% interval, of one
+            seed the value with an interval of no width; only those that every run has.
     """
 
     name: str
@@ -85,7 +85,11 @@ class Results:
 
 
 def results_of(
-    plan: Plan, done: Collection[str], failed: Mapping[str, str], claims: Claims | None = None
+    plan: Plan,
+    done: Collection[str],
+    failed: Mapping[str, str],
+    claims: Claims | None = None,
+    asked: Mapping[str, Mapping[str, Figure]] | None = None,
 ) -> Results:
     """Read the runs that are done, and decide.
 
@@ -94,13 +98,17 @@ def results_of(
         done: addresses of trainings that are done.
         failed: why, of those that are not.
         claims: what is to be decided.
+        asked: figures that an experiment's own file names.
     """
-    wanted = set(LEADERBOARD.values())
+    columns = {name: LEADERBOARD | dict((asked or {}).get(name, {})) for name in plan.titles}
+    wanted = {figure for figures in columns.values() for figure in figures.values()}
     for claim in claims.claims if claims else ():
         wanted |= {claim.figure} | ({claim.other} if claim.other else set())
     known = _figures(plan, done, wanted)
     place = {(n.experiment, n.group, n.seed): n.address for n in plan.named if n.address in done}
-    experiments = tuple(_experiment(plan, name, known, failed) for name in plan.titles)
+    experiments = tuple(
+        _experiment(plan, name, known, failed, columns[name]) for name in plan.titles
+    )
     if claims is None:
         return Results(experiments)
 
@@ -153,7 +161,11 @@ def _figures(
 
 
 def _experiment(
-    plan: Plan, name: str, known: Mapping[str, Mapping[Figure, float]], failed: Mapping[str, str]
+    plan: Plan,
+    name: str,
+    known: Mapping[str, Mapping[Figure, float]],
+    failed: Mapping[str, str],
+    columns: Mapping[str, Figure],
 ) -> Experiment:
     named = plan.of(name)
     groups = []
@@ -161,7 +173,7 @@ def _experiment(
         mine = [each for each in named if each.group == group]
         there = [each for each in mine if each.address in known]
         figures = {}
-        for word, figure in LEADERBOARD.items():
+        for word, figure in columns.items():
             values = [known[e.address][figure] for e in there if figure in known[e.address]]
             if there and len(values) == len(there):
                 figures[word] = interval(values) if len(values) > 1 else Interval(values[0], 0.0, 1)

@@ -24,6 +24,7 @@ from .plan import Plan, Training, make_places, plan_of
 
 if TYPE_CHECKING:
     from .claims import Claims
+    from .figures import Figure
 
 CLAIMS = "claims.toml"  # of a directory of studies
 MANY = 24  # runs above which the terminal shows settings, not each run
@@ -188,21 +189,26 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
         if len(paths) <= MANY:
             print_table(comparison_rows(paths))
         groups = {each.name: each.group for each in done}
-        print_groups(group_by_seed(study.runs, {each.name: each.path for each in done}, groups))
+        places = {each.name: each.path for each in done}
+        print_groups(group_by_seed(study.runs, places, groups, study.figures), not study.figures)
         page = write_comparison(paths, paths[0].parent / "report.html", study.title)
         pages[experiment] = page
         say(f"report: {page}")
     if len(studies) > 1 or claims is not None:
-        _report_all(plan, state, claims, pages)
+        asked = {name: study.figures for name, study in studies.items()}
+        _report_all(plan, state, claims, pages, asked)
 
 
-def _report_all(plan: Plan, state: State, claims: Claims | None, pages: dict[str, Path]) -> None:
+def _report_all(
+    plan: Plan, state: State, claims: Claims | None, pages: dict[str, Path],
+    asked: dict[str, dict[str, Figure]],
+) -> None:  # fmt: skip
     """The page of all experiments together, its numbers, and the claims in the terminal."""
     from .page import write_study
     from .results import FILE, results_of, write_results
     from .tables import print_claims
 
-    results = results_of(plan, state.done, state.failed, claims)
+    results = results_of(plan, state.done, state.failed, claims, asked)
     write_results(results, plan.output / FILE)
     name = "report.html" if len(plan.titles) > 1 else "claims.html"
     title = called(plan.output).capitalize().replace("_", " ")

@@ -16,6 +16,7 @@ from ..config import TrainConfig
 from ..logs.run import last_ones, read_run
 from ..report import comparison_rows
 from ..report.seeds import by_settings, common_name
+from .figures import Figure, value
 
 LEVEL = 0.95
 
@@ -70,7 +71,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 def group_by_seed(
     configs: Mapping[str, TrainConfig], paths: Mapping[str, Path],
-    groups: Mapping[str, str] | None = None,
+    groups: Mapping[str, str] | None = None, figures: Mapping[str, Figure] | None = None,
 ) -> list[Group]:  # fmt: skip
     """The groups of two finished runs or more that differ by their seed alone.
 
@@ -78,6 +79,7 @@ def group_by_seed(
         configs: settings by run name.
         paths: run directories, of those that are done.
         groups: what a study calls the settings of each; None compares the settings.
+        figures: what to show of them, by the words for it; none for entropy and scores.
     """
     known = groups or {}
     settings = {
@@ -88,14 +90,32 @@ def group_by_seed(
         Group(
             known.get(names[0], common_name(names)),
             tuple(names),
-            _figures([paths[name] for name in names]),
+            _figures([paths[name] for name in names], figures or {}),
         )
         for names in by_settings(settings)
         if len(names) > 1
     ]
 
 
-def _figures(paths: Sequence[Path]) -> dict[str, Interval]:
+def _figures(paths: Sequence[Path], asked: Mapping[str, Figure]) -> dict[str, Interval]:
+    """Of several runs, those that every run has."""
+    columns = _asked(paths, asked) if asked else _usual(paths)
+    known = {key: [v for v in values if v is not None] for key, values in columns.items()}
+    return {key: interval(values) for key, values in known.items() if len(values) == len(paths)}
+
+
+def _asked(
+    paths: Sequence[Path], figures: Mapping[str, Figure]
+) -> dict[str, Sequence[float | None]]:
+    found: dict[str, list[float | None]] = {word: [] for word in figures}
+    for path in paths:
+        run = read_run(path)
+        for word, figure in figures.items():
+            found[word].append(value(run, figure))
+    return dict(found)
+
+
+def _usual(paths: Sequence[Path]) -> dict[str, Sequence[float | None]]:
     """Entropy of the second tenth of the iterations and of the end (one is noisy), final scores."""
     rows = comparison_rows(list(paths))
     early, late = [], []
@@ -104,7 +124,7 @@ def _figures(paths: Sequence[Path]) -> dict[str, Interval]:
         tenth = max(1, len(entropy) // 10)
         early.append(mean(entropy[tenth : 2 * tenth] or entropy))
         late.append(mean(entropy[-last_ones(len(entropy)) :]))
-    columns: dict[str, Sequence[float | None]] = {
+    return {
         "first": [row.entropy_before for row in rows],
         "early": early,
         "last": late,
@@ -112,5 +132,3 @@ def _figures(paths: Sequence[Path]) -> dict[str, Interval]:
         "pass@k": [row.pass_after for row in rows],
         "distinct": [row.distinct_after for row in rows],
     }
-    known = {key: [v for v in values if v is not None] for key, values in columns.items()}
-    return {key: interval(values) for key, values in known.items() if len(values) == len(paths)}

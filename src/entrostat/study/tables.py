@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._text import console, say
-from .seeds import Group
+from .seeds import Group, Interval
 
 if TYPE_CHECKING:
     from ..report import Row
     from .claims import Decided
+
+
+_USUAL = (
+    "; entropy of the first iteration,\n"
+    "of the second tenth of the iterations (early) and of the end (a fifteenth)"
+)
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -42,24 +48,26 @@ def print_table(rows: Sequence[Row]) -> None:
     say(f"distinct: different right answers among {k} samples of a prompt")
 
 
-def print_groups(groups: Sequence[Group]) -> None:
-    """Means over seeds, where there are several of the same settings."""
+def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
+    """Means over seeds, where there are several of the same settings.
+
+    `usual` says that their figures are the usual ones, whose words the title explains.
+    """
     if not groups:
         return
     from rich import box
     from rich.table import Table
 
     table = Table(
-        title="over seeds: mean ± 95% interval; entropy of the first iteration,\n"
-        "of the second tenth of the iterations (early) and of the end (a fifteenth)",
+        title="over seeds: mean ± 95% interval" + usual * _USUAL,
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     columns = list(dict.fromkeys(key for group in groups for key in group.figures))
     table.add_column("settings", no_wrap=True)
     for column in ("seeds", *columns):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=column == "seeds")
     for group in groups:
-        cells = [str(group.figures.get(column, "-")) for column in columns]
+        cells = [_interval(group.figures.get(column)) for column in columns]
         table.add_row(group.name, str(len(group.runs)), *cells)
     console().print(table)
 
@@ -85,6 +93,11 @@ def print_claims(decided: Sequence[Decided]) -> None:
         effect += "" if one.low is None else f" ({one.low:.2g} to {one.high:.2g})"
         table.add_row(escape(one.claim.id), one.verdict, effect, f"{one.claim.least:g}")
     console().print(table)
+
+
+def _interval(value: Interval | None) -> str:
+    # without spaces: six such columns and a name fit into 80
+    return "-" if value is None else f"{value.mean:.2f}±{value.half:.2f}"
 
 
 def _figure(value: float | None, digits: int) -> str:
