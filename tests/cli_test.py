@@ -234,7 +234,10 @@ def test_train_on_a_model_from_a_config_logs_and_resumes(
     last, evaluated = out.index("[2/2]"), out.rindex("evaluating test")
     assert last < evaluated < out.index("test, iteration 0 → 2: avg@2 0.00 → 0.00")
     assert (tmp_path / "run/report.html").is_file()
-    assert main(["train", "--resume", str(tmp_path / "run"), "--iterations", "3"]) == 0
+    (tmp_path / "run/report.html").unlink()
+    more = ["--resume", str(tmp_path / "run"), "--iterations", "3", "--no-report"]
+    assert main(["train", *more]) == 0
+    assert not (tmp_path / "run/report.html").exists()
     lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [1, 2, 3]
     assert lines[0]["entropy/exact"] == pytest.approx(5.549, abs=0.05)

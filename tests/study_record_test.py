@@ -62,6 +62,7 @@ class Own:
 
     def __init__(self) -> None:
         self.started: list[str] = []
+        self.told: list[list[str]] = []
         self.now: list[Training] = []
 
     def room(self, training: Training) -> bool:
@@ -70,6 +71,7 @@ class Own:
     def start(self, training: Training, words: list[str]) -> None:
         assert not (training.path / "metrics.jsonl").exists()  # nothing old is mixed in
         self.started.append(training.path.name)
+        self.told.append(words)
         self.now.append(training)
 
     def ended(self) -> list[tuple[str, int]]:
@@ -182,8 +184,9 @@ def test_lean_takes_weights_away_once_nothing_needs_them(tmp_path: Path) -> None
         ]
         _keep(made, record, True, training)
 
-    state = execute(made, workers, lambda state: None, keep=keep)
+    state = execute(made, workers, lambda state: None, keep=keep, pages=False)
     assert state.done == set(made.trainings)
+    assert all(words[-1] == "--no-report" for words in workers.told)
     assert weights["b-0"][0]  # b begins with a's policy, which was there until b was done
     assert not any((each.path / "final").exists() for each in (a, b, c))
     assert all(is_done(each) for each in (a, b, c))

@@ -30,6 +30,7 @@ Train a policy by reinforcement learning and watch its entropy.
   --save.best SET/FIGURE        keep the policy that evaluates best too: test/avg@k, say
   --config FILE.toml            start from a file; flags override it
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
+  --no-report                   write no page at the end; `entrostat report RUN` writes it
   --trust-code                  import the code (MODULE:NAME) that the file or the run names
   --host trl|verl               train in TRL or veRL, not in the lab; --trl.KEY and --verl.KEY set
                                 what is their own
@@ -100,6 +101,7 @@ def train_verb(args: list[str]) -> int:
     python, args = take(args, "verl-python")
     address, args = take(args, "ray-address")
     shown, args = take_switch(args, "print")
+    bare, args = take_switch(args, "no-report")
     allowed, args = take(args, "sandbox")
     own_word = {"scoring.sandbox"} if allowed else set()
     if allowed and run is None:
@@ -164,7 +166,7 @@ def train_verb(args: list[str]) -> int:
     check_output(Path(config.output), config.iterations, run is not None)
     if run is not None and RunDirectory(Path(run)).complete(config.iterations):
         say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
-        return _finish(Path(run))
+        return _finish(Path(run), not bare)
     check_model(config.model)
     if config.host != "verl":  # whose environment is another, and is asked
         check_installed(config.log.to)
@@ -198,7 +200,7 @@ def train_verb(args: list[str]) -> int:
     progress = for_stream() if main else Progress()
     try:
         path = train(config, task=task, progress=progress, resume=run is not None, **options)
-        return _finish(path) if main else 0
+        return _finish(path, not bare) if main else 0
     except RunStopped as error:
         progress.close()
         return tell(str(error), code=1)
@@ -222,14 +224,16 @@ def train_verb(args: list[str]) -> int:
         progress.close()
 
 
-def _finish(path: Path) -> int:
+def _finish(path: Path, page: bool) -> int:
     """What is said of a run that is over, and its report."""
     from ..logs.run import read_run, saturated
-    from ..report import write_run_report
 
     for sentence in saturated(path, read_run(path).metrics):
         show_warning(sentence)
-    say(f"report: {write_run_report(path)}")
+    if page:
+        from ..report import write_run_report
+
+        say(f"report: {write_run_report(path)}")
     return 0
 
 

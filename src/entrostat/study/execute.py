@@ -60,7 +60,7 @@ class State:
 
 def execute(
     plan: Plan, workers: Workers, watch: Callable[[State], None], trusted: bool = False,
-    keep: Callable[[Training], None] = lambda training: None,
+    keep: Callable[[Training], None] = lambda training: None, pages: bool = True,
 ) -> State:  # fmt: skip
     """Do what is not done.
 
@@ -70,6 +70,7 @@ def execute(
         watch: called now and then, and once at the end; it decides by its sleep how often.
         trusted: whether trainings may import the code that their settings name.
         keep: called with each training that is done, those that were done before first.
+        pages: whether each training writes its page.
 
     Returns:
         The end: nothing waits and nothing works.
@@ -79,10 +80,11 @@ def execute(
     for address in plan.trainings:
         if address in done:
             keep(plan.trainings[address])
+    more = ["--trust-code"] * trusted + ["--no-report"] * (not pages)
     kills: dict[str, tuple[int, int]] = {}  # times, and the iteration of the last
     try:
         while state.waiting or state.working:
-            _start_more(plan, workers, state, trusted)
+            _start_more(plan, workers, state, more)
             watch(state)
             for address, code in workers.ended():
                 state.working.discard(address)
@@ -100,7 +102,7 @@ def execute(
     return state
 
 
-def _start_more(plan: Plan, workers: Workers, state: State, trusted: bool) -> None:
+def _start_more(plan: Plan, workers: Workers, state: State, more: list[str]) -> None:
     """Start what there is room for; a later one does not overtake one that only waits for room."""
     for address in list(state.waiting):
         training = plan.trainings[address]
@@ -113,7 +115,7 @@ def _start_more(plan: Plan, workers: Workers, state: State, trusted: bool) -> No
                 return
             state.waiting.remove(address)
             state.working.add(address)
-            workers.start(training, _words(plan, training, trusted))
+            workers.start(training, _words(plan, training, more))
 
 
 def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> bool:
@@ -123,18 +125,17 @@ def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> b
     return times <= TRIES
 
 
-def _words(plan: Plan, training: Training, trusted: bool) -> list[str]:
+def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:
     """What `entrostat train` is told."""
-    words = ["--trust-code"] if trusted else []
     if (training.path / "config.toml").exists():
-        return ["--resume", str(training.path), *words]
+        return ["--resume", str(training.path), *more]
     config = training.config
     if training.after is not None:
         made = plan.trainings[training.after].path / training.start
         config = replace(config, model=str(made.resolve()))
     with atomic(training.settings) as part:
         part.write_text(config.to_toml(), encoding="utf-8")
-    return ["--config", str(training.settings), "--output", str(training.path), *words]
+    return ["--config", str(training.settings), "--output", str(training.path), *more]
 
 
 def is_done(training: Training) -> bool:

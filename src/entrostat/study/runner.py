@@ -53,7 +53,7 @@ def run_study(
         train: False reports what is done and starts nothing.
         seeds: only these of the files' seeds; None takes all.
         lean: with a record, remove the weights of a training that is in it, once all that begin
-            with its policy are done.
+            with its policy are done, and write no page for each training.
 
     Raises:
         ValueError: a file is wrong or has none of the seeds, `lean` without a record, or the
@@ -98,7 +98,7 @@ def run_study(
         say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
         kept = partial(_keep, plan, Path(record), lean)
     if train:
-        state = _execute(plan, workers, trusted, kept)
+        state = _execute(plan, workers, trusted, kept, not lean)
     else:
         state = State([], set(), {}, {a for a, each in plan.trainings.items() if is_done(each)})
         if not state.done:
@@ -159,14 +159,14 @@ def _claims(given: Sequence[str | Path], named: str | Path | None) -> Claims | N
 
 
 def _execute(
-    plan: Plan, workers: Workers, trusted: bool, keep: Callable[[Training], None]
+    plan: Plan, workers: Workers, trusted: bool, keep: Callable[[Training], None], pages: bool
 ) -> State:
     from .bars import Bars
 
     bars = Bars(plan)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the trainings too
     try:
-        return execute(plan, workers, bars, trusted, keep)
+        return execute(plan, workers, bars, trusted, keep, pages)
     finally:
         signal.signal(signal.SIGTERM, before)
         bars.close()
