@@ -193,7 +193,7 @@ def test_methods_lists_and_explains(capsys: pytest.CaptureFixture) -> None:
     assert "A - zeta max(A, 0) L" in shown
     assert "is the paper's and may be too small" in " ".join(shown.split())
     assert "docs/paper_index.md" in listed
-    assert listed.count("runs in lab]") == 4  # prime, aepo, influence_flow, permute_weights
+    assert listed.count("runs in lab]") == 3  # prime, aepo, influence_flow
     for name in ("reinforce", "opefo"):
         assert main(["methods", name]) == 0
         shown = " ".join(capsys.readouterr().out.split())

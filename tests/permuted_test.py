@@ -10,6 +10,7 @@ from torch import Tensor
 import entrostat as es
 from entrostat.batch import Terms, TokenBatch
 from entrostat.method.permuted import PermuteWeights
+from entrostat.testing import RULES, Allowed, check_method
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool()
 WEIGHT = torch.tensor([[1.0, 2, 91], [3, 92, 93], [4, 5, 6]])
@@ -54,3 +55,10 @@ def test_it_is_steer_with_its_clip() -> None:
     one, other = (es.make_objective(m) for m in ("steer", ["steer", "permute_weights"]))
     assert (one.advantage, one.aggregation) == (other.advantage, other.aggregation)
     assert other.names == (*one.names, "permute_weights")
+
+
+def test_it_keeps_the_contract_after_a_method_that_weighs() -> None:
+    """Alone it has nothing to deal. On any number of ranks the same tokens get the same weights."""
+    # but for the order of rollouts that say not who they are, which decides what chance gives them
+    rules = RULES.keys() - {"order"}
+    check_method(["steer", "permute_weights"], rules=rules, allowed=Allowed(random=True))

@@ -166,7 +166,7 @@ def train_verb(args: list[str]) -> int:
     check_output(Path(config.output), config.iterations, run is not None)
     if run is not None and RunDirectory(Path(run)).complete(config.iterations):
         say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
-        return _finish(Path(run), not bare)
+        return 0 if bare else _finish(Path(run))
     check_model(config.model)
     if config.host != "verl":  # whose environment is another, and is asked
         check_installed(config.log.to)
@@ -200,7 +200,7 @@ def train_verb(args: list[str]) -> int:
     progress = for_stream() if main else Progress()
     try:
         path = train(config, task=task, progress=progress, resume=run is not None, **options)
-        return _finish(path, not bare) if main else 0
+        return 0 if bare or not main else _finish(path)
     except RunStopped as error:
         progress.close()
         return tell(str(error), code=1)
@@ -224,16 +224,14 @@ def train_verb(args: list[str]) -> int:
         progress.close()
 
 
-def _finish(path: Path, page: bool) -> int:
+def _finish(path: Path) -> int:
     """What is said of a run that is over, and its report."""
     from ..logs.run import read_run, saturated
+    from ..report import write_run_report
 
     for sentence in saturated(path, read_run(path).metrics):
         show_warning(sentence)
-    if page:
-        from ..report import write_run_report
-
-        say(f"report: {write_run_report(path)}")
+    say(f"report: {write_run_report(path)}")
     return 0
 
 

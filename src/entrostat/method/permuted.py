@@ -28,10 +28,6 @@ class PermuteWeights(Method):
     """
 
     paper: ClassVar[str] = "ours; a control"
-    hosts: ClassVar[tuple[str, ...]] = ("lab",)
-    instead: ClassVar[str] = (
-        "Weights would have to travel between the processes that hold the minibatch; use --host lab"
-    )
     reads_current: ClassVar[bool] = False
 
     def plan(
@@ -40,14 +36,17 @@ class PermuteWeights(Method):
         """Permute the weights."""
         device = None if generator is None else generator.device
         seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
-        row, position = (x.cpu().numpy() for x in batch.mask.nonzero(as_tuple=True))
-        rows = torch.arange(len(batch.mask)) if batch.rollout is None else batch.rollout
-        who = rows.cpu().numpy()
-        own = np.lexsort((position, who[row]))  # by rollout and position
-        drawn = np.argsort(exact.hashes(int(seed), who, row, position), kind="stable")
-        source = np.empty_like(own)
-        source[own] = drawn
-        kept = terms.weight[batch.mask]
-        weight = terms.weight.clone()
-        weight[batch.mask] = kept[torch.from_numpy(source).to(kept.device)]
-        return terms.replace(weight=weight)
+        whole, mask = batch.whole, batch.mask
+        T = mask.shape[1]
+        who = mask.any(-1).cumsum(0) - 1 if batch.rollout is None else batch.rollout
+        held = torch.where(mask, terms.weight, torch.nan)
+        held = torch.nn.functional.pad(held, (0, whole.width - T), value=torch.nan)
+        # all ranks' weights, a column a position; rollouts in the order of their identities
+        (everyone, *columns), mine = whole.gather(who.long(), *held.unbind(-1))
+        weights = torch.stack(columns, -1).cpu().numpy()
+        row, position = np.nonzero(~np.isnan(weights))
+        drawn = exact.hashes(int(seed), everyone.cpu().numpy(), row, position).argsort()
+        dealt = weights.copy()
+        dealt[row, position] = weights[row[drawn], position[drawn]]
+        found = torch.from_numpy(dealt).to(mask.device)[mine, :T]
+        return terms.replace(weight=torch.where(mask, found, terms.weight))
