@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,18 @@ def test_lean_takes_weights_away_once_nothing_needs_them(tmp_path: Path) -> None
     again = Own()
     execute(made, again, lambda state: None, keep=keep)
     assert again.started == []
+
+
+def test_lean_leaves_a_run_that_was_made_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "out/c-0").mkdir(parents=True)
+    made, record = plan(tmp_path), tmp_path / "record"
+    record.mkdir()
+    c = list(made.trainings.values())[-1]
+    assert c.path == tmp_path / "out/c-0"
+    finish(c)
+    execute(made, Own(), lambda state: None, keep=partial(_keep, made, record, True))
+    assert (record / f"{c.address}.json.gz").exists()
+    assert (c.path / "final").exists()
 
 
 def test_lean_needs_a_record(tmp_path: Path) -> None:

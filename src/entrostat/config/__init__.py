@@ -2,6 +2,7 @@
 
 settings.py    the settings as dataclasses, with their defaults and ranges
 evaluation.py  those of evaluation in training
+instruments.py analyses and forecasts
 trackers.py    where figures go beside the run's own files
 reader.py      TOML files and nested tables into them, strictly
 """
@@ -9,12 +10,11 @@ reader.py      TOML files and nested tables into them, strictly
 from ..models import NOWHERE as NOWHERE
 from ..models import TINY as TINY
 from ..models import check_model as check_model
+from .instruments import Analyze, Forecast
 from .reader import at_hand, from_dict, load, merge, toml_value
 from .settings import (
-    Analyze,
     EvalSet,
     Evaluation,
-    Forecast,
     Lora,
     Numerics,
     Optim,

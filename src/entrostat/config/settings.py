@@ -18,6 +18,7 @@ from ..models import TINY
 from .alarm import AlarmBand
 from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
 from .evaluation import EvalSet as EvalSet
+from .instruments import Analyze, Forecast
 from .trackers import Trackers
 
 
@@ -134,34 +135,6 @@ class Lora:
     """Scale of the adapter."""
     targets: str = "all-linear"
     """Modules that get an adapter: "all-linear", or names separated by commas."""
-
-
-@dataclass
-class Analyze:
-    """What updates do to entropy, token by token (docs/dynamics.md); weights stay the same."""
-
-    every: int = 0
-    """Iterations between analyses, the first iteration among them; 0 for none."""
-
-    def due(self, iteration: int) -> bool:
-        """Whether an iteration (1, 2, ...) is analysed."""
-        return self.every > 0 and (iteration == 1 or iteration % self.every == 0)
-
-
-@dataclass
-class Forecast:
-    """The change of entropy on fresh prompts, foretold before the updates (docs/dynamics.md)."""
-
-    every: int = 0
-    """Iterations between forecasts, the first iteration among them; 0 for none."""
-    prompts: int = 64
-    """Fresh prompts on which entropy is measured before and after."""
-    rollouts: int = 8
-    """Rollouts of each."""
-
-    def due(self, iteration: int) -> bool:
-        """Whether one is made in an iteration (1, 2, ...)."""
-        return self.every > 0 and (iteration == 1 or iteration % self.every == 0)
 
 
 @dataclass

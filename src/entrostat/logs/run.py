@@ -155,6 +155,25 @@ def last_ones(n: int) -> int:
     return max(1, n // 15)
 
 
+def paired(
+    one: Mapping[int, float], other: Mapping[int, float], lag: int = 0
+) -> list[tuple[float, float]]:
+    """Two columns by iteration, where both have a value, without the first tenth of them.
+
+    Args:
+        one: by iteration.
+        other: by iteration, read `lag` iterations later.
+        lag: 0 or more.
+
+    Returns:
+        Pairs in order; none where there are fewer than four, or one column never moves.
+    """
+    begin = max(one, default=0) // 10
+    pairs = [(one[i], other[i + lag]) for i in sorted(one) if i > begin and i + lag in other]
+    moves = all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
+    return pairs if len(pairs) >= 4 and moves else []
+
+
 def called(path: Path) -> str:
     """The name that a path was called by, also where it ends in `.`; of a link its own."""
     return Path(os.path.abspath(path)).name

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import correlation
 from typing import Any
 
 from ..logs.run import Run
 from .curves import coefficient, curves_of, logged, named, say_smoothed, scale_of, smoothed
-from .figures import BLACK, BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, Curve, Panel
+from .figures import BLACK, BLUE, COLORS, ORANGE, PURPLE, RED, Curve, Panel
 from .runs import drawable
 from .tokens.dumps import choose_iterations, read_dump
+from .update_panels import update_panels
 
 DUMPS = 16  # dumps that are read for what a run did not log
 SCORES = 7  # of other trainers' evaluations drawn
@@ -28,7 +28,7 @@ def run_panels(run: Run) -> list[Panel]:
         ("Entropy and reward", _outcome(run)),
         ("Updates", _updates(run)),
         ("Rollouts", _rollouts(run)),
-        ("Entropy dynamics", _dynamics(run)),
+        ("Entropy dynamics", update_panels(run)),
         ("PRIME's second model", _prime(run)),
         ("Sampler, trainer and speed", _machine(run)),
     )
@@ -314,94 +314,6 @@ def _each(run: Run, keys: list[str], title: str, caption: str, unit: str, **axis
             if not any((curve.x, curve.y) == (other.x, other.y) for other in curves):
                 curves.append(replace(curve, color=color))
     return Panel(title, caption + named(run, *keys), unit, tuple(curves), **axis)
-
-
-def _dynamics(run: Run) -> list[Panel]:
-    """Entropy dynamics of every update, but for the flow, which has a section of its own."""
-    tokens = curves_of(
-        run,
-        ("cov/top_0.02", "top 0.02 %", {"color": RED}),
-        ("cov/top_0.2", "top 0.2 %", {"color": ORANGE}),
-        ("cov/top_2", "top 2 %", {"color": GREEN}),
-        ("cov/top_20", "top 20 %", {"color": BLUE}),
-        ("cov/mean", "all", {"color": BLACK}),
-        ("cov/update", "all, in the updates", {"color": PURPLE, "dash": ":"}),
-    )
-    touched = curves_of(run, ("touched/entropy", "touched", {"color": RED}))
-    return [
-        Panel(
-            "Token covariance",
-            "(log p - mean)(A - mean) of the tokens that are trained on, under the policy that "
-            "sampled them, averaged over those where it is largest (COV Table 1)."
-            + bool(drawable(run, "cov/update")[0])
-            * " In the updates: over their tokens, each under the policy that its update starts "
-            "from.",
-            "covariance",
-            tokens,
-            scale_of(y for curve in tokens for y in curve.y),
-        ),
-        Panel(
-            "Touched tokens",
-            "Tokens of the iteration's updates that a method touched: weighted, frozen, penalised, "
-            "clipped, or given another advantage than the estimator's.",
-            "fraction of tokens",
-            curves_of(run, ("touched/share", "", {"color": BLUE})),
-            low=0,
-        ),
-        Panel(
-            "Entropy of touched tokens",
-            "Mean entropy of the tokens that a method touched, beside that of all sampled tokens.",
-            "nats per token",
-            touched and (
-                *touched,
-                *curves_of(run, ("entropy/exact", "all", {"color": BLACK, "width": 1.2})),
-            ),
-            low=0,
-            name="touched_entropy",
-        ),
-        Panel(
-            "Quadrants",
-            "Tokens of the iteration's updates by advantage and probability (STEER Fig. 2). I: "
-            "A > 0, p > .8; II: A > 0, p < .2; III: A < 0, p < .2; IV: A < 0, p > .8. In a softmax "
-            "table I and III lower entropy, II and IV raise it.",
-            "fraction of tokens",
-            curves_of(
-                run,
-                ("quadrant/I", "I", {"color": BLUE}),
-                ("quadrant/II", "II", {"color": GREEN}),
-                ("quadrant/III", "III", {"color": ORANGE}),
-                ("quadrant/IV", "IV", {"color": RED}),
-            ),
-            low=0,
-        ),
-        Panel(
-            "Forecast",
-            "Change of mean entropy over an iteration's updates on fresh prompts, and what was "
-            "foretold before them: by the batch's influences, crossed between its halves; by what "
-            "AdamW has in motion from earlier batches; by both together, the step that it makes."
-            + _came_true(run),
-            "nats per iteration",
-            curves_of(
-                run,
-                ("forecast/crossed", "influences", {"color": ORANGE, "width": 1.2}),
-                ("forecast/momentum", "in motion", {"color": GREEN, "width": 1.2}),
-                ("forecast/step", "step", {"color": BLUE, "dash": "--"}),
-                ("forecast/change", "what came", {"color": BLACK, "width": 2.2}),
-            ),
-        ),
-    ]  # fmt: skip
-
-
-def _came_true(run: Run) -> str:
-    """How well forecasts of the step and what came agree, as a sentence."""
-    step, change = (f"forecast/{key}" for key in ("step", "change"))
-    foretold, came = (dict(zip(*run.series(key), strict=True)) for key in (step, change))
-    both = sorted(foretold.keys() & came.keys())
-    both = [i for i in both if i > both[-1] // 10]
-    x, y = ([of[i] for i in both] for of in (foretold, came))
-    if len(both) < 4 or len(set(x)) < 2 or len(set(y)) < 2:
-        return ""
-    return f" Without the first tenth: r = {correlation(x, y):.2f} between step and what came."
 
 
 def with_dumps(run: Run) -> Run:

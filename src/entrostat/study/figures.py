@@ -24,7 +24,7 @@ from statistics import mean
 from typing import Any
 
 from .._names import unknown
-from ..logs.run import Run, last_ones, number
+from ..logs.run import Run, last_ones, number, paired
 
 KINDS = ("metric", "evaluation", "analysis", "checkpoints", "correlation", "slope")
 _PAIRS = ("correlation", "slope")
@@ -120,11 +120,8 @@ def _together(run: Run, figure: Figure) -> float | None:
     """Pearson's r, or the slope, of two columns over iterations; None of fewer than four."""
     from scipy.stats import linregress
 
-    one, other = _column(run, figure.key), _column(run, figure.other)
-    begin = max((row["iteration"] for row in run.metrics), default=0) // 10
-    pairs = [(x, other[i + figure.lag]) for i, x in one.items()
-             if i > begin and i + figure.lag in other]  # fmt: skip
-    if len(pairs) < 4 or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
+    pairs = paired(_column(run, figure.key), _column(run, figure.other), figure.lag)
+    if not pairs:
         return None
     fit = linregress(*zip(*pairs, strict=True))
     return float(fit.rvalue if figure.kind == "correlation" else fit.slope)

@@ -89,9 +89,12 @@ def restore(plan: Plan, record: Path) -> set[str]:
 def strip(training: Training) -> None:
     """Take the weights away from a training whose numbers are on record.
 
-    Its directory is then as `restore` makes one, with its page, its answers and its rollouts.
+    Its directory is then as `restore` makes one, with its page, its answers and its rollouts. A run
+    made by hand, which a study only took for its own, keeps all.
     """
     path = training.path.resolve()
+    if path.parent != training.store.resolve():
+        return
     with atomic(path / RECORDED) as part:
         part.write_text(json.dumps({"iterations": training.config.iterations}), encoding="utf-8")
     for name in _WEIGHTS:
