@@ -13,7 +13,7 @@ from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
 from entrostat.study.fairness import confounded
 from entrostat.study.file import check_runs, read_study
-from entrostat.study.seeds import Interval, group_by_seed, interval
+from entrostat.study.seeds import Group, Interval, group_by_seed, interval
 from entrostat.study.tables import print_groups
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -93,8 +93,18 @@ def test_figures_that_a_file_names(tmp_path: Path, capsys: pytest.CaptureFixture
     assert group.figures == {"least": Interval(0.5, pytest.approx(12.706205 / 4, abs=1e-6), 2)}
     print_groups([group], usual=False)
     shown = capsys.readouterr().out
-    assert "0.50±3.18" in shown
+    assert "0.50 ±3.18" in shown
     assert "tenth" not in shown
+    # a long name and six figures in 80 columns: nothing is cut off
+    wide = Group("clip_higher-minibatches16", ("a", "b"), dict.fromkeys(
+        ("first", "early", "last", "avg@k", "pass@k", "distinct"), Interval(0.5, 0.25, 2)
+    ))  # fmt: skip
+    print_groups([wide])
+    shown = capsys.readouterr().out
+    assert wide.name in shown
+    assert "…" not in shown
+    assert (shown.count("0.50"), shown.count("±0.25")) == (6, 6)
+    assert max(map(len, shown.splitlines())) <= 80
     (tmp_path / "s.toml").write_text('seeds = [0]\n[figures]\nx = { metrik = "y" }\n')
     with pytest.raises(ValueError, match=r"figures\.x.*Did you mean 'metric'"):
         read_study(tmp_path / "s.toml")

@@ -59,13 +59,13 @@ def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
     from rich.table import Table
 
     table = Table(
-        title="over seeds: mean ± 95% interval" + usual * _USUAL,
+        title="over n seeds: mean ± 95% interval" + usual * _USUAL,
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     columns = list(dict.fromkeys(key for group in groups for key in group.figures))
     table.add_column("settings", no_wrap=True)
-    for column in ("seeds", *columns):
-        table.add_column(column, justify="right", no_wrap=column == "seeds")
+    for column in ("n", *columns):
+        table.add_column(column, justify="right", min_width=len(column))
     for group in groups:
         cells = [_interval(group.figures.get(column)) for column in columns]
         table.add_row(group.name, str(len(group.runs)), *cells)
@@ -96,8 +96,8 @@ def print_claims(decided: Sequence[Decided]) -> None:
 
 
 def _interval(value: Interval | None) -> str:
-    # without spaces: six such columns and a name fit into 80
-    return "-" if value is None else f"{value.mean:.2f}±{value.half:.2f}"
+    # where a line is too narrow it breaks before the interval
+    return "-" if value is None else f"{value.mean:.2f} ±{value.half:.2f}"
 
 
 def _figure(value: float | None, digits: int) -> str:
