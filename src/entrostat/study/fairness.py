@@ -7,18 +7,27 @@ from dataclasses import dataclass
 
 from ..config import TrainConfig
 from ..method import methods
-from ..objective import Objective, make_objective
+from ..objective import make_objective
 
 
 @dataclass(frozen=True)
-class _Arm:
-    """A run's objective: what is compared, and what it sits on."""
+class Arm:
+    """A run's objective: what is compared, and what it sits on.
+
+    Attributes:
+        interventions: names of the methods.
+        under: estimator, surrogate and aggregation.
+    """
 
     interventions: tuple[str, ...]
     under: str
 
     @classmethod
-    def of(cls, objective: Objective) -> _Arm:
+    def of(cls, config: TrainConfig) -> Arm:
+        """That of a run's settings."""
+        objective = make_objective(
+            config.method, advantage=config.advantage, aggregation=config.optim.aggregation
+        )
         pairs = list(zip(objective.names, objective.methods, strict=True))
         surrogate = next(repr(method) for _, method in pairs if method.kind == "surrogate")
         return cls(
@@ -33,12 +42,9 @@ def confounded(runs: Mapping[str, TrainConfig]) -> list[str]:
     A method is compared fairly with a run that has the same estimator, surrogate, clip and
     aggregation; where no other run of the study has these, the runs differ in more than the method.
     """
-    arms: dict[_Arm, str] = {}
+    arms: dict[Arm, str] = {}
     for name, config in runs.items():
-        objective = make_objective(
-            config.method, advantage=config.advantage, aggregation=config.optim.aggregation
-        )
-        arms.setdefault(_Arm.of(objective), name)
+        arms.setdefault(Arm.of(config), name)
     lines = []
     for arm, name in arms.items():
         others = [other for other in arms if other != arm]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,9 @@ class Part:
 
 
 def write_study(
-    results: Results, output: Path, title: str, pages: dict[str, Path], facts: Sequence[tuple]
-) -> Path:
+    results: Results, output: Path, title: str, pages: dict[str, Path], facts: Sequence[tuple],
+    methods: Mapping[str, Path] | None = None,
+) -> Path:  # fmt: skip
     """Write the page of a study; returns its path.
 
     Args:
@@ -53,6 +54,7 @@ def write_study(
         title: its heading.
         pages: an experiment's page of comparison, where there is one.
         facts: words and values under the heading: machine, commit, time.
+        methods: the page of each method, where there are any.
 
     Raises:
         ValueError: the file cannot be written.
@@ -63,9 +65,12 @@ def write_study(
         for verdict in ("holds", "does not hold", "cannot be told")
     }
     contents = [("claims", "Claims")] if results.claims else []
+    links = [(name, address(path, output)) for name, path in (methods or {}).items()]
+    ends = [("methods", "Methods")] if links else []
     return _write(
         "study.html.jinja", output, title=title, results=results, counts=counts, parts=parts,
-        facts=facts, contents=[*contents, *((part.anchor, part.title) for part in parts)],
+        facts=facts, methods=links,
+        contents=[*contents, *((part.anchor, part.title) for part in parts), *ends],
     )  # fmt: skip
 
 
@@ -76,13 +81,16 @@ def _part(experiment: Experiment, page: Path | None, output: Path) -> Part:
         for group in experiment.groups
     )
     panel = score_panel(experiment)
-    link = None
-    if page is not None:
-        link = quote(os.fsencode(os.path.relpath(page, output.parent)), safe="/")
     return Part(
-        f"experiment-{experiment.name}", experiment.title, link, columns, rows,
+        f"experiment-{experiment.name}", experiment.title,
+        None if page is None else address(page, output), columns, rows,
         None if panel is None else draw(panel), experiment.failed,
     )  # fmt: skip
+
+
+def address(page: Path, output: Path) -> str:
+    """What leads from the page at `output` to another."""
+    return quote(os.fsencode(os.path.relpath(page, output.parent)), safe="/")
 
 
 def score_panel(experiment: Experiment) -> Panel | None:

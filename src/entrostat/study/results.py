@@ -17,7 +17,7 @@ from ..logs.run import read_run
 from .claims import Claims, Decided, decide
 from .figures import Figure, value
 from .plan import Plan
-from .seeds import Interval, interval
+from .seeds import Interval, spread
 
 FILE = "results.json"
 
@@ -44,12 +44,25 @@ class Group:
         planned: how many there are to be.
         figures: of `LEADERBOARD` and those that the file names: mean with its 95% interval, of one
             seed the value with an interval of no width; only those that every run has.
+        values: of each of them, one number a seed, in the order of `seeds`.
     """
 
     name: str
     seeds: tuple[int, ...]
     planned: int
     figures: Mapping[str, Interval]
+    values: Mapping[str, tuple[float, ...]]
+
+    def minus(self, other: Group, word: str) -> Interval | None:
+        """A figure less that of another group, seed by seed: the interval of the differences.
+
+        None where a group lacks the figure, or they share no seed.
+        """
+        if word not in self.values or word not in other.values:
+            return None
+        theirs = dict(zip(other.seeds, other.values[word], strict=True))
+        pairs = zip(self.seeds, self.values[word], strict=True)
+        return spread([mine - theirs[seed] for seed, mine in pairs if seed in theirs])
 
 
 @dataclass(frozen=True)
@@ -172,12 +185,13 @@ def _experiment(
     for group in dict.fromkeys(each.group for each in named):
         mine = [each for each in named if each.group == group]
         there = [each for each in mine if each.address in known]
-        figures = {}
+        figures, values = {}, {}
         for word, figure in columns.items():
-            values = [known[e.address][figure] for e in there if figure in known[e.address]]
-            if there and len(values) == len(there):
-                figures[word] = interval(values) if len(values) > 1 else Interval(values[0], 0.0, 1)
-        groups.append(Group(group, tuple(e.seed for e in there), len(mine), figures))
+            found = tuple(known[e.address][figure] for e in there if figure in known[e.address])
+            if len(found) == len(there) and (some := spread(found)) is not None:
+                figures[word], values[word] = some, found
+        seeds = tuple(e.seed for e in there)
+        groups.append(Group(group, seeds, len(mine), figures, values))
     groups.sort(key=lambda g: -g.figures[SCORE].mean if SCORE in g.figures else 1.0)
     why = tuple((each.name, failed[each.address]) for each in named if each.address in failed)
     return Experiment(name, plan.titles[name], tuple(groups), why)

@@ -24,7 +24,6 @@ from .plan import Plan, Training, make_places, plan_of
 
 if TYPE_CHECKING:
     from .claims import Claims
-    from .figures import Figure
 
 CLAIMS = "claims.toml"  # of a directory of studies
 MANY = 24  # runs above which the terminal shows settings, not each run
@@ -195,24 +194,27 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
         pages[experiment] = page
         say(f"report: {page}")
     if len(studies) > 1 or claims is not None:
-        asked = {name: study.figures for name, study in studies.items()}
-        _report_all(plan, state, claims, pages, asked)
+        _report_all(plan, studies, state, claims, pages)
 
 
 def _report_all(
-    plan: Plan, state: State, claims: Claims | None, pages: dict[str, Path],
-    asked: dict[str, dict[str, Figure]],
+    plan: Plan, studies: dict[str, Study], state: State, claims: Claims | None,
+    pages: dict[str, Path],
 ) -> None:  # fmt: skip
-    """The page of all experiments together, its numbers, and the claims in the terminal."""
+    """The page of all experiments together, a page a method, numbers, claims in the terminal."""
+    from .method_pages import write_method_pages
     from .page import write_study
     from .results import FILE, results_of, write_results
     from .tables import print_claims
 
+    asked = {name: study.figures for name, study in studies.items()}
     results = results_of(plan, state.done, state.failed, claims, asked)
     write_results(results, plan.output / FILE)
     name = "report.html" if len(plan.titles) > 1 else "claims.html"
     title = called(plan.output).capitalize().replace("_", " ")
-    page = write_study(results, plan.output / name, title, pages, _facts(plan, state))
+    of_methods = write_method_pages(plan, studies, results, plan.output / name)
+    facts = _facts(plan, state)
+    page = write_study(results, plan.output / name, title, pages, facts, of_methods)
     say()
     print_claims(results.decided)
     say(f"report of all: {page}")

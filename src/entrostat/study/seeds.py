@@ -69,6 +69,13 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean(values), half, n)
 
 
+def spread(values: Sequence[float]) -> Interval | None:
+    """`interval`; of one value an interval of no width, of none None."""
+    if len(values) < 2:
+        return Interval(values[0], 0.0, 1) if values else None
+    return interval(values)
+
+
 def group_by_seed(
     configs: Mapping[str, TrainConfig], paths: Mapping[str, Path],
     groups: Mapping[str, str] | None = None, figures: Mapping[str, Figure] | None = None,

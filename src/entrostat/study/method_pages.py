@@ -1,0 +1,213 @@
+"""A page a method: what it is, what it came to wherever it took part, which claims speak of it.
+
+A method takes part in settings that name it; the first one of several is what the others sit on and
+takes no part. It is set beside the settings of the same experiment that differ in it alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig
+from ..logs.run import read_run
+from ..method import MethodInfo, methods
+from ..report.figures import Image, draw
+from ..report.overlays import comparison_panels
+from ..report.page import _write
+from ..report.seeds import Entry, style_of
+from .claims import Decided
+from .fairness import Arm
+from .file import Study
+from .page import address
+from .plan import Plan
+from .results import Group, Results
+from .seeds import Interval
+
+COLUMNS = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")
+SHOWN = ("entropy", "reward")  # panels
+FOLDER = "method_pages"
+FEW = 3  # iterations of which no curve is drawn
+_NEITHER = ("method", "advantage", "seed", "output", "log")  # what a baseline may differ in
+
+
+@dataclass(frozen=True)
+class Use:
+    """Settings that a method takes part in.
+
+    Attributes:
+        experiment: the study file's stem.
+        group: the settings.
+        baseline: those that differ in this method alone; None where the experiment has none.
+    """
+
+    experiment: str
+    group: Group
+    baseline: Group | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a method's table: what it is called, its seeds, a cell a column."""
+
+    name: str
+    seeds: str
+    cells: tuple[str, ...]
+    is_difference: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """An experiment on a method's page."""
+
+    name: str
+    title: str
+    lines: tuple[Line, ...]
+    images: tuple[Image, ...]
+
+
+def names_of(method: Any) -> tuple[str, ...]:
+    """The methods that take part in what a run asks for.
+
+    Example:
+        >>> names_of(["dapo", {"name": "repo_r", "zeta_max": 0.5}]), names_of("dapo")
+        (('repo_r',), ('dapo',))
+    """
+    entries = method if isinstance(method, list) else [method]
+    names = [str(each.get("name") if isinstance(each, Mapping) else each) for each in entries]
+    return tuple(dict.fromkeys(names[1:] or names))
+
+
+def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[Use, ...]]:
+    """By method, in alphabetical order, the settings with a finished run that it takes part in."""
+    known, found = methods(), {}
+    for experiment in results.experiments:
+        study = studies[experiment.name]
+        configs = {origin.group: study.runs[run] for run, origin in study.origins.items()}
+        groups = {group.name: group for group in experiment.groups if group.seeds}
+        there = {name: configs[name] for name in configs if name in groups}
+        arms = {name: _arm(config) for name, config in there.items()}
+        for name, config in there.items():
+            for method in names_of(config.method):
+                if method in known:
+                    beside = _baseline(known[method], name, there, arms)
+                    use = Use(experiment.name, groups[name], groups.get(beside))
+                    found.setdefault(method, []).append(use)
+    return {method: tuple(found[method]) for method in sorted(found)}
+
+
+def write_method_pages(
+    plan: Plan, studies: Mapping[str, Study], results: Results, report: Path
+) -> dict[str, Path]:
+    """Write `method_pages/NAME.html` beside the report of a study, for every method in it.
+
+    Args:
+        plan: where the runs are.
+        studies: by experiment.
+        results: what they came to.
+        report: the page of the study, which these lead back to.
+
+    Returns:
+        The page of each method.
+
+    Raises:
+        ValueError: a page cannot be written.
+    """
+    known, pages = methods(), {}
+    for method, uses in uses_of(studies, results).items():
+        output = report.parent / FOLDER / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', method)}.html"
+        output.parent.mkdir(parents=True, exist_ok=True)
+        names = dict.fromkeys(use.experiment for use in uses)
+        parts = [_part(plan, name, [use for use in uses if use.experiment == name])
+                 for name in names]  # fmt: skip
+        pages[method] = _write(
+            "method.html.jinja", output, title=method, info=known[method], parts=parts,
+            columns=COLUMNS, claims=_claims(uses, results),
+            back=address(report, output),
+        )  # fmt: skip
+    return pages
+
+
+def _arm(config: TrainConfig) -> Arm:
+    with warnings.catch_warnings(action="ignore"):  # the run says them itself
+        return Arm.of(config)
+
+
+def _baseline(
+    info: MethodInfo, name: str, configs: Mapping[str, TrainConfig], arms: Mapping[str, Arm]
+) -> str:
+    """The settings without the method: all else equal, or its fair baseline; "" without any."""
+    mine, arm = _rest(configs[name]), arms[name]
+    alike = [other for other in configs if other != name and _rest(configs[other]) == mine]
+    without = tuple(each for each in arm.interventions if each != info.name)
+    fair = Arm(without, arm.under)
+    for other in alike:
+        if fair != arm and arms[other] == fair:
+            return other
+    return next((o for o in alike if info.baseline and configs[o].method == info.baseline), "")
+
+
+def _rest(config: TrainConfig) -> dict[str, Any]:
+    return {k: v for k, v in dataclasses.asdict(config).items() if k not in _NEITHER}
+
+
+def _claims(uses: tuple[Use, ...], results: Results) -> list[Decided]:
+    """Those that name settings of the method."""
+    mine = {(use.experiment, use.group.name) for use in uses}
+    return [
+        one for one in results.decided
+        if any((one.claim.experiment, group) in mine for group in one.claim.every_group)
+    ]  # fmt: skip
+
+
+def _part(plan: Plan, experiment: str, uses: list[Use]) -> Part:
+    baselines = {use.baseline.name: use.baseline for use in uses if use.baseline is not None}
+    own = {use.group.name for use in uses}
+    lines = [_line(group) for name, group in baselines.items() if name not in own]
+    for use in uses:
+        lines.append(_line(use.group))
+        if use.baseline is not None:
+            lines.append(_difference(use.group, use.baseline))
+    shown = dict.fromkeys([*baselines, *(use.group.name for use in uses)])
+    images = _images(plan, experiment, list(shown))
+    return Part(experiment, plan.titles[experiment], tuple(lines), images)
+
+
+def _line(group: Group) -> Line:
+    cells = tuple(_cell(group.figures.get(column)) for column in COLUMNS)
+    return Line(group.name, str(len(group.seeds)), cells, False)
+
+
+def _difference(group: Group, baseline: Group) -> Line:
+    found = [group.minus(baseline, column) for column in COLUMNS]
+    seeds = max((some.n for some in found if some is not None), default=0)
+    cells = tuple(_cell(some, sign="+") for some in found)
+    return Line(f"{group.name} - {baseline.name}", str(seeds), cells, True)
+
+
+def _cell(some: Interval | None, sign: str = "") -> str:
+    if some is None:
+        return ""
+    reach = f" ± {some.half:.3f}" if some.n > 1 else ""
+    return f"{some.mean:{sign}.3f}{reach}"
+
+
+def _images(plan: Plan, experiment: str, groups: list[str]) -> tuple[Image, ...]:
+    """Entropy and reward of the settings over the iterations, a band where seeds differ."""
+    runs, entries = [], []
+    for place, group in enumerate(groups):
+        named = [each for each in plan.of(experiment) if each.group == group]
+        mine = [read_run(each.path) for each in named if each.path.exists()]
+        mine = [run for run in mine if run.done >= FEW]
+        if mine:
+            members = tuple(range(len(runs), len(runs) + len(mine)))
+            entries.append(Entry(group, members, *style_of(place)))
+            runs += mine
+    if not runs:
+        return ()
+    return tuple(draw(panel) for panel in comparison_panels(runs, entries) if panel.name in SHOWN)
