@@ -241,11 +241,12 @@ def test_sizes_by_name_and_what_is_said_of_them(
     weights(tmp_path / "f" / "final", 10)
     assert run_law(runs, output=str(tmp_path / "o.json")) == 0
     found = out_of(tmp_path / "o.json")["sizes"]
-    assert found["sizes"] == [5e8, 7e9, 1.35e8, 48]
-    assert found["runs"] == ["a", "b", "c", "f"]
+    # the policy that ships: 149,248 without its 15 embeddings of 64
+    assert found["sizes"] == [5e8, 7e9, 1.35e8, 148_288, 48]
+    assert found["runs"] == ["a", "b", "c", "d", "f"]
     text = capsys.readouterr().out
     assert "sizes: Some sizes are counted without embeddings, others read off" in text
-    assert "sizes: Left out, their model's size is unknown: d, e." in text
+    assert "sizes: Left out, their model's size is unknown: e." in text
 
 
 def test_a_run_that_cannot_be_fitted_is_named_and_the_others_shown(
@@ -296,3 +297,26 @@ def test_a_run_without_entropy_or_reward(tmp_path: Path) -> None:
     (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(ValueError, match=r"logs no reward/mean; name another .*score/mine"):
         run_law([str(path)])
+
+
+def test_one_law_for_all_and_what_else_explains(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    runs = [make_run(tmp_path / name, a=a, b=1.0) for name, a in (("x", 0.1), ("y", 0.3))]
+    assert run_law(runs, output=str(tmp_path / "o.json")) == 0
+    data = out_of(tmp_path / "o.json")
+    for run in data["runs"]:
+        assert [each["of"] for each in run["rivals"]] == ["exp(H)", "H", "step"]
+        # the runs are made of the law, so that nothing else does as well
+        assert run["rivals"][0]["rmse"] < min(each["rmse"] for each in run["rivals"][1:])
+        assert run["rivals"][0]["rmse_predicted"] == pytest.approx(run["early"]["rmse"])
+    # equal entropies: one law for both is halfway, and each the other's
+    together = data["together"]
+    assert together["a"] == pytest.approx(0.2)
+    assert together["rmse_one"] > 100 * together["rmse_own"]
+    text = capsys.readouterr().out
+    assert "one law for 2 runs" in text
+    assert "what else explains the score" in text
+    assert run_law(runs[:1], output=str(tmp_path / "o.json")) == 0
+    assert out_of(tmp_path / "o.json")["together"] is None
+    assert "one law for" not in capsys.readouterr().out

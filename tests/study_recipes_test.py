@@ -17,7 +17,8 @@ from entrostat.study.plan import plan_of
 FOLDER = Path(__file__).parents[1] / "recipes/study"
 RECORD = Path(__file__).parents[1] / "docs/study"
 FILES = sorted(path for path in FOLDER.glob("*.toml") if path.name != "claims.toml")
-TINY = [path for path in FILES if "llm" not in path.stem]
+# those whose policy ships: no language model, no size that has to be pretrained first
+TINY = [path for path in FILES if "llm" not in path.stem and path.stem != "law_sizes"]
 
 
 def groups(study: Study) -> list[str]:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from .._text import console, say
+from .._text import say
 from .flags import dataclass_flags, named, spread, take, take_switch
 from .terminal import quiet_libraries, show_warning, tell
 
@@ -238,29 +238,15 @@ def _finish(path: Path) -> int:
 def pretrain_verb(args: list[str]) -> int:
     """Make the tiny policy."""
     quiet_libraries()
-    from ..hosts.lab.pretrain import PretrainConfig, pretrain
+    from ..hosts.lab.pretrain import PretrainConfig
+    from .models import pretrained
 
     text = (
         "Make the tiny policy: about 4 minutes on one core.\n\n"
         "Example:\n  entrostat pretrain --output runs/tiny"
     )
     config = dataclass_flags(PretrainConfig, PretrainConfig(), args, "entrostat pretrain", text)
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
-               TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console()) as progress:
-        bar = progress.add_task("", total=config.steps)
-        path = pretrain(
-            config,
-            lambda step, loss: progress.update(bar, completed=step, description=f"loss {loss:.3f}"),
-        )
+    path = pretrained(config)
     say(f"done: {path}")
     return 0
 

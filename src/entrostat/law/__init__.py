@@ -16,7 +16,9 @@ from .doubts import ENTROPY_MOVED, P_LOW, R2_LOW, SIZES_FEW, STEPS_FEW
 from .early import SHARE, EarlyPrediction, early_steps, foretold_changes, predict_early
 from .fitting import EntropyLaw, fit
 from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
-from .size import LogLinear, SizeLaw, coefficients_by_size
+from .pooled import Pooled, pooled
+from .rivals import Rival, rivals
+from .size import LeftOut, LogLinear, SizeLaw, coefficients_by_size, sizes_left_out
 from .steps import LawError
 
 __all__ = [
@@ -31,13 +33,19 @@ __all__ = [
     "EntropyLaw",
     "LawError",
     "LawInterval",
+    "LeftOut",
     "LogLinear",
     "Pairs",
+    "Pooled",
+    "Rival",
     "SizeLaw",
     "coefficients_by_size",
     "early_steps",
     "fit",
     "foretold_changes",
     "pairs_of",
+    "pooled",
     "predict_early",
+    "rivals",
+    "sizes_left_out",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from .doubts import R2_LOW, SIZES_FEW
 from .fitting import EntropyLaw
-from .steps import Array, moves
+from .steps import Array, moves, rms
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,54 @@ class SizeLaw:
                     f"{name} does not follow ln(size): R^2 is {line.r2:.2f}, below {R2_LOW}."
                 )
         return tuple(found)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A size that was not fitted, foretold by the others.
+
+    Attributes:
+        size: which.
+        a: by the line through the other sizes.
+        b: likewise.
+        rmse: of these a and b at the steps of this size's runs, in units of the score.
+        rmse_own: of the runs' own laws there, in-sample.
+    """
+
+    size: float
+    a: float
+    b: float
+    rmse: float
+    rmse_own: float
+
+
+def sizes_left_out(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> tuple[LeftOut, ...]:
+    """Foretell each size's law from the lines in ln(size) through the other sizes.
+
+    Args:
+        sizes: as `coefficients_by_size` takes them.
+        laws: the laws, with the steps that they were fitted to.
+
+    Returns:
+        One a size, the smallest first; none where fewer than two others are left to draw a line.
+
+    Raises:
+        ValueError: as `coefficients_by_size`.
+    """
+    coefficients_by_size(sizes, laws)  # refuses what is none
+    different = sorted(set(sizes))
+    if len(different) < 3:
+        return ()
+    found = []
+    for size in different:
+        rest = [(s, law) for s, law in zip(sizes, laws, strict=True) if s != size]
+        mine = [law for s, law in zip(sizes, laws, strict=True) if s == size]
+        line = coefficients_by_size([s for s, _ in rest], [law for _, law in rest])
+        a, b = line.a.predict(size), line.b.predict(size)
+        errors = np.concatenate([law.score + a * np.exp(law.entropy) - b for law in mine])
+        own = np.concatenate([law.residuals for law in mine])
+        found.append(LeftOut(float(size), a, b, rms(errors), rms(own)))
+    return tuple(found)
 
 
 def coefficients_by_size(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> SizeLaw:

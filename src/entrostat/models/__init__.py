@@ -2,7 +2,7 @@
 
 from .cache import cache_directory, is_whole, model_directory, provenance, write_provenance
 from .catalogue import MODELS, KnownModel, Wheel
-from .names import NOWHERE, TINY, check_model, find, tiny_directory
+from .names import NOWHERE, TINY, check_model, find, is_ours, is_tiny, tiny_directory, tiny_size
 
 __all__ = [
     "MODELS",
@@ -13,9 +13,12 @@ __all__ = [
     "cache_directory",
     "check_model",
     "find",
+    "is_ours",
+    "is_tiny",
     "is_whole",
     "model_directory",
     "provenance",
     "tiny_directory",
+    "tiny_size",
     "write_provenance",
 ]

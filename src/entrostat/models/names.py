@@ -11,6 +11,7 @@ from .catalogue import MODELS
 
 TINY = "tiny"
 NOWHERE = "no such directory, and not a name on the hub (OWNER/NAME)"
+_SIZED = re.compile(r"tiny-([1-9]\d{0,3})x([1-9]\d{0,2})")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -19,24 +20,45 @@ def tiny_directory() -> Path:
     return Path(__file__).parents[1] / "assets" / "tiny"
 
 
+def tiny_size(model: str) -> tuple[int, int] | None:
+    """Width and layers of a tiny policy of another size, `tiny-WIDTHxLAYERS`; None of others.
+
+    Example:
+        >>> tiny_size("tiny-96x3"), tiny_size("tiny")
+        ((96, 3), None)
+    """
+    match = _SIZED.fullmatch(model)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def is_tiny(model: str) -> bool:
+    """Whether a name means the tiny policy, of any size."""
+    return model == TINY or tiny_size(model) is not None
+
+
+def is_ours(model: str) -> bool:
+    """Whether a name means one of our models, wherever it lies."""
+    return is_tiny(model) or model in MODELS
+
+
 def find(model: str) -> str:
     """What to load for a model's name: a directory for one of ours, anything else as it is.
 
     A name of ours means our model even where a directory is called so; `./NAME` is the directory.
 
     Raises:
-        ValueError: a known model that has not been fetched.
+        ValueError: a known model that has not been fetched, or made.
     """
     if model == TINY:
         return str(tiny_directory())
-    if model not in MODELS:
+    if not is_ours(model):
         return model
     directory = model_directory(model)
     if not is_whole(directory):
         also = f" (the directory of that name is ./{model})" if Path(model).is_dir() else ""
         raise ValueError(
-            f"model {model!r} is not on this machine yet; fetch it with: "
-            f"entrostat model {model}{also}"
+            f"model {model!r} is not on this machine yet; {'make' if is_tiny(model) else 'fetch'} "
+            f"it with: entrostat model {model}{also}"
         )
     return str(directory)
 
@@ -48,7 +70,7 @@ def check_model(model: str) -> None:
         ValueError: neither a name of ours whose model is here, nor a directory of a model, nor
             spelled like a name on the hub.
     """
-    if model == TINY or model in MODELS:
+    if is_ours(model):
         find(model)
         return
     path = Path(model)

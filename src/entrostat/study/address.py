@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..config import Forecast, TrainConfig
-from ..models import MODELS, TINY
+from ..models import is_ours
 
 LENGTH = 16  # hexadecimal digits: 64 bits
 # settings of a later version, left out where nobody uses them: older addresses hold
@@ -46,8 +46,8 @@ def address_of(
         if settings[key] == usual:
             del settings[key]
     if after is None:
-        known = config.model == TINY or config.model in MODELS
-        settings["model"] = [config.model, None if known else _content(config.model)]
+        content = None if is_ours(config.model) else _content(config.model)
+        settings["model"] = [config.model, content]
     else:
         settings["model"] = {"after": after, "start": start}
     tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]

@@ -141,7 +141,7 @@ def _arm(config: TrainConfig) -> Arm:
 def _baseline(
     info: MethodInfo, name: str, configs: Mapping[str, TrainConfig], arms: Mapping[str, Arm]
 ) -> str:
-    """The settings without the method: all else equal, or its fair baseline; "" without any."""
+    """The settings without the method, all else equal, or its fair baseline; "" without any."""
     mine, arm = _rest(configs[name]), arms[name]
     alike = [other for other in configs if other != name and _rest(configs[other]) == mine]
     without = tuple(each for each in arm.interventions if each != info.name)
@@ -149,7 +149,9 @@ def _baseline(
     for other in alike:
         if fair != arm and arms[other] == fair:
             return other
-    return next((o for o in alike if info.baseline and configs[o].method == info.baseline), "")
+    if len(configs[name].method) > 1:  # its baseline lacks more than the method
+        return ""
+    return next((other for other in alike if configs[other].method == [info.baseline]), "")
 
 
 def _rest(config: TrainConfig) -> dict[str, Any]:

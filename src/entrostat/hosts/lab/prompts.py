@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...agents import is_multi_turn
-from ...config import TINY, TrainConfig
+from ...config import TrainConfig
 from ...errors import RunStopped, in_one_line
+from ...models import is_tiny
 from ...tasks import Example, Task
 from .policy import Policy, vocabulary
 from .seeds import stream_seed
@@ -140,7 +141,7 @@ def encode(
             )
         if context is not None and len(ids) + new > context:
             whose = "the model's context" if context == policy.context else "sampling.max_context"
-            foreign = config.model == TINY and config.task["name"] not in _OF_TINY
+            foreign = is_tiny(config.model) and config.task["name"] not in _OF_TINY
             other = ". The tiny policy knows target_sum only: give another --model"
             raise refusal(
                 f"a prompt of {len(ids)} tokens and {new} new ones exceed {whose} of {context}: "

@@ -1,0 +1,317 @@
+"""What `entrostat law` says of fitted runs: tables and sentences, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from .._text import console, say
+from ..law import LeftOut, Pooled, SizeLaw, sizes_left_out
+
+if TYPE_CHECKING:
+    from .laws import RunLaw
+
+
+def alike(found: Sequence[RunLaw]) -> bool:
+    """Whether all runs are fitted to one entropy and one score."""
+    return len({(one.pairs.entropy_key, one.pairs.score_key) for one in found}) < 2
+
+
+def print_laws(
+    found: Sequence[RunLaw],
+    failed: dict[str, str],
+    sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None,
+    together: Pooled | None,
+    share: float,
+) -> None:
+    """Tables in the terminal, then what speaks against each fit.
+
+    Args:
+        found: what could be fitted.
+        failed: why not, of the others, by name.
+        sizes: the runs that have a size, coefficients against it, doubts; None for one size only.
+        together: one law for all; None where there is none.
+        share: of the steps that predictions are fitted to.
+    """
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    screen = console()
+    of_all, of_one = _shared([_basis(one) for one in found])
+    for text in of_all:
+        say(text)
+    table = Table(
+        title="R = -a exp(H) + b\nbelow each coefficient its 95% interval",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    table.add_column("run", overflow="fold")
+    for column in ("a", "b", "ceiling", "R²", "RMSE\nin-sample", "RMSE\npredicted", "at end"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in found:
+        law, early = one.law, one.early
+        span = one.interval
+        table.add_row(
+            escape(one.name),
+            _coefficient(law.a, span.a),
+            _coefficient(law.b, span.b),
+            _coefficient(law.ceiling, span.ceiling),
+            f"{law.r2:.2f}" if isfinite(law.r2) else "-",
+            f"{law.rmse:.3f}",
+            "-" if early is None else f"{early.rmse:.3f}\n[dim]({early.rmse_stay:.3f})[/]",
+            "-" if early is None else f"{early.end_error:+.3f}",
+        )
+    screen.print(table)
+    say(
+        "ceiling: b - a, the score at H = 0; intervals: bootstrap of blocks of consecutive\n"
+        "steps, seed 0\n"
+        "in-sample: error of the fit at the steps that it was fitted to (COV prints none)\n"
+        f"predicted: error at the later steps of a law fitted to the first {100 * share:g}% (in\n"
+        "brackets: of saying that the score stays); COV's .9% and 1.2% are of this kind\n"
+        f"at end: predicted minus seen, {_ends(found)}"
+    )
+    for one, own in zip(found, of_one, strict=True):
+        for text in own:
+            say(f"{one.name}: {text}")
+    _print_rivals(screen, found, share)
+    if together is not None:
+        _print_together(screen, found, together)
+    if not alike(found):
+        say(
+            "The runs are fitted to different scores or entropies; their coefficients cannot be "
+            "compared."
+        )
+    for one in found:
+        for doubt in one.doubts:
+            say(f"{one.name}: {doubt}")
+        if not one.doubts:
+            say(f"{one.name}: nothing speaks against the law.")
+    if sizes is not None:
+        _print_sizes(screen, *sizes)
+    for name, why in failed.items():
+        say(f"{name}: not fitted: {why}")
+
+
+def _ends(found: Sequence[RunLaw]) -> str:
+    """Over which steps the error at the end was averaged."""
+    ends = sorted({one.early.end for one in found if one.early is not None})
+    if not ends:
+        return "mean of the last steps"
+    span = f"{ends[0]}" if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+    return f"mean of the last {span} steps" if ends != [1] else "at the last step"
+
+
+def _basis(one: RunLaw) -> list[str]:
+    """What the law is fitted to, and why to that."""
+    pairs, n = one.pairs, len(one.law.entropy)
+    point = pairs.point + "s" * (n != 1)
+    steps = f"{n} {point}" + ("" if one.early is None else f", the first {one.early.steps} predict")
+    return [f"R: {pairs.score_is}", f"H: {pairs.entropy_is}", f"steps: {steps}", *pairs.notes]
+
+
+def _shared(texts: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Lines that all have, and what else each has."""
+    common = [line for line in texts[0] if all(line in other for other in texts)]
+    return common, [[line for line in own if line not in common] for own in texts]
+
+
+def _print_rivals(screen: Any, found: Sequence[RunLaw], share: float) -> None:
+    """Root mean squares over the runs of what else may explain the score."""
+    known = [one for one in found if one.early is not None]
+    if not known:
+        return
+    table = _two_errors("what else explains the score", share)
+    for place, rival in enumerate(known[0].rivals):
+        word = f"{rival.of} (the law)" if place == 0 else rival.of
+        inside = _over([one.rivals[place].rmse for one in known])
+        later = _over([one.rivals[place].rmse_predicted for one in known])
+        table.add_row(word, _decimals(inside), _decimals(later))
+    stays = _over([one.early.rmse_stay for one in known if one.early is not None])
+    table.add_row("it stays", "-", _decimals(stays))
+    screen.print(table)
+
+
+def _print_together(screen: Any, found: Sequence[RunLaw], one: Pooled) -> None:
+    from rich import box
+    from rich.table import Table
+
+    law = one.law
+    table = Table(
+        title=f"one law for {len(found)} runs\nR = -{law.a:.3f} exp(H) + {law.b:.3f}",
+        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    table.add_column("each run by")
+    table.add_column("RMSE", justify="right", no_wrap=True)
+    for word, value in (
+        ("its own law (in-sample)", one.rmse_own),
+        ("that of the others of its method", one.rmse_alike),
+        ("that of the other methods", one.rmse_others),
+        ("one for all (in-sample)", one.rmse_one),
+    ):
+        if isfinite(value):
+            table.add_row(word, _decimals(value))
+    screen.print(table)
+
+
+def _two_errors(title: str, share: float) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("x")
+    for column in ("RMSE\nin-sample", f"from the\nfirst {100 * share:g}%"):
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _over(values: Sequence[float]) -> float:
+    """Root mean square over the runs."""
+    return (sum(value * value for value in values) / len(values)) ** 0.5
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.3f}" if isfinite(value) else "-"
+
+
+def _print_sizes(screen: Any, known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    say("\ncoefficients against the model's size: intercept + slope ln(parameters)")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    for column in ("slope", "intercept", "R²"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, line in (("a", law.a), ("b", law.b)):
+        r2 = f"{line.r2:.2f}" if isfinite(line.r2) else "-"
+        table.add_row(name, f"{line.slope:+.4f}", f"{line.intercept:.3f}", r2)
+    screen.print(table)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("run")
+    for column in ("parameters", "residual of a", "of b"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one, a, b in zip(known, law.a.residuals, law.b.residuals, strict=True):
+        size = f"{one.size:.3g}" + ("" if one.counted else " (by name)")
+        table.add_row(escape(one.name), size, f"{a:+.3f}", f"{b:+.3f}")
+    screen.print(table)
+    if out := _left_out(known):
+        table = Table(
+            title="each size by the lines\nthrough the others", box=box.SIMPLE_HEAD, pad_edge=False,
+            collapse_padding=True,
+        )  # fmt: skip
+        for column in ("parameters", "a", "b", "RMSE", "its own law's"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for one in out:
+            numbers = (f"{v:.3f}" for v in (one.a, one.b, one.rmse, one.rmse_own))
+            table.add_row(f"{one.size:.3g}", *numbers)
+        screen.print(table)
+    for doubt in doubts:
+        say(f"sizes: {doubt}")
+
+
+def _left_out(known: Sequence[RunLaw]) -> tuple[LeftOut, ...]:
+    """Of runs that are fitted to one quantity; none otherwise, or of two sizes."""
+    if not alike(known):
+        return ()
+    return sizes_left_out([one.size or 0.0 for one in known], [one.law for one in known])
+
+
+def _coefficient(value: float, interval: tuple[float, float]) -> str:
+    return f"{value:.2f}\n[dim]{interval[0]:.2f}..{interval[1]:.2f}[/]"
+
+
+def laws_json(
+    found: Sequence[RunLaw],
+    failed: dict[str, str],
+    sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None,
+    together: Pooled | None,
+    share: float,
+) -> dict[str, Any]:
+    """The same, arguments as `print_laws`, as data for JSON: no NaN in it."""
+    scores, entropies = (
+        {one.pairs.score_key for one in found}, {one.pairs.entropy_key for one in found}
+    )  # fmt: skip
+    return {
+        "law": "R = -a exp(H) + b",
+        # of all runs, null where they differ
+        "score": scores.pop() if len(scores) == 1 else None,
+        "entropy": entropies.pop() if len(entropies) == 1 else None,
+        "share": share,
+        "runs": [_run_json(one) for one in found],
+        "not_fitted": failed,
+        "sizes": None if sizes is None else _sizes_json(*sizes),
+        "together": None
+        if together is None
+        else {
+            "a": together.law.a,
+            "b": together.law.b,
+            "rmse_own": together.rmse_own,
+            "rmse_alike": _finite(together.rmse_alike),
+            "rmse_others": _finite(together.rmse_others),
+            "rmse_one": together.rmse_one,
+        },
+    }
+
+
+def _run_json(one: RunLaw) -> dict[str, Any]:
+    law, span, early, pairs = one.law, one.interval, one.early, one.pairs
+    return {
+        "run": one.name,
+        "path": str(one.run.path),
+        "methods": one.run.methods,
+        "score": pairs.score_key,
+        "score_is": pairs.score_is,
+        "entropy": pairs.entropy_key,
+        "entropy_is": pairs.entropy_is,
+        "notes": list(pairs.notes),
+        "steps": len(law.entropy),
+        "a": {"value": law.a, "interval": list(span.a)},
+        "b": {"value": law.b, "interval": list(span.b)},
+        "ceiling": {"value": law.ceiling, "interval": list(span.ceiling)},
+        "level": span.level,
+        "block": span.block,
+        "rmse": law.rmse,
+        "r2": law.r2 if isfinite(law.r2) else None,
+        "early": None if early is None else {
+            "steps": early.steps,
+            "a": early.law.a,
+            "b": early.law.b,
+            "ceiling": early.ceiling,
+            "rmse": early.rmse,
+            "rmse_stay": early.rmse_stay,
+            "end_error": early.end_error,
+            "end_steps": early.end,
+            "reached": early.reached,
+        },
+        "rivals": [
+            {"of": each.of, "rmse": each.rmse, "rmse_predicted": _finite(each.rmse_predicted)}
+            for each in one.rivals
+        ],
+        "size": one.size,
+        "size_counted_without_embeddings": one.counted,
+        "doubts": list(one.doubts),
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    """Null where there is none, which JSON has no word for."""
+    return value if isfinite(value) else None
+
+
+def _sizes_json(known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> dict[str, Any]:
+    lines = {
+        name: {
+            "slope": line.slope,
+            "intercept": line.intercept,
+            "r2": line.r2 if isfinite(line.r2) else None,
+            "residuals": list(line.residuals),
+        }
+        for name, line in (("a", law.a), ("b", law.b))
+    }
+    return {
+        "runs": [one.name for one in known], "sizes": list(law.sizes), **lines,
+        "left_out": [vars(one) for one in _left_out(known)],
+        "doubts": list(doubts),
+    }  # fmt: skip

@@ -1,0 +1,155 @@
+"""A page a method: who takes part in what, beside what, and by how much; from runs of formulas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrostat.study.claims import read_claims
+from entrostat.study.file import Study, read_study
+from entrostat.study.method_pages import names_of, uses_of, write_method_pages
+from entrostat.study.page import write_study
+from entrostat.study.plan import Plan, make_places, plan_of
+from entrostat.study.results import Results, results_of
+
+STUDY = """\
+title = "One <b>study</b>"
+seeds = [0, 1, 2]
+[base]
+iterations = 3
+[base.optim]
+aggregation = "token_mean"
+[[runs]]
+name = "plain"
+method = "grpo"
+[[runs]]
+name = "wide"
+method = "clip_higher"
+[[runs]]
+name = "steered"
+method = "steer"
+[[runs]]
+name = "steered_slowly"
+method = "steer"
+optim.lr = 1e-5
+[[runs]]
+name = "tokens"
+method = "loop"
+[[runs]]
+name = "sequences"
+method = "gspo"
+[[runs]]
+name = "both"
+method = ["clip_higher", "steer", { name = "entropy_bonus", coef = 0.01 }]
+"""
+CLAIMS = """\
+[[claims]]
+id = "steered-above"
+paper = "OURS"
+where = "<script>x</script>"
+says = "Steered is above wide."
+experiment = "one"
+figure = { metric = "entropy/exact", at = "last" }
+statistic = "difference"
+a = "steered"
+b = "wide"
+direction = "above"
+least = 0.5
+"""
+END = {"plain": 1.0, "wide": 1.2, "steered": 2.0, "steered_slowly": 3.0, "both": 2.5,
+       "tokens": 0.7, "sequences": 0.8}  # fmt: skip
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    (tmp_path / "one.toml").write_text(STUDY)
+    (tmp_path / "claims.toml").write_text(CLAIMS)
+    return read_study(tmp_path / "one.toml")
+
+
+@pytest.fixture
+def plan(study: Study, tmp_path: Path) -> Plan:
+    made = plan_of({"one": study}, tmp_path / "out")
+    make_places(made)
+    for each in made.named:
+        end = END[each.group] + each.seed / 10 * (2 if each.group == "steered" else 1)
+        rows = [{"iteration": i, "entropy/exact": h, "reward/mean": 0.5}
+                for i, h in ((1, 4.0), (2, 3.0), (3, end))]  # fmt: skip
+        (each.path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        row: dict[str, Any] = {"iteration": 3, "split": "test", "k": 4, "avg@k": end / 4}
+        (each.path / "evaluation.jsonl").write_text(json.dumps(row) + "\n")
+    return made
+
+
+@pytest.fixture
+def results(plan: Plan, tmp_path: Path) -> Results:
+    return results_of(plan, set(plan.trainings), {}, read_claims(tmp_path / "claims.toml"))
+
+
+def test_the_first_of_several_is_what_the_others_sit_on() -> None:
+    assert names_of("dapo") == ("dapo",)
+    assert names_of({"name": "steer", "lambda_min": 0.5}) == ("steer",)
+    assert names_of(["dapo", {"name": "repo_r"}, "kl_ref"]) == ("repo_r", "kl_ref")
+    assert names_of(["steer"]) == ("steer",)
+
+
+def test_a_method_is_put_beside_what_differs_in_it_alone(study: Study, results: Results) -> None:
+    uses = uses_of({"one": study}, results)
+    assert list(uses) == [
+        "clip_higher", "entropy_bonus", "grpo", "gspo", "loop", "steer",
+    ]  # fmt: skip
+    beside = {
+        method: {use.group.name: use.baseline.name if use.baseline else "" for use in some}
+        for method, some in uses.items()
+    }
+    # STEER sits on clip-higher; another learning rate is another difference
+    assert beside["steer"] == {"steered": "wide", "steered_slowly": "", "both": ""}
+    # without the bonus, ["clip_higher", "steer"] is what `steer` is
+    assert beside["entropy_bonus"] == {"both": "steered"}
+    # a surrogate whose paper sets it beside another one
+    assert beside["gspo"] == {"sequences": "tokens"}
+    assert beside["loop"] == {"tokens": ""}
+
+
+def test_differences_are_taken_seed_by_seed(results: Results) -> None:
+    groups = {group.name: group for group in results.experiments[0].groups}
+    found = groups["steered"].minus(groups["wide"], "entropy, end")
+    assert found is not None
+    # .8, .9, 1.0: s = .1, t(.975, 2) = 4.302653
+    assert (found.mean, found.n) == (pytest.approx(0.9), 3)
+    assert found.half == pytest.approx(4.302653 * 0.1 / 3**0.5, rel=1e-5)
+    assert groups["steered"].minus(groups["wide"], "pass@k") is None
+
+
+def test_differences_need_common_seeds(plan: Plan) -> None:
+    without = {e.address for e in plan.named if e.name in ("steered-0", "wide-1", "wide-2")}
+    left = results_of(plan, set(plan.trainings) - without, {})
+    groups = {group.name: group for group in left.experiments[0].groups}
+    assert groups["steered"].seeds == (1, 2)
+    assert groups["steered"].minus(groups["wide"], "entropy, end") is None
+    plain = groups["steered"].minus(groups["plain"], "entropy, end")
+    assert plain is not None
+    assert (plain.mean, plain.n) == (pytest.approx(1.15), 2)
+
+
+def test_pages(plan: Plan, study: Study, results: Results, tmp_path: Path) -> None:
+    report = tmp_path / "out/report.html"
+    pages = write_method_pages(plan, {"one": study}, results, report)
+    assert {page.parent for page in pages.values()} == {tmp_path / "out/method_pages"}
+    text = pages["steer"].read_text()
+    assert "A weight w multiplies the clipped PPO loss (STEER 5, App. E.3)" in text  # what it is
+    assert "steered - wide" in text
+    assert "+0.900 ± 0.248" in text
+    assert 'href="../report.html#claim-steered-above"' in text
+    assert text.count("<img ") == 2  # entropy and reward
+    for hostile in ("<b>study", "<script>x"):
+        assert hostile not in text
+    assert "claim-steered-above" not in pages["entropy_bonus"].read_text()
+    whole = write_study(results, report, "T", {}, [], pages).read_text()
+    assert '<a href="method_pages/steer.html">steer</a>' in whole
+    # a page says where it came from, and the study where to find it
+    assert 'id="experiment-one"' in whole
+    assert "../report.html#experiment-one" in text
