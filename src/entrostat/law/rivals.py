@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .early import SHARE, early_steps
-from .steps import STEPS_LEAST, Array, LawError, checked_steps, moves, rms
+from .steps import STEPS_LEAST, LawError, checked_steps, moves, rms, straight_line
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,12 @@ def rivals(entropy: ArrayLike, score: ArrayLike, share: float = SHARE) -> tuple[
         )
     found = []
     for of, x in (("exp(H)", np.exp(h)), ("H", h), ("step", np.arange(len(h), dtype=np.float64))):
-        early = _line(x[:first], r[:first])
-        whole = _line(x, r)
-        if whole is None:
+        if not moves(x):
             raise LawError("rivals", f"entropy is {h[0]:g} at all {len(h)} steps")
-        later = rms(r[first:] - early[0] - early[1] * x[first:]) if early else float("nan")
-        found.append(Rival(of, rms(r - whole[0] - whole[1] * x), later))
+        later = float("nan")
+        if moves(x[:first]):
+            c, d = straight_line(x[:first], r[:first])
+            later = rms(r[first:] - c - d * x[first:])
+        c, d = straight_line(x, r)
+        found.append(Rival(of, rms(r - c - d * x), later))
     return tuple(found)
-
-
-def _line(x: Array, y: Array) -> tuple[float, float] | None:
-    """Intercept and slope; None where x does not move."""
-    if not moves(x):
-        return None
-    dx = x - x.mean()
-    slope = float(dx @ (y - y.mean()) / (dx @ dx))
-    return float(y.mean() - slope * x.mean()), slope

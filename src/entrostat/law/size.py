@@ -9,7 +9,7 @@ import numpy as np
 
 from .doubts import R2_LOW, SIZES_FEW
 from .fitting import EntropyLaw
-from .steps import Array, moves, rms
+from .steps import Array, moves, rms, straight_line
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ def coefficients_by_size(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> 
 
 
 def _log_linear(x: Array, y: Array) -> LogLinear:
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = float(dx @ dy / (dx @ dx))
-    residual = dy - slope * dx
+    intercept, slope = straight_line(x, y)
+    dy = y - y.mean()
+    residual = dy - slope * (x - x.mean())
     r2 = float(1 - residual @ residual / (dy @ dy)) if moves(y) else float("nan")
-    return LogLinear(slope, float(y.mean() - slope * x.mean()), tuple(residual.tolist()), r2)
+    return LogLinear(slope, intercept, tuple(residual.tolist()), r2)

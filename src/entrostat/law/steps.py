@@ -81,6 +81,13 @@ def moves(values: Array) -> bool:
     return bool(np.ptp(values) > 1e-12 * np.abs(values).max())
 
 
+def straight_line(x: Array, y: Array) -> tuple[float, float]:
+    """Intercept and slope of the least-squares line through points whose x move."""
+    dx = x - x.mean()
+    slope = float(dx @ (y - y.mean()) / (dx @ dx))
+    return float(y.mean() - slope * x.mean()), slope
+
+
 def rms(values: Array) -> float:
     """Root of the mean square."""
     return sqrt(float(values @ values) / len(values))
