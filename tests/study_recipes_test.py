@@ -51,6 +51,14 @@ def test_every_claim_is_about_runs_that_are_made() -> None:
     check_claims(claims, made)
 
 
+def test_our_findings_are_about_runs_that_are_made() -> None:
+    claims = read_claims(FOLDER.parent / "findings/claims.toml")
+    assert {claim.paper for claim in claims.claims} == {"OURS"}
+    made = {path.stem: groups(read_study(path)) for path in FILES}
+    assert {claim.experiment for claim in claims.claims} <= set(made)
+    check_claims(claims, made)
+
+
 def test_every_training_on_record_is_one_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is added, or a default that changes, must not orphan what was recorded."""
     monkeypatch.setattr("entrostat.study.file.check_model", lambda model: None)
