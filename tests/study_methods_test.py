@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from entrostat.study import method_pages
 from entrostat.study.claims import read_claims
 from entrostat.study.file import Study, read_study
 from entrostat.study.method_pages import names_of, uses_of, write_method_pages
@@ -90,8 +91,7 @@ def results(plan: Plan, tmp_path: Path) -> Results:
 
 
 def test_the_first_of_several_is_what_the_others_sit_on() -> None:
-    assert names_of("dapo") == ("dapo",)
-    assert names_of({"name": "steer", "lambda_min": 0.5}) == ("steer",)
+    assert names_of([{"name": "steer", "lambda_min": 0.5}]) == ("steer",)
     assert names_of(["dapo", {"name": "repo_r"}, "kl_ref"]) == ("repo_r", "kl_ref")
     assert names_of(["steer"]) == ("steer",)
 
@@ -153,3 +153,17 @@ def test_pages(plan: Plan, study: Study, results: Results, tmp_path: Path) -> No
     # a page says where it came from, and the study where to find it
     assert 'id="experiment-one"' in whole
     assert "../report.html#experiment-one" in text
+
+
+def test_curves_are_of_the_runs_that_the_table_counts(
+    plan: Plan, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on, or failed, has metrics too."""
+    drawn = []
+    monkeypatch.setattr(
+        method_pages, "comparison_panels", lambda runs, entries: drawn.extend(runs) or []
+    )
+    left = {each.address for each in plan.named if each.seed == 2}
+    results = results_of(plan, set(plan.trainings) - left, {})
+    write_method_pages(plan, {"one": study}, results, tmp_path / "out/report.html")
+    assert {run.path.name[-1] for run in drawn} == {"0", "1"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,15 +71,14 @@ class Part:
     images: tuple[Image, ...]
 
 
-def names_of(method: Any) -> tuple[str, ...]:
-    """The methods that take part in what a run asks for.
+def names_of(method: Sequence[Any]) -> tuple[str, ...]:
+    """The methods that take part in what a run asks for (`TrainConfig.method`).
 
     Example:
-        >>> names_of(["dapo", {"name": "repo_r", "zeta_max": 0.5}]), names_of("dapo")
+        >>> names_of(["dapo", {"name": "repo_r", "zeta_max": 0.5}]), names_of(["dapo"])
         (('repo_r',), ('dapo',))
     """
-    entries = method if isinstance(method, list) else [method]
-    names = [str(each.get("name") if isinstance(each, Mapping) else each) for each in entries]
+    names = [str(each["name"] if isinstance(each, Mapping) else each) for each in method]
     return tuple(dict.fromkeys(names[1:] or names))
 
 
@@ -175,8 +174,8 @@ def _part(plan: Plan, experiment: str, uses: list[Use]) -> Part:
         lines.append(_line(use.group))
         if use.baseline is not None:
             lines.append(_difference(use.group, use.baseline))
-    shown = dict.fromkeys([*baselines, *(use.group.name for use in uses)])
-    images = _images(plan, experiment, list(shown))
+    shown = baselines | {use.group.name: use.group for use in uses}
+    images = _images(plan, experiment, list(shown.values()))
     return Part(experiment, plan.titles[experiment], tuple(lines), images)
 
 
@@ -199,16 +198,16 @@ def _cell(some: Interval | None, sign: str = "") -> str:
     return f"{some.mean:{sign}.3f}{reach}"
 
 
-def _images(plan: Plan, experiment: str, groups: list[str]) -> tuple[Image, ...]:
-    """Entropy and reward of the settings over the iterations, a band where seeds differ."""
+def _images(plan: Plan, experiment: str, groups: list[Group]) -> tuple[Image, ...]:
+    """Entropy and reward of the runs that the table counts, a band where seeds differ."""
     runs, entries = [], []
     for place, group in enumerate(groups):
-        named = [each for each in plan.of(experiment) if each.group == group]
-        mine = [read_run(each.path) for each in named if each.path.exists()]
+        named = [each for each in plan.of(experiment) if each.group == group.name]
+        mine = [read_run(each.path) for each in named if each.seed in group.seeds]
         mine = [run for run in mine if run.done >= FEW]
         if mine:
             members = tuple(range(len(runs), len(runs) + len(mine)))
-            entries.append(Entry(group, members, *style_of(place)))
+            entries.append(Entry(group.name, members, *style_of(place)))
             runs += mine
     if not runs:
         return ()

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,20 @@ class Group:
         name: what the file calls it.
         seeds: those whose runs are done.
         planned: how many there are to be.
-        figures: of `LEADERBOARD` and those that the file names: mean with its 95% interval, of one
-            seed the value with an interval of no width; only those that every run has.
-        values: of each of them, one number a seed, in the order of `seeds`.
+        values: of `LEADERBOARD` and those that the file names, one number a seed, in the order of
+            `seeds`; only those that every run has.
     """
 
     name: str
     seeds: tuple[int, ...]
     planned: int
-    figures: Mapping[str, Interval]
     values: Mapping[str, tuple[float, ...]]
+
+    @cached_property
+    def figures(self) -> dict[str, Interval]:
+        """Means with their 95% intervals; of one seed the value, with an interval of no width."""
+        found = {word: spread(values) for word, values in self.values.items()}
+        return {word: some for word, some in found.items() if some is not None}
 
     def minus(self, other: Group, word: str) -> Interval | None:
         """A figure less that of another group, seed by seed: the interval of the differences.
@@ -185,13 +190,13 @@ def _experiment(
     for group in dict.fromkeys(each.group for each in named):
         mine = [each for each in named if each.group == group]
         there = [each for each in mine if each.address in known]
-        figures, values = {}, {}
+        values = {}
         for word, figure in columns.items():
             found = tuple(known[e.address][figure] for e in there if figure in known[e.address])
-            if len(found) == len(there) and (some := spread(found)) is not None:
-                figures[word], values[word] = some, found
+            if there and len(found) == len(there):
+                values[word] = found
         seeds = tuple(e.seed for e in there)
-        groups.append(Group(group, seeds, len(mine), figures, values))
+        groups.append(Group(group, seeds, len(mine), values))
     groups.sort(key=lambda g: -g.figures[SCORE].mean if SCORE in g.figures else 1.0)
     why = tuple((each.name, failed[each.address]) for each in named if each.address in failed)
     return Experiment(name, plan.titles[name], tuple(groups), why)
