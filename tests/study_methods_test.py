@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,9 @@ from entrostat.study.claims import read_claims
 from entrostat.study.file import Study, read_study
 from entrostat.study.method_pages import names_of, uses_of, write_method_pages
 from entrostat.study.page import write_study
-from entrostat.study.plan import Plan, make_places, plan_of
+from entrostat.study.plan import Plan, plan_of
 from entrostat.study.results import Results, results_of
+from formulas import write_runs
 
 STUDY = """\
 title = "One <b>study</b>"
@@ -74,14 +73,8 @@ def study(tmp_path: Path) -> Study:
 @pytest.fixture
 def plan(study: Study, tmp_path: Path) -> Plan:
     made = plan_of({"one": study}, tmp_path / "out")
-    make_places(made)
-    for each in made.named:
-        end = END[each.group] + each.seed / 10 * (2 if each.group == "steered" else 1)
-        rows = [{"iteration": i, "entropy/exact": h, "reward/mean": 0.5}
-                for i, h in ((1, 4.0), (2, 3.0), (3, end))]  # fmt: skip
-        (each.path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-        row: dict[str, Any] = {"iteration": 3, "split": "test", "k": 4, "avg@k": end / 4}
-        (each.path / "evaluation.jsonl").write_text(json.dumps(row) + "\n")
+    doubled = {"steered": 0.2}
+    write_runs(made, lambda each: END[each.group] + each.seed * doubled.get(each.group, 0.1))
     return made
 
 

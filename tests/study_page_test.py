@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +12,10 @@ from entrostat.study.claims import read_claims
 from entrostat.study.figures import Figure
 from entrostat.study.file import read_study
 from entrostat.study.page import score_panel, write_study
-from entrostat.study.plan import Plan, make_places, plan_of
+from entrostat.study.plan import Plan, plan_of
 from entrostat.study.results import results_of, write_results
 from entrostat.study.runner import _claims, _files
+from formulas import write_runs
 
 STUDY = """\
 title = "One <b>study</b>"
@@ -78,16 +78,9 @@ def plan(tmp_path: Path) -> Plan:
     (tmp_path / "one.toml").write_text(STUDY)
     (tmp_path / "claims.toml").write_text(CLAIMS)
     made = plan_of({"one": read_study(tmp_path / "one.toml")}, tmp_path / "out")
-    make_places(made)
-    for each in made.named:
-        end = {"high": 2.0, "low": 1.0, "half": 1.5}[each.group]
-        end += each.seed / (200 if each.group == "low" else 100)
-        rows = [{"iteration": i, "entropy/exact": h, "reward/mean": 0.5}
-                for i, h in ((1, 4.0), (2, 3.0), (3, end))]  # fmt: skip
-        log = "".join(json.dumps(row) + "\n" for row in rows)
-        (each.path / "metrics.jsonl").write_text(log)
-        row: dict[str, Any] = {"iteration": 3, "split": "test", "k": 4, "avg@k": end / 4}
-        (each.path / "evaluation.jsonl").write_text(json.dumps(row) + "\n")
+    ends = {"high": 2.0, "low": 1.0, "half": 1.5}
+    shares = {"low": 200}
+    write_runs(made, lambda each: ends[each.group] + each.seed / shares.get(each.group, 100))
     return made
 
 

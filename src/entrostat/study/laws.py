@@ -73,6 +73,26 @@ class RunLaw:
     counted: bool
 
 
+@dataclass(frozen=True)
+class Laws:
+    """The laws of several runs.
+
+    Attributes:
+        found: of those that could be fitted.
+        failed: why not, of the others, by name.
+        sizes: the runs that have a size, coefficients against it, doubts; None for one size only.
+        together: one law for all; None for one run, and where runs are fitted to different
+            quantities.
+        share: of the steps that predictions are fitted to.
+    """
+
+    found: Sequence[RunLaw]
+    failed: dict[str, str]
+    sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None
+    together: Pooled | None
+    share: float
+
+
 def run_law(
     paths: list[str],
     score: str | None = None,
@@ -112,10 +132,10 @@ def run_law(
         texts = (f"run {name!r}: {error.message}" for name, error in failed.items())
         raise ValueError("; ".join(texts))
     why = {name: error.why for name, error in failed.items()}
-    sizes, together = _size_law(found), _together(found)
-    print_laws(found, why, sizes, together, share)
+    laws = Laws(found, why, _size_law(found), _together(found), share)
+    print_laws(laws)
     if output is not None:
-        data = laws_json(found, why, sizes, together, share)
+        data = laws_json(laws)
         with atomic(Path(output)) as part:
             part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         say(f"written: {output}")
