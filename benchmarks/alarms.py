@@ -2,6 +2,8 @@
 
     python benchmarks/alarms.py --make --output runs/alarms      # an hour: trains what is missing
     python benchmarks/alarms.py --output runs/alarms --also runs/law runs/thermostat
+    entrostat study recipes/study --record docs/study --report --output runs/study
+    python benchmarks/alarms.py --measure runs/study      # runs that set nothing, the study's
 
 A run collapses (or explodes) if the mean of five entropies in a row leaves the alarm's band, in
 iteration T of 30 or later; of one that leaves it earlier, nothing can be said 20 iterations ahead,
@@ -9,7 +11,9 @@ and it is counted apart. It held if it never does and the verdict of its whole c
 60 iterations or more. Detected: an alarm at T - 20 or before. False: any alarm in a run that held.
 
 Runs are dealt by a hash of their entropies: a third sets the probability at which the alarm is
-raised (the most detections with at most one false alarm in twenty), two thirds measure it.
+raised (the most detections with at most one false alarm in twenty), two thirds measure it. With
+--measure the probability stays what it is and all runs measure it; those that held are also counted
+without policies that died: a reward at the end of less than half of that at the beginning.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ class Watched:
     name: str
     left: int | None
     held: bool
+    alive: bool
     probabilities: tuple[float, ...]
     setting: bool
 
@@ -108,8 +113,12 @@ def watched(logs: Iterable[Path]) -> list[Watched]:
         steps = range(1, len(entropy) + 1)
         verdict = judge(steps, entropy, target=known).verdict
         held = left is None and verdict == "held" and len(rows) >= LONG
+        reward = [row.get("reward/mean", 0.0) for row in rows]
+        alive = np.mean(reward[-10:]) >= np.mean(reward[:10]) / 2
         setting = int(key[:8], 16) % 3 == 0
-        found[key] = Watched(log.parent.name, left, held, tuple(probabilities), setting)
+        found[key] = Watched(
+            log.parent.name, left, held, bool(alive), tuple(probabilities), setting
+        )
     return list(found.values())
 
 
@@ -124,28 +133,40 @@ def rates(runs: Sequence[Watched], level: float) -> tuple[int, int, int, int]:
     return detected, len(gone), sum(run.first(level) is not None for run in held), len(held)
 
 
+def measure(name: str, runs: Sequence[Watched]) -> None:
+    """Print the rates at the probability that the alarm has."""
+    a, b, c, d = rates(runs, RAISED)
+    print(f"\nmeasured on {name} at {RAISED}:\ndetected {wilson(a, b)}\nfalse {wilson(c, d)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, required=True, help="where the runs are")
+    places = parser.add_mutually_exclusive_group(required=True)
+    places.add_argument("--output", type=Path, help="where the runs are")
+    places.add_argument("--measure", type=Path, nargs="+", help="runs to measure the alarm on")
     parser.add_argument("--make", action="store_true", help="train those that are missing")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="other runs' directories")
     given = parser.parse_args()
+    if given.make and given.output is None:
+        parser.error("--make trains into --output")
     if given.make:
         make(given.output)
-    runs = watched(
-        log for root in (given.output, *given.also) for log in root.rglob("metrics.jsonl")
-    )
+    roots = given.measure or (given.output, *given.also)
+    runs = watched(log for root in roots for log in root.rglob("metrics.jsonl"))
     early = sum(run.left is not None and run.left < EARLIEST for run in runs)
     print(f"{len(runs)} runs that differ; {early} left the band before iteration {EARLIEST}")
+    if given.measure:
+        measure("all", runs)
+        measure("policies that died left out", [run for run in runs if run.alive])
+        return
     print(f"probability within {AHEAD} iterations, {ROW} in a row; detected {LEAD} ahead | false")
     setting = [run for run in runs if run.setting]
     for level in LEVELS:
         a, b, c, d = rates(setting, level)
         print(f"set on a third: {level}: {a} of {b} | {c} of {d}")
-    a, b, c, d = rates([run for run in runs if not run.setting], RAISED)
-    print(f"\nmeasured on the others at {RAISED}:\ndetected {wilson(a, b)}\nfalse {wilson(c, d)}")
+    measure("the others", [run for run in runs if not run.setting])
 
 
 if __name__ == "__main__":
