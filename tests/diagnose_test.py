@@ -173,6 +173,21 @@ def test_the_onset_is_given_in_iterations_of_the_log():
     assert found.onset.low <= found.onset.iteration <= found.onset.high
 
 
+@pytest.mark.parametrize(
+    "numbers, says",
+    [
+        (range(1, N + 1), f"over {N} iterations;"),
+        (range(301, N + 301), f"over iterations 301 to {N + 300};"),
+        (range(4, 4 * N + 1, 4), f"over iterations 4 to {4 * N}, {N} of them logged;"),
+    ],
+)
+def test_the_iterations_are_those_that_the_onset_counts_in(numbers, says):
+    run = made(LATE)
+    for row, number in zip(run.metrics, numbers, strict=True):
+        row["iteration"] = number
+    assert says in diagnose_run(run).headline
+
+
 # ------------------------------------------------------------------ causes
 
 QUIET = {

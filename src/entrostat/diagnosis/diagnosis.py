@@ -78,7 +78,7 @@ class Diagnosis:
             f"Entropy ended at {judged.last:.3g} nats per token"
         )  # fmt: skip
         sure = f"{judged.confidence:.0%} of resampled courses say the same"
-        text = f"{moved} over {judged.iterations} iterations; {sure}."
+        text = f"{moved} over {_span(judged)}; {sure}."
         if judged.onset is not None:
             onset = judged.onset
             span = f"90% interval {onset.low} to {onset.high}"
@@ -110,6 +110,15 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def _span(judged: Judged) -> str:
+    """The iterations that were looked at; the onset is counted as the trainer counts them."""
+    (first, last), logged = judged.numbers, judged.iterations
+    if (first, last) == (1, logged):
+        return f"{logged} iterations"
+    span = f"iterations {first} to {last}"
+    return span if last - first + 1 == logged else f"{span}, {logged} of them logged"
 
 
 def _went(judged: Judged) -> str:

@@ -72,6 +72,7 @@ class Judged:
         last: h1, nats.
         trend: see the rules; positive upwards.
         iterations: logged ones that have an entropy.
+        numbers: of the first and the last of them, as the trainer counts.
         noise: standard deviation about the course, as a share of the entropy.
     """
 
@@ -84,6 +85,7 @@ class Judged:
     last: float = math.nan
     trend: float = math.nan
     iterations: int = 0
+    numbers: tuple[int, int] = (0, 0)
     noise: float = math.nan
 
 
@@ -113,6 +115,7 @@ def judge(
     last, trend = _last(y), _trend(y, 1.0)[0]
     known = {
         "first": _first(y), "last": last, "trend": trend, "iterations": n, "noise": pieces.noise,
+        "numbers": (round(x[0]), round(x[-1])),
     }  # fmt: skip
     if share < SURE:
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
