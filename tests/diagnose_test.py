@@ -174,7 +174,7 @@ def test_the_onset_is_given_in_iterations_of_the_log():
 
 
 @pytest.mark.parametrize(
-    "numbers, says",
+    ("numbers", "says"),
     [
         (range(1, N + 1), f"over {N} iterations;"),
         (range(301, N + 301), f"over iterations 301 to {N + 300};"),

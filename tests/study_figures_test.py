@@ -119,6 +119,19 @@ def test_two_columns_together(tmp_path: Path) -> None:
         assert value(run, Figure("correlation", "x", other=other)) is None
 
 
+def test_the_distance_of_two_columns(tmp_path: Path) -> None:
+    """By hand; the first of ten iterations is left out, and one column may be flat."""
+    nan = float("nan")
+    entropy = [0.8, 0.7, 0.9, nan, 0.8, 0.6, 0.8, 0.8, 0.8, 0.8]
+    target = [9.0, 0.8, 0.8, 0.8, 0.8, 0.8, nan, 0.8, 0.8, 0.8]
+    run = of_columns(tmp_path, **{"entropy/exact": entropy, "control/target": target})
+    found = value(run, Figure("distance", "entropy/exact", other="control/target"))
+    assert found == pytest.approx((0.06 / 7) ** 0.5)  # .1, .1 and .2 off, of seven that have both
+    first = value(run, Figure("distance", "entropy/exact", other="entropy/first"))
+    assert first == pytest.approx((0.06 / 8) ** 0.5)
+    assert value(run, Figure("distance", "entropy/exact", other="absent")) is None
+
+
 def by_hand(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """Slope and Pearson's r."""
     n = len(pairs)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -166,12 +166,16 @@ def paired(
         lag: 0 or more.
 
     Returns:
-        Pairs in order; none where there are fewer than four, or one column never moves.
+        Pairs in order; none where there are fewer than four.
     """
     begin = max(one, default=0) // 10
     pairs = [(one[i], other[i + lag]) for i in sorted(one) if i > begin and i + lag in other]
-    moves = all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
-    return pairs if len(pairs) >= 4 and moves else []
+    return pairs if len(pairs) >= 4 else []
+
+
+def moving(pairs: Sequence[tuple[float, float]]) -> bool:
+    """Whether each of two columns has more than one value: without, nothing goes with it."""
+    return bool(pairs) and all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
 
 
 def called(path: Path) -> str:

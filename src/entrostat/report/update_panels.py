@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import correlation
 
-from ..logs.run import Run, paired
+from ..logs.run import Run, moving, paired
 from .curves import curves_of, scale_of
 from .figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Panel
 from .runs import drawable
@@ -92,7 +92,7 @@ def _came_true(run: Run) -> str:
         dict(zip(*run.series(f"forecast/{key}"), strict=True)) for key in ("step", "change")
     )
     pairs = paired(step, change)
-    if not pairs:
+    if not moving(pairs):
         return ""
     r = correlation(*zip(*pairs, strict=True))
     return f" Without the first tenth: r = {r:.2f} between step and what came."

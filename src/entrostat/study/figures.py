@@ -9,10 +9,12 @@
                                                  metrics.jsonl over the iterations that have both
 { slope = "forecast/step", with = "forecast/change" }   least squares: the change of `with` that
                                                  goes with one unit of the other
+{ distance = "entropy/exact", with = "control/target" }   root mean square of their difference
 
-Of the last two the first tenth of the iterations is left out, where AdamW has no second moment
-yet; `lag = 1` pairs each value with that of `with` an iteration later. "law/change" is a column,
-too: where the law of the iterations before says that entropy belongs (COV 2.4), less where it is.
+Of the last three the first tenth of the iterations is left out, where AdamW has no second moment
+yet; `lag = 1` pairs each value with that of `with` an iteration later. Two columns more are made
+here: "law/change", where the law of the iterations before says that entropy belongs (COV 2.4), less
+where it is; and "entropy/first", the first iteration's entropy throughout.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from statistics import mean
 from typing import Any
 
 from .._names import unknown
-from ..logs.run import Run, last_ones, number, paired
+from ..logs.run import Run, last_ones, moving, number, paired
 
-KINDS = ("metric", "evaluation", "analysis", "checkpoints", "correlation", "slope")
-_PAIRS = ("correlation", "slope")
+_PAIRS = ("correlation", "slope", "distance")
+KINDS = ("metric", "evaluation", "analysis", "checkpoints", *_PAIRS)
 PLACES = ("first", "early", "last", "mean", "sum", "max", "min", "change", "kept")
 _WORDS = {
     "first": "at the first iteration", "early": "early", "last": "at the end", "mean": "on average",
@@ -117,18 +119,23 @@ def value(run: Run, figure: Figure) -> float | None:
 
 
 def _together(run: Run, figure: Figure) -> float | None:
-    """Pearson's r, or the slope, of two columns over iterations; None of fewer than four."""
+    """Of two columns over iterations; None of fewer than four, or where it has no meaning."""
+    pairs = paired(_column(run, figure.key), _column(run, figure.other), figure.lag)
+    if figure.kind == "distance":
+        return math.sqrt(mean((a - b) ** 2 for a, b in pairs)) if pairs else None
+    if not moving(pairs):
+        return None
     from scipy.stats import linregress
 
-    pairs = paired(_column(run, figure.key), _column(run, figure.other), figure.lag)
-    if not pairs:
-        return None
     fit = linregress(*zip(*pairs, strict=True))
     return float(fit.rvalue if figure.kind == "correlation" else fit.slope)
 
 
 def _column(run: Run, key: str) -> dict[int, float]:
     """By iteration."""
+    if key == "entropy/first":
+        iterations, entropy = run.series("entropy/exact")
+        return dict.fromkeys(iterations, entropy[0]) if entropy else {}
     if key != "law/change":
         return dict(zip(*run.series(key), strict=True))
     from ..law import LawError, foretold_changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from .._text import console, say
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from ..report import Row
     from .claims import Decided
 
-
+_WIDE, _NAME = 96, 26  # columns: a terminal for any claim in one line; a name in a narrower one
 _USUAL = (
     "; entropy of the first iteration,\n"
     "of the second tenth of the iterations (early) and of the end (a fifteenth)"
@@ -73,7 +74,7 @@ def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
 
 
 def print_claims(decided: Sequence[Decided]) -> None:
-    """A line a claim; nothing where there are none."""
+    """A line a claim, two where a name is long and the terminal narrow; nothing without claims."""
     if not decided:
         return
     from rich import box
@@ -84,15 +85,19 @@ def print_claims(decided: Sequence[Decided]) -> None:
         title=f"{len(decided)} claims; effect: mean over seeds, 95% interval",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
-    table.add_column("claim", overflow="fold")
+    screen = console()
+    table.add_column("claim", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("effect", justify="right", no_wrap=True)
     table.add_column("from", justify="right", no_wrap=True)
     for one in decided:
         effect = "-" if one.estimate is None else f"{one.estimate:.3g}"
         effect += "" if one.low is None else f" ({one.low:.2g} to {one.high:.2g})"
-        table.add_row(escape(one.claim.id), one.verdict, effect, f"{one.claim.least:g}")
-    console().print(table)
+        name = one.claim.id
+        if screen.width < _WIDE:  # at a hyphen, which the table's own wrapping does not know
+            name = "\n".join(wrap(name, _NAME))
+        table.add_row(escape(name), one.verdict, effect, f"{one.claim.least:g}")
+    screen.print(table)
 
 
 def _interval(value: Interval | None) -> str:
