@@ -302,6 +302,24 @@ def test_trl_lines_run():
     assert lines[-1].endswith("objective=make_objective(**own))")
 
 
+@pytest.mark.parametrize(
+    ("source", "fault", "says", "paste"),
+    [
+        ("slime", None, "upper bound of the clip", "--eps-clip-high 0.28"),
+        ("slime", "truncation", "longer answers", "--rollout-max-response-len"),
+        ("prime-rl", None, "has no lever of its own", ""),
+        ("prime-rl", "truncation", "longer answers", "train.sampling.max-completion-tokens"),
+    ],
+)
+def test_trainers_without_our_objective_get_their_own_levers(source, fault, says, paste):
+    run = made(LATE, source=source, **QUIET | (FAULTS[fault] if fault else {}))
+    remedy = diagnose_run(run).remedies[0]
+    assert says in remedy.what
+    assert paste in remedy.paste
+    assert bool(paste) == bool(remedy.paste)
+    assert "thermostat" not in remedy.paste
+
+
 # ------------------------------------------------------------------ the terminal
 
 

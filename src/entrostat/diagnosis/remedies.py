@@ -57,7 +57,20 @@ Lines = tuple[str, dict[str, str]]
 
 
 def _hold(run: Run, judged: Judged) -> Lines:
-    """The thermostat, at the level from which entropy moved."""
+    """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
+    if run.source == SLIME and judged.falling:
+        return (
+            "slime has no thermostat; of its own levers a higher upper bound of the clip (DAPO) is "
+            "the usual one. Entropy should fall later. On small policies we saw little of it "
+            "(docs/study.md), so look again after the next run.",
+            {SLIME: "--eps-clip-high 0.28"},
+        )
+    if run.source in (SLIME, PRIME):
+        return (
+            f"{run.source} has no lever of its own that holds entropy; the same settings in TRL or "
+            "veRL have the thermostat (docs/thermostat.md).",
+            {},
+        )
     late = judged.onset is not None and judged.onset.low > run.metrics[0]["iteration"]
     target = f"{judged.first:.3g}" if late and judged.falling else f"{SHARE:g}x"
     if not judged.falling:
@@ -106,7 +119,6 @@ def _methods(run: Run, table: dict[str, float | str]) -> dict[str, str]:
             f"'+actor_rollout_ref.actor.policy_loss.method=[dapo,{hydra}]'"
             + (" actor_rollout_ref.actor.calculate_entropy=true" if "knob" in table else "")
         ),
-        SLIME: "--eps-clip-high 0.28",
     }  # fmt: skip
 
 
@@ -131,7 +143,8 @@ def _harder(run: Run, judged: Judged) -> Lines:
               f"{_again(run)} --task harder.jsonl",
          VERL: "algorithm.filter_groups.enable=true",
          SLIME: "--dynamic-sampling-filter-path "
-                "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"},
+                "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
+         PRIME: "--orchestrator.train.source.0.curriculum.sampler.type difficulty_pool"},
     )  # fmt: skip
 
 
@@ -144,7 +157,8 @@ def _signal(run: Run, judged: Judged) -> Lines:
         {LAB: _lab(run, f"--sampling.rollouts {more}"), TRL: "num_generations=16",
          VERL: "actor_rollout_ref.rollout.n=16",
          SLIME: "--n-samples-per-prompt 16 --dynamic-sampling-filter-path "
-                "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"},
+                "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
+         PRIME: "--orchestrator.group-size 16"},
     )  # fmt: skip
 
 
@@ -159,7 +173,9 @@ def _longer(run: Run, judged: Judged) -> Lines:
         {LAB: _lab(run, f"--sampling.max-new-tokens {tokens}"),
          TRL: f"max_completion_length={tokens}, mask_truncated_completions=True",
          VERL: f"data.max_response_length={tokens}",
-         SLIME: f"--rollout-max-response-len {tokens}"},
+         SLIME: f"--rollout-max-response-len {tokens}",
+         PRIME: f"--orchestrator.train.sampling.max-completion-tokens {tokens}  "
+                "# and a --seq-len that holds prompt and answer"},
     )  # fmt: skip
 
 
@@ -195,7 +211,8 @@ def _correct(run: Run, judged: Judged) -> Lines:
          TRL: "vllm_importance_sampling_correction=True, bf16=False, fp16=True",
          VERL: "algorithm.rollout_correction.rollout_is=token "
                "algorithm.rollout_correction.rollout_is_threshold=2.0",
-         SLIME: "--use-tis"},
+         SLIME: "--use-tis",
+         PRIME: "--orchestrator.max-off-policy-steps 1"},
     )  # fmt: skip
 
 
@@ -212,6 +229,8 @@ def _per_token(run: Run, judged: Judged) -> Lines:
 
 
 def _weaker_bonus(run: Run, judged: Judged) -> Lines:
+    if run.source == SLIME:
+        return "Leave the bonus out; entropy should stop rising.", {SLIME: "--entropy-coef 0"}
     table: dict[str, float | str] = {"name": "thermostat", "target": "1x", "knob": "entropy_coef"}
     return (
         "Let the thermostat move the bonus, both ways, in place of a fixed coefficient.",
