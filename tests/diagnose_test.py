@@ -243,6 +243,36 @@ def test_a_run_that_held_has_no_causes_and_no_advice():
     assert (found.verdict, found.causes, found.remedies) == ("held", (), ())
 
 
+DEAD = np.where(np.arange(N) < 1, 0.44, np.where(np.arange(N) < 2, 0.09, 0.0))
+
+
+@pytest.mark.parametrize("reward", [DEAD, np.where(np.arange(N) < 70, 0.6, 0.1)])
+def test_a_policy_that_died_at_its_entropy_is_not_called_well(reward):
+    """Seen in the study: the reward from .44 to 0 in two iterations, the entropy as before."""
+    level = noisy(np.full(N, 0.9))
+    found = diagnose_run(made(level, **QUIET | {"reward__mean": reward, "optim__lr": 3e-4}))
+    assert (found.verdict, found.causes[0].name) == ("held", "score_lost")
+    assert "Nothing to change" not in str(found)
+    assert "--optim.lr 3e-05" in found.remedies[0].paste
+    early = 3 if reward is DEAD else 71  # .09 is still half of the mean of the first three, .177
+    assert f"in iteration {early};" in found.causes[0].evidence
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        0.02 + 0.02 * np.random.default_rng(0).random(N),  # hardly ever right, and noise
+        np.where(np.arange(N) == 50, 0.3, 0.0),  # right once
+        0.6 + 0.1 * np.random.default_rng(1).normal(size=N),
+        np.linspace(0.8, 0.55, N),  # worse, but alive
+        np.full(N, -1.0),
+    ],
+)
+def test_a_score_that_is_low_or_noisy_is_not_lost(reward):
+    found = diagnose_run(made(noisy(np.full(N, 0.9)), **QUIET | {"reward__mean": reward}))
+    assert (found.verdict, found.causes, found.remedies) == ("held", (), ())
+
+
 def test_names_of_other_trainers():
     trl = made(
         LATE, source="TRL", reward__mean=0.4,

@@ -104,7 +104,7 @@ class Diagnosis:
         for remedy in self.remedies[: pasted + 1]:
             found.append(f"  try: {remedy.what}")
             found += [f"    {line}" for line in remedy.paste.splitlines()]
-        if self.judged.verdict == "held":
+        if self.judged.verdict == "held" and not self.causes:
             found.append("  Nothing to change.")
         return [printable(line) for line in found]
 

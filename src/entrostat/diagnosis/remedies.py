@@ -180,16 +180,32 @@ def _longer(run: Run, judged: Judged) -> Lines:
 
 
 def _slower(run: Run, judged: Judged) -> Lines:
-    rates = [v for name in ("optim/lr", "learning_rate", "actor/lr", "train/lr-pg_0")
-             for v in run.series(name)[1]]  # fmt: skip
-    rate = f"{max(rates) / 3:.2g}" if rates and max(rates) > 0 else "A_THIRD"
     return (
         "A third of the learning rate: the divergence of an iteration should fall about tenfold, "
         "and entropy move later and slower.",
-        {LAB: _lab(run, f"--optim.lr {rate}"), TRL: f"learning_rate={rate}",
-         VERL: f"actor_rollout_ref.actor.optim.lr={rate}", SLIME: f"--lr {rate}",
-         PRIME: f"--trainer.optim.lr {rate}"},
-    )  # fmt: skip
+        _rate(run, 3, "A_THIRD"),
+    )
+
+
+def _much_slower(run: Run, judged: Judged) -> Lines:
+    return (
+        "A tenth of the learning rate, from the start or a checkpoint before the fall: of five "
+        "settings changed one at a time in such runs of ours, it alone gave all of the score back "
+        "(docs/study.md).",
+        _rate(run, 10, "A_TENTH"),
+    )
+
+
+def _rate(run: Run, divisor: float, unknown: str) -> dict[str, str]:
+    """The highest learning rate that a run logged, divided."""
+    rates = [v for name in ("optim/lr", "learning_rate", "actor/lr", "train/lr-pg_0")
+             for v in run.series(name)[1]]  # fmt: skip
+    rate = f"{max(rates) / divisor:.2g}" if rates and max(rates) > 0 else unknown
+    return {
+        LAB: _lab(run, f"--optim.lr {rate}"), TRL: f"learning_rate={rate}",
+        VERL: f"actor_rollout_ref.actor.optim.lr={rate}", SLIME: f"--lr {rate}",
+        PRIME: f"--trainer.optim.lr {rate}",
+    }  # fmt: skip
 
 
 def _fewer_updates(run: Run, judged: Judged) -> Lines:
@@ -240,6 +256,7 @@ def _weaker_bonus(run: Run, judged: Judged) -> Lines:
 
 _TABLE = {
     "reward_saturated": _harder,
+    "score_lost": _much_slower,
     "zero_signal_groups": _signal,
     "truncation": _longer,
     "learning_rate": _slower,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ...logs.run import Run
 from ..verdict import Judged
-from .batches import no_signal, reward_saturated, truncation
+from .batches import no_signal, reward_saturated, score_lost, truncation
 from .figures import entropy_definition, sampler_mismatch
 from .seen import Cause, Seen
 from .updates import (
@@ -38,12 +38,13 @@ def causes_of(run: Run, judged: Judged) -> tuple[Cause, ...]:
 
     Args:
         run: the run.
-        judged: what became of its entropy; of one that held, or of which nothing can be said,
-            there is none.
+        judged: what became of its entropy; of one of which nothing can be said there is none, and
+            of one that held only what took its score.
     """
-    if judged.verdict in ("held", "cannot tell"):
+    if judged.verdict == "cannot tell":
         return ()
     seen = Seen(run, judged)
-    found = [cause for look in CAUSES if (cause := look(seen)) is not None]
+    looks = (score_lost,) if judged.verdict == "held" else CAUSES
+    found = [cause for look in looks if (cause := look(seen)) is not None]
     plain = [cause for cause in found if cause.weight >= LEAST]
     return tuple(sorted(plain, key=lambda cause: -cause.weight))

@@ -10,6 +10,11 @@ SATURATED = (0.85, 0.97)  # mean of rewards in [0, 1]: from noticeable to plain
 IDLE = (0.3, 0.8)  # share of groups without a signal
 TRUNCATED = (0.05, 0.4)  # share of rollouts cut at the longest length
 GROWN = 0.1  # of a share: a smaller change is none
+DIED, DROP, SIGMAS = (
+    0.5,
+    0.05,
+    3.0,
+)  # share of the best score, its least fall, and that in its noise
 
 
 def reward_saturated(seen: Seen) -> Cause | None:
@@ -31,6 +36,36 @@ def reward_saturated(seen: Seen) -> Cause | None:
         "A score is bought with entropy and the price rises: near the ceiling a little score costs "
         "all that is left (R = -a exp(H) + b).",
         "COV 2.4",
+    )  # fmt: skip
+
+
+def score_lost(seen: Seen) -> Cause | None:
+    """Of a run whose entropy held: its score did not, so that holding entropy was no help."""
+    score = seen.signal("score")
+    if score is None:
+        return None
+    # a policy may die in its second iteration, so the first few count on their own
+    best = max(float(score.y[:3].mean()), float(_smooth(score.y).max()))
+    fall = best - score.late
+    noise = float(score.y[-max(1, len(score) // 10) :].std())
+    if best <= 0 or fall < max(DIED * best, DROP, SIGMAS * noise):
+        return None
+    first = int(score.x[int(np.argmax(score.y < best * (1 - DIED)))])
+    step = seen.signal("step")
+    moved = ""
+    if step is not None:
+        place = int(np.argmax(np.abs(step.y)))
+        moved = (
+            f"; {step.name} was at most {short(abs(float(step.y[place])))} nats, in iteration "
+            f"{int(step.x[place])}"
+        )
+    return Cause(
+        "score_lost", "the score was lost while entropy held", 0.9,
+        f"The mean reward went from {short(best)} at its best to {short(score.late)} at the end, "
+        f"first under half of the best in iteration {first}{moved}.",
+        "A policy can die at any entropy: steps far beyond the policy that was sampled from "
+        "unlearn what it could do, and nothing that holds entropy gives it back.",
+        "STEER Fig. 8; our study",
     )  # fmt: skip
 
 

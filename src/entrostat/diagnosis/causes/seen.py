@@ -40,7 +40,7 @@ class Seen:
 
     Attributes:
         run: the run.
-        judged: a verdict other than held or cannot tell.
+        judged: a verdict other than cannot tell.
     """
 
     run: Run
