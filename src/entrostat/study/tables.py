@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..report import Row
     from .claims import Decided
 
-_WIDE, _NAME = 96, 26  # columns: a terminal for any claim in one line; a name in a narrower one
+_BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; its names' least
 _USUAL = (
     "; entropy of the first iteration,\n"
     "of the second tenth of the iterations (early) and of the end (a fifteenth)"
@@ -86,18 +86,21 @@ def print_claims(decided: Sequence[Decided]) -> None:
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     screen = console()
-    table.add_column("claim", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("effect", justify="right", no_wrap=True)
-    table.add_column("from", justify="right", no_wrap=True)
-    for one in decided:
-        effect = "-" if one.estimate is None else f"{one.estimate:.3g}"
-        effect += "" if one.low is None else f" ({one.low:.2g} to {one.high:.2g})"
-        name = one.claim.id
-        if screen.width < _WIDE:  # at a hyphen, which the table's own wrapping does not know
-            name = "\n".join(wrap(name, _NAME))
-        table.add_row(escape(name), one.verdict, effect, f"{one.claim.least:g}")
+    for column in ("claim", "verdict"):
+        table.add_column(column, no_wrap=True)
+    for column in ("effect", "from"):
+        table.add_column(column, justify="right", no_wrap=True)
+    rows = [(one.claim.id, one.verdict, _effect(one), f"{one.claim.least:g}") for one in decided]
+    others = sum(max(map(len, cells)) for cells in list(zip(*rows, strict=True))[1:])
+    room = max(_NAME, screen.width - others - _BESIDE)
+    for name, *cells in rows:  # at a hyphen, which the table's own wrapping does not know
+        table.add_row(escape("\n".join(wrap(name, room))), *cells)
     screen.print(table)
+
+
+def _effect(one: Decided) -> str:
+    text = "-" if one.estimate is None else f"{one.estimate:.3g}"
+    return text + ("" if one.low is None else f" ({one.low:.2g} to {one.high:.2g})")
 
 
 def _interval(value: Interval | None) -> str:
