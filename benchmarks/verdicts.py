@@ -3,6 +3,7 @@
     python benchmarks/verdicts.py                                  # planted, seed 0
     python benchmarks/verdicts.py --seed 1 --recorded tests/data/recorded_runs.jsonl
     python benchmarks/verdicts.py --truth DIR/truth.json           # a set of your own
+    python benchmarks/verdicts.py --border 1000                    # only where two verdicts meet
 
 Planted runs are made by `planted_runs.py`, which was written by someone who had not seen the rules,
 in the formats of TRL, veRL, slime, the lab and CSV. Recorded runs are of the tiny policy and of
@@ -11,6 +12,12 @@ SmolLM2 in the three hosts; their verdict is that of their family, by the mean o
 Printed: the confusion table of verdicts; how many onsets are within 10% of the run, and how many
 90% intervals hold the true one; how often the planted cause is the first, and among the first
 three; every run that was missed.
+
+At the borders the truth is that of the course without its noise, by the definitions of
+docs/diagnose.md: level at 35 to 65% of the first entropy (collapse or held), at 130 to 170%
+(explosion or held), or sloping by 5 to 30% (drift or held); 60 to 200 iterations, noise of 2 to 6%
+with correlation .5. There, what is right or wrong is a matter of chance; what must be true is the
+confidence.
 """
 
 from __future__ import annotations
@@ -22,13 +29,20 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.signal import lfilter
+
 import planted_runs
-from entrostat.diagnosis import Diagnosis, diagnose, diagnose_run
+from entrostat.diagnosis import Diagnosis, diagnose, diagnose_run, judge
+from entrostat.diagnosis.verdict import Judged
 from entrostat.logs.run import Run
 
+BORDERS = {"collapse": (0.35, 0.65, 0.5), "explosion": (1.3, 1.7, 1.5), "drift": (0.05, 0.3, 0.15)}
+BINS = (0.6, 0.75, 0.9, 0.99, 1.01)  # of the confidence
 VERDICTS = ("collapse", "explosion", "drift", "held", "cannot tell")
 
 
@@ -127,6 +141,41 @@ def report(title: str, cases: Sequence[Case]) -> None:
             )
 
 
+def border(verdict: str, rng: np.random.Generator) -> tuple[str, Judged]:
+    """A course near a border: what it is without its noise, and what was said of it."""
+    low, high, at = BORDERS[verdict]
+    n, place = int(rng.integers(60, 201)), rng.uniform(low, high)
+    t = np.arange(n)
+    if verdict == "drift":  # the slope of the last half over that half's mean, times n
+        level = 1 + rng.choice([-1, 1]) * place * (t - 0.75 * n) / n
+        truth = "drift" if place > at else "held"
+    else:
+        level = place + (1 - place) * np.exp(-t / (n / 20))
+        beyond = place <= at if verdict == "collapse" else place >= at
+        truth = verdict if beyond else "held"
+    noise = lfilter([math.sqrt(0.75)], [1, -0.5], rng.normal(size=n + 50))[50:]
+    entropy = 0.9 * level * np.exp(rng.uniform(0.02, 0.06) * noise)
+    return truth, judge(range(1, n + 1), entropy)
+
+
+def report_borders(count: int, seed: int) -> None:
+    """Right answers by how sure the diagnosis was."""
+    print(
+        "border | cannot tell | "
+        + " | ".join(f"sure {a:g}-{min(b, 1):g}" for a, b in pairwise(BINS))
+    )
+    print(" | ".join(["---"] * (len(BINS) + 1)))
+    for verdict in BORDERS:
+        rng = np.random.default_rng(seed)
+        found = [border(verdict, rng) for _ in range(count)]
+        told = [(truth, j) for truth, j in found if j.verdict != "cannot tell"]
+        cells = []
+        for a, b in pairwise(BINS):
+            some = [truth == j.verdict for truth, j in told if a <= j.confidence < b]
+            cells.append(wilson(sum(some), len(some)).replace(", 95% interval", ","))
+        print(" | ".join([verdict, f"{count - len(told)} of {count}", *cells]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -134,7 +183,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the planted runs")
     parser.add_argument("--truth", type=Path, help="in place of the planted runs")
     parser.add_argument("--recorded", type=Path, help="recorded runs as well")
+    parser.add_argument("--border", type=int, help="courses at each border, and nothing else")
     given = parser.parse_args()
+    if given.border is not None:
+        report_borders(given.border, given.seed)
+        return
     if given.truth is not None:
         report(str(given.truth), planted(given.truth))
     else:
