@@ -153,7 +153,7 @@ def border(verdict: str, rng: np.random.Generator) -> tuple[str, Judged]:
         level = place + (1 - place) * np.exp(-t / (n / 20))
         beyond = place <= at if verdict == "collapse" else place >= at
         truth = verdict if beyond else "held"
-    noise = lfilter([math.sqrt(0.75)], [1, -0.5], rng.normal(size=n + 50))[50:]
+    noise = np.asarray(lfilter([math.sqrt(0.75)], [1, -0.5], rng.normal(size=n + 50)))[50:]
     entropy = 0.9 * level * np.exp(rng.uniform(0.02, 0.06) * noise)
     return truth, judge(range(1, n + 1), entropy)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from entrostat.diagnosis.signals import signal
 from entrostat.logs.importers import FORMATS, detect, read
 from entrostat.logs.run import Problem
 
@@ -306,6 +307,34 @@ def test_slime_console_averages_the_updates_of_a_rollout(tmp_path) -> None:
     assert run.metrics[0]["train/pg_clipfrac"] == 0.0625
     assert run.notes[0].startswith("An iteration is a rollout of up to 2 updates")
     assert [p.line for p in run.problems] == [6]
+
+
+def test_slime_counts_groups_without_a_signal(tmp_path) -> None:
+    """A count of none is left out of a line; the number of groups is an argument of the run."""
+    lines = [
+        "  rollout_batch_size .............................. 32",
+        "perf 0: {'rollout/response_len/mean': 9.0, 'rollout/zero_std/count_1.0': 3, "
+        "'rollout/zero_std/count_0.0': 5}",
+        "rollout 0: {'rollout/raw_reward': 0.25}",
+        "step 0: {'train/entropy_loss': 0.5}",
+        "perf 1: {'rollout/response_len/mean': 9.0}",
+        "rollout 1: {'rollout/raw_reward': 0.5}",
+        "step 1: {'train/entropy_loss': 0.5}",
+    ]
+    idle = ("rollout/zero_advantage_groups", "rollout/groups")
+    run = read(write(tmp_path / "log", *lines))
+    assert figures(run, *idle) == [(0, 8.0, 32), (1, 0.0, 32)]
+    share = signal(run, "no_signal")
+    assert share is not None
+    assert share.y.tolist() == [0.25, 0.0]
+    (tmp_path / "b").mkdir()
+    assert figures(read(write(tmp_path / "b" / "log", *lines[1:])), *idle) == [
+        (0, 8.0, None), (1, 0.0, None),
+    ]  # fmt: skip
+    (tmp_path / "c").mkdir()
+    assert figures(read(write(tmp_path / "c" / "log", *SLIME)), *idle) == [
+        (0, None, None), (1, None, None),
+    ]  # fmt: skip
 
 
 def test_slime_samples(tmp_path) -> None:

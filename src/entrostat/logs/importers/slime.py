@@ -6,6 +6,10 @@ once per rollout (`data.py`, `ray/rollout.py`). `train/entropy_loss` is the exac
 divided by `rollout_temperature`, over the sequence's tokens and then over sequences, or over all
 tokens with `--calculate-per-token-loss`. `train/pg_clipfrac` counts both sides of the clip range.
 
+`rollout/zero_std/count_1.0` counts the groups whose rewards are all 1.0, and is left out where
+there are none (`observability/rollout_metrics.py`); of how many groups, only Megatron's list of
+arguments at the start of the console says (`rollout_batch_size ....... 32`).
+
 Its dumps (`--save-debug-train-data`, `--save-debug-rollout-data`) are pickles written by torch: to
 open one runs what is in it, so it is left alone. docs/analyze.md shows how to
 export yours as JSONL.
@@ -38,6 +42,8 @@ NAMES = {
 }
 LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w/])")
 PAIR = re.compile(r"'([^']{1,200})': ((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w.]{1,40})(?=[,}])")
+SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
+IDLE = "rollout/zero_std/count_"
 ENTROPY_IS = (
     "exact: the full next-token entropy of logits divided by rollout_temperature (which the log "
     "does not name), in nats, during the updates; the mean over a response's tokens and then over "
@@ -63,7 +69,7 @@ def is_record(record: Mapping[str, Any]) -> bool:
 
 def read(files: Sequence[Path], given: Given) -> Run | None:
     """The run of all `files`, in their order."""
-    console, means = _Console(), Means()
+    console, means, prompts = _Console(), Means(), None
     where: dict[int, list[Path]] = {}
     for path in files:
         for count, text, whole in lines(path, given):
@@ -76,6 +82,8 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
                 if not whole or "}" not in text[begin.end() :]:
                     given.problem(path, count, "the line is cut; what is whole in it is read")
                 console.add(path, count, begin[1], int(begin[2]), text[begin.end() :])
+            elif "rollout_batch_size ." in text and (size := SIZE.search(text)):
+                prompts = int(size[1])
     log = Log(given, NAMES)
     for step, (path, count, figures) in console.rows().items():
         log.add(path, count, step, figures)
@@ -89,6 +97,7 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
     for row in metrics:
         if "rollout/log_probs" in row:
             row["entropy/nll"] = -row["rollout/log_probs"]
+    _count_groups(metrics, prompts)
     if not metrics:
         rows = means.rows()
         metrics = [{"iteration": step, **rows[step]} for step in sorted(rows)]
@@ -99,6 +108,18 @@ def read(files: Sequence[Path], given: Given) -> Run | None:
         step: partial(read_dump, given.root, where[step], step, _rollouts) for step in sorted(where)
     }
     return finish(given, "slime", entropy_is, metrics, dumps)
+
+
+def _count_groups(metrics: list[dict[str, Any]], prompts: int | None) -> None:
+    """Add the groups without a signal to rows of a rollout, and all groups where they are known."""
+    if not any(name.startswith(IDLE) for row in metrics for name in row):
+        return
+    for row in metrics:
+        if any(name.startswith("rollout/") for name in row):
+            counts = [value for name, value in row.items() if name.startswith(IDLE)]
+            row["rollout/zero_advantage_groups"] = math.fsum(counts)
+            if prompts:
+                row["rollout/groups"] = prompts
 
 
 class _Console:
