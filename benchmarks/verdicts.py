@@ -155,7 +155,7 @@ def border(verdict: str, rng: np.random.Generator) -> tuple[str, Judged]:
         truth = verdict if beyond else "held"
     noise = np.asarray(lfilter([math.sqrt(0.75)], [1, -0.5], rng.normal(size=n + 50)))[50:]
     entropy = 0.9 * level * np.exp(rng.uniform(0.02, 0.06) * noise)
-    return truth, judge(range(1, n + 1), entropy)
+    return truth, judge(range(1, n + 1), entropy.tolist())
 
 
 def report_borders(count: int, seed: int) -> None:
