@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
-	@echo "make demo-llm        the same with a real language model, which it fetches (93 MB, 15 minutes)"
+	@echo "make demo-llm        the same with a real language model, which it fetches (93 MB; ten minutes on two cores)"
 	@echo "make test            the test suite, offline (make test-slow: also what takes minutes)"
 	@echo "make test-verl       the veRL host in veRL's own environment (made first: see verl-env)"
 	@echo "make test-verl-slow  the same on two ranks"

@@ -44,6 +44,9 @@ method = "gspo"
 [[runs]]
 name = "both"
 method = ["clip_higher", "steer", { name = "entropy_bonus", coef = 0.01 }]
+[[runs]]
+name = "held"
+method = ["loop", { name = "thermostat", knob = "entropy_coef" }]
 """
 CLAIMS = """\
 [[claims]]
@@ -60,7 +63,7 @@ direction = "above"
 least = 0.5
 """
 END = {"plain": 1.0, "wide": 1.2, "steered": 2.0, "steered_slowly": 3.0, "both": 2.5,
-       "tokens": 0.7, "sequences": 0.8}  # fmt: skip
+       "tokens": 0.7, "sequences": 0.8, "held": 1.0}  # fmt: skip
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def test_the_first_of_several_is_what_the_others_sit_on() -> None:
 def test_a_method_is_put_beside_what_differs_in_it_alone(study: Study, results: Results) -> None:
     uses = uses_of({"one": study}, results)
     assert list(uses) == [
-        "clip_higher", "entropy_bonus", "grpo", "gspo", "loop", "steer",
+        "clip_higher", "entropy_bonus", "grpo", "gspo", "loop", "steer", "thermostat",
     ]  # fmt: skip
     beside = {
         method: {use.group.name: use.baseline.name if use.baseline else "" for use in some}
@@ -105,6 +108,8 @@ def test_a_method_is_put_beside_what_differs_in_it_alone(study: Study, results: 
     # a surrogate whose paper sets it beside another one
     assert beside["gspo"] == {"sequences": "tokens"}
     assert beside["loop"] == {"tokens": ""}
+    # the thermostat makes an entropy bonus of its own, so that LOOP without it is LOOP
+    assert beside["thermostat"] == {"held": "tokens"}
 
 
 def test_differences_are_taken_seed_by_seed(results: Results) -> None:

@@ -15,6 +15,7 @@ from entrostat.study.page import score_panel, write_study
 from entrostat.study.plan import Plan, plan_of
 from entrostat.study.results import results_of, write_results
 from entrostat.study.runner import _claims, _files
+from entrostat.study.tables import print_claims
 from formulas import write_runs
 
 STUDY = """\
@@ -141,7 +142,10 @@ def test_the_page_says_claims_first_and_escapes(plan: Plan, tmp_path: Path) -> N
     results = results_of(plan, set(plan.trainings), {}, claims)
     page = write_study(results, tmp_path / "p.html", "A <i>title", {}, [("runs", "15 of 15")])
     text = page.read_text()
-    assert "Of 3 claims 1 holds, 1 does not, 1 cannot be told." in text
+    says = "Of 3 claims 1 holds, 1 does not, 0 cannot be told; the trainings of 1 are not here."
+    assert says in text
+    assert text.index("<summary>1 claim whose") < text.index('id="claim-absent"')
+    assert text.index('id="claim-not"') < text.index("<summary>1 claim whose")
     assert text.index('id="claims"') < text.index('id="experiment-one"')
     assert claims.sha256 in text
     for hostile in ("<script>x", "<b>study", "<i>title"):
@@ -154,6 +158,22 @@ def test_the_page_says_claims_first_and_escapes(plan: Plan, tmp_path: Path) -> N
     # without claims there is no section of them
     plain = write_study(results_of(plan, set(plan.trainings), {}), page, "T", {}, []).read_text()
     assert 'id="claims"' not in plain
+
+
+def test_claims_without_trainings_are_counted(plan: Plan, tmp_path: Path, capsys) -> None:
+    claims = read_claims(tmp_path / "claims.toml")
+    all_of_them = results_of(plan, set(plan.trainings), {}, claims)
+    assert [one.claim.id for one in all_of_them.waiting] == ["absent"]
+    print_claims(all_of_them)
+    out = capsys.readouterr().out
+    assert "2 claims;" in out
+    assert "1 claim whose trainings are not here" in out
+    none = results_of(plan, set(), {}, claims)
+    assert (none.told, len(none.waiting)) == ((), 3)
+    print_claims(none)
+    assert capsys.readouterr().out.startswith("3 claims whose trainings are not here")
+    print_claims(results_of(plan, set(), {}))
+    assert capsys.readouterr().out == ""
 
 
 def test_files_and_claims_of_a_directory(plan: Plan, tmp_path: Path) -> None:

@@ -78,8 +78,12 @@ def names_of(method: Sequence[Any]) -> tuple[str, ...]:
         >>> names_of(["dapo", {"name": "repo_r", "zeta_max": 0.5}]), names_of(["dapo"])
         (('repo_r',), ('dapo',))
     """
-    names = [str(each["name"] if isinstance(each, Mapping) else each) for each in method]
+    names = [_name(each) for each in method]
     return tuple(dict.fromkeys(names[1:] or names))
+
+
+def _name(entry: Any) -> str:
+    return str(entry["name"] if isinstance(entry, Mapping) else entry)
 
 
 def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[Use, ...]]:
@@ -141,14 +145,18 @@ def _baseline(
     info: MethodInfo, name: str, configs: Mapping[str, TrainConfig], arms: Mapping[str, Arm]
 ) -> str:
     """The settings without the method, all else equal, or its fair baseline; "" without any."""
-    mine, arm = _rest(configs[name]), arms[name]
+    config, arm = configs[name], arms[name]
+    mine = _rest(config)
     alike = [other for other in configs if other != name and _rest(configs[other]) == mine]
-    without = tuple(each for each in arm.interventions if each != info.name)
-    fair = Arm(without, arm.under)
+    fair = Arm(tuple(each for each in arm.interventions if each != info.name), arm.under)
+    if info.name not in arm.interventions and len(config.method) > 1:
+        # a name for others' settings, as `thermostat` of the method whose knob it holds
+        left = [each for each in config.method if _name(each) != info.name]
+        fair = _arm(dataclasses.replace(config, method=left))
     for other in alike:
         if fair != arm and arms[other] == fair:
             return other
-    if len(configs[name].method) > 1:  # its baseline lacks more than the method
+    if len(config.method) > 1:  # its baseline lacks more than the method
         return ""
     return next((other for other in alike if configs[other].method == [info.baseline]), "")
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
 from ..report.page import _write
+from .claims import VERDICTS
 from .results import Experiment, Group, Results
 
 NAMED = 14  # groups up to which a figure names each
@@ -60,10 +61,7 @@ def write_study(
         ValueError: the file cannot be written.
     """
     parts = [_part(each, pages.get(each.name), output) for each in results.experiments]
-    counts = {
-        verdict: sum(one.verdict == verdict for one in results.decided)
-        for verdict in ("holds", "does not hold", "cannot be told")
-    }
+    counts = {verdict: sum(one.verdict == verdict for one in results.told) for verdict in VERDICTS}
     contents = [("claims", "Claims")] if results.claims else []
     links = [(name, address(path, output)) for name, path in (methods or {}).items()]
     ends = [("methods", "Methods")] if links else []

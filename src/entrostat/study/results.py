@@ -15,7 +15,7 @@ from typing import Any
 
 from ..logs.files import atomic
 from ..logs.run import read_run
-from .claims import Claims, Decided, decide
+from .claims import VERDICTS, Claims, Decided, decide
 from .figures import Figure, value
 from .plan import Plan
 from .seeds import Interval, spread
@@ -100,6 +100,17 @@ class Results:
     experiments: tuple[Experiment, ...]
     decided: tuple[Decided, ...] = ()
     claims: Claims | None = None
+
+    @property
+    def told(self) -> tuple[Decided, ...]:
+        """Claims that some seed says something about; decided ones first."""
+        some = [one for one in self.decided if one.effects]
+        return tuple(sorted(some, key=lambda one: VERDICTS.index(one.verdict)))
+
+    @property
+    def waiting(self) -> tuple[Decided, ...]:
+        """Claims whose trainings are not there."""
+        return tuple(one for one in self.decided if not one.effects)
 
 
 def results_of(

@@ -216,7 +216,7 @@ def _report_all(
     facts = _facts(plan, state)
     page = write_study(results, plan.output / name, title, pages, facts, of_methods)
     say()
-    print_claims(results.decided)
+    print_claims(results)
     say(f"report of all: {page}")
 
 

@@ -12,6 +12,7 @@ from .seeds import Group, Interval
 if TYPE_CHECKING:
     from ..report import Row
     from .claims import Decided
+    from .results import Results
 
 _BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; its names' least
 _USUAL = (
@@ -73,10 +74,15 @@ def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
     console().print(table)
 
 
-def print_claims(decided: Sequence[Decided]) -> None:
-    """A line a claim, two where a name is long and the terminal narrow; nothing without claims."""
-    if not decided:
-        return
+def print_claims(results: Results) -> None:
+    """A line a claim that is told of, two where its name is long; nothing without claims."""
+    if results.told:
+        _print_told(results.told)
+    if waiting := len(results.waiting):
+        say(f"{waiting} claim{'s' * (waiting != 1)} whose trainings are not here: nothing is said")
+
+
+def _print_told(decided: Sequence[Decided]) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
