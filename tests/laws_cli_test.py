@@ -317,6 +317,7 @@ def test_one_law_for_all_and_what_else_explains(
     text = capsys.readouterr().out
     assert "one law for 2 runs" in text
     assert "what else explains the score" in text
+    assert "8% of the steps" in text
     assert run_law(runs[:1], output=str(tmp_path / "o.json")) == 0
     assert out_of(tmp_path / "o.json")["together"] is None
     assert "one law for" not in capsys.readouterr().out

@@ -42,6 +42,12 @@ def test_every_run_can_be_meant(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "EST" not in words
 
 
+@pytest.mark.parametrize("page", ["study.md", "paper_index.md"])
+def test_every_experiment_is_on_the_pages(page: str) -> None:
+    text = (RECORD.parent / page).read_text()
+    assert [path.stem for path in FILES if f"`{path.stem}`" not in text] == []
+
+
 def test_every_claim_is_about_runs_that_are_made() -> None:
     claims = read_claims(FOLDER / "claims.toml")
     assert len(claims.claims) >= 30

@@ -19,6 +19,7 @@ from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
 from .pooled import Pooled, pooled
 from .rivals import Rival, rivals
 from .size import LeftOut, LogLinear, SizeLaw, coefficients_by_size, sizes_left_out
+from .spent import SHARES, Spent, spent
 from .steps import LawError
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "P_LOW",
     "R2_LOW",
     "SHARE",
+    "SHARES",
     "SIZES_FEW",
     "STEPS_FEW",
     "EarlyPrediction",
@@ -39,6 +41,7 @@ __all__ = [
     "Pooled",
     "Rival",
     "SizeLaw",
+    "Spent",
     "coefficients_by_size",
     "early_steps",
     "fit",
@@ -48,4 +51,5 @@ __all__ = [
     "predict_early",
     "rivals",
     "sizes_left_out",
+    "spent",
 ]

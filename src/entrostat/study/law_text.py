@@ -61,6 +61,7 @@ def print_laws(laws: Laws) -> None:
         for text in own:
             say(f"{one.name}: {text}")
     _print_rivals(screen, found, share)
+    _print_spent(screen, found)
     if laws.together is not None:
         _print_together(screen, found, laws.together)
     if not alike(found):
@@ -125,6 +126,32 @@ def _print_rivals(screen: Any, found: Sequence[RunLaw], share: float) -> None:
     stays = _over([one.early.rmse_stay for one in known if one.early is not None])
     table.add_row("it stays", "-", _decimals(stays))
     screen.print(table)
+
+
+def _print_spent(screen: Any, found: Sequence[RunLaw]) -> None:
+    """Means over the runs that end with less entropy, and over those that end with more score."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title="how early (COV Fig. 2)", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
+    table.add_column("after")
+    falls, gains = (
+        sum(isfinite(getattr(one.spent[0], what)) for one in found) for what in ("entropy", "score")
+    )
+    for column in (f"entropy spent\n({falls} runs)", f"score gained\n({gains} runs)"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for place, each in enumerate(found[0].spent):
+        cells = (_mean([getattr(one.spent[place], what) for one in found])
+                 for what in ("entropy", "score"))  # fmt: skip
+        table.add_row(f"{each.share:.0%} of the steps", *cells)
+    screen.print(table)
+
+
+def _mean(shares: Sequence[float]) -> str:
+    known = [share for share in shares if isfinite(share)]
+    return f"{sum(known) / len(known):.0%}" if known else "-"
 
 
 def _print_together(screen: Any, found: Sequence[RunLaw], one: Pooled) -> None:
@@ -267,6 +294,10 @@ def _run_json(one: RunLaw) -> dict[str, Any]:
         "rivals": [
             {"of": each.of, "rmse": each.rmse, "rmse_predicted": _finite(each.rmse_predicted)}
             for each in one.rivals
+        ],
+        "spent": [
+            {"share": each.share, "entropy": _finite(each.entropy), "score": _finite(each.score)}
+            for each in one.spent
         ],
         "size": one.size,
         "size_counted_without_embeddings": one.counted,

@@ -25,6 +25,7 @@ from ..law import (
     Pooled,
     Rival,
     SizeLaw,
+    Spent,
     coefficients_by_size,
     early_steps,
     fit,
@@ -32,6 +33,7 @@ from ..law import (
     pooled,
     predict_early,
     rivals,
+    spent,
 )
 from ..logs.files import atomic
 from ..logs.importers import read
@@ -56,6 +58,7 @@ class RunLaw:
         interval: its 95% intervals.
         early: the prediction from the first steps; None where there are too few.
         rivals: the law beside lines in H and in the step; none where `early` is None.
+        spent: entropy spent and score gained after a twelfth and a third of the steps.
         doubts: sentences.
         size: parameters of the model; None where the run does not say.
         counted: whether `size` was counted without embeddings; otherwise it is from the name.
@@ -68,6 +71,7 @@ class RunLaw:
     interval: LawInterval
     early: EarlyPrediction | None
     rivals: tuple[Rival, ...]
+    spent: tuple[Spent, ...]
     doubts: tuple[str, ...]
     size: float | None
     counted: bool
@@ -158,8 +162,9 @@ def _law_of(run: Run, name: str, pairs: Pairs, share: float) -> RunLaw:
         beside = rivals(law.entropy, law.score, share)
     size, counted = _size_of(run)
     return RunLaw(
-        name, run, pairs, law, law.interval(), early, beside, tuple(doubts), size, counted
-    )
+        name, run, pairs, law, law.interval(), early, beside, spent(law.entropy, law.score),
+        tuple(doubts), size, counted,
+    )  # fmt: skip
 
 
 def _size_of(run: Run) -> tuple[float | None, bool]:
