@@ -514,6 +514,20 @@ def test_threads_that_need_no_measurement(
     assert (threads, setting.threads, said) == ([3, 3, 1], 0, [])
 
 
+def test_a_study_gives_all_its_runs_the_same_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: list[int]
+) -> None:
+    monkeypatch.setattr(machine, "_pass_seconds", lambda policy, n: pytest.fail("measured"))
+    monkeypatch.setattr(machine, "_THREADS", 2)
+    monkeypatch.setenv("ENTROSTAT_STUDY", "1")
+    setting = config()
+    machine.choose_threads(setting, POLICY, False, print)
+    assert (threads, setting.threads) == ([2], 2)
+    setting = config()
+    machine.choose_threads(setting, POLICY, True, print)  # the tiny policy is faster with one
+    assert (threads, setting.threads) == ([2, 1], 0)
+
+
 def test_what_is_measured_is_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real timings: some seconds for some work, however many threads."""
     assert 0 < machine.product_seconds(torch.float32) < 10

@@ -146,9 +146,9 @@ def train_verb(args: list[str]) -> int:
 
         say(command(config, **options))
         return 0
-    from ..study.local import STARTED_BY_A_STUDY
+    from ..hosts import in_a_study
 
-    if os.environ.get(STARTED_BY_A_STUDY):
+    if in_a_study():
         _end_with_parent()
 
     # what can be wrong without torch, which takes seconds to load, is found before

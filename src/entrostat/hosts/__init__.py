@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # set for its trainings
 _TRAIN = {"lab": ".lab", "trl": ".trl.run", "verl": ".verl.run"}
 
 
@@ -24,3 +25,8 @@ def trains(host: str) -> Callable[..., Path]:
 def is_main() -> bool:
     """Whether this process shows and writes: alone, or the first of those launched together."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def in_a_study() -> bool:
+    """Whether a study started this process: it ends with it, and takes the threads it was given."""
+    return bool(os.environ.get(STARTED_BY_A_STUDY))

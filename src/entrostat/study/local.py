@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ..hosts import STARTED_BY_A_STUDY
 from .plan import Training
 
-STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # set for its trainings, which end when it is killed
 _SLACK = 1e-9  # of shares that add up to 1
 _GRACE = 20.0  # seconds that a training has to end when asked to
 

@@ -13,6 +13,7 @@ import torch
 
 from ...config import TrainConfig
 from ...stats.tiled import has_amx
+from .. import in_a_study
 from .abilities import probe
 from .policy import Policy, device_of
 from .progress import Say
@@ -49,7 +50,9 @@ def product_seconds(dtype: torch.dtype) -> float:
 def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -> None:
     """Set torch's threads: as configured, else one for a small model, else the fastest number.
 
-    That number is written into the configuration.
+    That number is written into the configuration. A training of a study takes all that it was
+    given: a busy moment would choose fewer for one of its runs, whose sums then round otherwise
+    than those of the runs that it is compared with.
     """
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -58,6 +61,10 @@ def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -
         torch.set_num_threads(1)
         return
     if policy.device.type != "cpu":
+        return
+    if in_a_study():
+        config.threads = _THREADS
+        torch.set_num_threads(config.threads)
         return
     counts = sorted({2**i for i in range(_THREADS.bit_length())} | {_THREADS})
     seconds = {n: _pass_seconds(policy, n) for n in counts}
