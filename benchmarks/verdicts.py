@@ -172,7 +172,7 @@ def report_borders(count: int, seed: int) -> None:
         cells = []
         for a, b in pairwise(BINS):
             some = [truth == j.verdict for truth, j in told if a <= j.confidence < b]
-            cells.append(wilson(sum(some), len(some)).replace(", 95% interval", ","))
+            cells.append(wilson(sum(some), len(some)))
         print(" | ".join([verdict, f"{count - len(told)} of {count}", *cells]))
 
 

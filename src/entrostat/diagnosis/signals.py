@@ -70,6 +70,11 @@ class Signal:
         return float(self.y[-self._tenth :].mean())
 
     @property
+    def late_noise(self) -> float:
+        """Standard deviation of the last tenth."""
+        return float(self.y[-self._tenth :].std())
+
+    @property
     def _tenth(self) -> int:
         return max(1, len(self.y) // TENTH)
 

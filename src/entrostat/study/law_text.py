@@ -20,21 +20,14 @@ def alike(found: Sequence[RunLaw]) -> bool:
 
 def print_laws(laws: Laws) -> None:
     """Tables in the terminal, then what speaks against each fit."""
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     screen, found, share = console(), laws.found, laws.share
     of_all, of_one = _shared([_basis(one) for one in found])
     for text in of_all:
         say(text)
-    table = Table(
-        title="R = -a exp(H) + b\nbelow each coefficient its 95% interval",
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
-    table.add_column("run", overflow="fold")
-    for column in ("a", "b", "ceiling", "R²", "RMSE\nin-sample", "RMSE\npredicted", "at end"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("a", "b", "ceiling", "R²", "RMSE\nin-sample", "RMSE\npredicted", "at end")
+    table = _table("R = -a exp(H) + b\nbelow each coefficient its 95% interval", "run", *columns)
     for one in found:
         law, early = one.law, one.early
         span = one.interval
@@ -80,6 +73,18 @@ def print_laws(laws: Laws) -> None:
         say(f"{name}: not fitted: {why}")
 
 
+def _table(title: str | None, names: str, *columns: str) -> Any:
+    """One of names at the left, which are folded where there is no room, and of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(names, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
 def _ends(found: Sequence[RunLaw]) -> str:
     """Over which steps the error at the end was averaged."""
     ends = sorted({one.early.end for one in found if one.early is not None})
@@ -105,19 +110,11 @@ def _shared(texts: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
 
 def _print_rivals(screen: Any, found: Sequence[RunLaw], share: float) -> None:
     """Root mean squares over the runs of what else may explain the score."""
-    from rich import box
-    from rich.table import Table
-
     known = [one for one in found if one.early is not None]
     if not known:
         return
-    table = Table(
-        title="what else explains the score", box=box.SIMPLE_HEAD, pad_edge=False,
-        collapse_padding=True,
-    )  # fmt: skip
-    table.add_column("x")
-    for column in ("RMSE\nin-sample", f"from the\nfirst {100 * share:g}%"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("RMSE\nin-sample", f"from the\nfirst {100 * share:g}%")
+    table = _table("what else explains the score", "x", *columns)
     for place, rival in enumerate(known[0].rivals):
         word = f"{rival.of} (the law)" if place == 0 else rival.of
         inside = _over([one.rivals[place].rmse for one in known])
@@ -130,23 +127,20 @@ def _print_rivals(screen: Any, found: Sequence[RunLaw], share: float) -> None:
 
 def _print_spent(screen: Any, found: Sequence[RunLaw]) -> None:
     """Means over the runs that end with less entropy, and over those that end with more score."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title="how early (COV Fig. 2)", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
-    )
-    table.add_column("after")
     falls, gains = (
         sum(isfinite(getattr(one.spent[0], what)) for one in found) for what in ("entropy", "score")
     )
-    for column in (f"entropy spent\n({falls} runs)", f"score gained\n({gains} runs)"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = (f"entropy spent\n({_runs(falls)})", f"score gained\n({_runs(gains)})")
+    table = _table("how early (COV Fig. 2)", "after", *columns)
     for place, each in enumerate(found[0].spent):
         cells = (_mean([getattr(one.spent[place], what) for one in found])
                  for what in ("entropy", "score"))  # fmt: skip
         table.add_row(f"{each.share:.0%} of the steps", *cells)
     screen.print(table)
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" + "s" * (count != 1)
 
 
 def _mean(shares: Sequence[float]) -> str:
@@ -155,16 +149,9 @@ def _mean(shares: Sequence[float]) -> str:
 
 
 def _print_together(screen: Any, found: Sequence[RunLaw], one: Pooled) -> None:
-    from rich import box
-    from rich.table import Table
-
     law = one.law
-    table = Table(
-        title=f"one law for {len(found)} runs\nR = -{law.a:.3f} exp(H) + {law.b:.3f}",
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
-    table.add_column("each run by")
-    table.add_column("RMSE", justify="right", no_wrap=True)
+    title = f"one law for {len(found)} runs\nR = -{law.a:.3f} exp(H) + {law.b:.3f}"
+    table = _table(title, "each run by", "RMSE")
     for word, value in (
         ("its own law (in-sample)", one.rmse_own),
         ("that of the others of its method", one.rmse_alike),
@@ -186,34 +173,22 @@ def _decimals(value: float) -> str:
 
 
 def _print_sizes(screen: Any, known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     say("\ncoefficients against the model's size: intercept + slope ln(parameters)")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
-    for column in ("slope", "intercept", "R²"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = _table(None, "", "slope", "intercept", "R²")
     for name, line in (("a", law.a), ("b", law.b)):
         r2 = f"{line.r2:.2f}" if isfinite(line.r2) else "-"
         table.add_row(name, f"{line.slope:+.4f}", f"{line.intercept:.3f}", r2)
     screen.print(table)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("run")
-    for column in ("parameters", "residual of a", "of b"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = _table(None, "run", "parameters", "residual of a", "of b")
     for one, a, b in zip(known, law.a.residuals, law.b.residuals, strict=True):
         size = f"{one.size:.3g}" + ("" if one.counted else " (by name)")
         table.add_row(escape(one.name), size, f"{a:+.3f}", f"{b:+.3f}")
     screen.print(table)
     if out := _left_out(known):
-        table = Table(
-            title="each size by the lines\nthrough the others", box=box.SIMPLE_HEAD, pad_edge=False,
-            collapse_padding=True,
-        )  # fmt: skip
-        for column in ("parameters", "a", "b", "RMSE", "its own law's"):
-            table.add_column(column, justify="right", no_wrap=True)
+        title = "each size by the lines\nthrough the others"
+        table = _table(title, "parameters", "a", "b", "RMSE", "its own law's")
         for one in out:
             numbers = (f"{v:.3f}" for v in (one.a, one.b, one.rmse, one.rmse_own))
             table.add_row(f"{one.size:.3g}", *numbers)

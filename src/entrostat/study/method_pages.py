@@ -148,11 +148,10 @@ def _baseline(
     config, arm = configs[name], arms[name]
     mine = _rest(config)
     alike = [other for other in configs if other != name and _rest(configs[other]) == mine]
-    fair = Arm(tuple(each for each in arm.interventions if each != info.name), arm.under)
-    if info.name not in arm.interventions and len(config.method) > 1:
-        # a name for others' settings, as `thermostat` of the method whose knob it holds
-        left = [each for each in config.method if _name(each) != info.name]
-        fair = _arm(dataclasses.replace(config, method=left))
+    left = [each for each in config.method if _name(each) != info.name]
+    without = tuple(each for each in arm.interventions if each != info.name)
+    # the names of some, as `thermostat`, are not those of the methods that they make
+    fair = _arm(dataclasses.replace(config, method=left)) if left else Arm(without, arm.under)
     for other in alike:
         if fair != arm and arms[other] == fair:
             return other

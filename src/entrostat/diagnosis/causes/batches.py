@@ -10,11 +10,9 @@ SATURATED = (0.85, 0.97)  # mean of rewards in [0, 1]: from noticeable to plain
 IDLE = (0.3, 0.8)  # share of groups without a signal
 TRUNCATED = (0.05, 0.4)  # share of rollouts cut at the longest length
 GROWN = 0.1  # of a share: a smaller change is none
-DIED, DROP, SIGMAS = (
-    0.5,
-    0.05,
-    3.0,
-)  # share of the best score, its least fall, and that in its noise
+DIED = 0.5  # of the best score: what is left of a score that was lost, at most
+DROP = 0.05  # its least fall, which also has to be
+SIGMAS = 3.0  # standard deviations of the last scores
 
 
 def reward_saturated(seen: Seen) -> Cause | None:
@@ -47,10 +45,9 @@ def score_lost(seen: Seen) -> Cause | None:
     # a policy may die in its second iteration, so the first few count on their own
     best = max(float(score.y[:3].mean()), float(_smooth(score.y).max()))
     fall = best - score.late
-    noise = float(score.y[-max(1, len(score) // 10) :].std())
-    if best <= 0 or fall < max(DIED * best, DROP, SIGMAS * noise):
+    if best <= 0 or score.late > DIED * best or fall < max(DROP, SIGMAS * score.late_noise):
         return None
-    first = int(score.x[int(np.argmax(score.y < best * (1 - DIED)))])
+    first = int(score.x[int(np.argmax(score.y < DIED * best))])
     step = seen.signal("step")
     moved = ""
     if step is not None:
