@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -55,17 +56,29 @@ class Switch(Progress):
         self.inside: dict[int, float] = {}
 
     def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, timed; while it is off, one that finds nothing."""
+        """The function, timed; while it is off, one that finds nothing.
+
+        The loss's own metrics go the same way: they need the number of tokens and `figures`, whose
+        whole time counts as that of the dynamics.
+        """
 
         def timed(*args: Any) -> Any:
             if not self.on:
-                return dict(args[0]) if name == "figures" else {}
+                return self._without(name, function, args)
             began = time.perf_counter()
             found = function(*args)
             self.spent[name] += time.perf_counter() - began
             return found
 
         return timed
+
+    def _without(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if name == "sums":
+            tokens = args[0].policy_mask.sum().double()
+            unknown = torch.full_like(tokens, math.nan)
+            known = {f"{online.PART}{part}": unknown for part in online.PARTS}
+            return known | {f"{online.PART}tokens": tokens}
+        return function(*args) if name == "figures" else {}
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
         """Note the iteration's time, and switch for the next."""
