@@ -27,6 +27,7 @@ from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
 from entrostat.hosts import lab, trains
 from entrostat.hosts.lab.progress import Lines, Progress
+from entrostat.models import tiny_directory
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from processes import killed, run_ranks
@@ -163,8 +164,6 @@ def test_the_first_entropy_is_the_shipped_policys(runs: dict[str, Any]) -> None:
     """Both hosts' first iteration, by the model's plain forward pass; they differ by sampling."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from entrostat.models import tiny_directory
-
     model = AutoModelForCausalLM.from_pretrained(tiny_directory(), dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tiny_directory())
     means = {}
@@ -239,6 +238,72 @@ def test_the_directory_is_the_labs(runs: dict[str, Any]) -> None:
     assert {key for key in ours - theirs if not key.startswith("mismatch/")} == set()
     assert all(math.isfinite(x) for row in rows(b) for x in row.values())
     assert not same_weights(a, b)  # other samples
+
+
+def test_with_the_labs_samples_and_minibatches_it_makes_the_labs_updates(
+    tmp_path: Path, runs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chance is all that sets the hosts apart: sixteen updates in a closed loop.
+
+    Each iteration's samples are of the policy that the ones before have trained, so a difference
+    anywhere (order, masks, advantages, controllers, scale, rates, AdamW) would grow.
+    """
+    from entrostat.hosts.lab.answers import answer
+    from entrostat.hosts.lab.seeds import generator, stream_seed
+    from entrostat.hosts.trl import iteration
+    from entrostat.hosts.trl.recipe import RecipeTrainer
+
+    config = recipe(tmp_path / "run", optim={"weight_decay": 0.1}, sampling={"batch": 8})
+    chance: dict[str, torch.Generator] = {}
+
+    def the_labs_samples(self, prompt_ids, *_args, **_how):
+        policy, task = self.recipe.policy, self.recipe.task
+        i = self.state.global_step // 4 + 1
+        draws, cuts = (
+            generator(config.seed, i, purpose, policy.device) for purpose in ("sample", "shuffle")
+        )
+        chance["cuts"] = cuts
+        torch.manual_seed(stream_seed(config.seed, i, "sample"))
+        found = answer(
+            policy, self.recipe.config, task, "train", self.recipe.drawn.of(i),
+            prompt_ids[::ROLLOUTS], training=True, rollouts=ROLLOUTS, generator=draws,
+            on_progress=lambda _tokens: None, where="here",
+        ).sequences  # fmt: skip
+        pairs = zip(found.completions, found.mask, strict=True)
+        return [row[kept].tolist() for row, kept in pairs], None
+
+    def the_labs_halves(rows):
+        """Those that the lab trains on, cut as it cuts them; TRL's halves are filled with idle."""
+        back, B = rows["entrostat_rollout"].argsort(), PROMPTS * ROLLOUTS
+        idle = rows["entrostat_idle"][back].bool()
+        live, rest = (~idle).nonzero()[:, 0], idle.nonzero()[:, 0]
+        first, second = live[torch.randperm(len(live), generator=chance["cuts"])].tensor_split(2)
+        filled = B // 2 - len(first)
+        order = back[torch.cat([first, rest[:filled], second, rest[filled:]])]
+        return {
+            key: value if getattr(value, "ndim", 1) == 0 else
+            value[order] if isinstance(value, torch.Tensor) else
+            None if value is None else [value[k] for k in order]
+            for key, value in rows.items()
+        }  # fmt: skip
+
+    monkeypatch.setattr(RecipeTrainer, "_generate_single_turn", the_labs_samples)
+    for module in ("trl.trainer.grpo_trainer", iteration.__name__):
+        monkeypatch.setattr(f"{module}.shuffle_sequence_dict", the_labs_halves)
+    run = train(config)
+    same = (
+        "entropy/exact", "entropy/nll", "reward/mean", "rollout/tokens", "control/zeta", "optim/lr",
+        "rollout/zero_advantage_groups", "cov/mean", "flow/net", "kl/old_new", "clip/high",
+    )  # fmt: skip
+    for mine, labs in zip(rows(run), rows(runs["lab"]), strict=True):
+        for key in same:
+            assert mine[key] == pytest.approx(labs[key], rel=1e-3, abs=1e-6), key
+    assert sum(row["rollout/zero_advantage_groups"] for row in rows(run)) > 0
+    ours, theirs = final(run), final(runs["lab"])
+    start = load_file(tiny_directory() / "model.safetensors")
+    moved = sum(float((theirs[k] - start[k]).square().sum()) for k in theirs) ** 0.5
+    apart = sum(float((theirs[k] - ours[k]).square().sum()) for k in theirs) ** 0.5
+    assert apart < 0.01 * moved, (apart, moved)
 
 
 # ---------------------------------------------------------------------------- resuming
@@ -423,7 +488,6 @@ def test_padding_that_is_an_eos_is_not_trained_on() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from entrostat.hosts.trl.stops import Ending
-    from entrostat.models import tiny_directory
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_directory())
     tokenizer.pad_token = tokenizer.eos_token
@@ -600,7 +664,6 @@ def test_adapters_are_merged_into_the_final_model(tmp_path: Path) -> None:
         optim={"lr": 1e-2, "schedule": "constant"}, eval={"prompts": 0},
     )  # fmt: skip
     run = train(config)
-    from entrostat.models import tiny_directory
 
     before, after = load_file(tiny_directory() / "model.safetensors"), final(run)
     assert before.keys() == after.keys()
