@@ -438,9 +438,8 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
 def test_a_test_set_is_not_trained_on_by_accident(tmp_path: Path) -> None:
     file = write(tmp_path / "x.jsonl", MATHEMATICS["aime25"][0])
     task = es.make_task("aime25", path=file)
-    for host in ("lab", "trl", "verl"):
-        with pytest.raises(ValueError, match=r"'aime25' is a test set: .*train_on_test true"):
-            check_task(task, host)
+    with pytest.raises(ValueError, match=r"'aime25' is a test set: .*train_on_test true"):
+        check_task(task)
     check_task(task, trained=False)
     check_task(es.make_task("aime25", path=file, train_on_test=True))
     check_task(es.make_task(f"math:{write(tmp_path / 'y.jsonl', {'prompt': 'a', 'answer': 1})}"))

@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 
 import entrostat as es
 from entrostat.agents import Reply
-from entrostat.agents.tool_sum import ToolSum
 from entrostat.batch import TokenBatch
 from entrostat.config import TrainConfig
 from entrostat.errors import RunStopped
@@ -27,7 +26,6 @@ from entrostat.hosts.lab.policy import Policy, load_policy
 from entrostat.hosts.lab.prompts import encode
 from entrostat.hosts.lab.rollout import Sequences
 from entrostat.hosts.lab.turns import Hearing
-from entrostat.hosts.resolve import check_task
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from lab_test import small
@@ -270,13 +268,6 @@ def test_a_turn_that_might_not_fit_is_not_begun(policy: Policy) -> None:
     config.sampling.max_context = 17
     with pytest.raises(RunStopped, match=r"tokens and 13 new ones exceed sampling.max_context of"):
         ask(policy, task, config)
-
-
-def test_a_host_that_cannot_play_says_so() -> None:
-    check_task(ToolSum())
-    check_task(ToolSum(), "trl")
-    with pytest.raises(ValueError, match="host 'verl': task 'tool_sum' is played in turns"):
-        check_task(ToolSum(), "verl")
 
 
 @pytest.mark.parametrize("turns", [0, 2.0, None])

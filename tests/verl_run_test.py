@@ -215,7 +215,7 @@ def test_the_rows_are_the_labs_prompts(tmp_path: Path) -> None:
     config = config_of(
         task={"name": str(tmp_path / "sums.jsonl"), "test": 0.2, "max_new_tokens": 5}, seed=1
     )
-    task, policy = data.make(config), data.outline(config)
+    task, policy = data.make(config), data.outline(config.model)
     found = data.write(tmp_path / "data", config, task, policy)
     rows = pq.read_table(tmp_path / "data" / "train.parquet").to_pylist()
     assert len(rows) == 3 * 4
@@ -319,7 +319,7 @@ def test_a_scorer_that_raises_or_hangs_costs_one_rollout(
         scoring={"timeout": 1.0, "workers": 2},
     )
     path = tmp_path / "run.json"
-    data.write_settings(path, config, data.make(config), data.outline(config))
+    data.write_settings(path, config, data.make(config), data.outline(config.model))
     assert read(str(path)).task["name"] == str(tmp_path / "t.jsonl")  # workers start elsewhere
 
     async def of(text: str) -> dict[str, Any]:
@@ -364,6 +364,7 @@ def test_rollouts_are_written_as_the_labs(tmp_path: Path) -> None:
         "rewards": torch.tensor([1.0, 0.0, 0.5]),
         "group": torch.tensor([4, 9, 4]),
         "idle": torch.tensor([0, 1, 0]),
+        "lengths": torch.tensor([2, 3, 1]),
     }
     notes = [{"completion": t, "finished": t != "z"} for t in ("x", "y", "z")]
     prompts = [torch.tensor(ids), torch.tensor(ids[:2]), torch.tensor(ids)]
@@ -379,6 +380,15 @@ def test_rollouts_are_written_as_the_labs(tmp_path: Path) -> None:
     assert r.trained.tolist() == [True, True, False]
     assert r.finished.tolist() == [True, False, True]
     assert r.sampler_logp.isnan().all()
+    assert r.sampled is None
+    batch["mask"][1, 1] = 0  # an environment spoke
+    save_rollouts(rollouts_of(13, prompts, notes, batch, tokenizer), tmp_path)
+    r = load_rollouts(tmp_path / "000013.safetensors")
+    assert r.tokens.tolist() == [a, b, b, c, a, b]
+    assert r.sampled is not None
+    assert r.sampled.tolist() == [True, True, True, True, False, True]
+    for values in (r.logp, r.entropy, r.advantage):
+        assert torch.equal(values.isnan(), ~r.sampled)
 
 
 # -------------------------------------------------------------------------------------- a whole run

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ..advantage import advantages
-from ..agents import is_multi_turn
 from ..config import TrainConfig
 from ..objective import Objective, make_objective
 from ..tasks import Task, make_task
@@ -25,12 +24,11 @@ def task_of(config: TrainConfig) -> Task:
     return make_task(**settings)
 
 
-def check_task(task: Task, host: str = "lab", trained: bool = True) -> None:
-    """Refuse a task whose splits or sizes are none, or which `host` cannot play or train on.
+def check_task(task: Task, trained: bool = True) -> None:
+    """Refuse a task whose splits or sizes are none, or which is not to be trained on.
 
     Args:
         task: a run's own, or one that it evaluates on.
-        host: "lab", "trl" or "verl".
         trained: whether its first split is trained on.
 
     Raises:
@@ -40,11 +38,6 @@ def check_task(task: Task, host: str = "lab", trained: bool = True) -> None:
         raise ValueError(
             f"task {task.name!r} is a test set: evaluate on it with [[eval]] or `entrostat eval`, "
             "or train on it knowingly with --task.train_on_test true"
-        )
-    if host == "verl" and is_multi_turn(task):
-        raise ValueError(
-            f"host {host!r}: task {task.name!r} is played in turns with an environment, which this "
-            "host cannot do; use --host lab or trl"
         )
     if not isinstance(task.splits, tuple | list) or not task.splits:
         raise ValueError(
@@ -89,11 +82,6 @@ def objective_of(
         raise ValueError(
             f"host {host!r}: sampling.enough: its sampler cannot be stopped while rollouts go on; "
             "leave it out, or use --host lab"
-        )
-    if config.sampling.max_context is not None and host == "verl":
-        raise ValueError(
-            f"host {host!r}: sampling.max_context is for rollouts of several turns, which this "
-            "host cannot play; leave it out, and set sampling.max_new_tokens"
         )
     K = enough.least(config.sampling.rollouts)
     try:  # a group too small, found by asking the estimator itself

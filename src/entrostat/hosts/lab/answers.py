@@ -20,7 +20,7 @@ from .policy import Policy
 from .prompts import context_of, new_tokens, sampler_settings, stop_strings, turns_of
 from .rollout import Sequences, sample
 from .scoring import Scorer
-from .turns import Game, hearing_of, play
+from .turns import Game, Rules, hearing_of, play
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,12 @@ def answer(
     if not is_multi_turn(task):
         sequences = sampler(policy.model, prompts, enough=enough, **how)
         return _waited_for(sequences, policy.decode(sequences, stop))
-    game = Game(
-        task, turns_of(task, split), training, config.scoring.environment_timeout,
-        context_of(policy, config), hearing_of(policy, config), stop, enough, sampler,
+    rules = Rules(
+        turns_of(task, split), context_of(policy, config), how.pop("max_new_tokens"),
+        hearing_of(policy, config), stop,
     )  # fmt: skip
+    timeout = config.scoring.environment_timeout
+    game = Game(task, rules, training, timeout, enough, sampler)
     played = play(game, examples, prompts, **how)
     judged = [(r, played.failures.get(i, "")) for i, r in enumerate(played.rewards)]
     return _waited_for(played.sequences, played.texts, judged, played.turns)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...agents import Worlds
+from ...agents import Reply, Worlds
 from ...config import TrainConfig
 from ...errors import RunStopped
 from ...tasks import Example, Task
@@ -90,11 +90,20 @@ def hearing_of(policy: Policy, config: TrainConfig) -> Hearing:
 
 
 @dataclass
-class _Rollout:
-    """A rollout as it grows, token by token: ids, whether sampled, log-probs and entropies.
+class Rollout:
+    """A rollout as it grows, token by token.
 
-    `last` is where its last turn begins; `open` says whether it goes on; `done`, that its
-    environment ended it; `dropped`, that it was not waited for.
+    Attributes:
+        prompt: token ids.
+        ids: of all that was said after it, by both.
+        sampled: whether the policy said it.
+        logp: nats, as sampled; 0 where the environment spoke.
+        entropy: nats, likewise.
+        turns: how many the policy has had.
+        last: where its newest turn begins.
+        open: whether it goes on.
+        done: whether its environment ended it.
+        dropped: whether it was not waited for.
     """
 
     prompt: list[int]
@@ -108,25 +117,65 @@ class _Rollout:
     done: bool = False
     dropped: bool = False
 
-    def say(self, turn: Sequences, row: int) -> None:
-        """A turn of the policy: a row of what was sampled."""
-        n = int(turn.mask[row].sum())
-        H = turn.sampler_logp if turn.sampler_entropy is None else turn.sampler_entropy
-        self.last, self.turns = len(self.ids), self.turns + 1
-        self._add(
-            turn.completions[row, :n].tolist(), True,
-            turn.sampler_logp[row, :n].tolist(), H[row, :n].tolist(),
-        )  # fmt: skip
+    @property
+    def context(self) -> list[int]:
+        """What its next turn follows."""
+        return self.prompt + self.ids
 
-    def hear(self, ids: list[int]) -> None:
-        """What the environment said."""
-        self._add(ids, False, [0.0] * len(ids), [0.0] * len(ids))
+    @property
+    def observed(self) -> int:
+        """Tokens that the environment said."""
+        return len(self.ids) - sum(self.sampled)
+
+    def say(self, ids: list[int], logp: list[float], entropy: list[float]) -> None:
+        """A turn of the policy."""
+        self.last, self.turns = len(self.ids), self.turns + 1
+        self._add(ids, True, logp, entropy)
+
+    def hear(self, reply: Reply, failed: bool, rules: Rules) -> None:
+        """What the environment replied to that turn: the end, or context for another."""
+        self.done = reply.done and not failed
+        self.open = not reply.done and self.turns < rules.turns
+        if not self.open:
+            return
+        ids = rules.hearing(reply.observation, self.context[-1])
+        room = len(self.context) + len(ids) + rules.new
+        if rules.context is not None and room > rules.context:
+            self.open = False
+        else:
+            self._add(ids, False, [0.0] * len(ids), [0.0] * len(ids))
 
     def _add(self, ids: list[int], own: bool, logp: list[float], entropy: list[float]) -> None:
         self.ids += ids
         self.sampled += [own] * len(ids)
         self.logp += logp
         self.entropy += entropy
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ends a rollout that its environment does not end.
+
+    Attributes:
+        turns: most turns.
+        context: tokens of a prompt and its rollout at most; None for any number.
+        new: tokens that a turn may take.
+        hearing: how observations become tokens.
+        stop: strings that end a turn.
+    """
+
+    turns: int
+    context: int | None
+    new: int
+    hearing: Hearing
+    stop: tuple[str, ...]
+
+    def texts(self, rollouts: Sequence[Rollout]) -> list[str]:
+        """All that was said in each, by both: up to the stop of its last turn."""
+        policy = self.hearing.policy
+        heads = policy.texts([one.ids[: one.last] for one in rollouts])
+        tails = policy.texts([one.ids[one.last :] for one in rollouts])
+        return [head + cut(tail, self.stop) for head, tail in zip(heads, tails, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -154,31 +203,25 @@ class Game:
 
     Attributes:
         task: whose environments.
-        turns: most turns of a rollout.
+        rules: what ends a rollout.
         training: which of the environments' rewards is asked for.
         timeout: seconds that an environment may take for one thing.
-        context: tokens of a prompt and its rollout at most; None for any number.
-        hearing: how observations become tokens.
-        stop: strings that end a turn.
         enough: when rollouts that still go on are dropped: asked before each turn but the first,
             of the rollouts at once; None waits for all.
         sampler: samples a turn, as `sample` does; another host's gives what it would.
     """
 
     task: Task
-    turns: int
+    rules: Rules
     training: bool
     timeout: float
-    context: int | None
-    hearing: Hearing
-    stop: tuple[str, ...]
     enough: Enough | None = None
     sampler: Callable[..., Sequences] = sample
 
 
 def play(
     game: Game, examples: Sequence[Example], prompts: list[list[int]], *, rollouts: int,
-    generator: Source, batch: int, max_new_tokens: int, pad: int, exact: bool = False, **how: Any,
+    generator: Source, batch: int, pad: int, exact: bool = False, **how: Any,
 ) -> Played:  # fmt: skip
     """Play rollouts of each prompt, as many at once as are sampled at once, in whole groups.
 
@@ -189,18 +232,17 @@ def play(
         rollouts: per prompt.
         generator: as `sample` takes it; numbers that decide tokens are [B, turns x T].
         batch: rollouts at once, each with its environment.
-        max_new_tokens: T, of a turn.
         pad: id for padding.
         exact: also the entropies.
         **how: other arguments of `sample`.
     """
-    how |= {"batch": batch, "max_new_tokens": max_new_tokens, "pad": pad, "exact": exact}
+    how |= {"batch": batch, "max_new_tokens": game.rules.new, "pad": pad, "exact": exact}
     each = max(1, batch // rollouts)
-    found: list[_Rollout] = []
+    found: list[Rollout] = []
     rewards: list[float] = []
     failures: dict[int, str] = {}
     for first in range(0, len(prompts), each):
-        here = [_Rollout(ids) for ids in prompts[first : first + each] for _ in range(rollouts)]
+        here = [Rollout(ids) for ids in prompts[first : first + each] for _ in range(rollouts)]
         of_each = [e for e in examples[first : first + each] for _ in range(rollouts)]
         source, begin = generator, len(found)
         if isinstance(source, Tensor):
@@ -210,24 +252,21 @@ def play(
             rewards += worlds.rewards(game.training)
             failures |= {begin + place: why for place, why in worlds.failures.items()}
         found += here
-    policy = game.hearing.policy
-    heads = policy.texts([one.ids[: one.last] for one in found])
-    tails = policy.texts([one.ids[one.last :] for one in found])
+    device = game.rules.hearing.policy.device
     return Played(
-        _side_by_side(found, rollouts, policy.device, pad, exact, game.enough is not None),
-        [head + cut(tail, game.stop) for head, tail in zip(heads, tails, strict=True)],
-        rewards, failures, [one.turns for one in found],
+        _side_by_side(found, rollouts, device, pad, exact, game.enough is not None),
+        game.rules.texts(found), rewards, failures, [one.turns for one in found],
     )  # fmt: skip
 
 
 def _play(
-    game: Game, here: list[_Rollout], worlds: Worlds, rollouts: int, generator: Source,
+    game: Game, here: list[Rollout], worlds: Worlds, rollouts: int, generator: Source,
     how: dict[str, Any],
 ) -> None:  # fmt: skip
     """Play rollouts, those of a prompt side by side, to their ends."""
-    policy, T = game.hearing.policy, how["max_new_tokens"]
+    rules, policy = game.rules, game.rules.hearing.policy
     number = torch.arange(len(here)) // rollouts
-    for turn in range(game.turns):
+    for turn in range(rules.turns):
         live = [i for i, one in enumerate(here) if one.open]
         if not live:
             return
@@ -239,28 +278,28 @@ def _play(
                 return
         source = generator
         if isinstance(source, Tensor):
-            source = source[live, turn * T : (turn + 1) * T]
+            source = source[live, turn * rules.new : (turn + 1) * rules.new]
         # at the first turn a prompt's rollouts share its keys and values
         each, asked = (1, live) if turn else (rollouts, live[::rollouts])
-        contexts = [here[i].prompt + here[i].ids for i in asked]
+        contexts = [here[i].context for i in asked]
         said = game.sampler(policy.model, contexts, rollouts=each, generator=source, **how)
-        replies = worlds.reply(dict(zip(live, policy.decode(said, game.stop), strict=True)))
+        replies = worlds.reply(dict(zip(live, policy.decode(said, rules.stop), strict=True)))
         for row, i in enumerate(live):
-            one, reply = here[i], replies[i]
-            one.say(said, row)
-            one.done = reply.done and i not in worlds.failures
-            one.open = not reply.done and turn + 1 < game.turns
-            if one.open:
-                ids = game.hearing(reply.observation, one.ids[-1])
-                room = len(one.prompt) + len(one.ids) + len(ids) + T
-                if game.context is not None and room > game.context:
-                    one.open = False
-                else:
-                    one.hear(ids)
+            here[i].say(*_turn(said, row))
+            here[i].hear(replies[i], i in worlds.failures, rules)
+
+
+def _turn(said: Sequences, row: int) -> tuple[list[int], list[float], list[float]]:
+    """A row of what was sampled: ids, log-probs, entropies (log-probs where there are none)."""
+    n = int(said.mask[row].sum())
+    H = said.sampler_logp if said.sampler_entropy is None else said.sampler_entropy
+    values = (said.completions, said.sampler_logp, H)
+    ids, logp, entropy = (x[row, :n].tolist() for x in values)
+    return ids, logp, entropy
 
 
 def _side_by_side(
-    found: list[_Rollout], rollouts: int, device: torch.device, pad: int, exact: bool, drops: bool
+    found: list[Rollout], rollouts: int, device: torch.device, pad: int, exact: bool, drops: bool
 ) -> Sequences:
     """The rollouts as sequences."""
     P, T = max(len(one.prompt) for one in found), max(len(one.ids) for one in found)

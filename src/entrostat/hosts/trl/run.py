@@ -127,7 +127,7 @@ def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Rec
     arguments.cut(config, world)
     if task is None:
         task = task_of(config)
-    check_task(task, "trl")
+    check_task(task)
     turns.refuse(config, task, world)
     new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
     if config.prompt.chat is None:

@@ -1,10 +1,15 @@
 """A rollout, in veRL's agent loop workers: the row's exact prompt, and the run's stops.
 
-veRL's own `single_turn_agent` renders chat messages again and has no way to name stops.
+veRL's own `single_turn_agent` renders chat messages again and has no way to name stops; its
+`tool_agent_loop` knows tools and not the worlds of `entrostat.agents`.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -13,13 +18,18 @@ from verl.utils.profiler import simple_timer
 
 from .completions import read
 from .selfcheck import NAME
+from .turns import Table, play
+
+logger = logging.getLogger(__name__)
 
 
 @register(NAME)
 class TokenLoop(AgentLoopBase):
-    """One turn, from token ids to token ids.
+    """One turn, or several with the task's environment, from token ids to token ids.
 
-    It adds to `extra_fields`: `completion`, the text to score; `finished`, whether it ended itself.
+    It adds to `extra_fields`: `completion`, the text that is judged; `finished`, whether it ended
+    itself or its environment ended it; of several turns `turns`, how many the policy had, and
+    `observed`, tokens that the environment said.
     """
 
     def __init__(
@@ -28,41 +38,119 @@ class TokenLoop(AgentLoopBase):
         # not the base's, which looks for a chat template that a plain policy does not have
         self.server_manager, self.tokenizer = server_manager, tokenizer
         self.rollout = trainer_config.config.actor_rollout_ref.rollout
-        self.settings = read(trainer_config.config.data.entrostat)
+        self.path = trainer_config.config.data.entrostat
+        self.settings = read(self.path)
 
     async def run(
         self, sampling_params: dict[str, Any], priority: int = 0, **row: Any
     ) -> AgentLoopOutput:
-        """Sample one completion of a row of `data.py`'s."""
+        """Sample one rollout of a row of `data.py`'s."""
         given = row["extra_info"]
         prompt = [int(token) for token in given["prompt_ids"]]
         limit = min(int(given["max_tokens"]), self.rollout.response_length)
-        stops = self.settings.sampling(self.rollout.name)
-        fixed = getattr(self.rollout, "full_determinism", False)
-        metrics: dict[str, Any] = {}
-        with simple_timer("generate_sequences", metrics):
-            sampled = await self.server_manager.generate(
-                request_id=f"det-{int(priority)}" if fixed else uuid4().hex,
-                prompt_ids=prompt,
-                sampling_params={**sampling_params, **stops, "max_tokens": limit},
-                priority=int(priority),
-            )
-        metrics["num_preempted"] = -1 if sampled.num_preempted is None else sampled.num_preempted
-        tokens = list(sampled.token_ids[:limit])
-        count, finished = self.settings.end(tokens, self.tokenizer.batch_decode)
-        tokens = tokens[:count]
+        source = _Source(self, sampling_params, limit, int(priority))
+        if self.settings.game is not None:
+            return await self._played(source, given, prompt)
+        said = await source.turn(prompt)
         more = {
-            "completion": self.settings.text(tokens, self.tokenizer.batch_decode),
-            "finished": finished,
-            "turn_scores": [],
-            "tool_rewards": [],
+            "completion": self.settings.text(said.tokens, self.tokenizer.batch_decode),
+            "finished": said.finished,
         }
+        return source.output(prompt, said.tokens, [1] * len(said.tokens), said.logps, more, turns=1)
+
+    async def _played(
+        self, source: _Source, given: Mapping[str, Any], prompt: list[int]
+    ) -> AgentLoopOutput:
+        """A rollout of several turns."""
+        split, index = str(given["split"]), int(given["index"])
+        played = await play(_table(self.path), split, index, prompt, source.limit, source.turn)
+        if played.failure:
+            logger.warning("%s/%d: its environment %s", split, index, played.failure)
+        one = played.rollout
+        more = {
+            "completion": played.text, "finished": one.done, "turns": one.turns,
+            "observed": one.observed, "reward_extra_info": played.judged,
+        }  # fmt: skip
+        logps = one.logp if played.measured else None
+        output = source.output(
+            prompt, one.ids, [int(own) for own in one.sampled], logps, more, turns=one.turns
+        )
+        output.reward_score = played.judged["score"]
+        return output
+
+
+@cache
+def _table(path: str) -> Table:
+    return Table(path)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A turn: token ids, the engine's log-probs where it gave any, and whether it ended itself."""
+
+    tokens: list[int]
+    logps: list[float] | None
+    finished: bool
+
+
+@dataclass
+class _Source:
+    """Samples the turns of one rollout, by one replica of the engine: it keeps what it computed.
+
+    Attributes:
+        loop: whose.
+        params: veRL's sampling parameters.
+        limit: tokens that a turn may take.
+        priority: of its requests.
+    """
+
+    loop: TokenLoop
+    params: dict[str, Any]
+    limit: int
+    priority: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    request: str = field(default_factory=lambda: uuid4().hex)
+
+    def __post_init__(self) -> None:
+        if getattr(self.loop.rollout, "full_determinism", False):
+            self.request = f"det-{self.priority}"
+
+    async def turn(self, context: list[int]) -> _Said:
+        """What the policy says after a context."""
+        settings, decode = self.loop.settings, self.loop.tokenizer.batch_decode
+        stops = settings.sampling(self.loop.rollout.name)
+        with simple_timer("generate_sequences", self.metrics):
+            sampled = await self.loop.server_manager.generate(
+                request_id=self.request,
+                prompt_ids=context,
+                sampling_params={**self.params, **stops, "max_tokens": self.limit},
+                priority=self.priority,
+            )
+        if sampled.num_preempted is not None:
+            before = self.metrics.get("num_preempted", 0)
+            self.metrics["num_preempted"] = before + sampled.num_preempted
+        # of the weights that sampled: the first turn's oldest, the last one's newest
+        first = self.extra.get("min_global_steps")
+        self.extra |= sampled.extra_fields
+        if first is not None:
+            self.extra["min_global_steps"] = first
+        tokens = list(sampled.token_ids[: self.limit])
+        count, finished = settings.end(tokens, decode)
+        logps = list(sampled.log_probs[:count]) if sampled.log_probs else None
+        return _Said(tokens[:count], logps, finished)
+
+    def output(
+        self, prompt: list[int], ids: list[int], mask: list[int], logps: list[float] | None,
+        more: dict[str, Any], turns: int,
+    ) -> AgentLoopOutput:  # fmt: skip
+        """The rollout in veRL's words; to it a reply is a turn as well."""
         return AgentLoopOutput(
             prompt_ids=prompt,
-            response_ids=tokens,
-            response_mask=[1] * count,
-            response_logprobs=list(sampled.log_probs[:count]) if sampled.log_probs else None,
-            num_turns=2,
-            metrics=metrics,
-            extra_fields=sampled.extra_fields | more,
+            response_ids=ids,
+            response_mask=mask,
+            response_logprobs=logps,
+            num_turns=2 * turns,
+            metrics={"num_preempted": -1} | self.metrics,
+            extra_fields=self.extra | {"turn_scores": [], "tool_rewards": []} | more,
         )

@@ -33,6 +33,8 @@ class Settings:
         eos: ids that end one.
         pad: id of padding.
         rollouts_every: iterations between rollout dumps; 0 for none.
+        game: of a task that is played in turns: `model`, whose tokenizer says how observations
+            become tokens, `turns` by split, `context`, `chat` and `system` (`lab/turns.py`).
     """
 
     task: dict[str, Any]
@@ -41,6 +43,7 @@ class Settings:
     eos: tuple[int, ...]
     pad: int
     rollouts_every: int
+    game: dict[str, Any] | None = None
 
     def sampling(self, engine: str) -> dict[str, Any]:
         """What the rollout engine is told of stops; it may not listen (`Settings.end`)."""

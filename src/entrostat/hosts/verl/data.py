@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ...agents import is_multi_turn
 from ...config import TrainConfig
 from ...logs.files import replacing
 from ...models import find
@@ -29,8 +30,19 @@ from ...tasks import Example, Task
 from ...tasks.sources import from_anywhere
 from ..lab.abilities import SMALL
 from ..lab.policy import Policy, end_tokens, learning_rate, vocabulary
-from ..lab.prompts import drawn, encode, example, new_tokens, stop_strings
+from ..lab.prompts import (
+    context_of,
+    drawn,
+    encode,
+    example,
+    longest,
+    new_tokens,
+    stop_strings,
+    turns_of,
+)
+from ..lab.turns import hearing_of
 from ..resolve import check_task, task_of
+from .recipe import place_of
 
 _ROWS = 4096  # written at once
 
@@ -60,31 +72,34 @@ def make(config: TrainConfig, task: Task | None = None) -> Task:
             f"host verl: task is a {type(task).__name__}, but veRL's workers make theirs from the "
             f"configuration, {config.task['name']!r}; name its class there, MODULE:CLASS"
         )
-    check_task(made, "verl")
+    check_task(made)
     return made
 
 
-def outline(config: TrainConfig) -> Policy:
+def outline(model: str) -> Policy:
     """What prompts need of a policy: tokenizer, ends, context and vocabulary, without its weights.
+
+    Args:
+        model: name, or path of a directory.
 
     Raises:
         ValueError: there is no such model, or it has no tokenizer or no eos.
     """
     from transformers import AutoTokenizer, GenerationConfig
 
-    name = find(config.model)
-    model = _empty(config)
+    name = find(model)
+    empty = _empty(model)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(_cannot(config, error)) from None
+        raise ValueError(_cannot(model, error)) from None
     with suppress(OSError):  # without a file it follows from config.json
-        model.generation_config = GenerationConfig.from_pretrained(name)
-    eos = end_tokens(model, tokenizer)
+        empty.generation_config = GenerationConfig.from_pretrained(name)
+    eos = end_tokens(empty, tokenizer)
     pad = tokenizer.pad_token_id
-    pad = pad if pad is not None and 0 <= pad < vocabulary(model) else eos[0]
-    context = getattr(model.config, "max_position_embeddings", None)
-    return Policy(model, tokenizer, torch.device("cpu"), eos, pad, nullcontext, context)
+    pad = pad if pad is not None and 0 <= pad < vocabulary(empty) else eos[0]
+    context = getattr(empty.config, "max_position_embeddings", None)
+    return Policy(empty, tokenizer, torch.device("cpu"), eos, pad, nullcontext, context)
 
 
 def learning_rate_of(config: TrainConfig) -> float:
@@ -95,24 +110,39 @@ def learning_rate_of(config: TrainConfig) -> float:
     """
     if config.optim.lr is not None or config.lora.rank:
         return learning_rate(config, small=False)
-    return learning_rate(config, sum(p.numel() for p in _empty(config).parameters()) < SMALL)
+    return learning_rate(config, sum(p.numel() for p in _empty(config.model).parameters()) < SMALL)
 
 
-def _empty(config: TrainConfig) -> Any:
+def _empty(model: str) -> Any:
     """The model without weights: tensors that have shapes only."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        settings = AutoConfig.from_pretrained(find(config.model), trust_remote_code=False)
+        settings = AutoConfig.from_pretrained(find(model), trust_remote_code=False)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(settings)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(_cannot(config, error)) from None
+        raise ValueError(_cannot(model, error)) from None
 
 
-def _cannot(config: TrainConfig, error: Exception) -> str:
+def _cannot(model: str, error: Exception) -> str:
     reason = str(error).strip().split("\n")[0][:300]
-    return f"model {config.model!r}: cannot load it: {reason}"
+    return f"model {model!r}: cannot load it: {reason}"
+
+
+def room(task: Task, config: TrainConfig, policy: Policy) -> tuple[int, int]:
+    """Tokens that a rollout may take, and that one usually takes at most; a prompt is not counted.
+
+    Of several turns those of the environment are among them: they may fill the context, and are
+    usually about as many as the policy's own.
+    """
+    splits = task.splits if config.eval.prompts else task.splits[:1]
+    own = max(longest(task, config, split) for split in splits)
+    if not is_multi_turn(task):
+        return own, own
+    context = context_of(policy, config)
+    most = 2 * own if context is None else context - 1
+    return most, min(2 * own, most)
 
 
 def write_settings(path: Path, config: TrainConfig, task: Task, policy: Policy) -> None:
@@ -125,9 +155,23 @@ def write_settings(path: Path, config: TrainConfig, task: Task, policy: Policy) 
         "eos": policy.eos,
         "pad": policy.pad,
         "rollouts_every": config.save.rollouts_every,
+        "game": _game(config, task, policy) if is_multi_turn(task) else None,
     }
     with replacing(path) as part:
         part.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
+    """What the agent loop needs to play the task, as `completions.Settings` says."""
+    hearing = hearing_of(policy, config)
+    hearing("", policy.eos[0])  # what stands between turns shows whether there can be any
+    return {
+        "model": place_of(config.model),
+        "turns": {split: turns_of(task, split) for split in task.splits},
+        "context": context_of(policy, config),
+        "chat": hearing.chat,
+        "system": hearing.system,
+    }
 
 
 def write(
@@ -140,17 +184,17 @@ def write(
         ValueError: pyarrow is not installed, or the prompts do not fit the model.
         RunStopped: the task raised, or the disk is full.
     """
-    longest = 0
+    widest = 0
     known: dict[str, list[int]] = {}  # a finite task's prompts come again
 
     def tokens(examples: list[Example], new: int) -> list[list[int]]:
-        nonlocal longest
+        nonlocal widest
         unknown = {e.prompt: e for e in examples if e.prompt not in known}
         found = encode(policy, config, list(unknown.values()), new, ValueError)
         ids = known | dict(zip(unknown, found, strict=True))
         if task.size(task.splits[0]) is not None:
             known.update(ids)
-        longest = max(longest, *(len(ids[e.prompt]) for e in examples))
+        widest = max(widest, *(len(ids[e.prompt]) for e in examples))
         return [ids[e.prompt] for e in examples]
 
     def rows(split: str, indices: Iterable[int]) -> list[dict[str, Any]]:
@@ -172,7 +216,7 @@ def write(
     # veRL wants a second file also where it evaluates nothing
     _parquet(directory / "test.parquet", held_out or rows(task.splits[0], [0]))
     _parquet(directory / "train.parquet", training())
-    return Written(longest, evaluated)
+    return Written(widest, evaluated)
 
 
 def evaluation_prompts(task: Task, config: TrainConfig, split: str) -> int:

@@ -83,7 +83,7 @@ def prepare(
 
 
 def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
-    """`rollout/truncated` and `reward/failed`, from what agent loop and reward noted.
+    """`rollout/truncated`, `reward/failed` and of several turns how many, from what was noted.
 
     Args:
         notes: B of them (`agent.py`, `reward.py`); none where others are at work.
@@ -96,6 +96,9 @@ def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
     figures: dict[str, float] = {}
     if own and all("finished" in note for note in own):
         figures["rollout/truncated"] = 1 - sum(note["finished"] for note in own) / len(own)
+    for name in ("turns", "observed"):
+        if own and all(name in note for note in own):
+            figures[f"rollout/{name}_mean"] = sum(note[name] for note in own) / len(own)
     scored = [note.get("reward_extra_info") or {} for note in own]
     if scored and all("failed" in info for info in scored):
         failed = sum(info["failed"] for info in scored)

@@ -28,19 +28,26 @@ def rollouts_of(
         iteration: which one.
         prompts: B token ids each.
         notes: B, what the agent loop noted: `completion`, `finished`.
-        batch: [B, T] responses, mask, logp, entropy, advantages, sampler_logp (may be absent);
-            [B] rewards, group, idle.
+        batch: [B, T] responses, mask (1 where the policy spoke), logp, entropy, advantages,
+            sampler_logp (may be absent); [B] lengths (tokens of a response, the environment's too),
+            rewards, group, idle.
         tokenizer: the model's.
     """
     order = torch.argsort(batch["group"], stable=True)
     rows = {name: values[order] for name, values in batch.items()}
     places = order.tolist()
     _, group = torch.unique(rows["group"], return_inverse=True)
-    mask = rows["mask"].bool()
-    lengths = mask.sum(-1)
-    tokens = flatten(rows["responses"], mask)
+    lengths = rows["lengths"]
+    there = torch.arange(rows["mask"].shape[1]) < lengths[:, None]
+    own = rows["mask"].bool()[there]
+    tokens = flatten(rows["responses"], there)
     idle = rows["idle"].bool()
     nothing = torch.full_like(rows["logp"], torch.nan)
+
+    def of_tokens(values: Tensor) -> Tensor:
+        """[B, T] -> [n]; NaN where an environment spoke."""
+        return flatten(values, there).float().masked_fill(~own, torch.nan)
+
     return Rollouts(
         iteration=iteration,
         prompts=tokenizer.batch_decode([prompts[i].tolist() for i in places]),
@@ -51,9 +58,10 @@ def rollouts_of(
         trained=~idle,
         start=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
         tokens=tokens.int(),
-        logp=flatten(rows["logp"], mask).float(),
-        sampler_logp=flatten(rows.get("sampler_logp", nothing), mask).float(),
-        entropy=flatten(rows["entropy"], mask).float(),
-        advantage=flatten(rows["advantages"].masked_fill(idle[:, None], 0), mask).float(),
+        logp=of_tokens(rows["logp"]),
+        sampler_logp=of_tokens(rows.get("sampler_logp", nothing)),
+        entropy=of_tokens(rows["entropy"]),
+        advantage=of_tokens(rows["advantages"].masked_fill(idle[:, None], 0)),
         pieces=token_pieces(tokenizer, tokens),
+        sampled=None if bool(own.all()) else own,
     )

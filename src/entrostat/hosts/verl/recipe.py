@@ -35,9 +35,10 @@ class Facts:
 
     Attributes:
         output: the run directory, absolute.
-        new: tokens that a rollout of the training split may take.
+        new: tokens that the policy may sample in a rollout of the training split.
         lr: the learning rate.
-        longest: tokens that any rollout may take; None for `new`.
+        longest: tokens that any rollout may take, an environment's too; None for `new`.
+        usual: tokens that most rollouts take at most; None for `longest`.
         prompt: tokens of the longest prompt; None where prompts were not looked at.
         start: the iteration that the run goes on after.
         evaluates: whether there is a split to evaluate on.
@@ -48,6 +49,7 @@ class Facts:
     new: int
     lr: float
     longest: int | None = None
+    usual: int | None = None
     prompt: int | None = None
     start: int = 0
     evaluates: bool = True
@@ -133,14 +135,19 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
         ValueError: `sampling.max_new_tokens` or `optim.lr` is open, and what decides it is not
             here.
     """
+    from ...agents import is_multi_turn
+    from ...tasks import task_class
+    from ..lab.prompts import longest
     from .data import learning_rate_of, make
 
-    new = config.sampling.max_new_tokens
-    if new is None:
+    new, most = config.sampling.max_new_tokens, None
+    if new is None or is_multi_turn(task_class(config.task["name"])):
         task = make(config)
-        new = task.max_new_tokens(task.splits[0])
+        new = longest(task, config, task.splits[0])
+        if is_multi_turn(task):
+            most = config.sampling.max_context or 2 * new
     output = Path(config.output or default_output(config)).absolute()
-    return Facts(output, new, learning_rate_of(config), ray_address=ray_address)
+    return Facts(output, new, learning_rate_of(config), longest=most, ray_address=ray_address)
 
 
 def in_whole_groups(config: TrainConfig) -> TrainConfig:
@@ -205,8 +212,10 @@ def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]
     if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in said:
         values[f"{ACTOR}.use_dynamic_bsz"] = True
         if facts.prompt is not None:
-            longest = facts.prompt + (facts.longest or facts.new)
-            values[f"{ACTOR}.ppo_max_token_len_per_gpu"] = config.optim.micro_batch * longest
+            most = facts.longest or facts.new
+            several = config.optim.micro_batch * (facts.prompt + (facts.usual or most))
+            # the longest rollout has to fit alone
+            values[f"{ACTOR}.ppo_max_token_len_per_gpu"] = max(several, facts.prompt + most)
     if facts.prompt is not None:
         values["data.max_prompt_length"] = facts.prompt
     return values
@@ -217,8 +226,6 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
     sampling, optim, run = config.sampling, config.optim, facts.output
     minibatch = sampling.prompts // optim.minibatches
     once = config.eval.prompts > 0 and facts.evaluates
-    model = find(config.model)
-    model = str(Path(model).absolute()) if Path(model).is_dir() else model
     dtype, short = _HALVES["bf16" if config.precision == "auto" else config.precision]
     settings = str(facts.own / "run.json")
     reward = "reward.custom_reward_function"
@@ -237,7 +244,7 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
         f"{ROLLOUT}.agent.default_agent_loop": ("entrostat", "sampling.stop"),
         # only says that there is no critic: the objective estimates
         "algorithm.adv_estimator": ("grpo", "advantage"),
-        f"{MODEL}.path": (model, "model"),
+        f"{MODEL}.path": (place_of(config.model), "model"),
         f"{MODEL}.enable_gradient_checkpointing": (
             config.gradient_checkpointing, "gradient_checkpointing",
         ),
@@ -309,6 +316,12 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
     if facts.ray_address is not None:
         table[f"+{INIT}.address"] = (facts.ray_address, "--ray-address")
     return table
+
+
+def place_of(model: str) -> str:
+    """A model's name, or the absolute path of its directory: veRL's processes start elsewhere."""
+    found = find(model)
+    return str(Path(found).absolute()) if Path(found).is_dir() else found
 
 
 def checkpoint_every(config: TrainConfig) -> int:

@@ -40,12 +40,21 @@ async def compute_score(
         **others: not used.
 
     Returns:
-        score and acc, the reward; failed, 1 where the scorer had none; where, the example, and
-        completion, the text that was scored, for dumps.
+        As `judged` says.
     """
     split, index = extra_info["split"], int(extra_info["index"])
     text = extra_info.get("completion", solution_str)
     score, failed = await _desk(settings).score(text, split, index)
+    return judged(score, failed, split, index, text)
+
+
+def judged(score: float, failed: bool, split: str, index: int, text: str) -> dict[str, Any]:
+    """What veRL is told of a rollout.
+
+    Returns:
+        score and acc, the reward; failed, 1 where the scorer or environment had none; where, the
+        example, and completion, the text that was judged, for dumps.
+    """
     return {
         "score": score, "acc": score, "failed": int(failed), "where": f"{split}/{index}",
         "completion": text,

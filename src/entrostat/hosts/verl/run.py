@@ -97,12 +97,13 @@ def train(
     task = data.make(config, task)
     chat = config.prompt.chat
     config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
-    facts = replace(unseen(config, ray_address), longest=_longest(config, task))
+    policy = data.outline(config.model)
+    most, usual = data.room(task, config, policy)
+    facts = replace(unseen(config, ray_address), longest=most, usual=usual)
     objective = objective_of(config, "verl", FIELDS, facts.new)
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
     asked.optim.aggregation = objective.aggregation
     _check_processors(config, ray_address)
-    policy = data.outline(config)
     progress.note("asking veRL whether it can run this")
     _ask(python, overrides(config, facts), config, ray_address)
 
@@ -190,11 +191,6 @@ def go_on(run: RunDirectory, config: TrainConfig, resume: bool, say: Say) -> int
     if again:
         say(f"going on after iteration {start}; what came later ({again}) will be made again")
     return start
-
-
-def _longest(config: TrainConfig, task: Task) -> int:
-    splits = task.splits if config.eval.prompts else task.splits[:1]
-    return max(data.new_tokens(task, config, split) for split in splits)
 
 
 def _check_processors(config: TrainConfig, ray_address: str | None) -> None:

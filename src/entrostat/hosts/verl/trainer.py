@@ -151,8 +151,10 @@ class EntropyTrainer(PPOTrainerSync):
             keys=keys, partition_id=batch.partition_id, select_fields=names
         )
         prompts, notes = data.pop("prompts").unbind(), data.pop("extra_fields").tolist()
+        lengths = data["responses"].offsets().diff()
         dense = data.to_padded_tensor()
         rows = {ours: dense[name] for ours, name in _DUMPED.items() if name in dense.keys()}  # noqa: SIM118
+        rows["lengths"] = lengths
         rollouts = rollouts_of(self.global_steps, prompts, notes, rows, self.tokenizer)
         save_rollouts(rollouts, Path(rollout_data_dir))
 

@@ -1,0 +1,107 @@
+"""Rollouts of several turns in veRL: the lab's rules (`hosts/lab/turns.py`), one rollout at a time.
+
+The engine samples each turn from token ids, the context as it was said and heard. The environment
+is asked in threads, each of whose calls has its time limit. No veRL here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...agents import Worlds
+from ...tasks import make_task
+from ..lab.turns import Hearing, Rollout, Rules
+from .completions import read
+from .data import outline
+from .reward import judged
+
+
+class Said(Protocol):
+    """A turn of the policy's: `tokens`, and the engine's log-probs in nats, or None."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    @property
+    def logps(self) -> list[float] | None: ...
+
+
+@dataclass(frozen=True)
+class Played:
+    """A rollout, and what came of it.
+
+    Attributes:
+        rollout: who said what.
+        text: all that was said after the prompt.
+        judged: the reward and how it came about (`reward.judged`).
+        failure: in words why the environment has failed; "" where it has not.
+        measured: whether the engine gave log-probs.
+    """
+
+    rollout: Rollout
+    text: str
+    judged: dict[str, Any]
+    failure: str
+    measured: bool
+
+
+class Table:
+    """What all rollouts of a run are played at: its task, and how words become tokens.
+
+    Args:
+        settings: path of the run's settings.
+    """
+
+    def __init__(self, settings: str) -> None:
+        self.settings = read(settings)
+        assert self.settings.game is not None
+        self.task = make_task(**self.settings.task)
+        game = self.settings.game
+        self.hearing = Hearing(outline(game["model"]), game["chat"], game["system"])
+
+    def rules(self, split: str, new: int) -> Rules:
+        """Of a split whose turns may take `new` tokens."""
+        game = self.settings.game
+        assert game is not None
+        return Rules(game["turns"][split], game["context"], new, self.hearing, self.settings.stop)
+
+
+async def play(
+    table: Table, split: str, index: int, prompt: list[int], new: int,
+    say: Callable[[list[int]], Awaitable[Said]],
+) -> Played:  # fmt: skip
+    """Play one rollout of an example to its end.
+
+    Args:
+        table: the run's.
+        split: of the task; in its first one the environment is asked for the reward of training.
+        index: of the example.
+        prompt: its token ids.
+        new: tokens that a turn may take.
+        say: samples a turn after a context.
+    """
+    rules, task = table.rules(split, new), table.task
+    policy = table.hearing.policy
+    one, measured = Rollout(prompt), True
+    examples = [task.example(index, split)]
+    timeout = table.settings.scoring["environment_timeout"]
+    worlds = await asyncio.to_thread(Worlds, task, examples, timeout)
+    try:
+        while one.open:
+            said = await say(one.context)
+            logps = said.logps or [0.0] * len(said.tokens)
+            measured &= said.logps is not None
+            text = table.settings.text(said.tokens, policy.tokenizer.batch_decode)
+            replies = await asyncio.to_thread(worlds.reply, {0: text})
+            one.say(said.tokens, logps, [0.0] * len(logps))
+            one.hear(replies[0], 0 in worlds.failures, rules)
+        (reward,) = await asyncio.to_thread(worlds.rewards, split == task.splits[0])
+    finally:
+        await asyncio.to_thread(worlds.close)
+    failure = worlds.failures.get(0, "")
+    (text,) = rules.texts([one])
+    verdict = judged(reward, bool(failure), split, index, text)
+    return Played(one, text, verdict, failure, measured)
