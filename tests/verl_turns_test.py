@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from entrostat.hosts.lab.rollout import Sequences
 from entrostat.hosts.verl import data
 from entrostat.hosts.verl.driver import noted
 from entrostat.hosts.verl.recipe import settings, unseen
-from entrostat.hosts.verl.turns import Played, Table, play
+from entrostat.hosts.verl.turns import Played, Said, Table, play
 from entrostat.models import tiny_directory
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
@@ -34,12 +34,6 @@ def ids_of(text: str) -> list[int]:
     return TOKENIZER(text, add_special_tokens=False)["input_ids"]
 
 
-@dataclass
-class Said:
-    tokens: list[int]
-    logps: list[float] | None
-
-
 class Script:
     """Says these turns, each closed by eos, whatever it is asked; notes what it was asked."""
 
@@ -51,7 +45,7 @@ class Script:
         tokens = [*ids_of(self.turns[len(self.asked)]), EOS]
         self.asked.append(list(context))
         logps = [-0.1 * (i + 1) for i in range(len(tokens))] if self.measured else None
-        return Said(tokens, logps)
+        return Said(tokens, logps, finished=True)
 
 
 def table(folder: Path, task: Any = None, **tables: Any) -> Table:

@@ -18,7 +18,7 @@ from verl.utils.profiler import simple_timer
 
 from .completions import read
 from .selfcheck import NAME
-from .turns import Table, play
+from .turns import Said, Table, play
 
 logger = logging.getLogger(__name__)
 
@@ -84,15 +84,6 @@ def _table(path: str) -> Table:
     return Table(path)
 
 
-@dataclass(frozen=True)
-class _Said:
-    """A turn: token ids, the engine's log-probs where it gave any, and whether it ended itself."""
-
-    tokens: list[int]
-    logps: list[float] | None
-    finished: bool
-
-
 @dataclass
 class _Source:
     """Samples the turns of one rollout, by one replica of the engine: it keeps what it computed.
@@ -116,7 +107,7 @@ class _Source:
         if getattr(self.loop.rollout, "full_determinism", False):
             self.request = f"det-{self.priority}"
 
-    async def turn(self, context: list[int]) -> _Said:
+    async def turn(self, context: list[int]) -> Said:
         """What the policy says after a context."""
         settings, decode = self.loop.settings, self.loop.tokenizer.batch_decode
         stops = settings.sampling(self.loop.rollout.name)
@@ -138,7 +129,7 @@ class _Source:
         tokens = list(sampled.token_ids[: self.limit])
         count, finished = settings.end(tokens, decode)
         logps = list(sampled.log_probs[:count]) if sampled.log_probs else None
-        return _Said(tokens[:count], logps, finished)
+        return Said(tokens[:count], logps, finished)
 
     def output(
         self, prompt: list[int], ids: list[int], mask: list[int], logps: list[float] | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...agents import Worlds
 from ...tasks import make_task
@@ -19,14 +19,19 @@ from .data import outline
 from .reward import judged
 
 
-class Said(Protocol):
-    """A turn of the policy's: `tokens`, and the engine's log-probs in nats, or None."""
+@dataclass(frozen=True)
+class Said:
+    """A turn of the policy's.
 
-    @property
-    def tokens(self) -> list[int]: ...
+    Attributes:
+        tokens: ids.
+        logps: of the tokens as the engine drew them, nats; None where it gave none.
+        finished: whether it ended by itself.
+    """
 
-    @property
-    def logps(self) -> list[float] | None: ...
+    tokens: list[int]
+    logps: list[float] | None
+    finished: bool
 
 
 @dataclass(frozen=True)
