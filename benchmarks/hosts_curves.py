@@ -13,13 +13,15 @@ seed there is no band, and the table has the gaps alone.
 
 `--cpu` runs veRL as its tests do (tests/verl_env), with rollouts by transformers.
 
+`--picture FILE` draws the curves: every run thin, every host's mean, and the lab's band.
+
 A run that is there whole is not made again, one that was stopped goes on; `entrostat report` on the
 directory lays the runs' curves over each other.
 
 Example:
     python benchmarks/hosts_curves.py
     python benchmarks/hosts_curves.py --hosts trl verl --verl-python .venv-verl/bin/python --cpu
-    python benchmarks/hosts_curves.py --hosts trl --lab-seeds 8
+    python benchmarks/hosts_curves.py --hosts trl --seeds 10 --picture docs/hosts.png
     python benchmarks/hosts_curves.py --seeds 1 --iterations 20 \\
         --config recipes/three_hosts_words.toml
 """
@@ -137,6 +139,34 @@ def row(host: str, key: str, lab: list[list[float]], runs: list[list[float]]) ->
     return f"| {host} | {key} | {len(runs)} | {numbers} | {gap} | {width} | {of_mean} | {single} |"
 
 
+def draw(found: dict[str, list[Curves]], path: Path) -> None:
+    """Every host's mean curve, its runs behind it, and the band around the lab's mean."""
+    from matplotlib.figure import Figure
+
+    lab, others = found["lab"], [len(runs) for host, runs in found.items() if host != "lab"]
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(KEYS))
+    for axis, key in zip(axes, KEYS, strict=True):
+        middle = average([one[key] for one in lab])
+        place = range(1, len(middle) + 1)
+        if len(lab) > 1:
+            width = band([one[key] for one in lab], min(others))
+            low, high = (
+                [m + sign * w for m, w in zip(middle, width, strict=True)] for sign in (-1, 1)
+            )
+            axis.fill_between(place, low, high, color="0.9", lw=0, label="band of such means")
+        for number, (host, runs) in enumerate(found.items()):
+            color = f"C{number}"
+            for one in runs if len(runs) > 1 else []:
+                axis.plot(place, one[key], color=color, lw=0.4, alpha=0.35)
+            label = f"{host}, {len(runs)} run{'s' * (len(runs) > 1)}"
+            axis.plot(place, average([one[key] for one in runs]), color=color, lw=1.8, label=label)
+        axis.set(xlabel="iteration", title=key)
+        axis.set_ylim(bottom=0)
+    axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     """Run the hosts and print the table."""
     parser = argparse.ArgumentParser(
@@ -150,6 +180,7 @@ def main() -> None:
     add("--iterations", type=int, default=60)
     add("--output", type=Path, default=Path("runs/three_hosts"), metavar="DIR")
     add("--verl-python", type=Path, metavar="PYTHON", help="the interpreter of veRL's environment")
+    add("--picture", type=Path, metavar="PNG", help="the curves as a picture")
     add("--cpu", action="store_true", help="veRL on the CPU, with rollouts by transformers")
     args, args.options = parser.parse_known_args()  # the rest goes to veRL's runs: --verl.KEY VALUE
     args.lab_seeds = args.lab_seeds or args.seeds
@@ -176,6 +207,8 @@ def main() -> None:
     for host, runs in found.items():
         for key in KEYS:
             print(row(host, key, [one[key] for one in found["lab"]], [one[key] for one in runs]))
+    if args.picture:
+        draw(found, args.picture)
 
 
 if __name__ == "__main__":

@@ -233,12 +233,6 @@ def test_other_hosts_refuse_it(host: str) -> None:
         objective_of(config, host, fields, 13)
 
 
-def test_verl_has_no_turns_for_a_context() -> None:
-    config = from_dict({"host": "verl", "sampling": {"max_context": 99}})
-    with pytest.raises(ValueError, match=r"host 'verl': sampling\.max_context is for rollouts of"):
-        objective_of(config, "verl", ("rewards", "group", "entropy", "old_entropy"), 13)
-
-
 def test_a_group_that_may_be_left_with_one_rollout_is_refused() -> None:
     config = from_dict({"sampling": {"enough": {"group": 1}}})
     with pytest.raises(ValueError, match=r"sampling.enough.group is 1: .* at least 2 per prompt"):
