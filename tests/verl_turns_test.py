@@ -63,15 +63,18 @@ def played(found: Table, script: Script, index: int = 0, split: str = "train") -
     return asyncio.run(play(found, split, index, prompt, 13, script))
 
 
+def call_of(prompt: str) -> str:
+    """Three digits with the sum that a prompt asks for."""
+    target = int(prompt.split("/")[0])
+    a, b = next((a, b) for a in range(1, 10) for b in range(1, 10) if 0 < target - a - b < 10)
+    return f"{a}+{b}+{target - a - b}"
+
+
 def test_masks_turns_and_rewards_by_hand(tmp_path: Path) -> None:
     """`tool_sum`'s first prompt: a call of three digits with its sum, then what the tool hid."""
     found = table(tmp_path)
     example = found.task.example(0, "train")
-    target = int(example.prompt.split("/")[0])
-    call = "+".join(map(str, next(
-        (a, b, target - a - b) for a in range(1, 10) for b in range(1, 10)
-        if 1 <= target - a - b <= 9
-    )))  # fmt: skip
+    call = call_of(example.prompt)
     hidden = str(example.answer)  # "TARGET/1", which one digit answers
     right = hidden.split("/")[0]
     script = Script(call, right)
@@ -98,12 +101,8 @@ def test_masks_turns_and_rewards_by_hand(tmp_path: Path) -> None:
 
 def test_an_evaluation_wants_all(tmp_path: Path) -> None:
     found = table(tmp_path)
-    call = found.task.example(3, "test").prompt.split("/")[0]
-    digits = next(
-        (a, b, int(call) - a - b) for a in range(1, 10) for b in range(1, 10)
-        if 1 <= int(call) - a - b <= 9
-    )  # fmt: skip
-    one = played(found, Script("+".join(map(str, digits)), "+"), index=3, split="test")
+    call = call_of(found.task.example(3, "test").prompt)
+    one = played(found, Script(call, "+"), index=3, split="test")
     assert one.judged["score"] == 0.0  # half of it is right
     assert one.judged["where"] == "test/3"
 

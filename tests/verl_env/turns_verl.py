@@ -74,10 +74,8 @@ def test_what_is_said_of_a_rollout(tmp_path: Path) -> None:
     assert output.reward_score == 0.0
     assert output.num_turns == 2
     target = int(example.prompt.split("/")[0])
-    call = "+".join(map(str, next(
-        (a, b, target - a - b) for a in range(1, 10) for b in range(1, 10)
-        if 1 <= target - a - b <= 9
-    )))  # fmt: skip
+    a, b = next((a, b) for a in range(1, 10) for b in range(1, 10) if 0 < target - a - b < 10)
+    call = f"{a}+{b}+{target - a - b}"
     heard = TOKENIZER(f"{example.answer}:")["input_ids"]
     output, engine = told(call, "1+1")
     first = [*TOKENIZER(call)["input_ids"], EOS]
