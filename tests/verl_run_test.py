@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -618,21 +619,33 @@ def test_a_dead_worker_does_not_hang_the_run(fake: Fake, monkeypatch: pytest.Mon
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.parametrize("background", [False, True])
 def test_ctrl_c_ends_the_job(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    background: bool,
+) -> None:  # fmt: skip
+    """Also where a shell has started us in the background, deaf to SIGINT."""
     child = Path("env/child")
+    monkeypatch.setattr(job, "_PATIENCE", (10.0, 10.0))
+    interrupted: list[float] = []
 
     def wait(seconds: float) -> None:
         time.sleep(seconds)
         if child.exists() and child.read_text():
+            interrupted.append(time.monotonic())
             raise KeyboardInterrupt
 
     monkeypatch.setattr(verl_run, "wait", wait)
     python = fake.does("hang")
     words = ["--host", "verl", "--verl-python", python, "--iterations", "3", "--eval.prompts", "0"]
     words += ["--verl.trainer.n_gpus_per_node", "1", "--verl.ray_kwargs.ray_init.num_cpus", "12"]
-    assert main(["train", "--output", "run", *words]) == 130
+    how = signal.SIG_IGN if background else signal.default_int_handler
+    before = signal.signal(signal.SIGINT, how)
+    try:
+        assert main(["train", "--output", "run", *words]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - interrupted[0] < 9  # by the first, most polite signal
     assert f"entrostat train --resume run --verl-python {python}" in capsys.readouterr().err
     with pytest.raises(ProcessLookupError):
         os.kill(int(child.read_text()), 0)

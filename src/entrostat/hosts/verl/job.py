@@ -64,7 +64,7 @@ class Job:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                     env={**os.environ, **environment}, start_new_session=True,
-                    preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                    preexec_fn=_in_the_child,
                 )  # fmt: skip
             except OSError as error:
                 raise ValueError(
@@ -106,9 +106,11 @@ class Job:
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _end_with_parent() -> None:
-    assert _LIBC is not None
-    _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+def _in_the_child() -> None:
+    """End with the parent, and hear Ctrl-C where a shell's background job would not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _LIBC is not None:
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def reason(log: Path) -> str:
