@@ -62,9 +62,10 @@ def run(job: str, seed: int, directory: Path) -> None:
     (directory / "peak.json").write_text(json.dumps(peak))
 
 
-def lines_of(directory: Path) -> list[dict[str, Any]]:
-    """The analyses of a run, of the first and of the tenth iteration."""
-    return [json.loads(line) for line in (directory / "analysis.jsonl").read_text().splitlines()]
+def lines_of(directory: Path) -> dict[int, dict[str, Any]]:
+    """The analyses of a run by iteration: the first's and the tenth's, if these made an update."""
+    lines = (directory / "analysis.jsonl").read_text().splitlines()
+    return {row["iteration"]: row for row in map(json.loads, lines)}
 
 
 def main() -> None:
@@ -88,11 +89,14 @@ def main() -> None:
             if not (place / "peak.json").exists():
                 command = [sys.executable, __file__, "--job", job, "--child", str(seed)]
                 subprocess.run([*command, "--output", str(place)], check=True)
-        for step, which in ((1, 0), (WARM, -1)):
-            blocks[f"{job}, step {step}"] = [lines_of(place)[which] for place in places]
-            print(f"### {job}, step {step}\n")
-            table(blocks[f"{job}, step {step}"])
-        seconds = [line["time/analysis"] for place in places for line in lines_of(place)]
+        found = [lines_of(place) for place in places]
+        for step in (1, WARM):
+            rows = [lines[step] for lines in found if step in lines]
+            print(f"### {job}, step {step} ({len(rows)} seeds)\n")
+            if rows:  # else no group had a signal in any
+                blocks[f"{job}, step {step}"] = rows
+                table(rows)
+        seconds = [line["time/analysis"] for lines in found for line in lines.values()]
         own = [
             json.loads(line)["time/iteration"]
             for place in places
@@ -101,7 +105,7 @@ def main() -> None:
         peaks = [json.loads((place / "peak.json").read_text()) for place in places]
         print(
             f"an analysis takes {mean(seconds):.0f} s beside an iteration of {mean(own):.0f} s; "
-            f"peak memory {max(peaks) / 1e9:.1f} GB; pieces {lines_of(places[0])[0]['pieces']}\n"
+            f"peak memory {max(peaks) / 1e9:.1f} GB; pieces {found[0][1]['pieces']}\n"
         )
     summary(blocks)
 
