@@ -24,6 +24,7 @@ from entrostat.evaluate.runner import Asked
 from entrostat.evaluate.sets import problem_sets
 from entrostat.evaluate.settings import PRESETS, Decoding, EvalConfig
 from entrostat.evaluate.subjects import subjects_of
+from entrostat.evaluate.vllm import VllmSampler
 from entrostat.hosts.lab.choice import choose
 from entrostat.hosts.lab.evaluator import LabSampler, fingerprint, load, mean_pooled
 from entrostat.hosts.lab.policy import Policy
@@ -270,6 +271,41 @@ def test_a_run_knows_its_own_sets(run: Path) -> None:
         plan([str(run), "tiny"], EvalConfig(), {})
     with pytest.raises(ValueError, match="name them, --on NAME"):
         plan([str(run)], EvalConfig(), {"k_max": 4})
+
+
+@pytest.mark.parametrize("engine", ["lab", "vllm"])
+def test_a_runs_own_task_ends_responses_as_it_trained(
+    run: Path, tiny: Policy, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """`sampling.stop` and `max_new_tokens`, unless others are given; other tasks have their own."""
+    (subject,) = subjects_of([str(run)])
+    assert subject.config is not None
+    trained = replace(subject.config.sampling, stop=("+",), max_new_tokens=5)
+    subject = replace(subject, config=replace(subject.config, sampling=trained))
+    own, other = problem_sets(["target_sum/test", "words/test"], {})
+    tokenizer = types.SimpleNamespace(chat_template=None)
+
+    def settled(one: Any, which: Any = subject, **given: Any) -> tuple[int, list[str]]:
+        config = EvalConfig(**given)
+        sampler: Any = LabSampler(tiny, config, which)
+        if engine == "vllm":
+            llm = types.SimpleNamespace(get_tokenizer=lambda: tokenizer)
+            sampler = VllmSampler(llm, config, subject=which)
+        found = sampler.settings(one, config.decoding(one.task_name))
+        return found["max_new_tokens"], found["stop"]
+
+    assert settled(own) == (5, ["+"])
+    assert settled(own, stop=(), max_new_tokens=7) == (7, [])
+    assert settled(own, stop=("9",)) == (5, ["9"])
+    assert settled(other) == (other.task.max_new_tokens("test"), ["\n"])
+    assert settled(own, None) == (13, [])
+    if engine == "lab":  # and so it is sampled
+        examples, decoding = [own.task.example(i, "test") for i in (0, 1)], Decoding(k=4)
+        asked = Asked(own, decoding, [0, 1], examples, 0)
+        answered = LabSampler(tiny, EvalConfig(k=4), subject)(asked, lambda tokens: None)
+        texts = [text for one in answered for text in one.responses]
+        assert len(texts) == 8
+        assert all("+" not in text for text in texts)
 
 
 # --- what is left

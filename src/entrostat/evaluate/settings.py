@@ -93,9 +93,11 @@ class EvalConfig:
     greedy: bool | None = None
     """Take the likeliest token each time, one response per problem."""
     max_new_tokens: int | None = None
-    """Tokens a response may take; None takes the preset's, else the task's."""
+    """Tokens a response may take; None takes the preset's, else on a run's own task those that it
+    trained with, else the task's."""
     stop: tuple[str, ...] | None = None
-    """Texts that end a response; None asks the task, none at all turns its own off."""
+    """Texts that end a response; None takes, on a run's own task, those that it trained with, else
+    the task's; none at all turns them off."""
     problems: int | None = None
     """The first so many problems of each set; None takes all, or 100 where there is no end."""
     seed: int = 0

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ..config import TrainConfig, check_model, from_dict, load
 from ..logs.run import called
+from .sets import ProblemSet
+from .settings import EvalConfig
 
 FINAL = "final"
 KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps one)"}
@@ -42,6 +44,37 @@ class Subject:
         """What results.json says of it."""
         own = {"run": str(self.run), "iteration": self.iteration} if self.run is not None else {}
         return {"model": self.spec, **own}
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What ends a response.
+
+    Attributes:
+        new: tokens that it may take; None for the task's.
+        stop: texts that end it; None for the task's.
+    """
+
+    new: int | None = None
+    stop: tuple[str, ...] | None = None
+
+
+def ends(subject: Subject | None, one: ProblemSet, new: int | None, config: EvalConfig) -> Ends:
+    """What ends a response to a set: what was given, else on a run's own task what it trained with.
+
+    Args:
+        subject: what is evaluated.
+        one: the set.
+        new: tokens, as they were given.
+        config: of the evaluation.
+    """
+    run = None if subject is None else subject.config
+    own = run is not None and one.task_name == run.task["name"]
+    trained = Ends(run.sampling.max_new_tokens, run.sampling.stop) if run and own else Ends()
+    return Ends(
+        trained.new if new is None else new,
+        trained.stop if config.stop is None else config.stop,
+    )
 
 
 def subjects_of(specs: Sequence[str], checkpoints: bool = False) -> list[Subject]:

@@ -15,7 +15,7 @@ from ..config import TrainConfig
 from .runner import Answered, Asked
 from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
-from .subjects import Subject
+from .subjects import Subject, ends
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": "auto"}
 
@@ -28,12 +28,15 @@ class VllmSampler:
         config: of the evaluation.
         chat: whether prompts go through the chat template; None asks the task, then the tokenizer.
         system: message for the template.
+        subject: what is evaluated; its run says what ends a response to its own task.
     """
 
     def __init__(
-        self, engine: Any, config: EvalConfig, chat: bool | None = None, system: str = ""
-    ) -> None:
+        self, engine: Any, config: EvalConfig, chat: bool | None = None, system: str = "",
+        subject: Subject | None = None,
+    ) -> None:  # fmt: skip
         self._engine, self._config, self._chat, self._system = engine, config, chat, system
+        self._subject = subject
 
     @classmethod
     def of(cls, subject: Subject, config: EvalConfig, say: Callable[[str], None]) -> VllmSampler:
@@ -63,13 +66,14 @@ class VllmSampler:
         run = (subject.config or TrainConfig()).prompt
         chat = run.chat if config.prompt_chat is None else config.prompt_chat
         system = run.system if config.prompt_system is None else config.prompt_system
-        return cls(engine, config, chat, system)
+        return cls(engine, config, chat, system, subject)
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
         """Tokens, stops and template that the set comes to."""
+        end = ends(self._subject, one, decoding.max_new_tokens, self._config)
         return {
-            "max_new_tokens": decoding.max_new_tokens or one.task.max_new_tokens(one.split),
-            "stop": list(self._stop(one)),
+            "max_new_tokens": end.new or one.task.max_new_tokens(one.split),
+            "stop": list(getattr(one.task, "stop", ()) if end.stop is None else end.stop),
             "chat": self._uses_chat(one),
             "system": self._system,
             "precision": self._config.precision,
@@ -107,10 +111,6 @@ class VllmSampler:
         answered = [_answered(output.outputs) for output in outputs]
         on_tokens(sum(sum(a.tokens) for a in answered))
         return answered
-
-    def _stop(self, one: ProblemSet) -> tuple[str, ...]:
-        given = self._config.stop
-        return tuple(getattr(one.task, "stop", ()) if given is None else given)
 
     def _uses_chat(self, one: ProblemSet) -> bool:
         chat = getattr(one.task, "chat", None) if self._chat is None else self._chat

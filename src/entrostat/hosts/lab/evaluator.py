@@ -21,7 +21,7 @@ from ...evaluate.clusters import clusters
 from ...evaluate.runner import Answered, Asked
 from ...evaluate.sets import ProblemSet
 from ...evaluate.settings import Decoding, EvalConfig
-from ...evaluate.subjects import Subject
+from ...evaluate.subjects import Subject, ends
 from . import checkpoint as checkpoints
 from .abilities import SMALL
 from .answers import Answers, answer
@@ -85,6 +85,7 @@ class LabSampler:
         base: Policy | None = None,
     ) -> None:  # fmt: skip
         self._policy, self._base, self._config = policy, base, config
+        self._subject = subject
         self._shared = _settings(config, None if subject is None else subject.config)
         self._shared.model = "" if subject is None else subject.model
 
@@ -163,10 +164,10 @@ class LabSampler:
         """The settings of the lab for a set."""
         own, config = copy.deepcopy(self._shared), self._config
         own.task = {"name": one.task_name}
+        end = ends(self._subject, one, decoding.max_new_tokens, config)
         own.sampling = replace(
             own.sampling, temperature=1.0 if decoding.greedy else decoding.temperature,
-            top_p=decoding.top_p, max_new_tokens=decoding.max_new_tokens, stop=config.stop,
-            batch=config.batch,
+            top_p=decoding.top_p, max_new_tokens=end.new, stop=end.stop, batch=config.batch,
         )  # fmt: skip
         if own.prompt.chat is None:
             own.prompt.chat = getattr(one.task, "chat", None)
