@@ -5,6 +5,7 @@
     data.py      a task's prompts as Parquet, in the lab's order and tokens; imports no veRL
     preflight.py what veRL and Ray say to that before it is started
     agent.py     a rollout: the exact prompt, stops; completions.py, its end and text; no veRL
+    turns.py     a rollout of several turns, by the lab's rules; imports no veRL
     reward.py    what veRL calls for a reward: the task's own score; imports no veRL
     settings.py  the objective's settings in veRL's configuration, and what is refused at the start
     driver.py    once per rollout batch: controllers, advantages; imports no veRL
