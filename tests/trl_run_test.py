@@ -280,12 +280,13 @@ def test_with_the_labs_samples_and_minibatches_it_makes_the_labs_updates(
         first, second = live[torch.randperm(len(live), generator=chance["cuts"])].tensor_split(2)
         filled = B // 2 - len(first)
         order = back[torch.cat([first, rest[:filled], second, rest[filled:]])]
-        return {
-            key: value if getattr(value, "ndim", 1) == 0 else
-            value[order] if isinstance(value, torch.Tensor) else
-            None if value is None else [value[k] for k in order]
-            for key, value in rows.items()
-        }  # fmt: skip
+
+        def ordered(value):
+            if isinstance(value, torch.Tensor):
+                return value[order] if value.ndim else value
+            return None if value is None else [value[k] for k in order]
+
+        return {key: ordered(value) for key, value in rows.items()}
 
     monkeypatch.setattr(RecipeTrainer, "_generate_single_turn", the_labs_samples)
     for module in ("trl.trainer.grpo_trainer", iteration.__name__):

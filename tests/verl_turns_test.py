@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+import entrostat.hosts.verl.run as verl_run
 from entrostat.agents import Reply
 from entrostat.hosts.lab.answers import answer
 from entrostat.hosts.lab.policy import load_policy
@@ -239,7 +240,39 @@ def test_lengths_leave_room_for_what_a_world_says() -> None:
     assert unseen(config).longest is None
 
 
-def test_a_budget_holds_the_longest_rollout_and_micro_batches_of_usual_ones(tmp_path: Path) -> None:
+def test_nothing_that_a_recipe_names_is_imported_for_its_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says is enough to show the command."""
+    (tmp_path / "their_world.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = config_of(
+        task={"name": "their_world:Task"}, sampling={"max_new_tokens": 9}, optim={"lr": 1e-6}
+    )
+    assert (unseen(config).new, unseen(config).longest) == (9, None)
+
+
+def test_a_task_of_ones_own_has_the_turns_that_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objective of a run is told of all turns, also where the recipe bounds one."""
+    told: list[Any] = []
+    monkeypatch.setattr(verl_run, "_ask", lambda python, lines, *more: told.extend(lines))
+    monkeypatch.setattr(verl_run.RunDirectory, "open", stopped)
+    config = config_of(
+        task={"name": "verl_turns_test:Endless"}, sampling={"max_new_tokens": 9},
+        output=str(tmp_path / "run"),
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        verl_run.train(config)
+    assert "+actor_rollout_ref.actor.policy_loss.max_length=18" in told
+
+
+def stopped(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_budget_holds_the_longest_rollout_and_micro_batches_of_usual_ones() -> None:
     config = config_of(task={"name": "tool_sum"}, optim={"micro_batch": 3})
     key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     facts = replace(unseen(config), prompt=5, longest=63, usual=28)

@@ -55,8 +55,8 @@ class Ends:
         stop: texts that end it; None for the task's.
     """
 
-    new: int | None = None
-    stop: tuple[str, ...] | None = None
+    new: int | None
+    stop: tuple[str, ...] | None
 
 
 def ends(subject: Subject | None, one: ProblemSet, new: int | None, config: EvalConfig) -> Ends:
@@ -69,11 +69,10 @@ def ends(subject: Subject | None, one: ProblemSet, new: int | None, config: Eval
         config: of the evaluation.
     """
     run = None if subject is None else subject.config
-    own = run is not None and one.task_name == run.task["name"]
-    trained = Ends(run.sampling.max_new_tokens, run.sampling.stop) if run and own else Ends()
+    run = run or TrainConfig()
+    own = (run if one.task_name == run.task["name"] else TrainConfig()).sampling
     return Ends(
-        trained.new if new is None else new,
-        trained.stop if config.stop is None else config.stop,
+        own.max_new_tokens if new is None else new, own.stop if config.stop is None else config.stop
     )
 
 

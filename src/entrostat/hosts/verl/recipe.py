@@ -131,17 +131,20 @@ def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
 def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
     """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
 
+    Of a task of several turns that is not built in they are those of one turn then: only a look at
+    it would say, and what a file names is not imported for that.
+
     Raises:
         ValueError: `sampling.max_new_tokens` or `optim.lr` is open, and what decides it is not
             here.
     """
     from ...agents import is_multi_turn
-    from ...tasks import task_class
+    from ...tasks import BUILT_IN, task_class
     from ..lab.prompts import longest
     from .data import learning_rate_of, make
 
-    new, most = config.sampling.max_new_tokens, None
-    if new is None or is_multi_turn(task_class(config.task["name"])):
+    new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
+    if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):
         task = make(config)
         new = longest(task, config, task.splits[0])
         if is_multi_turn(task):

@@ -27,6 +27,7 @@ from ...logs.files import replacing
 from ...tasks import Task
 from ..lab.progress import Facts as Saying
 from ..lab.progress import Progress, Say
+from ..lab.prompts import longest
 from ..lab.resume import differences
 from ..lab.run_directory import RunDirectory, check_not_back, default_output
 from ..lab.schedule import lengthened
@@ -99,7 +100,8 @@ def train(
     config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
     policy = data.outline(config.model)
     most, usual = data.room(task, config, policy)
-    facts = replace(unseen(config, ray_address), longest=most, usual=usual)
+    new = longest(task, config, task.splits[0])
+    facts = replace(unseen(config, ray_address), new=new, longest=most, usual=usual)
     objective = objective_of(config, "verl", FIELDS, facts.new)
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
     asked.optim.aggregation = objective.aggregation
