@@ -91,21 +91,18 @@ def test_masks_turns_and_rewards_by_hand(tmp_path: Path) -> None:
     assert one.rollout.done
     assert one.measured
     assert one.text == f"{call}{hidden}:{right}"
-    assert one.judged == {
-        "score": 1.0, "acc": 1.0, "failed": 0, "where": "train/0", "completion": one.text,
-    }  # fmt: skip
+    assert (one.reward, one.failure) == (1.0, "")
     wrong = "1" if right != "1" else "2"
-    assert played(found, Script(call, wrong)).judged["score"] == 0.5  # training: the share
+    assert played(found, Script(call, wrong)).reward == 0.5  # training: the share
     once = played(found, Script("1", measured=False))
-    assert (once.judged["score"], once.rollout.turns, once.measured) == (0.0, 1, False)
+    assert (once.reward, once.rollout.turns, once.measured) == (0.0, 1, False)
 
 
 def test_an_evaluation_wants_all(tmp_path: Path) -> None:
     found = table(tmp_path)
     call = call_of(found.task.example(3, "test").prompt)
     one = played(found, Script(call, "+"), index=3, split="test")
-    assert one.judged["score"] == 0.0  # half of it is right
-    assert one.judged["where"] == "test/3"
+    assert one.reward == 0.0  # half of it is right
 
 
 class World:
@@ -158,7 +155,7 @@ def test_a_world_that_fails_costs_its_rollout(tmp_path: Path, kind: str, why: st
     found = table(tmp_path, task, scoring={"environment_timeout": 0.5})
     one = played(found, Script("1", "2"))
     assert one.failure.startswith(why)
-    assert (one.judged["score"], one.judged["failed"]) == (0.0, 1)
+    assert one.reward == 0.0
     assert not one.rollout.done
     assert one.rollout.turns == (2 if kind == "no number" else 1)
     if kind not in ("none", "hang"):
@@ -210,7 +207,7 @@ def test_turns_and_context_run_out_as_in_the_lab(
         logps = lab.sequences.sampler_logp[i][there].tolist()
         assert one.rollout.logp == pytest.approx(logps)
         assert one.text == lab.texts[i]
-        assert one.judged["score"] == 1.0
+        assert one.reward == 1.0
         assert one.rollout.turns == most[i]
         assert not one.rollout.done
 

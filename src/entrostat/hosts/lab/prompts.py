@@ -44,6 +44,11 @@ def longest(task: Task, config: TrainConfig, split: str) -> int:
     return new if config.sampling.max_context is None else min(new, config.sampling.max_context)
 
 
+def usual(task: Task, config: TrainConfig, split: str) -> int:
+    """Tokens that a rollout usually takes at most: environments say about as much again."""
+    return longest(task, config, split) * (2 if is_multi_turn(task) else 1)
+
+
 def context_of(policy: Policy, config: TrainConfig) -> int | None:
     """Tokens that a prompt and its rollout may have together; None for any number."""
     bounds = [policy.context, config.sampling.max_context]

@@ -23,7 +23,7 @@ from .needs import Needs, needs_of
 from .policy import Policy, learning_rate, load_policy
 from .prime import Phi, second_model
 from .progress import Say
-from .prompts import context_of, draw, encode, longest, new_tokens, stop_strings
+from .prompts import context_of, draw, encode, longest, new_tokens, stop_strings, usual
 from .run_directory import default_output
 from .scoring import Scorer
 from .turns import hearing_of
@@ -111,8 +111,7 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     stop_strings(task, config)  # refuses what is none
     if config.prompt.chat is None:
         config.prompt.chat = getattr(task, "chat", None)
-    most = longest(task, config, task.splits[0])
-    objective = objective_of(config, "lab", FIELDS, most)
+    objective = objective_of(config, "lab", FIELDS, longest(task, config, task.splits[0]))
     for key, every in (("analyze", config.analyze.every), ("forecast", config.forecast.every)):
         if every and "tempered" in objective.needs:
             raise ValueError(
@@ -146,10 +145,11 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     choose_threads(config, policy, small, say)
     phi = second_model(policy, reference, objective, config, small, say)
     P = max(map(len, prompts))
-    if is_multi_turn(task):  # environments say about as much again
-        most = min(2 * most, (context_of(policy, config) or 2 * most + P) - P)
+    room = usual(task, config, task.splits[0])
+    if (context := context_of(policy, config)) is not None:
+        room = min(room, context - P)
     needs = needs_of(
-        policy, config, P, most, reference is not None, phi is not None,
+        policy, config, P, room, reference is not None, phi is not None,
         objective.influence_sample() is not None,
     )  # fmt: skip
     needs.check(Path(config.output or default_output(config)), say)

@@ -17,6 +17,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from verl.utils.profiler import simple_timer
 
 from .completions import read
+from .reward import judged
 from .selfcheck import NAME
 from .turns import Said, Table, play
 
@@ -69,13 +70,15 @@ class TokenLoop(AgentLoopBase):
         one = played.rollout
         more = {
             "completion": played.text, "finished": one.done, "turns": one.turns,
-            "observed": one.observed, "reward_extra_info": played.judged,
+            "observed": one.observed, "reward_extra_info": judged(
+                played.reward, bool(played.failure), split, index, played.text
+            ),
         }  # fmt: skip
         logps = one.logp if played.measured else None
         output = source.output(
             prompt, one.ids, [int(own) for own in one.sampled], logps, more, turns=one.turns
         )
-        output.reward_score = played.judged["score"]
+        output.reward_score = played.reward
         return output
 
 

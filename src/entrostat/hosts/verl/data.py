@@ -35,10 +35,10 @@ from ..lab.prompts import (
     drawn,
     encode,
     example,
-    longest,
     new_tokens,
     stop_strings,
     turns_of,
+    usual,
 )
 from ..lab.turns import hearing_of
 from ..resolve import check_task, task_of
@@ -137,12 +137,10 @@ def room(task: Task, config: TrainConfig, policy: Policy) -> tuple[int, int]:
     usually about as many as the policy's own.
     """
     splits = task.splits if config.eval.prompts else task.splits[:1]
-    own = max(longest(task, config, split) for split in splits)
-    if not is_multi_turn(task):
-        return own, own
-    context = context_of(policy, config)
-    most = 2 * own if context is None else context - 1
-    return most, min(2 * own, most)
+    most = often = max(usual(task, config, split) for split in splits)
+    if is_multi_turn(task) and (context := context_of(policy, config)) is not None:
+        most = context - 1
+    return most, min(often, most)
 
 
 def write_settings(path: Path, config: TrainConfig, task: Task, policy: Policy) -> None:

@@ -140,7 +140,7 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
     """
     from ...agents import is_multi_turn
     from ...tasks import BUILT_IN, task_class
-    from ..lab.prompts import longest
+    from ..lab.prompts import longest, usual
     from .data import learning_rate_of, make
 
     new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
@@ -148,7 +148,7 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
         task = make(config)
         new = longest(task, config, task.splits[0])
         if is_multi_turn(task):
-            most = config.sampling.max_context or 2 * new
+            most = config.sampling.max_context or usual(task, config, task.splits[0])
     output = Path(config.output or default_output(config)).absolute()
     return Facts(output, new, learning_rate_of(config), longest=most, ray_address=ray_address)
 

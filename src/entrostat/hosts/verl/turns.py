@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ...agents import Worlds
 from ...tasks import make_task
 from ..lab.turns import Hearing, Rollout, Rules
 from .completions import read
 from .data import outline
-from .reward import judged
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,14 @@ class Played:
     Attributes:
         rollout: who said what.
         text: all that was said after the prompt.
-        judged: the reward and how it came about (`reward.judged`).
+        reward: the environment's; 0 where it has failed.
         failure: in words why the environment has failed; "" where it has not.
         measured: whether the engine gave log-probs.
     """
 
     rollout: Rollout
     text: str
-    judged: dict[str, Any]
+    reward: float
     failure: str
     measured: bool
 
@@ -62,15 +60,14 @@ class Table:
 
     def __init__(self, settings: str) -> None:
         self.settings = read(settings)
-        assert self.settings.game is not None
         self.task = make_task(**self.settings.task)
-        game = self.settings.game
+        assert self.settings.game is not None
+        self._game = game = self.settings.game
         self.hearing = Hearing(outline(game["model"]), game["chat"], game["system"])
 
     def rules(self, split: str, new: int) -> Rules:
         """Of a split whose turns may take `new` tokens."""
-        game = self.settings.game
-        assert game is not None
+        game = self._game
         return Rules(game["turns"][split], game["context"], new, self.hearing, self.settings.stop)
 
 
@@ -106,7 +103,5 @@ async def play(
         (reward,) = await asyncio.to_thread(worlds.rewards, split == task.splits[0])
     finally:
         await asyncio.to_thread(worlds.close)
-    failure = worlds.failures.get(0, "")
     (text,) = rules.texts([one])
-    verdict = judged(reward, bool(failure), split, index, text)
-    return Played(one, text, verdict, failure, measured)
+    return Played(one, text, reward, worlds.failures.get(0, ""), measured)
