@@ -226,20 +226,23 @@ def trial(
         (folder / "disk").mkdir(exist_ok=True)
         run = folder / "disk" / "run"
 
-        def work(disk: Disk = disk, run: Path = run) -> str:
+        def work(disk: Disk = disk, run: Path = run, store: Path = store) -> str:
             with disk.watched():
                 # what a reboot found is on the disk
                 for path in (disk.root, *disk.root.rglob("*")):
                     place = os.open(path, os.O_RDONLY)
                     disk.fsync(place)
                     os.close(place)
+                (store / "noted").touch()
                 return training(run)
 
         before, process = lines(run), child(work, log)
         last = kills == most or (kills and chance.random() < 0.5)
         # so many iterations on, and then at a random moment of the next
         goal = before + chance.randrange(SETTINGS["iterations"] - max(0, before) + 1)
-        alive = last or wait(process, lambda run=run, goal=goal: lines(run) >= goal)
+        # not before that: what a reboot found would be taken for what was never on the disk
+        noted = store / "noted"
+        alive = last or wait(process, lambda: noted.exists() and lines(run) >= goal)  # noqa: B023
         limit = time.monotonic() + (3600.0 if last else chance.uniform(0, seconds))
         if alive and wait(process, lambda limit=limit: time.monotonic() > limit):
             os.kill(process, signal.SIGKILL)

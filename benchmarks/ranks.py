@@ -88,6 +88,8 @@ def make_batch(tokens: int, rank: int, world: int, ranks: Ranks) -> es.TokenBatc
         rewards=torch.randint(0, 2, (B,), generator=g).float(),
         group=torch.from_numpy(mine // GROUP), entropy=entropy, old_entropy=entropy.clone(),
         ref_logp=old.clone(), process_rewards=old, rollout=torch.from_numpy(mine), ranks=ranks,
+        influence=1e-3 * torch.randn(B, T, generator=g),
+        tempered=torch.from_numpy(mine % GROUP == GROUP - 1),
     )  # fmt: skip
 
 

@@ -23,6 +23,9 @@ class PermuteWeights(Method):
     does is what its choice of tokens is worth. `["steer", "permute_weights"]` is the control that
     STEER's comparison with GRPO lacks. Without weights before it, it does nothing.
 
+    Over several ranks each gathers every weight (24 times its own statistics at 8 ranks,
+    `benchmarks/ranks.py`): a control for small runs.
+
     Which weight a token gets depends on the rollout, the position and the draw alone, not on the
     order of the rows or the padding.
     """
