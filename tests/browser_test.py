@@ -102,15 +102,6 @@ def texts_only(iteration):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        chromium = driver.chromium.launch(executable_path=BROWSER, args=arguments)
-        yield chromium
-        chromium.close()
-
-
 def write_page(path: Path) -> Path:
     (path / "metrics.jsonl").write_text('{"iteration": 3}\n')  # nothing to draw
     return write_run_report(path)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 # torch, transformers and seven thousand cases are a million objects that stay: to look through them
@@ -41,3 +46,15 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         empty = "data:image/svg+xml;base64,PHN2Zy8+"  # <svg/>
         for module in ("figures", "answer_bars"):
             monkeypatch.setattr(f"entrostat.report.{module}.address", lambda figure: empty)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, headless, for the modules that skip themselves where there is none."""
+    from browser_test import BROWSER, playwright
+
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        chromium = driver.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield chromium
+        chromium.close()

@@ -12,7 +12,7 @@ import axe_playwright_python.sync_playwright as axe
 import pytest
 
 # the same rollouts, and no test where there is no browser
-from browser_test import BROWSER, full, playwright, shown, status, text, write_page
+from browser_test import full, playwright, shown, status, text, write_page
 from entrostat.logs.rollouts import save_rollouts
 from entrostat.logs.run import read_run
 from entrostat.report import write_comparison, write_report
@@ -31,15 +31,6 @@ def lines(run, last=N):
          "kl/old_new": 10.0 ** (-i % 5), "optim/updates": 4, "flow/net": float((-1) ** i)}
         for i in range(1, last + 1)
     ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        chromium = driver.chromium.launch(executable_path=BROWSER, args=arguments)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ from entrostat.hosts.lab.rollout import Sequences, sample
 from entrostat.hosts.resolve import objective_of
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from lab_test import Stop, StopAfter, assert_same_run, metrics, small
+from lab_test import assert_same_run, metrics, small
+from stopping import Stop, StopAfter
 
 
 @pytest.fixture(scope="module")

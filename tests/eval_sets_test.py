@@ -28,9 +28,10 @@ from entrostat.logs.run import best_of, read_run
 from entrostat.models import tiny_directory
 from entrostat.report.page import write_run_report
 from entrostat.tasks.target_sum import TargetSum
-from lab_test import Stop, StopAfter, metrics
+from lab_test import metrics
 from lab_test import small as small_run
 from scripts import load_script
+from stopping import Stop, StopAfter
 
 
 def small(output: Path, **changes: Any) -> TrainConfig:

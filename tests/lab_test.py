@@ -28,6 +28,7 @@ from entrostat.loss import LossOutput
 from entrostat.objective import Objective
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from stopping import Stop, StopAfter
 
 
 def small(output: Path, **changes: object) -> TrainConfig:
@@ -65,19 +66,6 @@ def assert_same_run(a: Path, b: Path) -> None:
     assert names == sorted(p.name for p in (b / "rollouts").glob("*.safetensors"))
     for name in names:
         assert (a / "rollouts" / name).read_bytes() == (b / "rollouts" / name).read_bytes()
-
-
-class Stop(BaseException):
-    """As abrupt as a signal: nothing in the loop catches it."""
-
-
-class StopAfter(Progress):
-    def __init__(self, iteration: int) -> None:
-        self.last = iteration
-
-    def iteration(self, iteration: int, metrics: dict) -> None:
-        if iteration == self.last:
-            raise Stop
 
 
 @pytest.fixture(scope="module")

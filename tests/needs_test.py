@@ -27,6 +27,7 @@ from entrostat.hosts.lab.rollout import Sequences
 from entrostat.logs.files import in_bytes
 from entrostat.logs.lines import JsonLines
 from entrostat.study.plan import check_same
+from stopping import Stop
 
 # 2 layers, hidden 64, 4 heads on 2 key-value heads of 16, intermediate 128
 LLAMA = {
@@ -533,10 +534,6 @@ def test_what_is_measured_is_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < machine.product_seconds(torch.float32) < 10
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     assert 0 < machine._pass_seconds(load_policy(config()), 1) < 10
-
-
-class Stop(BaseException):
-    """As abrupt as a signal."""
 
 
 class Watching(Progress):

@@ -21,7 +21,8 @@ from entrostat.hosts.lab.prime import Phi, accuracies, second_model
 from entrostat.hosts.lab.rollout import Sequences
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from lab_test import Stop, StopAfter, assert_same_run, metrics, small
+from lab_test import assert_same_run, metrics, small
+from stopping import Stop, StopAfter
 
 PRINTED = {"norm": "none", "whiten": False}
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}

@@ -20,7 +20,8 @@ from entrostat.hosts.lab.progress import Progress
 from entrostat.hosts.lab.schedule import learning_rate_at
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from lab_test import Stop, StopAfter, assert_same_run, metrics, small
+from lab_test import assert_same_run, metrics, small
+from stopping import Stop, StopAfter
 
 LR, ITERATIONS, UPDATES = 3e-4, 10, 4  # 40 updates planned
 N = ITERATIONS * UPDATES

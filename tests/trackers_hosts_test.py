@@ -20,10 +20,10 @@ import torch
 
 from entrostat.config import TrainConfig, from_dict
 from entrostat.hosts import trains
-from entrostat.hosts.lab.progress import Progress
 from entrostat.hosts.trackers import outside
 from entrostat.hosts.verl import recipe as verl_recipe
 from entrostat.logs.importers import read
+from stopping import Stop, StopAfter
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # transformers' own, of TRL's arguments
@@ -38,19 +38,6 @@ def config_of(output: Path, host: str, log: Any, **more: Any) -> TrainConfig:
         "optim": {"epochs": 1, "minibatches": 2, "lr": 1e-4},
     }  # fmt: skip
     return from_dict(data | more)
-
-
-class Stop(BaseException):
-    """As abrupt as a signal."""
-
-
-class StopAfter(Progress):
-    def __init__(self, iteration: int) -> None:
-        self.last = iteration
-
-    def iteration(self, iteration: int, metrics: dict[str, Any]) -> None:
-        if iteration == self.last:
-            raise Stop
 
 
 # --- TRL ---

@@ -23,10 +23,10 @@ from entrostat.cli.flags import named
 from entrostat.config import TrainConfig, from_dict
 from entrostat.hosts import trackers
 from entrostat.hosts.lab import train
-from entrostat.hosts.lab.progress import Progress
 from entrostat.hosts.lab.run_directory import check_output
 from entrostat.hosts.trackers import Trackers, outside
 from entrostat.logs.importers import read
+from stopping import Stop, StopAfter
 
 FAKES = Path(__file__).parent / "trackers" / "fakes.py"
 
@@ -294,19 +294,6 @@ def test_a_run_that_begins_again_forgets_the_earlier_try(tmp_path: Path, fake: P
 
 
 # --- the real ones, offline ---
-
-
-class Stop(BaseException):
-    """As abrupt as a signal."""
-
-
-class StopAfter(Progress):
-    def __init__(self, iteration: int) -> None:
-        self.last = iteration
-
-    def iteration(self, iteration: int, metrics: dict[str, Any]) -> None:
-        if iteration == self.last:
-            raise Stop
 
 
 @pytest.fixture(scope="module")

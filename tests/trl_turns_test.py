@@ -17,7 +17,7 @@ import entrostat as es
 from entrostat.agents.tool_sum import ToolSum
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from lab_test import Stop, StopAfter
+from stopping import Stop, StopAfter
 from trl_run_test import recipe, rows, same_weights, timeless, train
 from turns_run_test import Fails
 from turns_test import Talks

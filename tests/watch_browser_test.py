@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from browser_test import browser, full, status  # noqa: F401
+from browser_test import full, status
 from entrostat.logs.rollouts import save_rollouts
 from watching import log, served, until
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def tab(browser):  # noqa: F811
+def tab(browser):
     """Opens pages; fails where one wrote to the console, or asked another place than its server."""
     context = browser.new_context(viewport={"width": 1200, "height": 700})
     wrong, asked = [], []
