@@ -22,6 +22,7 @@ from entrostat.grading.code import (
 )
 from entrostat.sandbox import running
 from entrostat.sandbox.inside.judge import decode, encode, same
+from entrostat.tasks.convert_code import plain_tests
 
 needs_sandbox = pytest.mark.skipif(
     sys.platform != "linux" or all(map(running._trial, ("namespaces", "seccomp"))),
@@ -57,6 +58,12 @@ def stdin(inputs: list[str], outputs: list[str]) -> str:
         ("in `line` and ```code``` too", None),
         ("```python", ""),
         ("```json\n{\n```\n```python\nx\n```", "x\n"),
+        ("```python\nx\n```\nOutput:\n```\n>>> x\n1\n```", "x\n"),  # a program's output
+        ("```\nx\n```\n```\ny\n```", "y\n"),
+        ('```python\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```\nso',
+         'def f():\n    """\n    ```\n    f()\n    ```\n    """\n'),
+        ("```python\nx\n ```\nthen", "x\n"),
+        ("```python\nx\n```python\ny\n```", "y\n"),
     ],
 )
 def test_the_last_block_of_python(text: str, block: str | None) -> None:
@@ -250,6 +257,39 @@ def test_functions_that_the_prompt_gives_are_the_tests_own() -> None:
     tests = asserts("assert half(f(3)) == 3", prompt=PROMPT)
     assert grade_code("    return 2 * x\n", tests) == 1
     assert grade_code("    return 0\ndef half(x): return 3\n", tests) == 0
+
+
+@needs_sandbox
+def test_a_function_that_python_has_too() -> None:
+    """The tests ask the program's, not Python's own."""
+    found = plain_tests("from solution import pow\n\ndef test_it():\n    assert pow(2, 3) == 8\n")
+    tests = asserts(*found)
+    assert grade_code("def pow(a, b): return a ** b", tests) == 1
+    assert grade_code("def pow(a, b): return 0", tests) == 0
+    assert grade_code("pass", tests) == 0
+    # and what tests compute with stays Python's, whatever the program calls by that name
+    cheat = "def f(x): return 0\ndef abs(x): return 0"
+    assert grade_code(cheat, asserts("assert abs(f(1) - 11) < 1")) == 0
+
+
+def test_more_seconds_than_its_process_has_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"may take 60 s \(options.seconds\), .* after 10 s"):
+        es.grade("code", "def f(x): return x", asserts("f(1)"), options={"seconds": 60})
+
+
+@needs_sandbox
+def test_a_solution_beside_what_it_imports() -> None:
+    source = "from math import *\nclass Solution:\n    def dist(self, a, b): return a + b"
+    assert grade_code(source, calls("dist", [[1, 2]], [3])) == 1
+
+
+@needs_sandbox
+def test_errors_of_the_programs_own_are_what_they_derive_from() -> None:
+    source = "class E(ValueError): pass\nclass O(Exception): pass\ndef f(x): raise (E, O)[x]('no')"
+    caught = "try:\n    f({0})\n    assert False\nexcept {1} as error:\n    assert str(error) == {2!r}"
+    assert grade_code(source, asserts(caught.format(0, "ValueError", "no"))) == 1
+    assert grade_code(source, asserts(caught.format(0, "KeyError", "no"))) == 0
+    assert grade_code(source, asserts(caught.format(1, "RuntimeError", "O: no"))) == 1
 
 
 @needs_sandbox

@@ -114,6 +114,11 @@ def test_ece_and_auroc_are_scikit_learns() -> None:
         es.metrics.expected_calibration_error(np.repeat(p, times), np.repeat(right, times))
     )
     assert math.isnan(auroc([0.5, 0.6], [1, 1]))
+    for p, right, words in (
+        ([0.1], [1, 0], "lists of equal length"), ([0.1, math.nan], [1, 0], r"value\[1\] is nan"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            auroc(p, right)
 
 
 def test_ece_by_hand_and_what_it_refuses() -> None:
@@ -171,6 +176,13 @@ def test_a_problems_figures_by_hand() -> None:
     assert found["prompt_entropy"] == 0.5
     assert found["ngram_diversity"] == es.metrics.ngram_diversity(["3+4", "4+3", "4+4", "3+4"])
     assert [shown(k) for k in (1, 6, 8)] == [[1], [1, 2, 4, 6], [1, 2, 4, 8]]
+
+
+def test_a_problem_without_any_answer_counts_in_majorities() -> None:
+    """One of five problems is right, the others' responses were cut off: maj@1 is pass@1."""
+    silent = line([0, 0, 0, 0], forms=[None] * 4)
+    found = figures([line([1] * 4, forms=["7"] * 4), *[silent] * 4], resamples=0)
+    assert found["pass@1"]["value"] == found["maj@1"]["value"] == found["maj@4"]["value"] == 0.2
 
 
 def test_entropies_are_per_token_and_prompts_are_set_against_the_base() -> None:

@@ -217,6 +217,13 @@ def test_sets_by_name(tmp_path: Path) -> None:
     assert [count for *_, count in found["arithmetic"]] == [50]
     assert found[str(file)] == [(f"{file}/train", "train", 20)]  # a bare file is all of it
     assert found[f"{file}/test"] == [(f"{file}/test", "test", 2)]
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    (folder / "mine.jsonl").write_text(
+        "".join(json.dumps({"prompt": str(i), "answer": str(i)}) + "\n" for i in range(4))
+    )
+    (one,) = problem_sets([f"math:{folder}"], {})  # a directory's last part is no split
+    assert one.count(None) == 4
     (one,) = problem_sets(["arithmetic"], {"digits": 2})
     assert (one.count(7), one.count(None), one.options) == (7, 256, {"digits": 2})
     assert "/" not in problem_sets([str(file)], {})[0].file
@@ -358,6 +365,21 @@ def test_a_directory_is_bound_to_its_settings(tmp_path: Path, run: Path) -> None
     more = evaluate(tmp_path, problems=8, on="target_sum")
     assert [one["n"] for one in more["sets"].values()] == [8, 8]
     assert responses(tmp_path)[:6] == kept
+
+
+def test_responses_to_other_problems_are_not_taken(tmp_path: Path) -> None:
+    """Kept answers belong to the problems that were asked, which a file may have changed since."""
+    file = tmp_path / "mine.jsonl"
+    rows = [{"prompt": f"{i}=", "answer": "5"} for i in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluate(tmp_path / "out", problems=4, on=str(file), max_new_tokens=8)
+    for change in ({"answer": "4"}, {"prompt": "2+2="}):
+        file.write_text("".join(json.dumps(row | change) + "\n" for row in rows))
+        with pytest.raises(ValueError, match="another problem 0 than .* has now; choose another"):
+            evaluate(tmp_path / "out", problems=4, on=str(file), max_new_tokens=8)
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows]))
+    more = evaluate(tmp_path / "out", problems=8, on=str(file), max_new_tokens=8)
+    assert [one["n"] for one in more["sets"].values()] == [8]
 
 
 def test_results_responses_and_lm_evals_files(tmp_path: Path, run: Path) -> None:

@@ -209,6 +209,8 @@ def test_a_chat_goes_on_as_its_template_has_it(policy: Policy, ended: bool) -> N
         tokenize=False, add_generation_prompt=True,
     )  # fmt: skip
     assert prompt + turn + heard == tokenizer(whole, add_special_tokens=False)["input_ids"]
+    # a system message may have any words
+    assert Hearing(chat, True, "you are entrostat, be kind")("no!", turn[-1]) == heard
     plain = Hearing(chat, False, "")("no!", end)
     assert plain == tokenizer("no!", add_special_tokens=False)["input_ids"]
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"

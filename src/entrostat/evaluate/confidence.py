@@ -54,9 +54,25 @@ def auroc(value: ArrayLike, score: ArrayLike, weights: ArrayLike | None = None) 
         value: [N], log-probs say.
         score: [N] rewards; a response is right from 1 on.
         weights: [N] of the responses; None weighs all alike.
+
+    Raises:
+        ValueError: lists of unequal length, or a value that is NaN: it has no place in an order.
+
+    Example:
+        >>> auroc([0.1, 0.4, 0.3], [0, 1, 0])
+        1.0
     """
     v, right = np.asarray(value, dtype=float), np.asarray(score, dtype=float) >= 1
-    return Ranked.of(v, right).auroc(np.ones(len(v)) if weights is None else np.asarray(weights))
+    w = np.ones_like(v) if weights is None else np.asarray(weights, dtype=float)
+    if v.ndim != 1 or not v.shape == right.shape == w.shape:
+        raise ValueError(
+            f"auroc: value {v.shape}, score {right.shape} and weights {w.shape} must be lists of "
+            "equal length, one number per response"
+        )
+    if np.isnan(v).any():
+        place = int(np.flatnonzero(np.isnan(v))[0])
+        raise ValueError(f"auroc: value[{place}] is nan; leave such responses out")
+    return Ranked.of(v, right).auroc(w)
 
 
 class Ranked:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -125,12 +125,19 @@ def run_set(
         on_problems: told how many problems are done, of how many.
 
     Raises:
-        ValueError: the responses that are there were made with other settings.
+        ValueError: the responses that are there were made with other settings, or of problems that
+            have changed since.
         RunStopped: the task or its scorer is at fault, or the disk refuses.
     """
     settings = settings_of(one, config, sampler)
     responses = store.begin(one, settings)
     decoding, count = config.decoding(one.task_name), one.count(config.problems)
+    for i, line in responses.lines.items():
+        if i < count and not _is_of(line, examples(one, i)):
+            raise ValueError(
+                f"{responses.path} holds responses to another problem {i} than {one.name} has now; "
+                "choose another --output, or remove that file"
+            )
     group = max(1, config.batch // decoding.k)
     on_problems(count - len(responses.missing(range(count))), count)
     for first in range(0, count, group):
@@ -152,6 +159,13 @@ def run_set(
         "k": decoding.k,
         "responses": f"responses/{one.file}",
     }
+
+
+def _is_of(line: Mapping[str, Any], example: Example) -> bool:
+    """Whether a line is of this problem, as far as JSON tells its answer."""
+    answer = plain(example.answer)
+    told = type(answer) is type(example.answer)  # else it is a text in the place of an object
+    return line.get("prompt") == example.prompt and (not told or line.get("answer") == answer)
 
 
 def _lines(asked: Asked, answered: Sequence[Answered], score: Score) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .._names import unknown
@@ -64,10 +65,10 @@ def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[Probl
     sets: list[ProblemSet] = []
     for name in names:
         called, split = name, ""
-        if "/" in name and not name.endswith(SUFFIXES):
+        if "/" in name and not _is_file(name):
             called, _, split = name.rpartition("/")
         given = dict(options)
-        if name.endswith(SUFFIXES) and "test" in inspect.signature(task_class(name)).parameters:
+        if _is_file(name) and "test" in inspect.signature(task_class(name)).parameters:
             given.setdefault("test", 0.0)
         task = make_task(called, **given)
         if split and split not in task.splits:
@@ -76,6 +77,11 @@ def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[Probl
             sets.append(ProblemSet(f"{called}/{one}", task, one, given))
     _check(sets)
     return sets
+
+
+def _is_file(name: str) -> bool:
+    """Whether it is a data set's path, alone or as NAME:PATH, and no split follows."""
+    return name.endswith(SUFFIXES) or Path(name.partition(":")[2] or name).exists()
 
 
 def of_task(settings: Mapping[str, Any]) -> list[ProblemSet]:

@@ -37,9 +37,16 @@ def grade(
         timeout: seconds.
 
     Raises:
-        ValueError: no such grader or option, or the grader raised, or gave no finite number.
+        ValueError: no such grader or option, a program's `seconds` not below `timeout`, or the
+            grader raised, or gave no finite number.
     """
     make_grader(grader, options)  # a wrong name is an error here, not in another process
+    seconds = (options or {}).get("seconds")
+    if grader == "code" and seconds is not None and seconds >= timeout:
+        raise ValueError(
+            f"grader 'code': a program may take {seconds:g} s (options.seconds), but its process "
+            f"is ended after {timeout:g} s; give a longer timeout"
+        )
     if is_total(grader):
         return grade_here(grader, response, answer, options)
     call = Call(_HERE, (grader, response, answer, dict(options or {})))

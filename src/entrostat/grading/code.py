@@ -26,8 +26,9 @@ from typing import Any
 from .. import sandbox
 from .texts import final_answer
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
-_PYTHON = ("", "python", "py", "python3")
+_FENCE = re.compile(r"^(?P<indent>[ \t]*)```[ \t]*(?P<language>[\w+-]*)[^\n]*$", re.MULTILINE)
+_PYTHON = ("python", "py", "python3")
+_DEEPER = 3  # blanks, as CommonMark has it
 _IMPORTS = re.compile(r"^\s*(?:from|import)\s+solution\b", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
 _KEYS = {"stdin": ("inputs", "outputs"), "calls": ("name", "inputs", "outputs"),
@@ -101,15 +102,24 @@ def program(response: str, prompt: str = "") -> str:
 def last_block(text: str) -> str | None:
     """What stands in the last fenced block of Python; None where there is none.
 
-    A block that lacks its end counts where there is no other.
+    A block that says it is Python goes before one that says nothing, which may be a program's
+    output; one that lacks its end counts where there is no other. A fence that stands deeper than
+    the block's first by more than Markdown allows is in a docstring and does not end it.
     """
-    fences = list(_FENCE.finditer(text))
-    found = None
-    for opening, closing in zip(fences[::2], fences[1::2], strict=False):
-        if opening[1].lower() in _PYTHON:
-            found = text[opening.end() + 1 : closing.start()]
-    if found is None and len(fences) % 2 and fences[-1][1].lower() in _PYTHON:
-        return text[fences[-1].end() + 1 :]
+    said = silent = opening = None
+    for fence in _FENCE.finditer(text):
+        if opening is None:
+            opening = fence
+        elif len(fence["indent"]) <= len(opening["indent"]) + _DEEPER:
+            block, language = text[opening.end() + 1 : fence.start()], opening["language"].lower()
+            if not language:
+                silent = block
+            elif language in _PYTHON:
+                said = block
+            opening = fence if fence["language"] else None
+    found = silent if said is None else said
+    if found is None and opening is not None and opening["language"].lower() in ("", *_PYTHON):
+        return text[opening.end() + 1 :]
     return found
 
 

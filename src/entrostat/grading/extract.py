@@ -43,8 +43,14 @@ _WORD = re.compile(r"\s+([a-zA-Z]+)\b")
 _ENDS = re.compile(
     r"\s*(?:\Z|[.,;:]?\s*(?:\$|\\[)\]]|\\\\|&|\\(?:end|q?quad|checkmark|blacksquare|square)\b|\})|\n)"
 )
+# commands that make a box beside them a factor
+_FACTOR = (
+    r"sqrt|d?frac|t?frac|d?binom|times|cdot|div|pm|mp|pi|theta|alpha|beta|gamma|phi|infty|log|ln|exp|"
+    r"sin|cos|tan|neq?|leq?|geq?|lt|gt|approx|sim|bmod|p?mod|choose|over"
+)
 _APART = re.compile(
-    r"\Z|\s+(?![-+*/^=<>|!0-9\u00d7\u2248])|[.,](?![0-9])|[;:!?)\]}*\"'$]|\\\\|\\[)\]]|\\(?:end|q?quad)\b"
+    rf"\Z|\s+(?![-+*/^=<>|!0-9\u00d7\u2248]|\\(?:{_FACTOR})\b|(?![aAI]\b)[A-Za-z]\b)|[.,](?![0-9])|"
+    r"[;:!?)\]}*\"'$]|\\\\|\\[)\]]|\\(?:end|q?quad)\b"
 )
 _OR_MORE = re.compile(r"\W*\b(?:or\b|alternatively\b|and\b\W*(?:[0-9\\]|[a-z]\s*=))", re.IGNORECASE)
 # before a box: an operator that it is the second side of, or a word that takes it back
@@ -52,7 +58,10 @@ _BOUND = re.compile(
     r"(?:[-+*/^_<>~\u2248\u2260\u2264\u2265\u2212\u00b1]|!=|[0-9]|\\(?:times|cdot|div|pm|mp|neq?|"
     r"leq?|geq?|lt|gt|approx|sqrt|frac|not|sim)|\b(?:or|about|approximately|roughly|around|nearly|"
     r"almost|than|least|most|half|twice|double|triple|minus|negative|plus|times|between|up to|"
-    r"(?:half|third|quarter|out|multiple|factor|part|fraction)\s+of)|"
+    r"over|choose|excluding|except|ruling\s+out|"
+    r"(?:half|third|quarter|out|multiple|factor|part|fraction|root|log|logarithm|sine|cosine|tangent|"
+    r"square|cube|reciprocal|inverse|factorial)\s+of)|"
+    r"\\(?:pi|theta|alpha|beta|gamma|phi|log|ln|exp|sin|cos|tan)|\\sqrt\{[^{}]*\}|"
     r"(?:\bnot|\bcannot|n't|\bnever)(?:\s+\w+){0,3})\s*:?\s*\Z|[A-Za-z)}]\Z"
     r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z",
     re.IGNORECASE,
@@ -61,12 +70,17 @@ _WITHDRAWN = re.compile(
     r"\b(?:wrong|incorrect|not|false|if|unless|otherwise)\b|n't\b", re.IGNORECASE
 )
 _REGRET = re.compile(
-    r"\b(?:wrong|incorrect|mistaken?|sorry|wait|correction|hold on)\b", re.IGNORECASE
-)
-_CHANGED = re.compile(
-    r"\s*(?:\w+\s+)?(?:times|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|choose)\b",
+    r"\b(?:wrong|incorrect|mistaken?|sorry|wait|correction|hold on|actually|"
+    r"re(?:compute|calculate|do))\b",
     re.IGNORECASE,
 )
+_CHANGED = re.compile(
+    r"\s*(?:\w+\s+)?(?:times|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|"
+    r"choose|fails|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter))\b",
+    re.IGNORECASE,
+)
+_DISPLAYS = r"\{(?:align|equation|gather|multline|eqnarray|math|displaymath)\w*\*?\}"
+_MATHEMATICS = re.compile(rf"(\\[(\[]|\\begin{_DISPLAYS})|\\[)\]]|\\end{_DISPLAYS}")
 _BULLET = re.compile(r"(?:\A|\n)\s*[-*+>]\s+\Z")
 # what may stand right before a box: arrows, space, words set in mathematics
 _INTRODUCES = re.compile(
@@ -195,8 +209,9 @@ def _with_neighbours(text: str, box: tuple[int, int, int]) -> str:
 def _in_mathematics(before: str) -> bool:
     """Whether mathematics has begun in the paragraph that ends here, and not ended."""
     paragraph = before.rpartition("\n\n")[2].replace(r"\$", "").replace("$$", "$")
-    opened = max(paragraph.rfind(mark) for mark in (r"\(", r"\["))
-    closed = max(paragraph.rfind(mark) for mark in (r"\)", r"\]"))
+    marks = [(found.start(), found[1] is not None) for found in _MATHEMATICS.finditer(paragraph)]
+    opened = max((place for place, begins in marks if begins), default=-1)
+    closed = max((place for place, begins in marks if not begins), default=-1)
     return paragraph.count("$") % 2 == 1 or opened > closed
 
 

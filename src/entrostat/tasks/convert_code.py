@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import builtins
 import json
 import pickletools
 import sys
@@ -13,6 +14,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..sandbox.inside.judge import PROGRAM
 from .convert import LeftOut, Problem, Row, text_of
 
 _LARGEST = 1 << 28  # bytes of a problem's tests
@@ -91,7 +93,8 @@ def plain_tests(source: str) -> list[str]:
     """A module of tests as sources that raise, one for each of its functions `test...`.
 
     What it imports of the program is taken off, so that the tests can run where the program cannot
-    reach them; where they import a class, or the module itself, they stay as they are, in one.
+    reach them, but for functions that Python has by the same name: those are asked for by name.
+    Where tests import a class, or the module itself, they stay as they are, in one.
 
     Raises:
         LeftOut: they need pytest, or a package outside Python's own library, or are none.
@@ -110,8 +113,13 @@ def plain_tests(source: str) -> list[str]:
     if "solution" in _imported(ast.Module(ours, [])):
         return [source]
     around = [node for node in ours if node not in tests]
+    named = {alias.name for node in module.body if _of_program(node) for alias in node.names}
+    # by a name that Python has too, a test would find Python's own
+    begin = "".join(
+        f"{name} = {PROGRAM}({name!r})\n" for name in sorted(named) if hasattr(builtins, name)
+    )
     return [
-        ast.unparse(ast.Module([*around, test], [])) + f"\n{test.name}()\n"
+        begin + ast.unparse(ast.Module([*around, test], [])) + f"\n{test.name}()\n"
         for test in tests
         if isinstance(test, ast.FunctionDef)
     ]

@@ -81,6 +81,11 @@ class JsonlTask:
         """The grader's name."""
         return self._grader
 
+    @property
+    def grader_options(self) -> Mapping[str, Any]:
+        """The grader's own settings."""
+        return self._options
+
     def max_new_tokens(self, split: str) -> int:
         """As given."""
         return self._max_new_tokens

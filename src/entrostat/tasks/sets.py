@@ -197,7 +197,8 @@ _EVALUATION = (
         note="Public and private tests, on stdin or as calls. Private tests are a pickled string; "
         "its bytes are read, never unpickled, and anything but a string is refused. "
         "`code_generation_lite` has fewer tests than the full set. `grader_options.seconds` (8) is "
-        "for all tests of an answer; LiveCodeBench's own runner gives each 6.",
+        "for all tests of an answer; LiveCodeBench's own runner gives each 6. With more of them "
+        "raise `scoring.timeout` (10) above it: the process that runs the tests is ended then.",
     ),
     DataSet(
         "ifeval", "IFEval, 541 prompts with instructions that rules can check (PAR)",

@@ -34,7 +34,8 @@ from .prompts import uses_chat
 from .rollout import Sequences, sample
 from .stops import cut
 
-_WORD = "entrostat"  # stands for a turn of the policy's in the chat template
+# stands for a turn of the policy's in the chat template; no system message says it by chance
+_WORD = "entrostat 9b1d6f03 turn"
 
 
 @dataclass(frozen=True)

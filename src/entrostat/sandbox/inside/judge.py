@@ -16,12 +16,14 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
 from . import frames, kernel
 from .bodies import ORDERS, execute, module, say
 
+PROGRAM = "__program__"  # in tests: __program__("pow") is the program's pow, not Python's
 _LONGEST = 100_000  # values of an iterator that are looked at
 
 
@@ -74,6 +76,7 @@ class _Program:
         # what tests compute with is Python's own, whatever the program calls by that name
         scope = {name: scope[name] for name in scope if not hasattr(builtins, name)}
         scope |= {"__name__": "tests", "__builtins__": builtins}
+        scope[PROGRAM] = partial(_Remote, self)
         if "entry" in tests:
             scope["candidate"] = _Remote(self, tests["entry"])
         runs: list[Callable[[], Any]] = [
@@ -104,7 +107,8 @@ class _Program:
         """What the program answers.
 
         Raises:
-            Exception: the one it raised, where it is Python's own, else RuntimeError.
+            Exception: the one of Python's that it raised, or derived its own from; else
+                RuntimeError.
         """
         frames.send(self._fd, order)
         answer = frames.receive(self._fd)
@@ -166,18 +170,28 @@ def _answer(source: str, fd: int) -> NoReturn:
             answer = _run_script(order["script"]) if "script" in order else _call(scope, order)
         except BaseException as error:
             say(error)
-            answer = {"raised": [type(error).__name__, str(error)[:1000]]}
+            answer = {"raised": [_kind(error), str(error)[:1000]]}
         if os.getpid() != here:
             os._exit(0)
         frames.send(fd, answer)
 
 
+def _kind(error: BaseException) -> str:
+    """The name of an error's class; of one of the program's own, which of Python's it is."""
+    for kind in type(error).__mro__:
+        if kind in (Exception, BaseException):
+            break
+        if getattr(builtins, kind.__name__, None) is kind:
+            return kind.__name__
+    return type(error).__name__
+
+
 def _call(scope: dict[str, Any], order: dict[str, Any]) -> dict[str, Any]:
     name = order["call"]
-    if name in scope:
-        function = scope[name]
-    elif hasattr(scope.get("Solution"), name):  # as LeetCode has it
+    if hasattr(scope.get("Solution"), name):  # as LeetCode has it
         function = getattr(scope["Solution"](), name)
+    elif name in scope:
+        function = scope[name]
     else:
         raise NameError(f"name {name!r} is not defined")
     arguments = decode(order["arguments"])
