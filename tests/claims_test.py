@@ -187,6 +187,23 @@ def test_three_verdicts_with_their_reasons() -> None:
     assert found[0].p_holds == pytest.approx(5 * own)
 
 
+def test_the_seeds_that_survive_decide_nothing() -> None:
+    """Eight seeds, of which three came to nothing: what the others say is a choice."""
+    figures: dict[str, list[float | None]] = {
+        "a": [2.0, 2.1, 1.9, 2.05, 1.95, 0.0, 0.0, 0.0], "b": [1.0] * 8,
+    }  # fmt: skip
+    made = [claim("ratio", "above", 0.1, a="a", b="b"), claim("level", "above", 0.1, a="b", than=0)]
+    undefined, whole = decided(made, figures)
+    assert len(undefined.effects) == 5
+    assert (undefined.verdict, undefined.p_holds) == ("cannot be told", 1)
+    assert "not defined with seed 5: the other seeds are a choice" in undefined.why
+    assert whole.verdict == "holds"
+    family = Claims(0.05, tuple(made[1:]), "", Path("claims.toml"))
+    (lost,) = decide(family, lambda e, g, s, f: 1.0, lambda e, g: range(5), lambda e, g: [7, 6])
+    assert (lost.verdict, lost.estimate) == ("cannot be told", 1)
+    assert lost.why == "'b' did not end well with seed 6: the other seeds are a choice."
+
+
 def test_few_claims_that_are_false_are_said_to_hold() -> None:
     """The benchmark, in small: 100 files of 30 claims at the border, of four seeds.
 
@@ -252,6 +269,7 @@ def test_a_file_is_read_and_hashed(tmp_path: Path) -> None:
         ("least = 0.05", "least = -1", "least is a number from 0, got -1"),
         ('"falls"', '"below"', "direction of a trend is rises or falls, got 'below'"),
         ('"trend"', '"trnd"', "Did you mean 'trend'"),
+        ('"trend"', '["trend"]', "unknown statistic"),
         ('"PAR"', '"PAX"', "unknown paper 'PAX'"),
         ('["a", "b", "c"]', '["a", "b"]', "takes at least 3 different groups"),
         ('["a", "b", "c"]', '["a", "b", "b"]', "takes at least 3 different groups"),

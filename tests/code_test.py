@@ -60,8 +60,10 @@ def stdin(inputs: list[str], outputs: list[str]) -> str:
         ("```json\n{\n```\n```python\nx\n```", "x\n"),
         ("```python\nx\n```\nOutput:\n```\n>>> x\n1\n```", "x\n"),  # a program's output
         ("```\nx\n```\n```\ny\n```", "y\n"),
-        ('```python\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```\nso',
-         'def f():\n    """\n    ```\n    f()\n    ```\n    """\n'),
+        (
+            '```python\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```\nso',
+            'def f():\n    """\n    ```\n    f()\n    ```\n    """\n',
+        ),
         ("```python\nx\n ```\nthen", "x\n"),
         ("```python\nx\n```python\ny\n```", "y\n"),
     ],
@@ -286,7 +288,9 @@ def test_a_solution_beside_what_it_imports() -> None:
 @needs_sandbox
 def test_errors_of_the_programs_own_are_what_they_derive_from() -> None:
     source = "class E(ValueError): pass\nclass O(Exception): pass\ndef f(x): raise (E, O)[x]('no')"
-    caught = "try:\n    f({0})\n    assert False\nexcept {1} as error:\n    assert str(error) == {2!r}"
+    caught = (
+        "try:\n    f({0})\n    assert False\nexcept {1} as error:\n    assert str(error) == {2!r}"
+    )
     assert grade_code(source, asserts(caught.format(0, "ValueError", "no"))) == 1
     assert grade_code(source, asserts(caught.format(0, "KeyError", "no"))) == 0
     assert grade_code(source, asserts(caught.format(1, "RuntimeError", "O: no"))) == 1

@@ -375,7 +375,7 @@ def test_responses_to_other_problems_are_not_taken(tmp_path: Path) -> None:
     evaluate(tmp_path / "out", problems=4, on=str(file), max_new_tokens=8)
     for change in ({"answer": "4"}, {"prompt": "2+2="}):
         file.write_text("".join(json.dumps(row | change) + "\n" for row in rows))
-        with pytest.raises(ValueError, match="another problem 0 than .* has now; choose another"):
+        with pytest.raises(ValueError, match=r"another problem 0 than .* has now; choose another"):
             evaluate(tmp_path / "out", problems=4, on=str(file), max_new_tokens=8)
     file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows]))
     more = evaluate(tmp_path / "out", problems=8, on=str(file), max_new_tokens=8)

@@ -112,6 +112,39 @@ def test_a_method_is_put_beside_what_differs_in_it_alone(study: Study, results: 
     assert beside["thermostat"] == {"held": "tokens"}
 
 
+def test_runs_that_begin_with_other_policies_are_no_baseline(tmp_path: Path) -> None:
+    """`steered` afresh is beside `wide` afresh, not beside one that goes on from another."""
+    text = """seeds = [0]
+[base]
+iterations = 3
+[[runs]]
+name = "first"
+method = "grpo"
+iterations = 5
+[[runs]]
+name = "wide_after"
+method = "clip_higher"
+after = "first"
+[[runs]]
+name = "wide"
+method = "clip_higher"
+[[runs]]
+name = "steered"
+method = "steer"
+[[runs]]
+name = "steered_after"
+method = "steer"
+after = "first"
+"""
+    (tmp_path / "one.toml").write_text(text)
+    study = read_study(tmp_path / "one.toml")
+    made = plan_of({"one": study}, tmp_path / "out")
+    write_runs(made, lambda each: 1.0)
+    uses = uses_of({"one": study}, results_of(made, set(made.trainings), {}))
+    beside = {use.group.name: use.baseline.name for use in uses["steer"] if use.baseline}
+    assert beside == {"steered": "wide", "steered_after": "wide_after"}
+
+
 def test_differences_are_taken_seed_by_seed(results: Results) -> None:
     groups = {group.name: group for group in results.experiments[0].groups}
     found = groups["steered"].minus(groups["wide"], "entropy, end")

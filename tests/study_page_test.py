@@ -186,6 +186,12 @@ def test_files_and_claims_of_a_directory(plan: Plan, tmp_path: Path) -> None:
     # as a shell expands recipes/study/*.toml
     assert _files([tmp_path / "claims.toml", tmp_path / "one.toml"]) == [tmp_path / "one.toml"]
     assert _claims([tmp_path / "claims.toml", tmp_path / "one.toml"], None) == found
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/claims.toml").write_text(CLAIMS)
+    with pytest.raises(ValueError, match=r"two files of claims, .*; a family is one file"):
+        _claims([tmp_path, tmp_path / "two/claims.toml"], None)
+    with pytest.raises(ValueError, match=r"nowhere/claims\.toml"):  # a name that is none
+        _claims([tmp_path / "one.toml", tmp_path / "nowhere/claims.toml"], None)
     with pytest.raises(ValueError, match="claims alone are no study"):
         _files([tmp_path / "claims.toml"])
     (tmp_path / "more").mkdir()

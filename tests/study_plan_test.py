@@ -15,7 +15,7 @@ from entrostat.config import TrainConfig, from_dict
 from entrostat.logs.run import read_run
 from entrostat.study import local
 from entrostat.study.address import address_of
-from entrostat.study.execute import TRIES, State, execute, last_words
+from entrostat.study.execute import TRIES, State, execute, failed_before, last_words
 from entrostat.study.file import read_study
 from entrostat.study.local import Local
 from entrostat.study.plan import STORE, Plan, Training, make_places, plan_of
@@ -47,6 +47,24 @@ def test_the_address_is_of_what_decides_a_result(tmp_path: Path) -> None:
     assert after[0] == address_of(config(task=task, model="a/b"), one)
     (tmp_path / "t.jsonl").write_text('{"prompt": "2", "answer": "2"}\n')
     assert address_of(config(task=task)) != one
+
+
+def test_the_rows_that_a_task_is_told_to_read_count(tmp_path: Path) -> None:
+    """A file given by `path`, one for each split, a directory: as with a file that is the name."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    file = folder / "a.jsonl"
+    tasks = [
+        {"name": "gsm8k", "path": str(file)}, {"name": "gsm8k", "path": {"test": str(file)}},
+        {"name": f"math:{folder}"},
+    ]  # fmt: skip
+    file.write_text("1")
+    first = [address_of(config(task=task)) for task in tasks]
+    assert first == [address_of(config(task=task)) for task in tasks]
+    file.write_text("two")
+    second = [address_of(config(task=task)) for task in tasks]
+    (folder / "b.jsonl").write_text("more")
+    assert len({*first, *second, address_of(config(task=tasks[2]))}) == 7
 
 
 def test_a_model_s_files_count_and_its_name_does_not(tmp_path: Path) -> None:
@@ -160,6 +178,7 @@ def test_a_run_of_a_study_knows_its_group(tmp_path: Path) -> None:
     [
         ('after = "a"', 'after = "d"', "run 'c': after 'd', which is no run above it; those are a"),
         ('after = "a"', 'after = "c"', "run 'c': after 'c', which is no run above it"),
+        ('after = "a"', 'after = ["a"]', "run 'c': after ['a'], which is no run above it"),
         ('after = "a"', "", "start is 'final' or 'best', of the run that `after` names"),
         ('"best"\n[quick]', '"last"\n[quick]', "start is 'final' or 'best'"),
         ("save = {", "analyze = {}\n#", "start is 'best', and 'a-0' keeps no best policy"),
@@ -254,6 +273,19 @@ def test_a_failure_is_kept_and_stops_only_what_builds_on_it(tmp_path: Path) -> N
     assert workers.started[0] == ("a-0", ["--resume", path])
     assert names(workers.started) == ["a-0", "c-0"]
     assert not state.failed
+
+
+def test_a_failure_is_known_later(tmp_path: Path) -> None:
+    """What `--report` shows, which trains nothing."""
+    made = plan(tmp_path, FILE)
+    make_places(made)
+    by_name = {training.path.name: training for training in made.trainings.values()}
+    a, b = by_name["a-0"], by_name["b-0"]
+    a.log.parent.mkdir(parents=True, exist_ok=True)
+    a.log.write_text("1/3\nentrostat: error: NaN in the loss\n")
+    b.log.write_text("1/3\n2/3\n")  # was stopped
+    assert failed_before(made, set()) == {a.address: "NaN in the loss"}
+    assert failed_before(made, {a.address}) == {}
 
 
 def test_a_killed_run_goes_on_while_it_comes_further(tmp_path: Path) -> None:

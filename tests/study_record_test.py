@@ -224,5 +224,12 @@ def test_some_of_the_seeds(tmp_path: Path) -> None:
     assert list(study.runs) == ["a-0", "b-0", "c-0", "a-2", "b-2", "c-2"]
     assert study.origins["b-2"].after == "a-2"
     assert study.origins.keys() == study.runs.keys()
+    # a run's own seed may be another than that of the run it begins after
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'title = "own"\n[[runs]]\nname = "a"\nseed = 0\n[[runs]]\nname = "b"\nafter = "a"\n'
+        'seed = 1\n[[runs]]\nname = "c"\nseed = 0\n'
+    )
+    assert list(with_seeds(read_study(path), [1], "own").runs) == ["a", "b"]
     with pytest.raises(ValueError, match="'s' has the seeds 0, 1, 2, none of 5"):
         with_seeds(read_study(tmp_path / "s.toml"), [5], "s")

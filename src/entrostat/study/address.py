@@ -2,10 +2,9 @@
 
 Two runs of the same address are one training, whatever they are called and in whichever file they
 stand. The address is a hash of the settings as they were asked for (without where the run goes and
-who else is told of it),
-of the bytes of a model or a data file on this machine, and, where the run begins with another's
-policy, of that run's address. Names of ours and of the hub stand for themselves. The version of
-entrostat is no part of it.
+who else is told of it), of the bytes of a model, a data file or a directory of them on this
+machine, and, where the run begins with another's policy, of that run's address. Names of ours and
+of the hub stand for themselves. The version of entrostat is no part of it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from ..config import Forecast, TrainConfig
 from ..models import is_ours
+from ..tasks.rows import SUFFIXES
 
 LENGTH = 16  # hexadecimal digits: 64 bits
 # settings of a later version, left out where nobody uses them: older addresses hold
@@ -53,8 +54,27 @@ def address_of(
     tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
     names = [str(task["name"]) for task in tasks]
     settings["files"] = [_content(name) or _content(name.partition(":")[2]) for name in names]
+    read = [found for task in tasks for place in _places(task) if (found := _data(place))]
+    if read:
+        settings["read"] = read
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def _places(task: Mapping[str, Any]) -> list[str]:
+    """Where a task's rows may lie, but for a file that its name is: a directory, `path`."""
+    path = task.get("path")
+    given = list(path.values()) if isinstance(path, Mapping) else [path]
+    folder = str(task["name"]).partition(":")[2]
+    return [str(one) for one in given if one] + ([folder] if Path(folder).is_dir() else [])
+
+
+def _data(place: str) -> str | None:
+    """A hash of a data file, or of those of a directory; None where nothing is there."""
+    path = Path(place)
+    if not place or not path.is_dir():
+        return _content(place)
+    return _of_files(sorted(p for p in path.iterdir() if p.name.endswith((*SUFFIXES, ".gz"))))
 
 
 def _content(name: str) -> str | None:
@@ -65,6 +85,13 @@ def _content(name: str) -> str | None:
     elif (path / "config.json").is_file():
         files = sorted({file for kind in _WEIGHTS for file in path.glob(kind)})
     else:
+        return None
+    return _of_files(files)
+
+
+def _of_files(files: Sequence[Path]) -> str | None:
+    """A hash of their names and bytes; None of none."""
+    if not files:
         return None
     stats = [(file, file.stat()) for file in files]
     return _digest(tuple((str(file), s.st_size, s.st_mtime_ns) for file, s in stats))

@@ -8,7 +8,7 @@ up to three times without an iteration between.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from ..logs.run import is_line
 from .plan import Plan, Training
 
 RECORDED = "recorded.json"  # in the directory of a run whose numbers come from a record
+_ERROR = "entrostat: error: "
 TRIES = 3  # times in a row that a killed training is taken up again without having come further
 
 
@@ -146,14 +147,25 @@ def is_done(training: Training) -> bool:
     return recorded or RunDirectory(training.path).complete(training.config.iterations)
 
 
+def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
+    """Why, of trainings that an earlier call saw end with an error, by what they said last."""
+    found = {}
+    for address, training in plan.trainings.items():
+        if address not in done and training.log.exists():
+            said = last_words(training.log, 1)
+            if f"{_ERROR}{said}" in training.log.read_text("utf-8", "replace"):
+                found[address] = said
+    return found
+
+
 def last_words(log: Path, code: int) -> str:
     """Why a training ended, from what it printed: its error, or its last line."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    errors = [line for line in lines if line.startswith("entrostat: error: ")]
-    said = (errors or lines or ["no output"])[-1].removeprefix("entrostat: error: ")
+    errors = [line for line in lines if line.startswith(_ERROR)]
+    said = (errors or lines or ["no output"])[-1].removeprefix(_ERROR)
     return f"killed by signal {-code}; before: {said}" if code < 0 else said
 
 

@@ -141,7 +141,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
 
 
 def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
-    """The runs of some seeds.
+    """The runs of some seeds, and those of other seeds that they begin after.
 
     Raises:
         ValueError: there is none.
@@ -153,6 +153,12 @@ def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
             f"study {name!r} has the seeds {', '.join(map(str, own))}, none of "
             f"{', '.join(map(str, seeds))}"
         )
+    wanted = set(runs)
+    for run in reversed(study.runs):  # what a run begins after stands before it
+        before = study.origins[run].after
+        if run in wanted and before is not None:
+            wanted.add(before)
+    runs = {run: config for run, config in study.runs.items() if run in wanted}
     return replace(study, runs=runs, origins={run: study.origins[run] for run in runs})
 
 
@@ -265,12 +271,12 @@ def _tables(where: str, data: Mapping[str, Any]) -> dict[str, _Table]:
                 f"{name!r}"
             )
         after, start = settings.pop("after", None), settings.pop("start", "final")
-        if after is not None and after not in found:
+        if after is not None and not (isinstance(after, str) and after in found):
             raise ValueError(
                 f"{where}, run {name!r}: after {after!r}, which is no run above it; those are "
                 f"{', '.join(found) or 'none'}"
             )
-        if start not in START or (after is None and start != "final"):
+        if not isinstance(start, str) or start not in START or (after is None and start != "final"):
             raise ValueError(
                 f"{where}, run {name!r}: start is 'final' or 'best', of the run that `after` "
                 f"names; got {start!r}{'' if after else ' and no `after`'}"

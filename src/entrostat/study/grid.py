@@ -30,6 +30,10 @@ def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
 
     if "grid" in data:
         collect("grid", data["grid"])
+    for key in found:
+        for other in found:
+            if other.startswith(f"{key}."):
+                raise ValueError(f"{where}: grid.{key} and grid.{other} vary the same setting")
     return found
 
 

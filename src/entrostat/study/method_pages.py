@@ -95,10 +95,15 @@ def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[U
         groups = {group.name: group for group in experiment.groups if group.seeds}
         there = {name: configs[name] for name in configs if name in groups}
         arms = {name: _arm(config) for name, config in there.items()}
+        starts = {
+            origin.group: (origin.after and study.origins[origin.after].group, origin.start)
+            for origin in study.origins.values()
+        }
         for name, config in there.items():
             for method in names_of(config.method):
                 if method in known:
-                    beside = _baseline(known[method], name, there, arms)
+                    alike = {k: c for k, c in there.items() if starts[k] == starts[name]}
+                    beside = _baseline(known[method], name, alike, arms)
                     use = Use(experiment.name, groups[name], groups.get(beside))
                     found.setdefault(method, []).append(use)
     return {method: tuple(found[method]) for method in sorted(found)}
@@ -144,7 +149,10 @@ def _arm(config: TrainConfig) -> Arm:
 def _baseline(
     info: MethodInfo, name: str, configs: Mapping[str, TrainConfig], arms: Mapping[str, Arm]
 ) -> str:
-    """The settings without the method, all else equal, or its fair baseline; "" without any."""
+    """The settings without the method, all else equal, or its fair baseline; "" without any.
+
+    `configs` are those that begin with the same policy.
+    """
     config, arm = configs[name], arms[name]
     mine = _rest(config)
     alike = [other for other in configs if other != name and _rest(configs[other]) == mine]

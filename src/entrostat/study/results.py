@@ -147,7 +147,11 @@ def results_of(
     def seeds_of(experiment: str, group: str) -> list[int]:
         return [seed for e, g, seed in place if (e, g) == (experiment, group)]
 
-    return Results(experiments, tuple(decide(claims, figure_of, seeds_of)), claims)
+    def lost_of(experiment: str, group: str) -> list[int]:
+        named = plan.of(experiment) if experiment in plan.titles else ()
+        return [each.seed for each in named if each.group == group and each.address in failed]
+
+    return Results(experiments, tuple(decide(claims, figure_of, seeds_of, lost_of)), claims)
 
 
 def write_results(results: Results, path: Path) -> None:

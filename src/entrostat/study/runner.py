@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .._text import say
 from ..hosts.lab.progress import duration
 from ..logs.run import called, read_run
-from .execute import State, Workers, execute, is_done
+from .execute import State, Workers, execute, failed_before, is_done
 from .file import Study, check_runs, read_study, with_seeds
 from .local import Local
 from .plan import Plan, Training, make_places, plan_of
@@ -99,7 +99,8 @@ def run_study(
     if train:
         state = _execute(plan, workers, trusted, kept, not lean)
     else:
-        state = State([], set(), {}, {a for a, each in plan.trainings.items() if is_done(each)})
+        done = {a for a, each in plan.trainings.items() if is_done(each)}
+        state = State([], set(), failed_before(plan, done), done)
         if not state.done:
             raise ValueError(f"study: no training of {directory} is done; leave --report out")
     _report(plan, studies, state, said)
@@ -151,8 +152,13 @@ def _claims(given: Sequence[str | Path], named: str | Path | None) -> Claims | N
     """The claims that are named, or that lie in a directory of studies."""
     from .claims import read_claims
 
-    places = [Path(p) / CLAIMS if Path(p).is_dir() else Path(p) for p in given]
-    found = [place for place in places if place.name == CLAIMS and place.is_file()]
+    found = [Path(p) / CLAIMS for p in given if (Path(p) / CLAIMS).is_file()]
+    found += [Path(p) for p in given if Path(p).name == CLAIMS and not Path(p).is_dir()]
+    if named is None and len(found) > 1:
+        raise ValueError(
+            f"study: two files of claims, {str(found[0])!r} and {str(found[1])!r}; a family is one "
+            "file: name it with --claims"
+        )
     path = named or (found[0] if found else None)
     return None if path is None else read_claims(path)
 

@@ -113,7 +113,10 @@ def plain_tests(source: str) -> list[str]:
     if "solution" in _imported(ast.Module(ours, [])):
         return [source]
     around = [node for node in ours if node not in tests]
-    named = {alias.name for node in module.body if _of_program(node) for alias in node.names}
+    named = {
+        alias.name for node in module.body
+        if isinstance(node, ast.ImportFrom) and _of_program(node) for alias in node.names
+    }  # fmt: skip
     # by a name that Python has too, a test would find Python's own
     begin = "".join(
         f"{name} = {PROGRAM}({name!r})\n" for name in sorted(named) if hasattr(builtins, name)

@@ -3,7 +3,9 @@
 A claim says that the mean of its effect over seeds is above `least`. Two one-sided p-values ask for
 that and for the opposite; each of the two families, all claims of the file, is corrected by Holm's
 method, so that the chance of even one false "holds" is at most alpha, and for itself that of one
-false "does not hold". A claim that cannot be computed counts in the family.
+false "does not hold". A claim that cannot be computed counts in the family. So does one of which a
+run did not end well, or has not the figure where others have it: what is left are the seeds that
+survived, and of these nothing is decided.
 
 A p-value is Student's, with n - 1 degrees of freedom, or from `FEW` seeds on the larger one of that
 and the studentized bootstrap's (Efron and Tibshirani 1993, Sec. 12.5, 16.4):
@@ -81,6 +83,7 @@ def decide(
     claims: Claims,
     figure_of: Callable[[str, str, int, Figure], float | None],
     seeds_of: Callable[[str, str], Collection[int]],
+    lost_of: Callable[[str, str], Collection[int]] = lambda experiment, group: (),
 ) -> list[Decided]:
     """Decide every claim of a file.
 
@@ -88,21 +91,29 @@ def decide(
         claims: the file; all of it is one family.
         figure_of: (experiment, group, seed, figure) -> the run's figure, None where it has none.
         seeds_of: (experiment, group) -> the seeds whose runs are done.
+        lost_of: (experiment, group) -> the seeds whose runs did not end well.
 
     Returns:
         One a claim, in order.
     """
     effects = [_effects(claim, figure_of, seeds_of) for claim in claims.claims]
+    lost = [
+        _lost(claim, each, figure_of, seeds_of, lost_of)
+        for claim, each in zip(claims.claims, effects, strict=True)
+    ]
+    whole = [{} if why else each for why, each in zip(lost, effects, strict=True)]
     least = [claim.least for claim in claims.claims]
-    holds, fails = _both(p_above, effects, least)
-    plainly, plainly_not = _both(p_skewed, effects, least)
+    holds, fails = _both(p_above, whole, least)
+    plainly, plainly_not = _both(p_skewed, whole, least)
     found = []
     for i, (claim, each) in enumerate(zip(claims.claims, effects, strict=True)):
         values = list(each.values())
         low, high = interval(values) if len(values) > 1 else (None, None)
         verdict = _verdict(holds[i], fails[i], claims.alpha)
         robust = verdict == _verdict(plainly[i], plainly_not[i], claims.alpha)
-        why = _why(claim, each, figure_of, seeds_of) if verdict == VERDICTS[2] else ""
+        why = lost[i]
+        if verdict == VERDICTS[2] and not why:
+            why = _why(claim, each, seeds_of)
         estimate = float(np.mean(values)) if values else None
         found.append(
             Decided(claim, each, estimate, low, high, holds[i], fails[i], verdict, robust, why)
@@ -242,20 +253,33 @@ def _effects(
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def _why(
+def _lost(
     claim: Claim,
     effects: Mapping[int, float],
     figure_of: Callable[[str, str, int, Figure], float | None],
     seeds_of: Callable[[str, str], Collection[int]],
+    lost_of: Callable[[str, str], Collection[int]],
+) -> str:
+    """Which seed the others must not speak for; "" without one."""
+    choice = "the other seeds are a choice."
+    done = {group: seeds_of(claim.experiment, group) for group in claim.every_group}
+    for group, seeds in done.items():
+        if failed := sorted(lost_of(claim.experiment, group)):
+            return f"{group!r} did not end well with seed {failed[0]}: {choice}"
+        lacking = [s for s in seeds if figure_of(claim.experiment, group, s, claim.figure) is None]
+        if lacking:
+            return f"{group!r} does not have the figure ({claim.figure}) with seed {lacking[0]}."
+    without = sorted(set.intersection(*map(set, done.values())) - set(effects))
+    return f"The statistic is not defined with seed {without[0]}: {choice}" if without else ""
+
+
+def _why(
+    claim: Claim, effects: Mapping[int, float], seeds_of: Callable[[str, str], Collection[int]]
 ) -> str:
     """Why nothing can be told."""
     if len(effects) >= LEAST:
         return "The interval is too wide for the number of claims."
-    seeds = {group: seeds_of(claim.experiment, group) for group in claim.every_group}
-    for group, done in seeds.items():
-        if len(done) < LEAST:
+    for group in claim.every_group:
+        if len(done := seeds_of(claim.experiment, group)) < LEAST:
             return f"{group!r} has {len(done)} of the {LEAST} seeds that are needed at least."
-        lacking = [s for s in done if figure_of(claim.experiment, group, s, claim.figure) is None]
-        if lacking:
-            return f"{group!r} does not have the figure ({claim.figure}) with seed {lacking[0]}."
-    return f"{len(effects)} seeds are shared by all its groups and have the statistic."
+    return f"{len(effects)} seeds are shared by all its groups."

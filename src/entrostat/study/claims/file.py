@@ -158,7 +158,7 @@ def _claim(where: str, table: Any) -> Claim:
         raise ValueError(f"{where} is a table, got {table!r}")
     where = f"{where} ({table.get('id', 'without id')})"
     statistic = table.get("statistic")
-    if statistic not in STATISTICS:
+    if not isinstance(statistic, str) or statistic not in STATISTICS:
         raise ValueError(f"{where}: {unknown('statistic', str(statistic), STATISTICS)}")
     places, directions = STATISTICS[statistic]
     more = _MORE.get(statistic, ())
