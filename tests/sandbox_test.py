@@ -482,6 +482,16 @@ def test_a_session_cannot_be_misled(mode: str) -> None:
         assert session.run("print(1)").stdout == "1\n"
 
 
+def test_an_answer_is_heard_though_the_program_ended_behind_it() -> None:
+    last_words = (
+        "import os, json\nos.write(5, json.dumps({'code': 7}).encode() + b'\\n')\nos._exit(3)"
+    )
+    with Session(LIMITS) as session:
+        for _ in range(10):
+            assert session.run(last_words).code == 7
+            assert session.run("1").code == 3  # it is gone; the next call begins anew
+
+
 @namespaces
 def test_the_files_of_a_session(mode: str) -> None:
     with Session(LIMITS, "open('a.txt', 'w').write('first')", mode) as session:

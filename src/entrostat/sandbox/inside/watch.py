@@ -91,6 +91,13 @@ class Watch:
                     failure = "too much output", self._words_of_output()
         if end >= 0:
             os.close(end)
+        if serves and failure is None and b"\n" not in self._said:
+            os.set_blocking(pipes[_ANSWERS], False)
+            with suppress(BlockingIOError):  # it may have answered and then ended
+                while b"\n" not in self._said and len(self._said) <= _ANSWER:
+                    if not self._read(_ANSWERS):
+                        break
+            os.set_blocking(pipes[_ANSWERS], True)
         return self._result(failure) | {"seconds": time.monotonic() - began}
 
     def drain(self, result: dict[str, Any]) -> dict[str, Any]:
