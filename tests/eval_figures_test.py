@@ -6,6 +6,7 @@ import math
 import types
 from collections import Counter
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,19 @@ def test_what_graded_responses_vote_for(grader: str, said: list[str]) -> None:
     assert found[0] == found[1] != found[2] == found[4]
     assert found[2] is not None
     assert found[3] is None
+
+
+def test_votes_heed_the_graders_options(tmp_path: Path) -> None:
+    """Where an answer stands in a box alone, the others abstain, as they score nothing."""
+    (tmp_path / "t.jsonl").write_text('{"prompt": "2+2", "answer": "4"}\n')
+    task = es.make_task(
+        str(tmp_path / "t.jsonl"), grader="math", grader_options={"extract": "boxed"}, test=0
+    )
+    said = ["The answer is 5.", "The answer is 5.", r"\boxed{4}"]
+    assert [task.score(text, task.example(0, "train")) for text in said] == [0, 0, 1]
+    found = votes(task, said, [0, 0, 1])
+    assert found[:2] == [None, None]
+    assert found[2] is not None
 
 
 def test_what_others_vote_for() -> None:

@@ -48,6 +48,16 @@ method = ["clip_higher", "steer", { name = "entropy_bonus", coef = 0.01 }]
 name = "held"
 method = ["loop", { name = "thermostat", knob = "entropy_coef" }]
 """
+AFTER = """\
+[[runs]]
+name = "wide_after"
+method = "clip_higher"
+after = "plain"
+[[runs]]
+name = "steered_after"
+method = "steer"
+after = "plain"
+"""
 CLAIMS = """\
 [[claims]]
 id = "steered-above"
@@ -114,29 +124,7 @@ def test_a_method_is_put_beside_what_differs_in_it_alone(study: Study, results: 
 
 def test_runs_that_begin_with_other_policies_are_no_baseline(tmp_path: Path) -> None:
     """`steered` afresh is beside `wide` afresh, not beside one that goes on from another."""
-    text = """seeds = [0]
-[base]
-iterations = 3
-[[runs]]
-name = "first"
-method = "grpo"
-iterations = 5
-[[runs]]
-name = "wide_after"
-method = "clip_higher"
-after = "first"
-[[runs]]
-name = "wide"
-method = "clip_higher"
-[[runs]]
-name = "steered"
-method = "steer"
-[[runs]]
-name = "steered_after"
-method = "steer"
-after = "first"
-"""
-    (tmp_path / "one.toml").write_text(text)
+    (tmp_path / "one.toml").write_text(STUDY + AFTER)
     study = read_study(tmp_path / "one.toml")
     made = plan_of({"one": study}, tmp_path / "out")
     write_runs(made, lambda each: 1.0)

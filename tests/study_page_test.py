@@ -186,6 +186,7 @@ def test_files_and_claims_of_a_directory(plan: Plan, tmp_path: Path) -> None:
     # as a shell expands recipes/study/*.toml
     assert _files([tmp_path / "claims.toml", tmp_path / "one.toml"]) == [tmp_path / "one.toml"]
     assert _claims([tmp_path / "claims.toml", tmp_path / "one.toml"], None) == found
+    assert _claims([tmp_path, tmp_path / "claims.toml"], None) == found  # the same file twice
     (tmp_path / "two").mkdir()
     (tmp_path / "two/claims.toml").write_text(CLAIMS)
     with pytest.raises(ValueError, match=r"two files of claims, .*; a family is one file"):

@@ -285,6 +285,8 @@ def test_a_failure_is_known_later(tmp_path: Path) -> None:
     a.log.write_text("1/3\nentrostat: error: NaN in the loss\n")
     b.log.write_text("1/3\n2/3\n")  # was stopped
     assert failed_before(made, set()) == {a.address: "NaN in the loss"}
+    b.log.write_text("1/3\nentrostat: error: the disk is full\n2/3\n")  # taken up again
+    assert failed_before(made, set()) == {a.address: "NaN in the loss"}
     assert failed_before(made, {a.address}) == {}
 
 

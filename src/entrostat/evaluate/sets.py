@@ -80,8 +80,9 @@ def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[Probl
 
 
 def _is_file(name: str) -> bool:
-    """Whether it is a data set's path, alone or as NAME:PATH, and no split follows."""
-    return name.endswith(SUFFIXES) or Path(name.partition(":")[2] or name).exists()
+    """Whether it is a data file, alone or as NAME:PATH, or a directory as NAME:PATH: no split."""
+    place = name.partition(":")[2]
+    return name.endswith(SUFFIXES) or (bool(place) and Path(place).exists())
 
 
 def of_task(settings: Mapping[str, Any]) -> list[ProblemSet]:

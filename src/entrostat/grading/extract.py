@@ -45,8 +45,8 @@ _ENDS = re.compile(
 )
 # commands that make a box beside them a factor
 _FACTOR = (
-    r"sqrt|d?frac|t?frac|d?binom|times|cdot|div|pm|mp|pi|theta|alpha|beta|gamma|phi|infty|log|ln|exp|"
-    r"sin|cos|tan|neq?|leq?|geq?|lt|gt|approx|sim|bmod|p?mod|choose|over"
+    r"sqrt|[dt]?frac|[dt]?binom|times|cdot|div|pm|mp|pi|theta|alpha|beta|gamma|phi|infty|log|ln|exp|"
+    r"sin|cos|tan|neq?|leq?|geq?|lt|gt|approx|sim|[bp]?mod|choose|over"
 )
 _APART = re.compile(
     rf"\Z|\s+(?![-+*/^=<>|!0-9\u00d7\u2248]|\\(?:{_FACTOR})\b|(?![aAI]\b)[A-Za-z]\b)|[.,](?![0-9])|"

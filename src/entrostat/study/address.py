@@ -66,13 +66,14 @@ def _places(task: Mapping[str, Any]) -> list[str]:
     path = task.get("path")
     given = list(path.values()) if isinstance(path, Mapping) else [path]
     folder = str(task["name"]).partition(":")[2]
-    return [str(one) for one in given if one] + ([folder] if Path(folder).is_dir() else [])
+    given += [folder] if Path(folder).is_dir() else []
+    return [str(one) for one in given if one]
 
 
 def _data(place: str) -> str | None:
     """A hash of a data file, or of those of a directory; None where nothing is there."""
     path = Path(place)
-    if not place or not path.is_dir():
+    if not path.is_dir():
         return _content(place)
     return _of_files(sorted(p for p in path.iterdir() if p.name.endswith((*SUFFIXES, ".gz"))))
 
@@ -80,6 +81,8 @@ def _data(place: str) -> str | None:
 def _content(name: str) -> str | None:
     """A hash of what lies at a path: a file, or the files of a model; None where nothing does."""
     path = Path(name)
+    if not name:  # Path("") is where the command is run
+        return None
     if path.is_file():
         files = [path]
     elif (path / "config.json").is_file():

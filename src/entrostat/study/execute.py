@@ -148,25 +148,28 @@ def is_done(training: Training) -> bool:
 
 
 def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
-    """Why, of trainings that an earlier call saw end with an error, by what they said last."""
-    found = {}
-    for address, training in plan.trainings.items():
-        if address not in done and training.log.exists():
-            said = last_words(training.log, 1)
-            if f"{_ERROR}{said}" in training.log.read_text("utf-8", "replace"):
-                found[address] = said
-    return found
+    """Why, of trainings that an earlier call saw end with an error: what they said last."""
+    logs = {a: _lines(each.log) for a, each in plan.trainings.items() if a not in done}
+    return {
+        address: lines[-1].removeprefix(_ERROR) for address, lines in logs.items()
+        if lines and lines[-1].startswith(_ERROR)
+    }  # fmt: skip
 
 
 def last_words(log: Path, code: int) -> str:
     """Why a training ended, from what it printed: its error, or its last line."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
+    lines = _lines(log)
     errors = [line for line in lines if line.startswith(_ERROR)]
     said = (errors or lines or ["no output"])[-1].removeprefix(_ERROR)
     return f"killed by signal {-code}; before: {said}" if code < 0 else said
+
+
+def _lines(log: Path) -> list[str]:
+    """What a training printed; [] where it has not."""
+    try:
+        return log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return []
 
 
 def last_metrics(path: Path) -> Mapping[str, Any] | None:

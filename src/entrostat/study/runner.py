@@ -152,8 +152,9 @@ def _claims(given: Sequence[str | Path], named: str | Path | None) -> Claims | N
     """The claims that are named, or that lie in a directory of studies."""
     from .claims import read_claims
 
-    found = [Path(p) / CLAIMS for p in given if (Path(p) / CLAIMS).is_file()]
-    found += [Path(p) for p in given if Path(p).name == CLAIMS and not Path(p).is_dir()]
+    inside = [Path(p) / CLAIMS for p in given if (Path(p) / CLAIMS).is_file()]
+    themselves = [Path(p) for p in given if Path(p).name == CLAIMS and not Path(p).is_dir()]
+    found = list({place.resolve(): place for place in (*themselves, *inside)}.values())
     if named is None and len(found) > 1:
         raise ValueError(
             f"study: two files of claims, {str(found[0])!r} and {str(found[1])!r}; a family is one "
