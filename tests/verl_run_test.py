@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -24,10 +25,11 @@ import entrostat.hosts.verl.run as verl_run
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
+from entrostat.hosts.going_on import resume_command
 from entrostat.hosts.lab.policy import load_policy
 from entrostat.hosts.lab.progress import Progress
 from entrostat.hosts.lab.prompts import draw, encode
-from entrostat.hosts.verl import data, job, recipe
+from entrostat.hosts.verl import data, job, preflight, recipe
 from entrostat.hosts.verl.completions import Settings, read
 from entrostat.hosts.verl.config import flat
 from entrostat.hosts.verl.driver import noted
@@ -88,7 +90,7 @@ OTHERWISE = {
          "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"),
         "everything goes to the run directory",
     ),
-    "trainer.max_actor_ckpt_to_keep": "save.checkpoints is 1",
+    "trainer.max_actor_ckpt_to_keep": "save.checkpoints is 1, and one more while the run goes on",
     **dict.fromkeys((f"{ACTOR}.data_loader_seed", f"{ROLLOUT}.seed"), "the recipe's seed"),
     f"{ACTOR}.entropy_checkpointing": "without it autograd keeps 8 bytes per logit (docs/scale.md)",
     "algorithm.adv_estimator": "not read; it only says that there is no critic",
@@ -153,7 +155,7 @@ def test_the_common_settings_reach_verl() -> None:
         f"{ROLLOUT}.top_p": 0.8, f"{ROLLOUT}.val_kwargs.n": 2, f"{ROLLOUT}.seed": 3,
         f"+{ACTOR}.policy_loss.seed": 3, f"+{ACTOR}.policy_loss.max_length": 7,
         "trainer.total_training_steps": 3, "trainer.save_freq": 2, "trainer.test_freq": 1,
-        "trainer.max_actor_ckpt_to_keep": 3, "trainer.rollout_data_dir": None,
+        "trainer.max_actor_ckpt_to_keep": 4, "trainer.rollout_data_dir": None,
         "trainer.n_gpus_per_node": 1, "trainer.logger": ["console", "file"],
     }  # fmt: skip
     assert {key: o[key] for key in wanted} == wanted
@@ -177,6 +179,8 @@ REFUSED = [
     ({"verl": {"data.train_files": "x"}}, "is what task says"),
     ({"verl": {f"+{ACTOR}.policy_loss.clip": 1}}, "is what method says"),
     ({"verl": {"+ray_kwargs.ray_init.address": "auto"}}, "is what --ray-address says"),
+    ({"verl": {"trainer.logger": 3}}, "verl.trainer.logger must be a name or a list of names"),
+    ({"verl": {"+trainer.logger": ["wandb", 1]}}, "must be a name or a list of names"),
 ]  # fmt: skip
 
 
@@ -193,6 +197,10 @@ def test_keys_may_be_nested_and_added() -> None:
     o = settings_of(verl={"trainer": {"nnodes": 2}, "trainer.logger": "wandb"})
     assert o["trainer.nnodes"] == 2
     assert o["trainer.logger"] == ["wandb", "file"]
+    for none in ({"trainer.logger": "null"}, {"trainer": {"logger": []}}):
+        assert settings_of(verl=none)["trainer.logger"] == ["file"]
+    o = settings_of(verl={"+trainer.logger": "wandb"})
+    assert {key: o[key] for key in o if "logger" in key} == {"trainer.logger": ["wandb", "file"]}
 
 
 def test_prompts_that_are_no_whole_groups() -> None:
@@ -205,6 +213,65 @@ def test_processors_are_counted() -> None:
     units = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
     assert recipe.processors(config_of()) == 3 + 1 + 8
     assert recipe.processors(config_of(verl={"trainer.nnodes": 2, units: 1})) == 6 + 1 + 1
+    assert recipe.processors_said(config_of()) == 16
+    assert recipe.processors_said(config_of(verl={"ray_kwargs.ray_init.num_cpus": None})) is None
+
+
+@pytest.mark.parametrize("key", ["trainer.n_gpus_per_node", "ray_kwargs.ray_init.num_cpus"])
+@pytest.mark.parametrize("value", ["two", 0, 1.5, True])
+def test_numbers_that_are_none(key: str, value: object) -> None:
+    says = re.escape(f"verl.{key} must be a whole number of 1 or more, got {value!r}")
+    with pytest.raises(ValueError, match=says):
+        verl_run.train(config_of(verl={key: value}), python="/bin/false")
+
+
+class Ray:
+    """What the preflight asks of Ray."""
+
+    def __init__(self, there: int, free: int) -> None:
+        self._there, self._free = there, free
+
+    def init(self, **_: object) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": float(self._there)}
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": float(self._free)} if self._free else {}  # Ray leaves out what is gone
+
+    def nodes(self) -> list[object]:
+        return []
+
+    def get_num_cpus(self) -> int:
+        return self._there
+
+
+def test_processors_are_what_ray_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container those that it may use, which `os.cpu_count` does not know."""
+    monkeypatch.setattr(preflight.importlib, "import_module", lambda name: Ray(4, 4))
+    preflight.check_machine(None, 4)
+    preflight.check_machine(12, 12)  # what it is told of wins
+    with pytest.raises(ValueError, match=r"needs 12 logical .* Ray on this machine has 4"):
+        preflight.check_machine(None, 12)
+    with pytest.raises(ValueError, match=r"needs 12 .* has 11"):
+        preflight.check_machine(11, 12)
+
+
+@pytest.mark.parametrize(
+    ("there", "free", "says"),
+    [(8, 8, "the cluster at auto has 8"), (16, 4, "all but 4: it would wait"), (16, 0, "but 0")],
+)
+def test_processors_of_a_cluster_are_those_that_are_free(
+    there: int, free: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight.importlib, "import_module", lambda name: Ray(there, free))
+    with pytest.raises(ValueError, match=says) as caught:
+        preflight.check_cluster("auto", 12)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setattr(preflight.importlib, "import_module", lambda name: Ray(16, 12))
+    preflight.check_cluster("auto", 12)
 
 
 # ------------------------------------------------------------------------------------------ prompts
@@ -429,10 +496,12 @@ def evaluate(step):
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{{step}}.jsonl").open("w") as file:
         for prompt in range(3):
-            for sample in range(2):
+            for sample in range(int(given["actor_rollout_ref.rollout.val_kwargs.n"])):
                 score = float(prompt == 0 or (prompt == 1 and sample == 0))
-                file.write(json.dumps({{"where": f"test/{{prompt}}", "score": score, "failed": 0,
-                                        "completion": f"{{sample}}", "step": step}}) + "\\n")
+                for where, own in (("test", score), ("ood", 0.0)):
+                    file.write(json.dumps(
+                        {{"where": f"{{where}}/{{prompt}}", "score": own, "failed": 0,
+                          "completion": f"{{sample}}", "step": step}}) + "\\n")
     return {{"val-core/target_sum/acc/mean@2": 0.5}}
 
 
@@ -443,9 +512,11 @@ def write(step, data):
 
 print("Started a local Ray instance. View the dashboard at \\x1b[1m127.0.0.1:8265\\x1b[22m")
 if given["trainer.val_before_train"] == "true":
-    write(0, evaluate(0))
+    write(start, evaluate(start))
+if given.get("trainer.val_only") == "true":
+    sys.exit()
 for step in range(start + 1, steps + 1):
-    if mode == "die" and step == 3:
+    if mode == "die 1" or (mode == "die" and step == 3):
         print("(TaskRunnerV1 pid=7) Traceback (most recent call last):")
         print("Error executing job with overrides: []")
         print("Traceback (most recent call last):")
@@ -467,7 +538,12 @@ for step in range(start + 1, steps + 1):
     if step % every == 0 or step == steps:
         (checkpoints / f"global_step_{{step}}" / "actor").mkdir(parents=True, exist_ok=True)
         (checkpoints / f"global_step_{{step}}" / "entrostat.json").write_text("{{}}")
+        (checkpoints / f"global_step_{{step}}" / "metrics.jsonl").write_text(
+            json.dumps({{"step": step, "data": data}}) + "\\n"
+        )
         newest.write_text(str(step))
+    if mode == f"cut {{step}}":
+        os._exit(9)
     write(step, data | (evaluate(step) if step == steps else {{}}))
 '''
 
@@ -532,12 +608,13 @@ def test_a_run_leaves_what_the_lab_leaves(fake: Fake) -> None:
     assert "odd" not in rows[1]
     assert not any(key.startswith("val-") for row in rows for key in row)
     # 3 prompts, 2 samples: right twice, once, never
-    before, after = lines_of(path / "evaluation.jsonl")
+    before, ood, after, _ = lines_of(path / "evaluation.jsonl")
+    assert (ood["split"], ood["avg@k"]) == ("ood", 0.0)
     assert (before["iteration"], after["iteration"]) == (0, 3)
     assert (after["prompts"], after["k"], after["avg@k"]) == (3, 2, 0.5)
     assert after["pass@k"] == pytest.approx(2 / 3)
     assert after["distinct"] == 1.0  # "0" and "1"; "0"; nothing
-    answers = lines_of(path / "answers.jsonl")[3:]
+    answers = lines_of(path / "answers.jsonl")[6:9]
     assert [line["right"] for line in answers] == [{"0": 1, "1": 1}, {"0": 1}, {}]
     assert [line["wrong"] for line in answers] == [0, 1, 2]
     assert told.iterations == [1, 2, 3]
@@ -594,11 +671,66 @@ def test_a_job_that_dies_says_of_what_and_goes_on(fake: Fake) -> None:
     assert "trainer.val_before_train=false" in command
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_kill_between_checkpoint_and_log_loses_nothing(fake: Fake, step: int) -> None:
+    """Nor the evaluation that comes between them: at the end, and every two iterations."""
+    config = config_of(save={"checkpoint_every": 1}, eval={"every": 2})
+    with pytest.raises(RunStopped, match=f"ended with code 9 after iteration {step}"):
+        verl_run.train(config, python=fake.does(f"cut {step}"))
+    log = Path("run/metrics.jsonl")
+    assert len(lines_of(log) if log.exists() else []) == step - 1
+    told = Told()
+    path = verl_run.train(config, progress=told, python=fake.does(""), resume=True)
+    assert told.iterations == [1, 2, 3][step:]
+    rows = lines_of(path / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert [row["entropy/exact"] for row in rows] == [1.0, 0.5, pytest.approx(1 / 3)]
+    rows = lines_of(path / "evaluation.jsonl")
+    assert all(row["avg@k"] == 0.5 * (row["split"] == "test") for row in rows)
+    # the script itself evaluates at the end only
+    assert [row["iteration"] for row in rows[::2]] == ([0, 2, 3] if step == 2 else [0, 3])
+    command = (path / "verl" / "command.sh").read_text()
+    assert ("trainer.val_only=true" in command) is (step == 3)
+    assert (path / "final" / "model.safetensors").is_file()
+
+
+def test_what_nobody_followed_is_taken_in(fake: Fake) -> None:
+    save = {"checkpoint_every": 1, "checkpoints": 1}
+    config = config_of(iterations=4, save=save, eval={"prompts": 0})
+    with pytest.raises(RunStopped):
+        verl_run.train(config, python=fake.does("die"))
+    Path("run/checkpoints/global_step_2/metrics.jsonl").unlink()
+    log = Path("run/metrics.jsonl")
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    verl_run.train(config, python=fake.does(""), resume=True)
+    assert [row["iteration"] for row in lines_of(log)] == [1, 2, 3, 4]
+    assert sorted(path.name for path in Path("run/checkpoints").glob("global*")) == [
+        "global_step_4"
+    ]
+
+
+def test_a_new_run_forgets_one_that_stopped_at_once(fake: Fake) -> None:
+    with pytest.raises(RunStopped):
+        verl_run.train(config_of(), python=fake.does("die 1"))
+    before, _ = lines_of(Path("run/evaluation.jsonl"))
+    path = verl_run.train(config_of(eval={"samples": 1}), python=fake.does(""))
+    rows = lines_of(path / "evaluation.jsonl")
+    assert (before["k"], [row["k"] for row in rows]) == (2, [1, 1, 1, 1])
+
+
 def test_a_resumed_run_keeps_its_settings(fake: Fake) -> None:
     verl_run.train(config_of(iterations=2, eval={"prompts": 0}), python=fake.does(""))
     other = config_of(iterations=3, eval={"prompts": 0}, optim={"clip": 0.5})
     with pytest.raises(ValueError, match=r"optim.clip is 0.5, was 1.0"):
         verl_run.train(other, python=str(fake.path), resume=True)
+    written = Path("run/config.toml")
+    before = written.read_text()
+    assert "clip = 1.0" in before
+    written.write_text(before.replace("clip = 1.0", "clip = 0.5"))  # as a user may who resumes
+    edited = from_dict({**load(written), "output": "run", "iterations": 3})
+    with pytest.raises(ValueError, match=r"optim.clip is 0.5, was 1.0.*verl/config.toml holds it"):
+        verl_run.train(edited, python=str(fake.path), resume=True)
+    written.write_text(before)
     with pytest.raises(ValueError, match="only be raised"):
         verl_run.train(
             config_of(iterations=1, eval={"prompts": 0}), python=str(fake.path), resume=True
@@ -655,7 +787,7 @@ def test_ctrl_c_ends_the_job(
     ("mode", "tables", "says"),
     [
         ("refuse [verl]: veRL 0.9.1 has no key 'trainer.nodes'", {}, "no key 'trainer.nodes'"),
-        ("", {"verl": {"ray_kwargs.ray_init.num_cpus": 11}}, "12 logical processors"),
+        ("", {"verl": {"ray_kwargs.ray_init.num_cpus": 0}}, "must be a whole number"),
         ("", {"model": "no/such/model/here"}, "no/such/model/here"),
         ("", {"sampling": {"max_new_tokens": 1000}}, "exceed the model's context"),
     ],
@@ -752,8 +884,13 @@ def test_code_that_a_file_names_for_verl(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "r.toml"
-    path.write_text('[verl]\n"actor_rollout_ref.model.external_lib" = "evil"\n')
     words = ["train", "--config", str(path), "--host", "verl", "--print"]
-    assert main(words) == 2
-    assert "external_lib = 'evil' has veRL import or run code" in capsys.readouterr().err
-    assert main([*words, "--trust-code"]) == 0
+    for key in ("model.external_lib", "actor.optim.optimizer_impl", "rollout.engine_kwargs.vllm.x"):
+        path.write_text(f'[verl]\n"actor_rollout_ref.{key}" = "evil"\n')
+        assert main(words) == 2
+        assert f"{key} = 'evil' has veRL import or run code" in capsys.readouterr().err
+        assert main([*words, "--trust-code"]) == 0
+    config = from_dict({**load(path), "host": "verl", "output": "a run"})
+    assert resume_command(config, "py", "host:1") == (
+        "entrostat train --resume 'a run' --trust-code --verl-python py --ray-address host:1"
+    )

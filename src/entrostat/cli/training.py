@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import warnings
@@ -91,8 +90,9 @@ def train_verb(args: list[str]) -> int:
         from_dict,
         load,
     )
+    from ..hosts.going_on import resume_command
     from ..hosts.verl import config as verl
-    from ..tasks.trust import code_in, refuse_code
+    from ..tasks.trust import refuse_code
     from .open_flags import take_open_flags
 
     file, args = take(args, "config")
@@ -213,10 +213,7 @@ def train_verb(args: list[str]) -> int:
         )
     except KeyboardInterrupt:
         progress.close()
-        trust = " --trust-code" if code_in(dataclasses.asdict(config)) else ""
-        where = {"verl-python": python, "ray-address": address}
-        again = "".join(f" --{name} {value}" for name, value in where.items() if value)
-        words = f"entrostat train --resume {config.output}{trust}{again}"
+        words = resume_command(config, **options)
         if main:
             say(f"\ninterrupted; go on with: {words}", sys.stderr)
         return 130

@@ -21,12 +21,14 @@ _SHOWN = 3  # differences that a message lists
 
 
 def keep_settings(
-    config: TrainConfig, say: Say, bound_to: Callable[[Path], str | None] = checkpoints.bound_to
-) -> None:
+    config: TrainConfig, say: Say, bound_to: Callable[[Path], str | None] = checkpoints.bound_to,
+    held_by: str = "a checkpoint's .json",
+) -> None:  # fmt: skip
     """Hold a run that goes on to the configuration that made its checkpoints.
 
     What it leaves open becomes what the run chose when it began. Without a checkpoint, config.toml
-    says what that was; `bound_to` reads it, as TOML, from a directory of checkpoints.
+    says what that was; `bound_to` reads it, as TOML, from a directory of checkpoints, and `held_by`
+    names the file.
 
     Raises:
         ValueError: another setting differs than those of `FREE`; names it.
@@ -46,7 +48,7 @@ def keep_settings(
             raise ValueError(
                 f"{run.path}: its checkpoints were made with another configuration: "
                 f"{', '.join(different[:_SHOWN])}{f', and {more} more' if more > 0 else ''}. Put "
-                "config.toml back (a checkpoint's .json holds it), or start a new run; only "
+                f"config.toml back ({held_by} holds it), or start a new run; only "
                 "iterations, threads, scoring.workers, save.* and log.* may change"
             )
     longer = lengthened(config, before)

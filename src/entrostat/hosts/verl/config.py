@@ -14,6 +14,7 @@ _KEYWORDS = ("null", "true", "false", "nan", "inf", "yes", "no", "on", "off")
 _CODE = re.compile(
     r"_target_|trust_remote_code|runtime_env|external_lib|custom_\w+\.|custom_backend_module"
     r"|callback_class|manager_class|reward_manager|config_path|tool_path|finish_hook"
+    r"|optimizer_impl|engine_kwargs"
 )
 
 
@@ -28,18 +29,23 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield key, None if value == "null" else value
 
 
+def code_in_verl(table: Any) -> dict[str, Any]:
+    """Keys of a [verl] that have veRL import or run code, with their values."""
+    given = flat(table) if isinstance(table, Mapping) else ()
+    return {k: value for k, value in given if _CODE.search(k) and value not in (None, False)}
+
+
 def refuse_code(table: Any, where: str) -> None:
     """Refuse a [verl] of a file that has veRL import or run code.
 
     Raises:
         ValueError: names the key and the flag that allows it.
     """
-    for key, value in flat(table) if isinstance(table, Mapping) else ():
-        if _CODE.search(key) and value not in (None, False):
-            raise ValueError(
-                f"{where}: verl.{key} = {value!r} has veRL import or run code. If you know it and "
-                "trust it, add --trust-code"
-            )
+    for key, value in code_in_verl(table).items():
+        raise ValueError(
+            f"{where}: verl.{key} = {value!r} has veRL import or run code. If you know it and "
+            "trust it, add --trust-code"
+        )
 
 
 def shell_command(overrides: Sequence[str], python: str = "python3") -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -109,6 +110,15 @@ def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
                 "the task, or something that it lacks here? The log has its first errors"
             )
     return figures
+
+
+def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of an iteration that are numbers, numpy's among them, as JSON takes them."""
+    return {
+        key: float(value)
+        for key, value in figures.items()
+        if isinstance(value, Real) and not isinstance(value, bool)
+    }
 
 
 def _with_padding(ready: TokenBatch, batch: TokenBatch, rows: Tensor) -> TokenBatch:

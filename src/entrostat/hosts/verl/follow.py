@@ -44,6 +44,8 @@ _EVALUATION = ("val-core/", "val-aux/")
 class Follower:
     """Reads what veRL has written since the last look, and writes it into the run directory.
 
+    What is there already stays as it is.
+
     Args:
         run: where.
         source: the file of veRL's "file" logger.
@@ -63,7 +65,10 @@ class Follower:
         self._progress = progress
         self._metrics = JsonLines(run.metrics)
         self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
-        self._sentinel = sentinel(config, progress.note, self._metrics.read())
+        past = self._metrics.read()
+        self._sentinel = sentinel(config, progress.note, past)
+        self._known = {row["iteration"] for row in past}
+        self._evaluated_after = run.evaluated()
         self._read = 0
         self._due: list[int] = []
 
@@ -72,9 +77,10 @@ class Follower:
         new = list(self._lines())
         for record in new:
             step, data = record["step"], record["data"]
-            if any(key.startswith(_EVALUATION) for key in data):
+            if step not in self._evaluated_after and any(k.startswith(_EVALUATION) for k in data):
                 self._due.append(step)
-            if step > 0 and "entropy/exact" in data:
+            if step > 0 and "entropy/exact" in data and step not in self._known:
+                self._known.add(step)
                 metrics = self._sentinel.line(row_of(data))
                 self._metrics.append([{"iteration": step, **metrics}])
                 self._progress.trained(step, metrics)

@@ -1,7 +1,8 @@
 """What can be wrong before veRL is started, asked in its own environment: `python -m ...preflight`.
 
 Reads JSON from standard input: overrides, the settings of `completions.Settings`, the logical
-processors that are needed, and the address of a cluster or null. Writes as its last line {"error":
+processors that are needed, how many a Ray of our own is told of or null, and the address of a
+cluster or null. Writes as its last line {"error":
 one line, or null}. Here and not in `main_ppo`, which would start a cluster first, and waits for
 ever where something is missing.
 """
@@ -37,7 +38,7 @@ def look(asked: Mapping[str, Any]) -> str | None:
     """What is wrong, in one line; None where nothing is.
 
     Args:
-        asked: overrides, task, processors, ray_address.
+        asked: overrides, task, processors, said, ray_address.
     """
     try:
         from .selfcheck import check
@@ -47,6 +48,8 @@ def look(asked: Mapping[str, Any]) -> str | None:
         check_task(asked["task"])
         if asked["ray_address"] is not None:
             check_cluster(asked["ray_address"], asked["processors"])
+        else:
+            check_machine(asked["said"], asked["processors"])
     except (ValueError, RuntimeError) as error:
         return " ".join(str(error).split())
     except Exception as error:  # of veRL's or Ray's own kind
@@ -126,6 +129,22 @@ def check_task(task: Mapping[str, Any]) -> None:
         raise ValueError(f"in veRL's environment: {error}") from None
 
 
+def check_machine(said: int | None, processors: int) -> None:
+    """Whether a Ray of our own will have the processors.
+
+    Args:
+        said: what it is told of; None has it count, in a container what the container may use.
+        processors: needed.
+
+    Raises:
+        ValueError: it will not.
+    """
+    if said is None:
+        said = int(importlib.import_module("ray._private.utils").get_num_cpus())
+    if said < processors:
+        raise ValueError(too_few(processors, said, "Ray on this machine"))
+
+
 def check_cluster(address: str, processors: int) -> None:
     """Whether Ray answers, has the processors, and every node of it the plugin.
 
@@ -144,9 +163,18 @@ def check_cluster(address: str, processors: int) -> None:
             "it with `ray start --head`, and give the address that it prints"
         ) from None
     try:
-        have = int(ray.cluster_resources().get("CPU", 0))
+        have, free = (
+            int(resources.get("CPU", 0))
+            for resources in (ray.cluster_resources(), ray.available_resources())
+        )
         if have < processors:
             raise ValueError(too_few(processors, have, f"the cluster at {address}"))
+        if free < processors:
+            raise ValueError(
+                f"veRL needs {processors} logical processors, and of the {have} of the cluster at "
+                f"{address} others hold all but {free}: it would wait for them. `ray status` says "
+                "which; end them, or try again when they are done"
+            )
         asked = {_place(node): _ask(ray, node["NodeID"]) for node in ray.nodes() if node["Alive"]}
         for place, answer in asked.items():
             try:

@@ -20,13 +20,14 @@ from ..lab.run_directory import default_output
 from ..resolve import objective_of
 from ..rollouts import FIELDS
 from ..trackers.outside import environment
+from . import checkpoints
 from .config import flat, hydra_value
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 LOSS = f"{ACTOR}.policy_loss"
 INIT = "ray_kwargs.ray_init"
 _HALVES = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16"), "fp32": ("float32", "fp32")}
-_PROMPTS = "data.train_batch_size"
+_PROMPTS, _LOGGER = "data.train_batch_size", "trainer.logger"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Facts:
         prompt: tokens of the longest prompt; None where prompts were not looked at.
         start: the iteration that the run goes on after.
         evaluates: whether there is a split to evaluate on.
+        owes: whether the evaluation after `start` is still to be made.
         ray_address: of a running cluster; None has veRL start one on this machine.
     """
 
@@ -53,6 +55,7 @@ class Facts:
     prompt: int | None = None
     start: int = 0
     evaluates: bool = True
+    owes: bool = True
     ray_address: str | None = None
 
     @property
@@ -104,9 +107,10 @@ def settings(config: TrainConfig, facts: Facts) -> dict[str, Any]:
     }
     values |= given | {key: value for key, (value, _) in common.items()}
     # metrics are read from the file; other loggers may stand beside it
-    loggers = [*_listed(values["trainer.logger"]), *config.log.to, "file"]
-    values["trainer.logger"] = list(dict.fromkeys(loggers))
-    return values
+    named = {key: value for key, value in values.items() if key.lstrip("+") == _LOGGER}
+    loggers = [*_listed(next(iter(named.values()))), *config.log.to, "file"]
+    values = {key: value for key, value in values.items() if key not in named}
+    return values | {_LOGGER: list(dict.fromkeys(loggers))}
 
 
 def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
@@ -179,14 +183,39 @@ def in_whole_groups(config: TrainConfig) -> TrainConfig:
     return config
 
 
+def evaluates_before(config: TrainConfig, facts: Facts) -> bool:
+    """Whether veRL has to evaluate before it goes on after `facts.start`."""
+    return config.eval.prompts > 0 and facts.evaluates and facts.owes
+
+
 def processors(config: TrainConfig) -> int:
     """Logical processors that Ray must have: with fewer main_ppo waits for ever.
 
     veRL reserves three a rank, TransferQueue one for its controller and one a storage unit.
+
+    Raises:
+        ValueError: a number of them in [verl] is none.
     """
-    said = dict(_defaults(config, None, {})) | {k.lstrip("+"): v for k, v in flat(config.verl)}
-    ranks = said.get("trainer.nnodes", 1) * said.get("trainer.n_gpus_per_node", 8)
-    return 3 * ranks + 1 + said[_UNITS]
+    nodes = _count(config, "trainer.nnodes") or 1
+    ranks = nodes * (_count(config, "trainer.n_gpus_per_node") or 8)
+    units = _count(config, _UNITS) or _defaults(config, None, {})[_UNITS]
+    return 3 * ranks + 1 + units
+
+
+def processors_said(config: TrainConfig) -> int | None:
+    """What [verl] tells a Ray of our own to take for the machine's; None where it says nothing.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    return _count(config, f"{INIT}.num_cpus")
+
+
+def _count(config: TrainConfig, key: str) -> int | None:
+    value = {given.lstrip("+"): value for given, value in flat(config.verl)}.get(key)
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"verl.{key} must be a whole number of 1 or more, got {value!r}")
+    return value
 
 
 _UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
@@ -196,7 +225,7 @@ def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]
     """What [verl] may change: how veRL does it, never what is done."""
     values: dict[str, Any] = {
         "trainer.project_name": config.log.project,
-        "trainer.logger": ["console"],
+        _LOGGER: ["console"],
         f"{ACTOR}.strategy": "fsdp2",
         "actor_rollout_ref.ref.strategy": "fsdp2",
         f"{MODEL}.use_remove_padding": True,
@@ -274,11 +303,12 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
         f"{ROLLOUT}.val_kwargs.do_sample": (True, "eval.samples"),
         "trainer.total_training_steps": (config.iterations, "iterations"),
         "trainer.total_epochs": (1, "iterations"),  # the file has the prompts of all iterations
-        "trainer.val_before_train": (once and facts.start == 0, "eval.prompts"),
+        "trainer.val_before_train": (evaluates_before(config, facts), "eval.prompts"),
         "trainer.test_freq": ((config.eval.every or config.iterations) if once else -1,
                               "eval.every"),
-        "trainer.save_freq": (checkpoint_every(config), "save.checkpoint_every"),
-        "trainer.max_actor_ckpt_to_keep": (max(1, config.save.checkpoints), "save.checkpoints"),
+        "trainer.save_freq": (checkpoints.every(config), "save.checkpoint_every"),
+        # veRL removes the last one before it has named the new one its latest
+        "trainer.max_actor_ckpt_to_keep": (max(1, config.save.checkpoints) + 1, "save.checkpoints"),
         "trainer.default_local_dir": (str(run / "checkpoints"), "output"),
         "trainer.rollout_data_dir": (
             str(run / "rollouts") if config.save.rollouts_every else None, "save.rollouts_every",
@@ -314,6 +344,8 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
         targets = targets if targets == "all-linear" else [t.strip() for t in targets.split(",")]
         table[f"{MODEL}.lora_alpha"] = (config.lora.alpha, "lora.alpha")
         table[f"{MODEL}.target_modules"] = (targets, "lora.targets")
+    if facts.start == config.iterations:
+        table["trainer.val_only"] = (True, "eval.prompts")
     if config.device != "auto":
         table["trainer.device"] = (config.device, "device")
     if facts.ray_address is not None:
@@ -327,13 +359,17 @@ def place_of(model: str) -> str:
     return str(Path(found).absolute()) if Path(found).is_dir() else found
 
 
-def checkpoint_every(config: TrainConfig) -> int:
-    """Iterations between checkpoints: as asked for, else a tenth of the run."""
-    return config.save.checkpoint_every or max(1, config.iterations // 10)
+def evaluated_after(iteration: int, config: TrainConfig) -> bool:
+    """Whether veRL evaluates after an iteration, 0 before the first."""
+    every = config.eval.every
+    return iteration in (0, config.iterations) or bool(every and iteration % every == 0)
 
 
-def _listed(value: Any) -> list[Any]:
-    return [value] if isinstance(value, str) else list(value)
+def _listed(loggers: Any) -> list[str]:
+    listed = [loggers] if isinstance(loggers, str) else loggers or []
+    if not (isinstance(listed, Sequence) and all(isinstance(name, str) for name in listed)):
+        raise ValueError(f"verl.{_LOGGER} must be a name or a list of names, got {loggers!r}")
+    return list(listed)
 
 
 def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool, str]]:

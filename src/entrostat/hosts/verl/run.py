@@ -5,6 +5,7 @@ No veRL here: it runs in an environment of its own. What it leaves, beside the l
     data/train.parquet, test.parquet    the prompts
     checkpoints/global_step_N/          veRL's; entrostat.json in it are the controllers
     verl/run.json                       what agent loop, reward and trainer read
+    verl/config.toml                    the settings that the checkpoints were made with
     verl/command.sh                     what was started
     verl/from-000010.log, .jsonl        what it printed and logged, started after iteration 10
     verl/validation/N.jsonl             the answers of an evaluation
@@ -14,38 +15,36 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ...config import TrainConfig, from_dict, load
+from ...config import TrainConfig
 from ...errors import RunStopped
 from ...logs.files import replacing
 from ...tasks import Task
+from ..going_on import resume_command
 from ..lab.progress import Facts as Saying
-from ..lab.progress import Progress, Say
+from ..lab.progress import Progress
 from ..lab.prompts import longest
-from ..lab.resume import differences
-from ..lab.run_directory import RunDirectory, check_not_back, default_output
-from ..lab.schedule import lengthened
+from ..lab.resume import keep_settings
+from ..lab.run_directory import RunDirectory, default_output
 from ..resolve import objective_of
 from ..rollouts import FIELDS
 from ..trackers.outside import open_folder
-from . import data
-from .config import MODULE, flat, shell_command
+from . import checkpoints, data
+from .config import MODULE, shell_command
 from .follow import Follower
 from .job import MOURNING, Job, reason, wait
-from .preflight import too_few
 from .recipe import (
-    INIT,
     Facts,
-    checkpoint_every,
+    evaluated_after,
+    evaluates_before,
     in_whole_groups,
     overrides,
     processors,
+    processors_said,
     unseen,
 )
 
@@ -90,7 +89,7 @@ def train(
     python, say = python or sys.executable, Saying(progress)
     asked.output = str(Path(asked.output or default_output(asked)))
     if resume:
-        keep_settings(asked, say)
+        keep_settings(asked, say, checkpoints.bound_to, "verl/config.toml")
     config = in_whole_groups(asked)
     if config.sampling.prompts != asked.sampling.prompts:
         say(f"prompts: {config.sampling.prompts} per iteration, not {asked.sampling.prompts}: "
@@ -105,7 +104,6 @@ def train(
     objective = objective_of(config, "verl", FIELDS, facts.new)
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
     asked.optim.aggregation = objective.aggregation
-    _check_processors(config, ray_address)
     progress.note("asking veRL whether it can run this")
     _ask(python, overrides(config, facts), config, ray_address)
 
@@ -113,96 +111,41 @@ def train(
         if run.complete(config.iterations):
             progress.end(run.path)
             return run.path
-        start = go_on(run, config, resume, say)
+        written = data.write(run.path / "data", config, task, policy, progress.note)
+        evaluated = written.evaluated
+
+        def follower(source: Path, progress: Progress) -> Follower:
+            dumps = facts.own / "validation"
+            return Follower(run, source, dumps, config, task, evaluated, progress)
+
+        def catch_up(sources: list[Path]) -> None:
+            for source in sources:
+                follower(source, Progress()).look()
+
+        start = checkpoints.go_on(run, config, resume, catch_up, say)
         open_folder(config, run.path, resume)
         data.write_settings(facts.own / "run.json", config, task, policy)
-        written = data.write(run.path / "data", config, task, policy, progress.note)
         facts = replace(
-            facts, prompt=written.prompt, start=start, evaluates=bool(written.evaluated)
-        )
+            facts, prompt=written.prompt, start=start, evaluates=bool(evaluated),
+            owes=evaluated_after(start, config) and start not in run.evaluated(),
+        )  # fmt: skip
+        (facts.own / "validation" / f"{start}.jsonl").unlink(missing_ok=True)
+        with replacing(facts.own / checkpoints.BOUND) as part:
+            part.write_text(asked.to_toml(), encoding="utf-8")
         lines = overrides(config, facts)
         with replacing(facts.own / "command.sh") as part:
             part.write_text(shell_command(lines, python) + "\n", encoding="utf-8")
         run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
         progress.begin(config, start)
-        if start < config.iterations:
-            validation = facts.own / "validation"
-            follower = Follower(
-                run, facts.metrics, validation, config, task, written.evaluated, progress
-            )
-            _follow([python, "-m", MODULE, *lines], facts, config, follower, progress)
+        if start < config.iterations or evaluates_before(config, facts):
+            followed = follower(facts.metrics, progress)
+            _follow([python, "-m", MODULE, *lines], facts, config, followed, progress)
         progress.note("merging the ranks' weights into the final model")
-        run.finish(lambda part: _merge(python, run, config.iterations, part), config.iterations)
-        if not config.save.checkpoints:
-            shutil.rmtree(run.checkpoints, ignore_errors=True)
+        n, again = config.iterations, resume_command(config, python, ray_address)
+        run.finish(lambda part: _merge(python, run, n, again, part), n)
+        checkpoints.keep(run.checkpoints, config.save.checkpoints)
     progress.end(run.path)
     return run.path
-
-
-def keep_settings(config: TrainConfig, say: Say) -> None:
-    """Hold a run that goes on to the configuration that it began with.
-
-    Raises:
-        ValueError: a setting differs that may not; names it.
-    """
-    written = Path(config.output) / "config.toml"
-    if not written.exists():
-        return
-    before = from_dict(load(written))
-    config.keep_choices(before)
-    for key, was, now in differences(before, config):
-        raise ValueError(
-            f"{config.output}: {key} is {now!r}, was {was!r}; a run goes on as it began: only "
-            "iterations, threads, scoring.workers, save.* and log.* may change"
-        )
-    if (longer := lengthened(config, before)) is not None:
-        say(longer)
-
-
-def newest(checkpoints: Path) -> int:
-    """The iteration of veRL's newest checkpoint; 0 where there is none."""
-    try:
-        step = int((checkpoints / "latest_checkpointed_iteration.txt").read_text().strip())
-    except (OSError, ValueError):
-        return 0
-    return step if (checkpoints / f"global_step_{step}").is_dir() else 0
-
-
-def go_on(run: RunDirectory, config: TrainConfig, resume: bool, say: Say) -> int:
-    """Cut the logs back to veRL's newest checkpoint; returns its iteration, 0 without one.
-
-    Raises:
-        ValueError: more iterations are done than asked for.
-        RunStopped: the run must have had a checkpoint, and there is none.
-    """
-    start = newest(run.checkpoints) if resume else 0
-    check_not_back(run.path, config.iterations, start)
-    logs = run.logs()
-    done = logs["metrics.jsonl"].readable() if "metrics.jsonl" in logs else []
-    if not start and len(done) > checkpoint_every(config):
-        raise RunStopped(
-            f"{run.path} has {len(done)} iterations but no checkpoint of veRL's to go on from; "
-            "start a new run in another directory"
-        )
-    for log in logs.values():
-        log.keep_until(start)
-    for path in run.rollouts.glob("*.safetensors"):
-        if path.stem.isdecimal() and int(path.stem) > start:
-            path.unlink()
-    again = sum(row["iteration"] > start for row in done)
-    if again:
-        say(f"going on after iteration {start}; what came later ({again}) will be made again")
-    return start
-
-
-def _check_processors(config: TrainConfig, ray_address: str | None) -> None:
-    """Refuse what a Ray of our own would wait for; a cluster is asked (`preflight`)."""
-    if ray_address is None:
-        said = {key.lstrip("+"): value for key, value in flat(config.verl)}
-        have = said.get(f"{INIT}.num_cpus") or os.cpu_count() or 1
-        needed = processors(config)
-        if have < needed:
-            raise ValueError(f"host verl: {too_few(needed, have, 'this machine')}")
 
 
 def _ask(python: str, lines: list[str], config: TrainConfig, ray_address: str | None) -> None:
@@ -213,7 +156,8 @@ def _ask(python: str, lines: list[str], config: TrainConfig, ray_address: str | 
     """
     asked = {
         "overrides": lines, "task": {"seed": config.seed} | config.task,
-        "processors": processors(config), "ray_address": ray_address,
+        "processors": processors(config), "said": processors_said(config),
+        "ray_address": ray_address,
     }  # fmt: skip
     try:
         done = subprocess.run(
@@ -263,15 +207,15 @@ def _follow(
                 broken = 0.0
             elif broken is not None:  # where iterations go on, it was no part that matters
                 broken = None if alive else broken + _LOOK
-        follower.look(last=True)
+        follower.look(last=code == 0)
     finally:
         job.stop()
-    done = newest(facts.output / "checkpoints")
+    done = checkpoints.newest(facts.output / "checkpoints")
     if code != 0 or done < config.iterations:
         how = "did not go on" if code is None else _ending(code)
         raise RunStopped(
             f"veRL {how} after iteration {max(done, facts.start)}: {reason(log)}. Its log: {log}. "
-            f"Go on with: entrostat train --resume {config.output} --verl-python {words[0]}"
+            f"Go on with: {resume_command(config, words[0], facts.ray_address)}"
         )
 
 
@@ -279,13 +223,13 @@ def _ending(code: int) -> str:
     return f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
 
 
-def _merge(python: str, run: RunDirectory, iterations: int, part: Path) -> None:
-    """Make one model of the ranks' parts, by veRL's own tool.
+def _merge(python: str, run: RunDirectory, iterations: int, again: str, part: Path) -> None:
+    """Make one model of the ranks' parts, by veRL's own tool; `again`: how to go on from here.
 
     Raises:
         RunStopped: it failed; says of what.
     """
-    source = run.checkpoints / f"global_step_{iterations}" / "actor"
+    source = checkpoints.folder(run.checkpoints, iterations) / "actor"
     words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(source)]
     log = run.path / "verl" / "merge.log"
     job = Job([python, *words, "--target_dir", str(part)], log, {"CUDA_VISIBLE_DEVICES": ""})
@@ -297,5 +241,5 @@ def _merge(python: str, run: RunDirectory, iterations: int, part: Path) -> None:
     if code != 0:
         raise RunStopped(
             f"the weights of {source} could not be merged: {reason(log)}. Its log: {log}. They are "
-            f"intact; try again with: entrostat train --resume {run.path}"
+            f"intact; try again with: {again}"
         )

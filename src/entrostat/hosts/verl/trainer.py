@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from ...batch import TokenBatch
 from ...dynamics import online
 from ...logs.files import atomic
 from ...logs.rollouts import save_rollouts
+from .checkpoints import LINE
 from .completions import read
-from .driver import noted, prepare
+from .driver import noted, numbers, prepare
 from .dump import rollouts_of
 from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
 from .selfcheck import NAME, check
@@ -68,6 +70,19 @@ class EntropyTrainer(PPOTrainerSync):
         for role in _ACTORS:
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(EntropyActorWorker)
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """An iteration, its rollouts on the disk before its checkpoint.
+
+        What it logs is kept for the checkpoint: veRL logs it only after an evaluation.
+        """
+        began = time.perf_counter()
+        batch = super().step(metrics, timing_raw)
+        if (path := self.config.data.get("entrostat")) is not None:
+            self._dump_rollouts(batch, read(path).rollouts_every)
+        times = {f"timing_s/{name}": seconds for name, seconds in timing_raw.items()}
+        self._figures = metrics | times | {"timing_s/step": time.perf_counter() - began}
+        return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Controllers and advantages, from the old policy's log-probs and entropies."""
@@ -133,12 +148,12 @@ class EntropyTrainer(PPOTrainerSync):
         return batch
 
     def _log_rollout_data(self, batch: Any, timing_raw: Any, rollout_data_dir: str) -> None:
-        """Token by token, for a run of `--host verl`; others get veRL's texts."""
-        path = self.config.data.get("entrostat")
-        if path is None:
+        """VeRL's texts; a run of `--host verl` has its rollouts already."""
+        if self.config.data.get("entrostat") is None:
             super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
-            return
-        every = read(path).rollouts_every
+
+    def _dump_rollouts(self, batch: Any, every: int) -> None:
+        """Token by token, as the lab does."""
         if not every or self.global_steps % every:
             return
         keys = [
@@ -156,13 +171,16 @@ class EntropyTrainer(PPOTrainerSync):
         rows = {ours: dense[name] for ours, name in _DUMPED.items() if name in dense.keys()}  # noqa: SIM118
         rows["lengths"] = lengths
         rollouts = rollouts_of(self.global_steps, prompts, notes, rows, self.tokenizer)
-        save_rollouts(rollouts, Path(rollout_data_dir))
+        save_rollouts(rollouts, Path(self.config.trainer.rollout_data_dir))
 
     def _save_checkpoint(self) -> None:
         # before veRL names this checkpoint the latest
         folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
         with atomic(folder / FILE) as part:
             part.write_text(json.dumps(self.objective.state_dict()), encoding="utf-8")
+        with atomic(folder / LINE) as part:
+            line = {"step": self.global_steps, "data": numbers(self._figures)}
+            part.write_text(json.dumps(line) + "\n", encoding="utf-8")
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:

@@ -1,0 +1,28 @@
+"""How a user goes on with a run that has stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+
+from ..config import TrainConfig
+from ..tasks.trust import code_in
+from .verl.config import code_in_verl
+
+
+def resume_command(
+    config: TrainConfig, python: str | None = None, ray_address: str | None = None
+) -> str:
+    """The command, with what the run directory does not hold.
+
+    Args:
+        config: the run's, `output` set.
+        python: of veRL's environment, where it was said.
+        ray_address: of a cluster, where it was said.
+    """
+    words = ["entrostat", "train", "--resume", config.output]
+    if code_in(dataclasses.asdict(config)) or code_in_verl(config.verl):
+        words.append("--trust-code")
+    for flag, value in (("--verl-python", python), ("--ray-address", ray_address)):
+        words += [flag, value] if value else []
+    return shlex.join(words)
