@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from rollout_engine import LAST_UPDATE
 from transformers import AutoModelForCausalLM
 
 from entrostat.hosts.verl.trainer import FILE
+from entrostat.logs.lines import JsonLines
 from entrostat.logs.rollouts import Rollouts, load_rollouts
 
 ROOT = Path(__file__).parents[2]
@@ -78,12 +80,21 @@ class Runs:
         killed: the metrics of iterations 1 to 3 as they were then, and what `train` had said.
         said: what `train` said of that.
         third: the rollouts of iteration 3 as they were then.
+        whole: the logs of the whole run, by name.
+        evaluated: what `train` said when the end of these was lost and it went on once more.
     """
 
     run: Path
     killed: list[dict[str, Any]]
     said: str
     third: Rollouts
+    whole: dict[str, list[dict[str, Any]]]
+    evaluated: str
+
+
+def logs(run: Path) -> dict[str, list[dict[str, Any]]]:
+    names = ("metrics", "evaluation", "answers")
+    return {name: JsonLines(run / f"{name}.jsonl").read() for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +111,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     # the weights of iteration 3 will not reach the rollout engine
     with cluster(train("--resume", run), folder / "resumed.txt", {LAST_UPDATE: "2"}) as started:
         assert started.wait(LIMIT) == 0, started.tail()
-    return Runs(run, killed, said, third)
+    whole = logs(run)
+    # as if it had been killed between its last checkpoint and what it logs of that iteration
+    shutil.rmtree(run / "final")
+    for name in whole:
+        JsonLines(run / f"{name}.jsonl").keep_until(ITERATIONS - 1)
+    for path in [*(run / "verl").glob("from-*.jsonl"), run / f"verl/validation/{ITERATIONS}.jsonl"]:
+        path.unlink()
+    with cluster(train("--resume", run), folder / "evaluated.txt") as started:
+        assert started.wait(LIMIT) == 0, started.tail()
+        evaluated = started.tail()
+    return Runs(run, killed, said, third, whole, evaluated)
 
 
 @pytest.mark.timeout(2 * LIMIT)
@@ -135,8 +156,25 @@ def test_the_controllers_go_on_from_the_checkpoint(runs: Runs) -> None:
         assert json.loads(path.read_text())["states"][1]["value"] == pytest.approx(ZETA * 2**step)
 
 
+def test_the_end_of_an_iteration_is_not_lost(runs: Runs) -> None:
+    """What the last one logged is in its checkpoint, and the policy is evaluated again."""
+    found = logs(runs.run)
+    assert [row["iteration"] for row in found["metrics"]] == [1, 2, 3, 4]
+    was, now = runs.whole["metrics"][-1], found["metrics"][-1]
+    same = [key for key in was if not key.startswith(("time/", "verl/"))]
+    assert {key: now[key] for key in same} == {key: was[key] for key in same}
+    assert was["time/sample"] == now["time/sample"]
+    assert 0 < now["time/iteration"] <= was["time/iteration"]  # up to the checkpoint
+    for name in ("evaluation", "answers"):
+        where = [[(row["iteration"], row["split"]) for row in rows[name]]
+                 for rows in (runs.whole, found)]  # fmt: skip
+        assert where[0] == where[1], name
+    assert "[4/4]" not in runs.evaluated  # nothing was trained
+    assert (runs.run / "final" / "model.safetensors").is_file()
+
+
 def test_figures_are_those_of_the_rollouts(runs: Runs) -> None:
-    for row in metrics(runs.run):
+    for row in runs.whole["metrics"]:
         r = load_rollouts(runs.run, row["iteration"])
         right = [is_right(p, c) for p, c in zip(r.prompts, r.completions, strict=True)]
         assert r.rewards.tolist() == right
@@ -144,7 +182,7 @@ def test_figures_are_those_of_the_rollouts(runs: Runs) -> None:
         assert row["entropy/exact"] == pytest.approx(r.entropy.mean().item(), rel=1e-5)
         assert row["entropy/nll"] == pytest.approx(-r.logp.mean().item(), rel=1e-5)
         assert row["verl/training/global_step"] == row["iteration"]
-    assert any(row["reward/mean"] > 0 for row in metrics(runs.run))
+    assert any(row["reward/mean"] > 0 for row in runs.whole["metrics"])
 
 
 def is_right(prompt: str, completion: str) -> float:
