@@ -17,6 +17,8 @@ import pytest
 
 import entrostat as es
 from entrostat.cli import main
+from entrostat.cli.flags import dataclass_flags
+from entrostat.config import TrainConfig
 from entrostat.study.file import read_study
 from processes import alive, run_code
 
@@ -469,6 +471,15 @@ def test_booleans_are_written_as_in_toml(tmp_path: Path, capsys: pytest.CaptureF
     text = (tmp_path / "run/config.toml").read_text()
     assert "gradient_checkpointing = true" in text
     assert "chat = false" in text
+
+
+def test_true_and_false_are_text_where_text_is_asked_for() -> None:
+    words = ["--log.name", "true", "--sampling.stop", "true", "x=false", "false", "--seed=3"]
+    words += ["--gradient_checkpointing", "true", "--output=true", "--prompt.chat=false"]
+    found = dataclass_flags(TrainConfig, TrainConfig(), words, "entrostat train", "")
+    assert (found.log.name, found.output) == ("true", "true")
+    assert found.sampling.stop == ("true", "x=false", "false")
+    assert (found.gradient_checkpointing, found.prompt.chat) == (True, False)
 
 
 def test_estimators_are_explained(capsys: pytest.CaptureFixture) -> None:

@@ -506,7 +506,8 @@ def _fails(ranks: Any) -> None:
 
 
 def test_the_verb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["doctor", "--prompts", "3", "--sampling.rollouts", "6"]) == 0
+    words = ["--sampling.rollouts", "6", "--log", "tensorboard"]  # as `train` takes them
+    assert main(["doctor", "--prompts", "3", *words]) == 0
     out = capsys.readouterr().out
     assert "10 checks, nothing wrong; 3 do not apply." in out
     assert "WRONG" not in out

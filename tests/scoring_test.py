@@ -98,6 +98,23 @@ def test_what_is_no_reward_costs_its_rollout_and_is_said(value: Any, match: str)
         assert rewards(GivesTogether([1, value, value, 1]), failed=2)[0] == [1, 0, 0, 1]
 
 
+def test_processes_that_score_together_stop_together() -> None:
+    """One whose few answers all fail does not stop the others."""
+    task = TargetSum()
+    task.score = lambda completion, example: 1 / 0  # type: ignore[method-assign]
+    with Scorer(task, Scoring(), lambda words: None) as scorer:
+        scorer.everywhere = lambda failed, answers: (failed, answers + 4)  # the other's are fine
+        assert scorer(["a", "b"], [EXAMPLE] * 2, 7).tolist() == [0, 0]
+        scorer.everywhere = lambda failed, answers: (failed + 4, answers + 4)
+        with pytest.raises(RunStopped, match="failed at all 6 answers: a bug of the task"):
+            scorer(["a", "b"], [EXAMPLE] * 2, 7)
+        counts: list[tuple[int, int]] = []
+        del task.score
+        scorer.everywhere = lambda *own: counts.append(own) or own
+        scorer(["a"], [EXAMPLE], 8)
+    assert counts == [(0, 1)]  # asked where nothing failed, too: the others wait for it
+
+
 def test_failures_are_said_once_and_counted_each_time() -> None:
     said: list[str] = []
     task = Gives(math.nan)

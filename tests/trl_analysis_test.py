@@ -285,6 +285,7 @@ def test_which_batches_are_analysed_and_where_it_is_read(tmp_path: Path) -> None
     log = RunLog(tmp_path / "dump", 1)
     log.open(1)  # resumed after the first
     assert [line["iteration"] for line in lines(tmp_path / "dump")] == [1]
+    assert [p.name for p in (tmp_path / "dump/rollouts").iterdir()] == ["000001.safetensors"]
 
 
 def test_no_signal_no_analysis(tmp_path: Path) -> None:

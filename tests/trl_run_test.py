@@ -357,6 +357,60 @@ def test_kill_and_resume_end_with_the_same_weights(tmp_path: Path, runs: dict[st
         assert same_weights(run, runs["trl"])
 
 
+def die_before_the_seal(config: TrainConfig) -> None:
+    """As `die_while_saving`, when transformers has removed what it would not keep."""
+    from entrostat.hosts.trl import record
+
+    def seal(path: Path, iteration: int, *rest: Any) -> None:
+        if iteration == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        checkpoints.seal(path, iteration, *rest)
+
+    from entrostat.hosts.trl import checkpoints
+
+    record.seal = seal
+    train(config)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_one_checkpoint_that_is_kept_is_a_whole_one(tmp_path: Path, count: int) -> None:
+    config = recipe(tmp_path / "run", eval={"prompts": 0}, save={"checkpoints": count})
+    killed(partial(trains, "trl"), partial(die_before_the_seal, config))
+    told: list[str] = []
+    progress = Progress()
+    progress.fact = told.append  # type: ignore[method-assign]
+    run = train(config, resume=True, progress=progress)
+    assert any(text.startswith("going on after iteration 2") for text in told)
+    assert [row["iteration"] for row in rows(run)] == [1, 2, 3, 4]
+    left = [path.name for path in (run / "checkpoints").glob("checkpoint-*")]
+    assert left == ["checkpoint-16"][:count]
+
+
+def test_the_first_evaluation_is_of_what_accelerate_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under FSDP the policy has no place before that."""
+    from entrostat.hosts.trl.record import EachIteration
+
+    seen: list[tuple[int, int]] = []
+    begins = EachIteration.on_train_begin
+
+    def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        evaluate = self.record.evaluate
+
+        def watched(iteration: int) -> None:
+            seen.append((iteration, len(self.trainer.accelerator._models)))
+            evaluate(iteration)
+
+        monkeypatch.setattr(self.record, "evaluate", watched)
+        begins(self, *args, **kwargs)
+
+    monkeypatch.setattr(EachIteration, "on_train_begin", on_train_begin)
+    run = train(recipe(tmp_path / "run", iterations=1))
+    assert seen == [(0, 1), (1, 1)]
+    assert [row["iteration"] for row in rows(run, "evaluation.jsonl")] == [0, 0, 1, 1]
+
+
 def test_a_run_goes_on_for_longer_and_refuses_what_it_must(tmp_path: Path) -> None:
     config = recipe(
         tmp_path / "run", iterations=2, eval={"prompts": 0}, analyze={"every": 5},
@@ -609,7 +663,7 @@ OTHERWISE = {
     "disable_tqdm": "the run's own display",
     "dataloader_pin_memory": "the rows are a few digits",
     "report_to": "metrics.jsonl; [trl] may say otherwise",
-    "save_total_limit": "the recipe keeps one; TRL's default keeps all",
+    "save_total_limit": "the recipe keeps one, and one more until it is sealed; TRL's keeps all",
     # 4 sequences at once, said for TRL's several GPUs; the file's micro_batch is one GPU's. The
     # product with gradient_accumulation_steps is the same, so the gradient is
     "per_device_train_batch_size": "optim.micro_batch",
@@ -684,6 +738,11 @@ rank = os.environ["RANK"]
 dist.init_process_group("gloo", init_method={meet!r}, rank=int(rank), world_size=2)
 from trl_run_test import recipe, train
 from entrostat.hosts.lab.progress import Progress
+from entrostat.tasks.target_sum import TargetSum
+
+class Fails(TargetSum):  # on one process
+    def score(self, completion, example):
+        return super().score(completion, example) if rank == "0" else 1 / 0
 
 class Told(Progress):
     lines = 0
@@ -692,19 +751,19 @@ class Told(Progress):
 
 told = Told()
 config = recipe(Path({output!r}), iterations=2)
-run = train(config, progress=told)
+run = train(config, progress=told, task={task})
 (Path({folder!r}) / (rank + ".json")).write_text(json.dumps({{"lines": told.lines}}))
 """
 
 
-@pytest.mark.slow
-def test_two_processes_share_the_recipes_batch(tmp_path: Path, runs: dict[str, Any]) -> None:
+def two_processes(folder: Path, task: str) -> list[dict[str, Any]]:
+    """`TWO` on two of them; `task` as Python has it."""
     script = TWO.format(
-        tests=str(Path(__file__).parent), output=str(tmp_path / "run"), folder=str(tmp_path),
-        meet=f"file://{tmp_path / 'rendezvous'}",
+        tests=str(Path(__file__).parent), output=str(folder / "run"), folder=str(folder),
+        meet=f"file://{folder / 'rendezvous'}", task=task,
     )  # fmt: skip
-    found = run_ranks(
-        2, tmp_path, lambda rank: ["-W", "ignore", "-c", script],
+    return run_ranks(
+        2, folder, lambda rank: ["-W", "ignore", "-c", script],
         env=lambda rank: {
             "ACCELERATE_USE_CPU": "true", "RANK": str(rank), "LOCAL_RANK": str(rank),
             "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -712,6 +771,17 @@ def test_two_processes_share_the_recipes_batch(tmp_path: Path, runs: dict[str, A
         },
         timeout=280,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_scorer_that_fails_on_one_process_costs_its_rollouts(tmp_path: Path) -> None:
+    two_processes(tmp_path, "Fails()")
+    assert [row["reward/failed"] for row in rows(tmp_path / "run")] == [8, 8]
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_recipes_batch(tmp_path: Path, runs: dict[str, Any]) -> None:
+    found = two_processes(tmp_path, "None")
     assert [one["lines"] for one in found] == [2, 0]  # the main process alone shows
     run = tmp_path / "run"
     for i in (1, 2):

@@ -876,6 +876,8 @@ def test_the_command_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     other = capsys.readouterr().out
     assert "trainer.nnodes=7" in other
     assert "trainer.nnodes=1" not in other
+    assert main(["verl-config", "--trust-code"]) == 2
+    assert "verl-config needs a recipe" in capsys.readouterr().err
     assert main(["train", "--config", recipe_file, "--print"]) == 2
     assert "go with --host verl" in capsys.readouterr().err
 

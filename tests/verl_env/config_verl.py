@@ -88,7 +88,7 @@ def test_float32_reaches_the_engine() -> None:
 def test_the_preflight_says_what_verl_does_not_know(change: str, says: str) -> None:
     recipe = from_dict({"host": "verl", "method": "grpo", "output": "run"})
     lines = overrides_of(recipe, unseen(recipe))
-    asked = {"task": {"name": "target_sum"}, "processors": 12, "ray_address": None}
+    asked = {"task": {"name": "target_sum"}, "processors": 12, "said": 12, "ray_address": None}
     assert look({**asked, "overrides": lines}) is None
     lines = [line for line in lines if not line.startswith(change.partition("=")[0] + "=")]
     said = look({**asked, "overrides": [*lines, change]})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import dataclass_flags, spread, take, take_switch
+from .flags import dataclass_flags, named, spread, take, take_switch
 from .terminal import quiet_libraries, tell
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _of_config(args: list[str], prompts: str | None, rollouts: str | None) -> li
     allowed, args = take(args, "sandbox")
     if allowed:
         args = [*args, "--scoring.sandbox", allowed]
-    args, flags = take_open_flags(spread(args, "analyze"))
+    args, flags = take_open_flags(spread(named(args, "log", "to"), "analyze"))
     data = asked_for(file, flags, trusted, {"scoring.sandbox"} if allowed else set())
     config: Any = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat doctor", _DOCTOR)
     config.validate()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import dataclasses
+import typing
 from typing import Any
 
 from .._names import refuse_options
@@ -23,27 +24,42 @@ def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: st
         return default
     import tyro
 
-    # booleans as in TOML, which is how the rest of the command line and the files write them
-    args = [re.sub(r"(^|=)(true|false)$", lambda m: m[1] + m[2].title(), word) for word in args]
+    hints = _flags(cls)
+    args = _with_booleans(args, [name for name, hint in hints.items() if _holds_bool(hint)])
     value, rest = tyro.cli(
         cls, default=default, args=args, prog=prog, description=text, return_unknown_args=True,
         config=(tyro.conf.FlagConversionOff,),
     )  # fmt: skip
-    refuse_options(rest, prog, _flag_names(cls))
+    refuse_options(rest, prog, list(hints))
     if rest:
         raise ValueError(f"unexpected {rest[0]!r}; options look like --seed 1")
     return value
 
 
-def _flag_names(cls: Any, prefix: str = "") -> list[str]:
-    import dataclasses
-    import typing
-
-    names = []
+def _flags(cls: Any, prefix: str = "") -> dict[str, Any]:
+    """The flags of a dataclass, nested ones dotted, with their types."""
+    flags: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(cls).items():
         nested = dataclasses.is_dataclass(hint)
-        names += _flag_names(hint, f"{prefix}{name}.") if nested else [prefix + name]
-    return names
+        flags |= _flags(hint, f"{prefix}{name}.") if nested else {prefix + name: hint}
+    return flags
+
+
+def _holds_bool(hint: Any) -> bool:
+    return hint is bool or bool in typing.get_args(hint)
+
+
+def _with_booleans(args: list[str], names: list[str]) -> list[str]:
+    """`true` and `false` of these flags, as TOML and the rest of the command line write them."""
+    own = {f"--{name}".replace("_", "-") for name in names}
+    words, flag = [], ""
+    for word in args:
+        is_flag = word.startswith("--")
+        flag, equals, value = word.partition("=") if is_flag else (flag, "", word)
+        if flag.replace("_", "-") in own and value in ("true", "false"):
+            word = f"{flag}{equals}{value.title()}" if is_flag else value.title()
+        words.append(word)
+    return words
 
 
 def take(args: list[str], name: str) -> tuple[str | None, list[str]]:

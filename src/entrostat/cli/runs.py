@@ -153,7 +153,10 @@ def verl_config_verb(args: list[str]) -> int:
     )
     if (done := asked_for_help(args, text)) is not None:
         return done
-    trusted, (recipe, *changes) = take_switch(args, "trust-code")
+    trusted, words = take_switch(args, "trust-code")
+    if not words:
+        raise ValueError("verl-config needs a recipe: entrostat verl-config RECIPE.toml")
+    recipe, *changes = words
     for word in changes:
         if "=" not in word:
             raise ValueError(f"verl-config: {word!r} is no override; write KEY=VALUE")

@@ -146,10 +146,10 @@ def train_verb(args: list[str]) -> int:
 
         say(command(config, **options))
         return 0
-    from ..hosts import in_a_study
+    from ..hosts import study_of
 
-    if in_a_study():
-        _end_with_parent()
+    if (study := study_of()) is not None:
+        _end_with(study)
 
     # what can be wrong without torch, which takes seconds to load, is found before
     from ..hosts.lab.run_directory import RunDirectory, check_output, default_output
@@ -257,10 +257,16 @@ def _use_large_pages() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
-def _end_with_parent() -> None:
+def _end_with(study: int) -> None:
     """On Linux, have the kernel end this process when the study that started it is killed."""
     import ctypes
     import signal
 
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        try:
+            os.kill(study, 0)
+        except ProcessLookupError:  # it was killed before
+            os.kill(os.getpid(), signal.SIGTERM)
+        except PermissionError:
+            pass

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # set for its trainings
+STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # its process, set for its trainings
 _TRAIN = {"lab": ".lab", "trl": ".trl.run", "verl": ".verl.run"}
 
 
@@ -27,6 +27,10 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def in_a_study() -> bool:
-    """Whether a study started this process: it ends with it, and takes the threads it was given."""
-    return bool(os.environ.get(STARTED_BY_A_STUDY))
+def study_of() -> int | None:
+    """The study that started this process, which ends with it and takes the threads it was given.
+
+    None where a user did.
+    """
+    said = os.environ.get(STARTED_BY_A_STUDY, "")
+    return int(said) if said.isascii() and said.isdecimal() else None

@@ -78,7 +78,8 @@ def threads_of(training: Training) -> int:
 def environment(threads: int) -> dict[str, str]:
     """Of a training: how many threads, and that it is to end with who started it."""
     return os.environ | {
-        "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", STARTED_BY_A_STUDY: "1",
+        "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1",
+        STARTED_BY_A_STUDY: str(os.getpid()),
     }  # fmt: skip
 
 

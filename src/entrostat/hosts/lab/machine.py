@@ -13,7 +13,7 @@ import torch
 
 from ...config import TrainConfig
 from ...stats.tiled import has_amx
-from .. import in_a_study
+from .. import study_of
 from .abilities import probe
 from .policy import Policy, device_of
 from .progress import Say
@@ -62,7 +62,7 @@ def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -
         return
     if policy.device.type != "cpu":
         return
-    if in_a_study():
+    if study_of() is not None:
         config.threads = _THREADS
         torch.set_num_threads(config.threads)
         return

@@ -37,6 +37,8 @@ class Scorer:
     Attributes:
         failed: answers of the last call that had no reward.
         failures: their places.
+        everywhere: of several processes that score an iteration together, called by each at every
+            call: (failed, answers) here to those of all of them.
     """
 
     def __init__(self, task: Task, settings: Scoring, tell: Callable[[str], None]) -> None:
@@ -46,6 +48,10 @@ class Scorer:
             use(settings.sandbox)
         self._pool: Pool | None = None
         self._told = False
+        self.everywhere: Callable[[int, int], tuple[int, int]] = lambda failed, answers: (
+            failed,
+            answers,
+        )
         self.failed = 0
         self.failures: list[int] = []
 
@@ -82,29 +88,26 @@ class Scorer:
             judged = [_judged(outcome) for outcome in run]
         failures = [place for place, (_, failure) in enumerate(judged) if failure]
         self.failed, self.failures = len(failures), failures
+        failed, answers = self.everywhere(len(failures), len(pairs))
         if failures:
             first = failures[0]
             words = (
                 f"{_rollout(iteration, first, *pairs[first])}: the {who} of {self._task.name} "
                 f"{judged[first][1]}"
             )
-            self._tell_or_stop(words, len(pairs), remote)
+            if not remote and 1 < answers == failed:
+                raise RunStopped(
+                    f"{words}, and failed at all {answers} answers: a bug of the task? Have "
+                    "`score` give 0 for an answer that it cannot read. No update was made"
+                )
+            if not self._told:
+                self._told = True
+                self._tell(f"{words}. Such answers score 0; reward/failed counts them")
         return torch.tensor([reward for reward, _ in judged])
 
     def figures(self) -> dict[str, float]:
         """`reward/failed`: answers of the last call that had no reward."""
         return {"reward/failed": self.failed}
-
-    def _tell_or_stop(self, words: str, answers: int, remote: bool) -> None:
-        """Tell of the first failure of the run; stop where the task's own scorer fails always."""
-        if not remote and 1 < answers == self.failed:
-            raise RunStopped(
-                f"{words}, and failed at all {answers} answers: a bug of the task? Have `score` "
-                "give 0 for an answer that it cannot read. No update was made"
-            )
-        if not self._told:
-            self._told = True
-            self._tell(f"{words}. Such answers score 0; reward/failed counts them")
 
     def _here(self, pairs: list[tuple[str, Example]], iteration: int) -> list[Outcome]:
         batched = getattr(self._task, "score_batch", None)

@@ -53,7 +53,8 @@ SETTINGS: dict[str, tuple[str, Value]] = {
         "save.checkpoint_every",
         lambda c: (c.save.checkpoint_every or c.iterations) * c.updates,
     ),
-    "save_total_limit": ("save.checkpoints", lambda c: max(1, c.save.checkpoints)),
+    # transformers removes the last one before the new one is sealed (`checkpoints.keep`)
+    "save_total_limit": ("save.checkpoints", lambda c: max(1, c.save.checkpoints) + 1),
 }
 # arguments that follow from several settings (`arguments`), or that a setting says in other words
 _SAID_BY = {

@@ -62,6 +62,12 @@ def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mar
         part.write_text(json.dumps(body, indent=1), encoding="utf-8")
 
 
+def keep(directory: Path, count: int) -> None:
+    """Remove all checkpoints but the newest `count`."""
+    for path in _directories(directory)[:-count]:
+        shutil.rmtree(path)
+
+
 def go_on(run: RunDirectory, config: TrainConfig, resume: bool, say: Say) -> Sealed | None:
     """The newest whole checkpoint that agrees with the logs; what came after it is forgotten.
 

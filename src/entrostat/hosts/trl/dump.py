@@ -43,8 +43,12 @@ class RunLog:
         self._written: Rollouts | None = None
 
     def open(self, done: int) -> None:
-        """Make the directory; lines after iteration `done` are forgotten."""
-        (self.directory / "rollouts").mkdir(parents=True, exist_ok=True)
+        """Make the directory; lines and rollouts after iteration `done` are forgotten."""
+        folder = self.directory / "rollouts"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob("*.safetensors"):
+            if path.stem.isdecimal() and int(path.stem) > done:
+                path.unlink()
         for log in (self.metrics, self.analysis):
             if log.path.exists():
                 log.keep_until(done)

@@ -103,6 +103,12 @@ class Drawn:
         return before + 1, row
 
 
+def _everywhere(failed: int, answers: int) -> tuple[int, int]:
+    """The sums of both over the processes."""
+    counts = gather_object([(failed, answers)])
+    return sum(f for f, _ in counts), sum(n for _, n in counts)
+
+
 class RecipeTrainer(EntropyGRPOTrainer):
     """`EntropyGRPOTrainer` of a recipe.
 
@@ -131,6 +137,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         )  # fmt: skip
         if is_multi_turn(recipe.task):  # set here: as an argument it warns of being experimental
             self.rollout_func = rollouts
+        recipe.scorer.everywhere = _everywhere
         self.remove_callback(PrinterCallback)
         self.add_callback(EachIteration(self, record))
 

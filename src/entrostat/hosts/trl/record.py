@@ -27,7 +27,7 @@ from ..lab.evaluation import evaluate
 from ..lab.progress import Progress
 from ..lab.run_directory import RunDirectory
 from ..lab.updates import check_weights
-from .checkpoints import seal
+from .checkpoints import keep, seal
 from .dump import RunLog
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Record(RunLog):
             self._durable = set(logs)
         seal(path, iteration, self.recipe.config, logs)
         self.best.settle()
+        keep(path.parent, max(1, self.recipe.config.save.checkpoints))
 
 
 class EachIteration(TrainerCallback):
@@ -152,6 +153,11 @@ class EachIteration(TrainerCallback):
 
     def __init__(self, trainer: RecipeTrainer, record: Record) -> None:
         self.trainer, self.record = trainer, record
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The policy before training, which accelerate has placed, and sharded, by now."""
+        if state.global_step == 0:
+            self.record.evaluate(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The line, an evaluation, and whether TRL writes a checkpoint now."""
@@ -167,6 +173,7 @@ class EachIteration(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The checkpoint is written, but for its seal."""
+        self.trainer.accelerator.wait_for_everyone()  # each writes the state of its own chance
         done = state.global_step // self.trainer._updates
         self.record.checkpoint(done, Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self.record.progress.iteration(done, {})

@@ -109,8 +109,6 @@ def train(
         trackers.guard(trainer, run.path)
         recipe.policy = replace(recipe.policy, device=trainer.accelerator.device)
         use_float32_outputs(trainer)
-        if start == 0:
-            record.evaluate(0)
         trainer.train(resume_from_checkpoint=None if saved is None else str(saved.path))
         _finish(trainer, run, config, main)
     shown.end(run.path)

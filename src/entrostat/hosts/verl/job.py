@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from ...logs.files import writing
@@ -64,7 +65,7 @@ class Job:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                     env={**os.environ, **environment}, start_new_session=True,
-                    preexec_fn=_in_the_child,
+                    preexec_fn=partial(_in_the_child, os.getpid()),
                 )  # fmt: skip
             except OSError as error:
                 raise ValueError(
@@ -106,11 +107,13 @@ class Job:
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _in_the_child() -> None:
+def _in_the_child(parent: int) -> None:
     """End with the parent, and hear Ctrl-C where a shell's background job would not."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _LIBC is not None:
         _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it was killed before
+            os._exit(1)
 
 
 def reason(log: Path) -> str:

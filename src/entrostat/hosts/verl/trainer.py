@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -55,6 +57,8 @@ class EntropyTrainer(PPOTrainerSync):
         ValueError: veRL cannot run the objective with this configuration.
         RuntimeError: the plugin is not in force.
     """
+
+    _figures: Mapping[str, Any] = MappingProxyType({})  # of the newest iteration, so far
 
     def __init__(self, config: Any) -> None:
         check()
