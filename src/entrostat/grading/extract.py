@@ -3,9 +3,10 @@ r"""Where in a response its answer stands.
 After the last </think>, in the last <answer>...</answer> if there is one. There, in an order that
 is an option:
 
-- "boxed": the last \boxed{}. Boxes of one sentence are one answer, a list; a percent sign or a unit
-  right behind a box belongs to it; a box that is part of a formula, or behind "not" or "or", is no
-  answer.
+- "boxed": the last \boxed{}, \boxed 7 or \boxed\frac12. Boxes of one sentence are one answer, a
+  list; so are those that only commas, "and", "or", x = and y = part, with their names where these
+  differ. A percent sign or a unit right behind a box belongs to it; a box that is part of a
+  formula, or behind "not" or "or", is no answer.
 - "phrase": what follows the last "answer is", "answer:" or "####", to the end of its sentence.
 - "last": the last sentence, if it says one thing: x = 3, "so the total is $5$", "he has 42 apples".
   One with two numbers in it, or with a word such as "not", "or", "about", "at least", says none.
@@ -17,8 +18,8 @@ same. All are linear in the length of the response but for the last few thousand
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from .notation import LONGEST
 from .texts import closing, final_answer
@@ -31,6 +32,21 @@ _MOST = 20  # boxes of one answer
 _TAIL = 20_000  # characters at the end in which phrases and boxes of one sentence are looked for
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_ARGUMENT = r"\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}|[0-9a-zA-Z])"
+_BARE_BOX = re.compile(
+    rf"\\(?:boxed|fbox)\s*(?P<held>-?(?:[0-9]+(?:,[0-9]{{3}})*(?:\.[0-9]+)?|\\[dt]?frac{_ARGUMENT}{_ARGUMENT}|"
+    rf"\\sqrt{_ARGUMENT}|\\(?:pi|infty)\b)|(?<![a-z])[a-zA-Z](?![a-zA-Z]))"
+)
+_LETTER_IS = r"(?P<name>[a-zA-Z](?:_\{?\w\}?)?)\s*&?=\s*"
+_MORE = "and|or|also|both|either|alternatively"
+# all that parts two boxes of a list
+_JOINT = re.compile(
+    r"\s*(?:(?P<sign>\\?%|\^\s*\{?\\circ\}?|\u00b0)|"
+    rf"(?!(?:{_MORE})\b)(?P<word>[A-Za-z]{{2,}}))?"
+    rf"(?P<how>(?:[\s,;&]|\\\\|\\q?quad\b|\b(?:{_MORE})\b)*)(?:{_LETTER_IS})?"
+)
+_NAMED = re.compile(rf"(?:\A\s*|[A-Za-z.,:;]\s+|[,:;]){_LETTER_IS}\Z")
+_IN_TEXT = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}")
 _SENTENCE_END = re.compile(r"[.!?:;](?=[\s*$)\]]|\\\)|\Z)|\n")
 _ALSO = re.compile(r"\b(?:or|alternatively|another|also|either|possibly)\b", re.IGNORECASE)
 _DELIMITERS = re.compile(r"\\[()\[\],;!]|\$|\*\*|~")
@@ -81,6 +97,7 @@ _CHANGED = re.compile(
 )
 _DISPLAYS = r"\{(?:align|equation|gather|multline|eqnarray|math|displaymath)\w*\*?\}"
 _MATHEMATICS = re.compile(rf"(\\[(\[]|\\begin{_DISPLAYS})|\\[)\]]|\\end{_DISPLAYS}")
+_BEGINS = re.compile(rf"(?<!\\)\$+|\\[(\[]|\\begin{_DISPLAYS}")
 _BULLET = re.compile(r"(?:\A|\n)\s*[-*+>]\s+\Z")
 # what may stand right before a box: arrows, space, words set in mathematics
 _INTRODUCES = re.compile(
@@ -139,42 +156,118 @@ def answers(response: str, order: tuple[Place, ...], readable: Callable[[str], b
     return []
 
 
-def boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{}; None without one."""
+def boxed(text: str) -> tuple[list[str], list[str]]:
+    r"""What stands in the last \boxed{} and in those that join it, and the connectors between.
+
+    [3, 5] and ["or"] of "x = \boxed{3} or x = \boxed{5}"; x = 3 and y = 5 where names differ. A box
+    that is not closed holds "". Without boxes both are empty.
+    """
     last = _last_box(text, len(text))
-    return None if last is None else text[last[1] : last[2]]
+    if last is None:
+        return [], []
+    found, joints = [last], []
+    while len(found) < _MOST:
+        other = _last_box(text, found[-1].start)
+        if other is None or not other.said or other.end > found[-1].start:
+            break
+        joint = _joint(text[other.end : found[-1].start])
+        if joint is None:
+            break
+        found.append(other)
+        joints.append(joint)
+    said = _with_names(
+        text, found[-1].start, [box.said.strip() for box in found[::-1]], joints[::-1]
+    )
+    return said, [joint.how for joint in joints[::-1]]
 
 
-def _last_box(text: str, before: int) -> tuple[int, int, int] | None:
-    """Start of the last box before a place, of its content, and the content's end."""
+def listed(said: Sequence[str], connectors: Sequence[str]) -> str:
+    """Several answers as one, each once, with "and" or "or" between if it is never the other."""
+    words = set(connectors) - {","}
+    return f" {words.pop() if len(words) == 1 else ','} ".join(dict.fromkeys(said))
+
+
+class _Box(NamedTuple):
+    """A box: where it begins, what it holds ("" where it is cut off), where it ends."""
+
+    start: int
+    said: str
+    end: int
+
+
+class _Joint(NamedTuple):
+    """What parts two boxes: ",", "and", "or"; the first one's unit, the second's name, or ""."""
+
+    how: str
+    unit: str
+    name: str
+
+
+def _last_box(text: str, before: int) -> _Box | None:
+    """The last box that begins before a place."""
     start = max(text.rfind("\\boxed", 0, before), text.rfind("\\fbox", 0, before))
     if start < 0:
         return None
     match = _BOX.match(text, start)
-    end = -1 if match is None else closing(text, match.end())
-    if match is None or end < 0:
-        return start, start, start  # cut off, or no braces: it holds nothing
-    return start, match.end(), end
+    if match is not None:
+        end = closing(text, match.end())
+        return _Box(start, "", start) if end < 0 else _Box(start, text[match.end() : end], end + 1)
+    match = _BARE_BOX.match(text, start)
+    after = "" if match is None else text[match.end() : match.end() + 100]
+    if match is None or not any(end.match(after) for end in (_ENDS, _APART, _BELONGS)):
+        return _Box(start, "", start)  # of \boxed 2x nobody knows what it holds
+    return _Box(start, match["held"], match.end())
+
+
+def _joint(between: str) -> _Joint | None:
+    """What parts two boxes, if it makes a list of them; a mere break of line does not."""
+    if len(between) > _NEAR:
+        return None
+    match = _JOINT.fullmatch(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", between)))
+    if match is None or ("\n" in between and not match["how"].strip()):
+        return None
+    word, words = match["word"], re.findall(r"or\b|and\b", match["how"])
+    if word and word not in UNITS:
+        return None
+    unit = f" \\text{{{word}}}" if word else match["sign"] or ""
+    return _Joint(words[-1] if words else ",", unit, match["name"] or "")
+
+
+def _with_names(
+    text: str, start: int, said: list[str], joints: Sequence[_Joint | None]
+) -> list[str]:
+    """Contents of boxes, the first of which begins at `start`, with their names if these differ."""
+    before = _BEGINS.sub(" ; ", text[max(0, start - _NEAR) : start])
+    first = _NAMED.search(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", before)))
+    names = [first["name"] if first else "", *(joint.name if joint else "" for joint in joints)]
+    if "" in names or len(set(names)) == 1:
+        return said
+    return [f"{name} = {one}" for name, one in zip(names, said, strict=True)]
 
 
 def _from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     box = _last_box(text, len(text))
     if box is None:
         return None
-    start, content, end = box
-    if content == end:
+    if not box.said:
         return []
-    said = [_with_neighbours(text, box)]
-    while (other := _last_box(text, start)) is not None and len(said) < _MOST and other[2] < start:
-        between = text[other[2] + 1 : start]
-        if len(between) > 300 or (_SENTENCE_END.search(between) and not _ALSO.search(between)):
+    said, joints, start = [_with_neighbours(text, box)], [], box.start
+    while (
+        (other := _last_box(text, start)) is not None and len(said) < _MOST and other.end <= start
+    ):
+        between = text[other.end : start]
+        joint = _joint(between) if other.said and "\\boxed" not in other.said else None
+        ends = _SENTENCE_END.search(between) and not _ALSO.search(between)
+        if joint is None and (len(between) > _NEAR or ends):
             break
-        said.append(_with_neighbours(text, other))
-        start = other[0]
-    said = [one.strip() for one in dict.fromkeys(reversed(said))]
+        said.append(other.said + joint.unit if joint else _with_neighbours(text, other))
+        joints.append(joint)
+        start = other.start
+    said = [one.strip() for one in reversed(said)]
     if "" in said or _is_bound(text[max(0, start - _NEAR) : start]):
         return []
-    rest = text[end + 1 : end + 1 + _TAIL]
+    said = _with_names(text, start, said, joints[::-1])
+    rest = text[box.end : box.end + _TAIL]
     if _OR_MORE.match(_DELIMITERS.sub(" ", rest)):
         return []
     if _WITHDRAWN.search(_sentence(rest.partition("\n")[0])) or _REGRET.search(rest):
@@ -184,13 +277,14 @@ def _from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     phrase = _from_phrase(rest, readable)
     if phrase == []:
         return []
-    return [" , ".join(said), *(one for one in phrase or () if re.search(r"[0-9\\]", one))]
+    answer = listed(said, [joint.how if joint else "," for joint in joints])
+    return [answer, *(one for one in phrase or () if re.search(r"[0-9\\]", one))]
 
 
-def _with_neighbours(text: str, box: tuple[int, int, int]) -> str:
+def _with_neighbours(text: str, box: _Box) -> str:
     """A box's content with the unit or percent sign behind it; "" where it is part of a formula."""
-    start, content, end = box
-    said, after = text[content:end], text[end + 1 : end + 100]
+    start, said, end = box
+    after = text[end : end + 99]
     if "\\boxed" in said:
         return ""
     if not (_ENDS if _in_mathematics(text[max(0, start - _NEAR) : start]) else _APART).match(after):

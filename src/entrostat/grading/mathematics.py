@@ -21,7 +21,7 @@ from typing import Literal
 from .._names import unknown
 from . import symbolic
 from .equality import same
-from .extract import ORDER, Place, answers, boxed
+from .extract import ORDER, Place, answers, boxed, listed
 from .items import read
 from .notation import tokens
 
@@ -66,9 +66,16 @@ def check_math(answer: str, *, extract: str | Sequence[str] = ORDER, rule: Rule 
 
 
 def expected_answer(answer: str) -> str:
-    """What stands in an expected answer's last box, or behind "####", or all of it."""
-    inside = boxed(answer)
-    return (answer.rpartition("####")[2] if inside is None else inside).strip()
+    r"""What stands in an expected answer's last box, or behind "####", or all of it.
+
+    Boxes that stand together ("x = \boxed{3} or x = \boxed{5}") are a list, but for one value in
+    several forms, which is its first; boxes further up, behind other words, are no part of it.
+    """
+    said, connectors = boxed(answer)
+    if not said:
+        return answer.rpartition("####")[2].strip()
+    alike = all(equal(said[0], one) for one in said[1:])
+    return said[0] if alike else listed(said, connectors)
 
 
 def extracted(response: str, extract: str | Sequence[str] = ORDER) -> list[str]:

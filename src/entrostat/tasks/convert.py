@@ -7,13 +7,11 @@ another than the data set's raises ValueError: the schema has changed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 LONGEST_ANSWER = 500  # characters; what is longer is a proof or a worked solution
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*")
 _NO_ANSWER = frozenset({"", "proof", "notfound", "none", "null"})
 # DAPO-Math-17k wraps its problems in these
 DAPO_BEFORE = (
@@ -45,8 +43,8 @@ Reader = Callable[[Row], Problem]
 def mathematics(row: Row) -> Problem:
     r"""A problem and its final answer.
 
-    The answer is what stands in the last \boxed{} of the text, else after its last ####, else the
-    text itself; of a list, all entries, joined by commas.
+    The answer is what stands in the last \boxed{} of the text (in several that stand together),
+    else after its last ####, else the text itself; of a list, all entries, joined by commas.
     """
     prompt = text_of(row["prompt"]).removeprefix(DAPO_BEFORE).removesuffix(DAPO_AFTER)
     answer = final(row["answer"])
@@ -96,14 +94,17 @@ def instructions(row: Row) -> Problem:
 
 
 def final(value: Any) -> str:
-    r"""The final answer in a column: the last \boxed{}, what follows ####, or all of it."""
+    r"""The final answer in a column: the last \boxed{}, what follows ####, or all of it.
+
+    Boxes that stand together are a list ("x = \boxed{3} or x = \boxed{5}").
+    """
+    from ..grading.mathematics import expected_answer
+
     if isinstance(value, list | tuple):
         return ", ".join(final(one) for one in value)
     if value is None:
         return ""
-    text = str(value).strip()
-    boxed = _last_boxed(text)
-    return (text.rpartition("####")[2].strip() or text) if boxed is None else boxed
+    return expected_answer(str(value).strip())
 
 
 def text_of(value: Any) -> str:
@@ -118,17 +119,3 @@ def text_of(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"the prompt must be a text, got {value!r:.60}")
     return value.strip()
-
-
-def _last_boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{...} or \boxed 7; None where there is none that closes."""
-    from ..grading.texts import closing
-
-    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    found = _BOXED.match(text, start) if start >= 0 else None
-    if found is None:
-        return None
-    if text[found.end() : found.end() + 1] != "{":
-        return text[found.end() : found.end() + 1].strip() or None
-    end = closing(text, found.end() + 1)
-    return None if end < 0 else text[found.end() + 1 : end].strip()
