@@ -4,10 +4,11 @@ Two readings with different values are different; that is what this is for, and 
 of grading that decides about arithmetic. Rational numbers are compared as fractions. Others are
 computed to a thousand digits and are the same if they agree to 690: everything on the way must lie
 between 1e-300 and 1e300 in size, so that no difference that one can write down in so few signs is
-smaller. Letters stand for numbers: formulas are compared at eight points, fixed by the letters'
-names, positive and negative (at whole numbers where there are factorials), and have to agree
-wherever both have a value: formulas that differ agree at random points with probability next to 0.
-So sqrt(x^2) is not x, and ln x^2 not 2 ln x.
+smaller. Letters stand for numbers: formulas are compared at sixteen points, fixed by the letters'
+names, positive and negative, small and in the hundreds, and have to agree wherever both have a
+value: formulas that differ agree at random points with probability next to 0. So sqrt(x^2) is not
+x, and ln x^2 not 2 ln x. Letters in a factorial or a binomial coefficient, and only they, stand for
+whole numbers: the first for all from -8 to 47 and more to 166, the others for some of them.
 `log` without a base is a logarithm of nobody knows which base, f(x) a function about which nothing
 is known.
 """
@@ -18,7 +19,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from mpmath.ctx_mp import MPContext
@@ -31,7 +31,7 @@ _SAME = _MP.mpf(10) ** -690
 _NOTHING, _SMALLEST, _LARGEST = (_MP.mpf(10) ** power for power in (-650, -300, 300))
 _BITS = 20_000  # of an exact number
 _NO_LETTERS = frozenset("i e pi infty emptyset bbR bbZ bbN bbQ bbC".split())
-_POINTS, _ENOUGH = 8, 3
+_POINTS, _WHOLE_POINTS, _ENOUGH = 16, 96, 3
 _LARGEST_FACTORIAL = 170
 
 
@@ -56,21 +56,24 @@ def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
         of: of two of mpmath's numbers.
     """
     letters = symbols(a) | symbols(b)
-    sample = _whole_sample if _counts(a) or _counts(b) else _sample
-    found = []
-    for point in range(_POINTS if letters else 1):
-        at = {name: sample(name, point) for name in letters}
+    counted = sorted(_counted(a) | _counted(b))
+    first = None
+    agreed = 0
+    for point in range(_WHOLE_POINTS if counted else _POINTS if letters else 1):
+        at = {name: _real_at(name, point) for name in letters}
+        at |= {name: _whole_at(name, point, name == counted[0]) for name in counted}
         try:
             pair = [value_at(node, at) for node in (a, b)]
-            found.append((of(*pair), max(1, *map(abs, pair))))
+            found, size = of(*pair), max(1, *map(abs, pair))
         except (_Undefined, ArithmeticError, ValueError, TypeError):
             continue
-    if len(found) < (_ENOUGH if letters else 1):
+        first = first or (found, size)
+        if abs(found - first[0]) > _SAME * max(size, first[1]):
+            return None
+        agreed += 1
+    if first is None or agreed < (_ENOUGH if letters else 1):
         return None
-    if any(abs(x - y) > _SAME * max(size, more) for (x, size), (y, more) in pairwise(found)):
-        return None
-    value, size = found[0]
-    return 0 if abs(value) <= _SAME * size else value
+    return 0 if abs(first[0]) <= _SAME * first[1] else first[0]
 
 
 def symbols(node: Node) -> frozenset[str]:
@@ -125,13 +128,25 @@ def _sample(name: str, point: int) -> Any:
     return _MP.mpf(int.from_bytes(digest[:20], "big")) / 2**157 - 4
 
 
-def _whole_sample(name: str, point: int) -> Any:
-    """Where a letter of a formula with factorials is looked at: whole numbers from 2 to 65."""
-    return _MP.mpf(2 + hashlib.sha256(f"{name} {point}".encode()).digest()[0] % 64)
+def _real_at(name: str, point: int) -> Any:
+    """Where a letter is looked at: every other time a hundred times as far: |x - 5| is not 5 - x."""
+    return _sample(name, point) * (100 if point % 2 else 1)
 
 
-def _counts(node: Node) -> bool:
-    return node.kind == "!" or node.value == "binom" or any(map(_counts, node.parts))
+def _whole_at(name: str, point: int, first: bool) -> Any:
+    """Where a letter in a factorial is looked at, negative too: (n^2)! has a value there."""
+    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    if first:
+        return _MP.mpf(point - 8 if point < 56 else 48 + digest[0] % 119)
+    within = (4, 12, 40, 167)[digest[1] % 4]  # k of binom(n, k) is below n, and n may be 5
+    return _MP.mpf((digest[0] % within) * (1 if digest[2] % 8 else -1))
+
+
+def _counted(node: Node) -> frozenset[str]:
+    """Letters in a factorial or a binomial coefficient."""
+    if node.kind == "!" or node.value == "binom":
+        return symbols(node)
+    return frozenset().union(*map(_counted, node.parts))
 
 
 def value_at(node: Node, at: Mapping[str, Any]) -> Any:
