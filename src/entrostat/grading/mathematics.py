@@ -23,7 +23,7 @@ from . import symbolic
 from .equality import same
 from .extract import ORDER, Place, answers, boxed, listed
 from .items import read
-from .notation import tokens
+from .notation import Token, tokens
 
 Rule = Literal["strict", "minerva", "math_verify"]
 
@@ -85,19 +85,27 @@ def extracted(response: str, extract: str | Sequence[str] = ORDER) -> list[str]:
 
 def equal(expected: str, given: str) -> bool:
     """Whether two answers, already extracted, are the same by the strict rule."""
-    sides = tokens(expected), tokens(given)
-    if not all(sides):
+    wanted, said = tokens(expected), tokens(given)
+    if not wanted or not said:
         return False
-    if sides[0] == sides[1]:
+    ways = [tokens(given, commas=commas) for commas in ("number", "list")]
+    return any(  # whether 100,200,300 is one number or three, the expected answer says
+        _equal(wanted, way, expected, given)
+        for way in (said, *(way for way in ways if way != said))
+    )
+
+
+def _equal(wanted: list[Token], said: list[Token], expected: str, given: str) -> bool:
+    if wanted == said:
         return True
-    readings = [read(side) for side in sides]
+    readings = read(wanted), read(said)
     if readings[0] is not None and readings[1] is not None:
         return same(readings[0], readings[1])
     return symbolic.same_formula(expected, given)
 
 
 def _readable(text: str) -> bool:
-    found = tokens(text)
+    found = tokens(text, commas="number")
     node = read(found) if found else None
     return node is not None and "text" not in {node.kind, *(part.kind for part in node.parts)}
 

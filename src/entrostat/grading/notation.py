@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .units import UNITS
 
 LONGEST = 1000  # characters of an answer; longer ones are none
+Commas = Literal["number", "list"]
 
 
 class Token(NamedTuple):
@@ -22,7 +23,8 @@ class Token(NamedTuple):
 
     Attributes:
         kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
-            name has no backslash; "sign", any other character.
+            name has no backslash; "sign", any other character; "unclear", digits and commas that
+            are one number to some and several to others.
         value: a Fraction of a number, a text of all others.
     """
 
@@ -60,13 +62,15 @@ _SPELT = {
     "colon": ":", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
 }  # fmt: skip
 _WORDS = re.compile("[A-Za-z]{2}")
+_THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
+_GOES_ON = re.compile(r",[^\s\\$~]")
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?![\d.]))?"
 _PIECES = re.compile(
     r"(?P<row>\\\\)"
     r"|(?P<blank>\\[,;:! ]|\\?\$\$|(?<!\\)\$|\\[()\[\]]|(?<=[^\s$(=])~|\s+|`)"
     r"|(?P<recurring>\d*\.\d*\\(?:overline|bar)\s*\{\d+\})"
     r"|(?P<grouped>\d{1,3}(?:(?:\{,\}|\\[,; ]|,?\\!\s?)\d{3})+(?!\d)(?:\.\d+)?)"
-    r"|(?P<commas>\d{1,3}(?:,\d{3})+(?![\d])(?:\.\d+)?)"
+    r"|(?P<commas>\d+(?:,\d+)+(?:\.\d+)?)"
     rf"|(?P<number>{_NUMBER})"
     r"|\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|operatorname)\*?\s*"
     r"\{(?P<text>[^{}]*)\}"
@@ -81,8 +85,14 @@ _PIECES = re.compile(
 )
 
 
-def tokens(text: str) -> list[Token]:
-    """The tokens of an answer; none where it is too long to be one."""
+def tokens(text: str, commas: Commas | None = None) -> list[Token]:
+    """The tokens of an answer; none where it is too long to be one.
+
+    Args:
+        text: the answer.
+        commas: what 100,200 is; without it a number, and 100,200,300 is unclear. 1,234 is a number,
+            12,34 and 100, 200 are lists in any case.
+    """
     if len(text) > LONGEST:
         return []
     text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text.strip())
@@ -90,14 +100,18 @@ def tokens(text: str) -> list[Token]:
         text = text.replace(sign, written)
     if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
         text = text.replace("$", r"\$").replace(r"\\$", r"\$")
-    found, position, depth = [], 0, 0
+    found, position, depth, listed = [], 0, 0, 0
     while match := _PIECES.match(text, position):
         position = match.end()
         kind = match.lastgroup or ""
-        if kind == "commas" and depth:  # (1,234) is a pair
-            match = re.compile(_NUMBER).match(text, match.start())
-            assert match is not None
-            position, kind = match.end(), "digits"
+        if kind == "commas":
+            inside = depth or match.start() < listed  # (1,234) is a pair
+            kind = "digits" if inside else _said_with_commas(text, match, commas)
+            if kind == "digits":
+                listed = position
+                match = re.compile(_NUMBER).match(text, match.start())
+                assert match is not None
+                position = match.end()
         found += _token(kind, match)
         value = found[-1].value if found else ""
         if kind in ("sign", "escaped"):
@@ -105,6 +119,21 @@ def tokens(text: str) -> list[Token]:
     if found[-1:] == [Token("sign", ".")]:
         found.pop()
     return _bare_scripts(found)
+
+
+def _said_with_commas(text: str, match: re.Match[str], commas: Commas | None) -> str:
+    """Whether digits and commas without a space are one number, "digits" of several, or unclear."""
+    run = match[0].partition(".")[0]
+    groups = run.split(",")
+    listed = not any(len(group) > 1 and group[0] == "0" for group in groups)  # 100,000
+    if not _THOUSANDS.fullmatch(run):
+        return "digits" if listed else "unclear"
+    goes_on = text[: match.start()].endswith(",") or _GOES_ON.match(text, match.end())
+    if not listed or (len(groups[0]) < 3 and not goes_on):
+        return "commas"
+    if commas is not None:
+        return "commas" if commas == "number" else "digits"
+    return "unclear" if goes_on or len(groups) > 2 else "commas"
 
 
 def _bare_scripts(found: list[Token]) -> list[Token]:
@@ -130,6 +159,8 @@ def _token(kind: str, match: re.Match[str]) -> list[Token]:
         return [Token("number", Fraction(said))]
     if kind in ("grouped", "commas"):
         return [Token("number", Fraction(re.sub(r"[^\d.]", "", said)))]
+    if kind == "unclear":
+        return [Token("unclear", said)]
     if kind == "recurring":
         return [Token("number", _recurring(said))]
     if kind == "text":
