@@ -7,6 +7,8 @@ one number), but for what is one thing in two notations:
 - a list without brackets and a set: both have no order; 1 \pm \sqrt 2 is a list of two;
 - inequalities in one letter and intervals, where the interval cannot be a point of the plane:
   x > 3 is (3, \infty), 1 \le x < 2 is [1, 2), but 1 < x < 2 is not (1, 2);
+- (-\infty, \infty), \mathbb{R} and -\infty < x < \infty;
+- (A) 12, one of several choices, and its letter or its value;
 - a number without a unit and the same with one. Percent is no unit but a hundredth.
 """
 
@@ -14,27 +16,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .tree import Node
+from .tree import CHOICES, Node
 from .values import ratio, same_value, symbols
 
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
 _BRACKETS = frozenset({"()", "(]", "[)", "[]"})
 _INFINITY = Node("symbol", (), "infty")
+_REALS = Node("symbol", (), "bbR")
 _MOST = 50  # parts of a list or set
 
 
 def same(expected: Node, given: Node) -> bool:
     """Whether a given answer says what is expected."""
+    letters = _letter(expected), _letter(given)
+    if "list" in (expected.kind, given.kind) and None not in letters and letters[0] != letters[1]:
+        return False  # x = 1 or x = 2, y = 1 or y = 2
     expected, given = _plain(expected), _plain(given)
+    if "choice" in (expected.kind, given.kind):
+        return _same_choice(expected, given)
     if expected.kind == "quantity" or given.kind == "quantity":
         return _same_quantity(expected, given)
     if "relation" in (expected.kind, given.kind):
         return _same_relation(expected, given)
     expected, given = _as_union(expected, given), _as_union(given, expected)
     kinds = {expected.kind, given.kind}
-    if kinds == {"list"} and _intervals(expected) and expected.value != given.value:
-        return False  # x < 1 or x > 2, x < 1 and x > 2
+    if kinds == {"list"} and not _same_connectors(expected, given):
+        return False
     if kinds <= {"list", "set"}:
         return _unordered(expected.parts, given.parts)
     if kinds <= _VALUES:
@@ -43,25 +51,62 @@ def same(expected: Node, given: Node) -> bool:
 
 
 def _plain(node: Node) -> Node:
-    r"""With \pm written out, and a list of x = 3, x = 4 as 3, 4."""
+    r"""With \pm written out, x = 3, x = 4 as 3, 4, and (-\infty, \infty) as \mathbb{R}."""
+    if node.kind == "()" and [_infinite(part) for part in node.parts] == [-1, 1]:
+        return _REALS
+    if node.kind == "relation" and node.value in (("<", "<"), (">", ">")):
+        first, letter, last = node.parts
+        if letter.kind == "symbol" and {_infinite(first), _infinite(last)} == {-1, 1}:
+            rising = (_infinite(first) < 0) == (node.value[0] == "<")
+            return Node("relation", (letter, _REALS), ("in",)) if rising else node
     if node.kind in _VALUES | {r"\pm", r"\mp"} and _holds(node, (r"\pm", r"\mp")):
         return Node("list", (_signed(node, "+"), _signed(node, "-")), ",")
     if node.kind == "list":
         parts = [part for item in node.parts for part in _listed(_plain(item))]
-        named = {_name(part) for part in parts}
-        first_only = _name(parts[0]) and all(part.kind in _VALUES for part in parts[1:])
-        if first_only or (len(named) == 1 and None not in named):  # x = 1, 2; x = 1, x = 2
+        if _letter(Node("list", tuple(parts))) is not None:
             parts = [part.parts[-1] if part.kind == "relation" else part for part in parts]
         return Node("list", tuple(parts), node.value)
     return node
 
 
+def _letter(node: Node) -> str | None:
+    """What x = 3, x in A, the list x = 1, x = 2 and the list x = 1, 2 are about."""
+    if node.kind == "list":
+        first, *others = map(_name, node.parts)
+        bare = all(part.kind in _VALUES for part in node.parts[1:])
+        return first if bare or set(others) <= {first} else None
+    if node.kind == "relation" and node.value == ("in",) and node.parts[0].kind == "symbol":
+        return node.parts[0].value
+    return _name(node)
+
+
 def _as_union(node: Node, other: Node) -> Node:
     """A list such as x < 1 or x > 2 as a union of intervals, where the other is one."""
     if node.kind == "list" and node.value == "or" and other.kind == "union":
+        if len(frozenset().union(*map(symbols, node.parts))) > 1:
+            return node  # x < 1 or y > 2
         intervals = [_as_interval(part) if part.kind == "relation" else None for part in node.parts]
         return node if None in intervals else Node("union", tuple(filter(None, intervals)))
     return node
+
+
+def _same_connectors(a: Node, b: Node) -> bool:
+    """Whether two lists are joined alike: 3 and 4 are 3 or 4, but x < 1 and x > 2 are none.
+
+    A comma is "and" between relations, words and choices; between inequalities in the same letter
+    it may be "or".
+    """
+    if not any(part.kind in ("relation", "text") or _is_choice(part) for part in a.parts):
+        return True
+    unclear = _inequality(a) and frozenset.intersection(*map(symbols, a.parts))
+    apart = {"or", "and"} if unclear else {"or"}
+    return a.value == b.value or not apart & {a.value, b.value}
+
+
+def _inequality(node: Node) -> bool:
+    return any(
+        part.kind == "relation" and {"<", "<=", ">", ">="} & set(part.value) for part in node.parts
+    )
 
 
 def _listed(node: Node) -> Sequence[Node]:
@@ -86,6 +131,20 @@ def _same_values(a: Node, b: Node) -> bool:
     if any(infinite):
         return infinite[0] == infinite[1]
     return a == b or same_value(a, b)
+
+
+def _is_choice(node: Node) -> bool:
+    return node.kind == "symbol" and node.value in CHOICES
+
+
+def _same_choice(expected: Node, given: Node) -> bool:
+    """(A) 12 is A, and 12; (A) 12 or B is not A."""
+    if expected.kind == given.kind:
+        return expected.value == given.value and same(expected.parts[0], given.parts[0])
+    choice, other = (expected, given) if expected.kind == "choice" else (given, expected)
+    if _is_choice(other):
+        return other.value == choice.value and choice.parts[0].kind != "list"
+    return same(choice.parts[0], other)
 
 
 def _infinite(node: Node) -> int:
@@ -145,9 +204,12 @@ def _same_relation(expected: Node, given: Node) -> bool:
     if interval is not None and other.kind in _BRACKETS:
         return _in_order(interval, other) and interval.kind == other.kind
     if set(relation.value) == {"in"}:
-        return other.kind in (*_BRACKETS, "union", "set", "symbol") and same(
-            relation.parts[-1], other
-        )
+        where = relation.parts[-1]
+        if other.kind == "list" and where.kind == "union":  # x < 1 or x > 2
+            return symbols(other) == symbols(relation.parts[0]) and same(where, other)
+        if other.kind == "list":
+            return where.kind == "set" and same(where, other)
+        return other.kind in (*_BRACKETS, "union", "set", "symbol") and same(where, other)
     value = _assigned(relation)
     return value is not None and same(value, other)
 
@@ -215,10 +277,6 @@ def _same_sides(a: Node, b: Node) -> bool:
 
 def _difference(relation: Node) -> Node:
     return Node("+", (relation.parts[0], Node("-", (relation.parts[1],))))
-
-
-def _intervals(node: Node) -> bool:
-    return all(part.kind == "relation" and _as_interval(part) is not None for part in node.parts)
 
 
 def _as_interval(relation: Node) -> Node | None:

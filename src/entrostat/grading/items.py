@@ -7,15 +7,19 @@ from fractions import Fraction
 
 from .notation import Token
 from .reader import Parser
-from .tree import CONSTANTS, FUNCTIONS, GREEK, Node, Unreadable
+from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Unreadable
 from .units import CURRENCIES, SCALES, UNITS
 
 _OPENING, _CLOSING = ("(", "[", r"\{", "{"), (")", "]", r"\}", "}")
 _PAIRED = {"langle": 1, "lfloor": 1, "lceil": 1, "rangle": -1, "rfloor": -1, "rceil": -1}
 _ANGLED = FUNCTIONS | {"circ"}  # with these a degree sign belongs to an angle, not to the answer
 _APPROXIMATELY = Token("command", "approx")
-_CHOICES = [Token("text", letter) for letter in "ABCDE"]  # \\textbf{(A) }12
 _CIRCLE = [Token("sign", "^"), Token("command", "circ")]
+_OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
+_REALS = frozenset(
+    f"{begin}{those}" for begin in ("all ", "the ", "any ", "every ", "the set of all ",
+    "the set of ", "") for those in ("real numbers", "real number", "reals")
+)  # fmt: skip
 
 
 def read(tokens: Sequence[Token]) -> Node | None:
@@ -24,8 +28,44 @@ def read(tokens: Sequence[Token]) -> Node | None:
     Args:
         tokens: of the answer (`notation.tokens`).
     """
+    if not tokens:
+        return None
+    letter, rest, certain = _choice(list(tokens))
+    node = None if certain else _read(list(tokens))
+    if node is not None or letter is None:
+        return node
+    if not rest:
+        return Node("symbol", (), letter)
+    value = _read(rest)
+    return None if value is None else Node("choice", (value,), letter)
+
+
+def _choice(tokens: list[Token]) -> tuple[str | None, list[Token], bool]:
+    r"""The letter of a choice and what follows it; whether no formula can begin so.
+
+    (A) 12 and A) 12, of which nobody makes a product; \text{(A)} -3 and \textbf{A} 12.
+    """
+    bracket = tokens[0] == _OPEN
+    name, rest = tokens[bracket : bracket + 1], tokens[bracket + 1 :]
+    if not name or name[0].kind not in ("word", "text") or name[0].value not in CHOICES:
+        return None, [], False
+    letter, text = str(name[0].value), name[0].kind == "text"
+    if rest[:1] == [_CLOSE]:
+        return letter, rest[1:], bracket and text and len(rest) > 1 and _begins(rest[1])
+    labels = text and not bracket and rest[:1] and rest[0].kind == "number"
+    return (letter, rest, True) if labels else (None, [], False)
+
+
+def _begins(token: Token) -> bool:
+    """Whether a value may begin here, and nothing goes on."""
+    if token.kind == "sign":
+        return token.value in ("-", "(", "[", "{", r"\{", "|", "$", r"\$")
+    return not _connects(token) and token.value not in (*RELATIONS, "cup", "times", "cdot", "div")
+
+
+def _read(tokens: list[Token]) -> Node | None:
     try:
-        return _answer(list(tokens)) if tokens else None
+        return _answer(tokens)
     except (Unreadable, RecursionError):
         return None
 
@@ -85,8 +125,6 @@ def _item(tokens: list[Token]) -> Node:
         tokens = tokens[: tokens.index(_APPROXIMATELY)]
     if not tokens:
         raise Unreadable
-    if len(tokens) > 1 and tokens[0] in _CHOICES and _starts_value(tokens[1]):
-        tokens = tokens[1:]
     words = _words(tokens)
     if words is not None:
         return words
@@ -100,17 +138,15 @@ def _item(tokens: list[Token]) -> Node:
     return node if unit is None else Node("quantity", (node,), unit)
 
 
-def _starts_value(token: Token) -> bool:
-    return token.kind == "number" or token == Token("command", "frac")
-
-
 def _words(tokens: list[Token]) -> Node | None:
-    """An answer in words; one letter, pi or a function's name is none."""
+    """An answer in words; one letter, pi or a function's name is none, "all reals" a set."""
     if not all(token.kind in ("word", "text") for token in tokens):
         return None
     said = " ".join(str(token.value) for token in tokens)
     if len(said) == 1:
         return Node("symbol", (), said)
+    if said.casefold() in _REALS:
+        return Node("symbol", (), "bbR")
     known = said in FUNCTIONS or said in CONSTANTS or said in GREEK
     return None if known else Node("text", (), " ".join(said.casefold().split()))
 

@@ -24,6 +24,7 @@ from .equality import same
 from .extract import ORDER, Place, answers, boxed, listed
 from .items import read
 from .notation import Token, tokens
+from .values import exact_value
 
 Rule = Literal["strict", "minerva", "math_verify"]
 
@@ -101,6 +102,9 @@ def _equal(wanted: list[Token], said: list[Token], expected: str, given: str) ->
     readings = read(wanted), read(said)
     if readings[0] is not None and readings[1] is not None:
         return same(readings[0], readings[1])
+    value = None if readings[1] is None else exact_value(readings[1])
+    if value is not None:  # 1/2 and \frac12, which latex2sympy does not read
+        given = rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
     return symbolic.same_formula(expected, given)
 
 

@@ -12,6 +12,7 @@ import re
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
+from .tree import CHOICES
 from .units import UNITS
 
 LONGEST = 1000  # characters of an answer; longer ones are none
@@ -183,8 +184,10 @@ def _token(kind: str, match: re.Match[str]) -> list[Token]:
 
 
 def _text(said: str) -> list[Token]:
-    r"""\text{(A)} is A, \text{42} is 42; words and units are texts."""
+    r"""\text{(A)} is (A), \text{42} is 42; words and units are texts."""
     bare = said[1:-1] if len(said) == 3 and said[0] + said[-1] == "()" else said
+    if bare != said and bare in CHOICES:
+        return [Token("sign", "("), Token("text", bare), Token("sign", ")")]
     if len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare):
         return tokens(bare)
     return [Token("text", bare)] if bare else []

@@ -25,6 +25,9 @@ _UNEVALUATED = ("sum", "prod", "int", "lim")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _ALLOWED = re.compile(r"[0-9A-Za-z\s+\-*/^_(){}\\=!.,;]*")
 _LARGE = re.compile(r"[0-9]{7}|\^\s*\{?\s*-?\(?[0-9]{4}|\^\s*\{[^{}]*\^|![^,]*!|[0-9]{3}\s*!")
+_SPACES = re.compile(r"\\[,;:! ]")  # x\,dx
+_GROUPED = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,?\\!)\s?(?=[0-9]{3})")  # 10\,000
+_APART = re.compile(r"(?<![\^_0-9])[0-9]+\s+[0-9]")  # 2 3, but not \int_0^1 2x
 _LETTERS = re.compile(r"[A-Za-z]{2}")
 
 
@@ -54,6 +57,10 @@ def same_formula(expected: str, given: str) -> bool:
     for (given where a number is expected, it is the question again), and only for what stands for a
     value: no relation, no list, no words, no numbers or powers that are large.
     """
+    expected, given = (
+        _SPACES.sub(" ", _GROUPED.sub("", text)).replace(r"\mathrm{d}", "d")
+        for text in (expected, given)
+    )
     if not (_is_formula(expected) and _is_formula(given)):
         return False
     asked = [{name for name in _UNEVALUATED if f"\\{name}" in text} for text in (expected, given)]
@@ -77,6 +84,7 @@ def _is_formula(text: str) -> bool:
         and _ALLOWED.fullmatch(text) is not None
         and not set(_COMMAND.findall(text)) - _COMMANDS
         and not _LARGE.search(text)
+        and not _APART.search(text)
         and not re.search(r"[,;]", bare)
         and not _LETTERS.search(re.sub(r"d[a-z]\b", " ", bare))
         and ("=" not in bare or any(f"\\{name}" in text for name in ("sum", "prod")))

@@ -11,10 +11,10 @@ class Node(NamedTuple):
     Attributes:
         kind: of values: "number", "symbol", "+", "*", "/", "^", "-", "root", "call", "opaque",
             "!", "%", "abs", "\pm", "\mp", "degree"; of others "list", "set", "union", "matrix",
-            "row", "text", "based", "quantity", "relation", and brackets with what they open and
-            close with: "(]".
+            "row", "text", "based", "quantity", "relation", "choice", and brackets with what they
+            open and close with: "(]".
         parts: what it is made of.
-        value: a number's Fraction; a name; a unit; of a relation its signs.
+        value: a number's Fraction; a name; a unit; of a relation its signs; of a choice its letter.
     """
 
     kind: str
@@ -38,6 +38,7 @@ GREEK = frozenset(
     "Omega Sigma Phi Theta zeta eta xi chi kappa".split()
 )
 CONSTANTS = {"pi": "pi", "infty": "infty", "infinity": "infty", "emptyset": "emptyset"}
+CHOICES = frozenset("ABCDEFGHIJ")
 SETS = ("bbR", "bbZ", "bbN", "bbQ", "bbC")
 CALLED = frozenset("fghFGHP")  # f(x+1) is no product
 DEEPEST = 40

@@ -129,7 +129,7 @@ def _sample(name: str, point: int) -> Any:
 
 
 def _real_at(name: str, point: int) -> Any:
-    """Where a letter is looked at: every other time a hundred times as far: |x - 5| is not 5 - x."""
+    """Where a letter is looked at; every other time far away, as |x - 5| is not 5 - x."""
     return _sample(name, point) * (100 if point % 2 else 1)
 
 
