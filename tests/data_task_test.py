@@ -214,7 +214,7 @@ def test_templates(tmp_path: Path, template: str, prompt: str) -> None:
         (["1", "\\boxed{2}"], "1, 2"),
         (None, ""),
         ("\\boxed{1", ""),
-        ("so $x = \\boxed{3}$ or $x = \\boxed{5}$.", "3 or 5"),
+        ("so $x = \\boxed{3}$ or $x = \\boxed{5}$.", "3 \\text{ or } 5"),
         ("\\boxed\\frac12", "\\frac12"),
         ("from \\boxed{4} follows \\boxed{12}", "12"),
     ],

@@ -184,7 +184,8 @@ def boxed(text: str) -> tuple[list[str], list[str]]:
 def listed(said: Sequence[str], connectors: Sequence[str]) -> str:
     """Several answers as one, each once, with "and" or "or" between if it is never the other."""
     words = set(connectors) - {","}
-    return f" {words.pop() if len(words) == 1 else ','} ".join(dict.fromkeys(said))
+    how = rf"\text{{ {words.pop()} }}" if len(words) == 1 else ","
+    return f" {how} ".join(dict.fromkeys(said))
 
 
 class _Box(NamedTuple):
@@ -256,7 +257,8 @@ def _from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
         (other := _last_box(text, start)) is not None and len(said) < _MOST and other.end <= start
     ):
         between = text[other.end : start]
-        joint = _joint(between) if other.said and "\\boxed" not in other.said else None
+        joins = between.strip() and other.said and "\\boxed" not in other.said
+        joint = _joint(between) if joins else None
         ends = _SENTENCE_END.search(between) and not _ALSO.search(between)
         if joint is None and (len(between) > _NEAR or ends):
             break
