@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import IO, Any
 
+from .._processors import processors
 from .inside import frames
 from .lane import Lane, lane, plain
 from .limits import Limits, Result
@@ -119,7 +120,7 @@ def run_many(
             f"stdins must be one per program ({len(programs)}), got {len(stdins)}; None for none"
         )
     mode = isolation(mode)
-    with ThreadPoolExecutor(workers or processors()) as threads:
+    with ThreadPoolExecutor(workers or at_once()) as threads:
         both = zip(programs, stdins, strict=True)
         return list(threads.map(lambda pair: run(pair[0], pair[1], limits, mode), both))
 
@@ -246,6 +247,6 @@ def _trial(mode: str) -> str:
     return f"a trial program gave {result.stderr[-200:] or result.detail!r}"
 
 
-def processors() -> int:
+def at_once() -> int:
     """Programs to run at once."""
-    return min(16, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+    return min(16, processors())

@@ -11,7 +11,6 @@ settings over those of all runs.
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._names import unknown
+from .._processors import processors
 from ..config import TrainConfig, check_model, from_dict, load, merge
 from ..tasks.trust import refuse_code
 from .figures import Figure, read_figure
@@ -99,7 +99,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
     for key in data:
         if key not in _KEYS:
             raise ValueError(f"{where}: {unknown('key', key, _KEYS)}")
-    jobs = data.get("jobs", max(1, (os.cpu_count() or 1)))
+    jobs = data.get("jobs", processors())
     if type(jobs) is not int or jobs < 1:
         raise ValueError(f"{where}: jobs must be a whole number above 0, got {jobs!r}")
     base = data.get("base", {})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .._processors import processors
 from ..hosts import STARTED_BY_A_STUDY
 from .plan import Training
 
@@ -72,7 +73,7 @@ class Local:
 
 def threads_of(training: Training) -> int:
     """Threads of a training: its part of this machine's processors."""
-    return max(1, int((os.cpu_count() or 1) * training.share + _SLACK))
+    return max(1, int(processors() * training.share + _SLACK))
 
 
 def environment(threads: int) -> dict[str, str]:

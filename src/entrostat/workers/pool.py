@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .._processors import processors
 from . import server
 from .wire import Call, Frames, decode_reply, encode_call
 
@@ -78,7 +79,7 @@ class Pool:
         patience: int = 300,
     ) -> None:
         self._prepare = list(prepare)
-        self._most = workers or min(16, _processors())
+        self._most = workers or min(16, processors())
         self._memory, self._patience = memory, patience
         self._server: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._workers: list[_Worker] = []
@@ -317,10 +318,3 @@ class _Work:
         """A call is over."""
         self.outcomes[place] = outcome
         self.left -= 1
-
-
-def _processors() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,0 +1,66 @@
+"""Processors at hand: affinity, and the quotas of control groups as Linux documents them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from entrostat import _processors
+from entrostat._processors import processors
+
+
+QUOTA, PERIOD = "cpu,cpuacct/cpu.cfs_quota_us", "cpu,cpuacct/cpu.cfs_period_us"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Eight processors, and a directory that stands for /sys/fs/cgroup."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(_processors, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(_processors, "_OWN", tmp_path / "own")
+    return tmp_path
+
+
+def write(root: Path, own: str, files: dict[str, str]) -> None:
+    (root / "own").write_text(own)
+    for name, text in files.items():
+        path = root / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "count"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/\n", {"cpu.max": "200000 100000\n"}, 2),  # docker run --cpus 2
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "5000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "3200000 100000\n"}, 8),
+        ("0::/\n", {"cpu.max": "nonsense"}, 8),
+        # the group above grants less
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
+        ("0::/a/b\n", {"a/b/cpu.max": "400000 100000", "c/cpu.max": "100000 100000"}, 4),
+        # version 1: in a container the group's own path is not there
+        ("2:memory:/d\n4:cpu,cpuacct:/d\n", {QUOTA: "250000\n", PERIOD: "100000\n"}, 3),
+        ("4:cpu,cpuacct:/\n", {QUOTA: "-1\n", PERIOD: "100000\n"}, 8),
+    ],
+)  # fmt: skip
+def test_quotas(machine: Path, own: str, files: dict[str, str], count: int) -> None:
+    write(machine, own, files)
+    assert processors() == count
+
+
+def test_without_control_groups_the_affinity_counts(machine: Path) -> None:
+    assert processors() == 8
+
+
+def test_elsewhere_than_on_linux(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert processors() == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert processors() == 1
