@@ -10,7 +10,6 @@ import pytest
 from entrostat import _processors
 from entrostat._processors import processors
 
-
 QUOTA, PERIOD = "cpu,cpuacct/cpu.cfs_quota_us", "cpu,cpuacct/cpu.cfs_period_us"
 
 
