@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import entrostat.hosts.verl.run as verl_run
@@ -36,6 +38,7 @@ from entrostat.hosts.verl.driver import noted
 from entrostat.hosts.verl.dump import rollouts_of
 from entrostat.hosts.verl.follow import evaluated, row_of
 from entrostat.logs.rollouts import load_rollouts, save_rollouts
+from entrostat.logs.run import best_of
 from entrostat.models import tiny_directory
 from entrostat.tasks import make_task
 
@@ -179,6 +182,8 @@ REFUSED = [
     ({"verl": {"data.train_files": "x"}}, "is what task says"),
     ({"verl": {f"+{ACTOR}.policy_loss.clip": 1}}, "is what method says"),
     ({"verl": {"+ray_kwargs.ray_init.address": "auto"}}, "is what --ray-address says"),
+    ({"save": {"best": "test/avg@k", "checkpoint_every": 2}, "eval": {"every": 3}},
+     "set save.checkpoint_every to a divisor of eval.every, 3 say"),
     ({"verl": {"trainer.logger": 3}}, "verl.trainer.logger must be a name or a list of names"),
     ({"verl": {"+trainer.logger": ["wandb", 1]}}, "must be a name or a list of names"),
 ]  # fmt: skip
@@ -477,7 +482,9 @@ if module.endswith("preflight"):
     print(json.dumps({{"error": error}}))
     sys.exit()
 if module == "verl.model_merger":
-    shutil.copytree({tiny!r}, words[words.index("--target_dir") + 1], dirs_exist_ok=True)
+    source, target = (Path(words[words.index(f"--{{end}}_dir") + 1]) for end in ("local", "target"))
+    shutil.copytree({tiny!r}, target, dirs_exist_ok=True)
+    (target / "merged").write_text((source / "model").read_text())
     sys.exit()
 assert module == "verl.trainer.main_ppo", module
 given = dict(word.lstrip("+").split("=", 1) for word in words)
@@ -487,6 +494,9 @@ newest = checkpoints / "latest_checkpointed_iteration.txt"
 start = int(newest.read_text()) if given["trainer.resume_mode"] == "auto" else 0
 steps, every = int(given["trainer.total_training_steps"]), int(given["trainer.save_freq"])
 settings = json.loads(Path(given["data.entrostat"]).read_text())
+parts = dict(zip(mode.split()[::2], mode.split()[1::2]))  # "cut 3 peak 2"
+cut, peak = int(parts.get("cut", -1)), int(parts.get("peak", -1))
+test = int(given["trainer.test_freq"])
 assert settings["task"]["name"] == "target_sum"
 out = log.open("w")
 
@@ -497,7 +507,7 @@ def evaluate(step):
     with (folder / f"{{step}}.jsonl").open("w") as file:
         for prompt in range(3):
             for sample in range(int(given["actor_rollout_ref.rollout.val_kwargs.n"])):
-                score = float(prompt == 0 or (prompt == 1 and sample == 0))
+                score = float(prompt == 0 or (prompt == 1 and sample == 0) or step == peak)
                 for where, own in (("test", score), ("ood", 0.0)):
                     file.write(json.dumps(
                         {{"where": f"{{where}}/{{prompt}}", "score": own, "failed": 0,
@@ -538,13 +548,16 @@ for step in range(start + 1, steps + 1):
     if step % every == 0 or step == steps:
         (checkpoints / f"global_step_{{step}}" / "actor").mkdir(parents=True, exist_ok=True)
         (checkpoints / f"global_step_{{step}}" / "entrostat.json").write_text("{{}}")
+        (checkpoints / f"global_step_{{step}}" / "actor" / "model").write_text(str(step))
+        (checkpoints / f"global_step_{{step}}" / "actor" / "optim_1").write_text("moments")
         (checkpoints / f"global_step_{{step}}" / "metrics.jsonl").write_text(
             json.dumps({{"step": step, "data": data}}) + "\\n"
         )
         newest.write_text(str(step))
-    if mode == f"cut {{step}}":
+    if step == cut:
         os._exit(9)
-    write(step, data | (evaluate(step) if step == steps else {{}}))
+    due = test > 0 and (step == steps or step % test == 0)
+    write(step, data | (evaluate(step) if due else {{}}))
 '''
 
 
@@ -687,11 +700,58 @@ def test_a_kill_between_checkpoint_and_log_loses_nothing(fake: Fake, step: int) 
     assert [row["entropy/exact"] for row in rows] == [1.0, 0.5, pytest.approx(1 / 3)]
     rows = lines_of(path / "evaluation.jsonl")
     assert all(row["avg@k"] == 0.5 * (row["split"] == "test") for row in rows)
-    # the script itself evaluates at the end only
-    assert [row["iteration"] for row in rows[::2]] == ([0, 2, 3] if step == 2 else [0, 3])
+    assert [row["iteration"] for row in rows[::2]] == [0, 2, 3]
     command = (path / "verl" / "command.sh").read_text()
     assert ("trainer.val_only=true" in command) is (step == 3)
     assert (path / "final" / "model.safetensors").is_file()
+
+
+def kept(run: Path) -> tuple[int, float, str]:
+    """Iteration and score of `best/`, and what was merged into it."""
+    best = run / "best"
+    assert (best / "model.safetensors").is_file()
+    assert not (best / "actor").exists()
+    found = best_of(best)
+    assert found is not None
+    merged = best / "merged"
+    return found["iteration"], found["value"], merged.read_text() if merged.exists() else ""
+
+
+BEST = {"save": {"best": "test/avg@k", "checkpoints": 1}, "eval": {"every": 1}}
+
+
+@pytest.mark.parametrize("peak", [0, 2, 3])
+def test_the_best_policy_is_kept(fake: Fake, peak: int) -> None:
+    run = verl_run.train(config_of(**BEST), python=fake.does(f"peak {peak}"))
+    assert kept(run) == (peak, 1.0, str(peak) if peak else "")
+    final, best = (load_file(run / name / "model.safetensors") for name in ("final", "best"))
+    assert final.keys() == best.keys()  # the script trains nothing
+    assert all(torch.equal(final[key], best[key]) for key in final)
+    assert [path.name for path in (run / "checkpoints").glob("global*")] == ["global_step_3"]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("cut 3 peak 2", 2), ("cut 3 peak 3", 3)])
+def test_the_best_policy_survives_a_kill(fake: Fake, mode: str, best: int) -> None:
+    with pytest.raises(RunStopped):
+        verl_run.train(config_of(**BEST), python=fake.does(mode))
+    again = mode.removeprefix("cut 3 ")
+    run = verl_run.train(config_of(**BEST), python=fake.does(again), resume=True)
+    assert kept(run) == (best, 1.0, str(best))
+
+
+def test_a_kill_between_an_evaluation_and_what_is_best(fake: Fake) -> None:
+    with pytest.raises(RunStopped):
+        verl_run.train(config_of(**BEST), python=fake.does("die"))  # in iteration 3
+    assert best_of(Path("run/best"))["iteration"] == 0
+    shutil.rmtree("run/best")
+    for log in ("evaluation", "answers"):  # 0 and 1 are as they were, 2 is the best of them
+        path = Path(f"run/{log}.jsonl")
+        path.write_text("".join(
+            json.dumps(row | ({"avg@k": 0.9} if row["iteration"] == 2 else {})) + "\n"
+            for row in lines_of(path)
+        ))  # fmt: skip
+    run = verl_run.train(config_of(**BEST), python=fake.does(""), resume=True)
+    assert kept(run) == (2, 0.9, "2")
 
 
 def test_what_nobody_followed_is_taken_in(fake: Fake) -> None:
@@ -789,6 +849,8 @@ def test_ctrl_c_ends_the_job(
         ("refuse [verl]: veRL 0.9.1 has no key 'trainer.nodes'", {}, "no key 'trainer.nodes'"),
         ("", {"verl": {"ray_kwargs.ray_init.num_cpus": 0}}, "must be a whole number"),
         ("", {"model": "no/such/model/here"}, "no/such/model/here"),
+        ("", {"save": {"best": "tset/avg@k"}}, "Did you mean 'test/avg@k'"),
+        ("", {"save": {"best": "test/entropy"}}, "veRL computes no entropies where it evaluates"),
         ("", {"sampling": {"max_new_tokens": 1000}}, "exceed the model's context"),
     ],
 )

@@ -25,9 +25,13 @@ from read_run import correlation, metrics
 from rollout_engine import LAST_UPDATE
 from transformers import AutoModelForCausalLM
 
+from entrostat.hosts.verl.checkpoints import parts
+from entrostat.hosts.verl.run import Merge
 from entrostat.hosts.verl.trainer import FILE
 from entrostat.logs.lines import JsonLines
 from entrostat.logs.rollouts import Rollouts, load_rollouts
+from entrostat.logs.run import best_of
+from entrostat.models import tiny_directory
 
 ROOT = Path(__file__).parents[2]
 # the command line needs packages that veRL's environment has not
@@ -58,8 +62,10 @@ def write_recipe(
         [eval]
         prompts = 2
         samples = 2
+        every = 2
         [save]
         checkpoint_every = 2
+        best = "test/avg@k"
         [verl]
         """
         + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in verl.items())
@@ -196,11 +202,36 @@ def test_what_is_left_is_a_run(runs: Runs) -> None:
     assert (runs.run / "report.html").stat().st_size > 10_000
     lines = (runs.run / "evaluation.jsonl").read_text().splitlines()
     found = [(row["iteration"], row["split"]) for row in map(json.loads, lines)]
-    assert found == [(0, "test"), (0, "ood"), (4, "test"), (4, "ood")]
+    assert found == [(i, split) for i in (0, 2, 4) for split in ("test", "ood")]
     final = AutoModelForCausalLM.from_pretrained(runs.run / "final", dtype=torch.float32)
     before = dict(plain_model().named_parameters())
     moved = max((p - before[name]).abs().max().item() for name, p in final.named_parameters())
     assert 1e-3 < moved < math.inf  # more than one step of Adam
+
+
+def test_the_best_policy_is_kept(runs: Runs, tmp_path: Path) -> None:
+    scores = {
+        row["iteration"]: row["avg@k"] for row in runs.whole["evaluation"] if row["split"] == "test"
+    }
+    found = best_of(runs.run / "best")
+    assert found is not None
+    assert found["value"] == max(scores.values())
+    assert found["iteration"] == min(i for i, score in scores.items() if score == found["value"])
+    best = weights(runs.run / "best")
+    wanted = {0: tiny_directory(), 4: runs.run / "final"}.get(found["iteration"])
+    if wanted is not None:
+        assert all(torch.equal(value, best[name]) for name, value in weights(wanted).items())
+    # the parts of a checkpoint, without the optimizer's, are enough to merge
+    parts(runs.run / "checkpoints", 4)(tmp_path)
+    assert not list(tmp_path.rglob("optim_*"))
+    Merge(sys.executable, tmp_path / "log", "")(tmp_path / "actor", tmp_path / "model")
+    final, merged = weights(runs.run / "final"), weights(tmp_path / "model")
+    assert all(torch.equal(value, merged[name]) for name, value in final.items())
+
+
+def weights(model: Path) -> dict[str, torch.Tensor]:
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    return dict(loaded.named_parameters())
 
 
 @pytest.mark.slow

@@ -304,11 +304,6 @@ class TrainConfig:
                 "[[eval]]: host 'verl' validates all prompts with one k, temperature and length; "
                 "give one [eval] table, or run `entrostat eval` on its checkpoints"
             )
-        if self.save.best:
-            raise ValueError(
-                f"save.best is {self.save.best!r}, but host 'verl' keeps its own checkpoints, the "
-                "newest ones; leave it out"
-            )
 
     def _get(self, dotted: str) -> Any:
         value: Any = self

@@ -80,11 +80,39 @@ def go_back(run: Path, iteration: int) -> None:
     _promote(run)  # of a kill between a checkpoint and `settle`
 
 
+def rewrite(run: Path, save: Callable[[Path], None]) -> None:
+    """The best policy in another form, under the seal that it has.
+
+    Args:
+        run: the run directory, with a best policy in it.
+        save: writes the new form into a directory.
+    """
+    seal = (run / BEST / "entrostat.json").read_bytes()
+
+    def write(directory: Path) -> None:
+        save(directory)
+        (directory / "entrostat.json").write_bytes(seal)
+
+    _replace(run / BEST, write)
+
+
+def link_tree(source: Path, target: Path, *left_out: str) -> None:
+    """A directory's files in another, without their bytes where the file system has links.
+
+    Args:
+        source: of files that nobody writes into any more.
+        target: there, or not yet.
+        left_out: patterns of names.
+    """
+    ignored = shutil.ignore_patterns(*left_out)
+    shutil.copytree(source, target, copy_function=_link, ignore=ignored, dirs_exist_ok=True)
+
+
 def _promote(run: Path) -> None:
     if best_of(run / NEXT) is None:
         return
     # links, not a move: until the disk has the new name the old one must not go
-    _replace(run / BEST, lambda part: _copy(run / NEXT, part))
+    _replace(run / BEST, lambda part: link_tree(run / NEXT, part))
     _remove(run / NEXT)
 
 
@@ -94,10 +122,6 @@ def _replace(place: Path, write: Callable[[Path], None]) -> None:
     with writing(place), atomic_directory(place, aside) as part:
         write(part)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...config import TrainConfig
 from ...errors import RunStopped
+from ..lab.best import go_back, link_tree
 from ..lab.progress import Say
 from ..lab.run_directory import RunDirectory, check_not_back
 
@@ -29,8 +30,12 @@ def bound_to(checkpoints: Path) -> str | None:
 
 
 def every(config: TrainConfig) -> int:
-    """Iterations between checkpoints: as asked for, else a tenth of the run."""
-    return config.save.checkpoint_every or max(1, config.iterations // 10)
+    """Iterations between checkpoints: as asked for, else a tenth of the run.
+
+    Where the best policy is kept: else those between evaluations, which are of checkpoints then.
+    """
+    evaluated = config.eval.every if config.save.best else 0
+    return config.save.checkpoint_every or evaluated or max(1, config.iterations // 10)
 
 
 def newest(checkpoints: Path) -> int:
@@ -45,6 +50,17 @@ def newest(checkpoints: Path) -> int:
 def folder(checkpoints: Path, step: int) -> Path:
     """Where the checkpoint of an iteration lies."""
     return checkpoints / f"global_step_{step}"
+
+
+def parts(checkpoints: Path, step: int) -> Callable[[Path], None]:
+    """What links the ranks' parts of a checkpoint's weights into a directory; 0 has none."""
+
+    def save(directory: Path) -> None:
+        if step:
+            actor = folder(checkpoints, step) / "actor"
+            link_tree(actor, directory / "actor", "optim_*", "extra_state_*")
+
+    return save
 
 
 def keep(checkpoints: Path, count: int) -> None:
@@ -91,6 +107,7 @@ def go_on(
         )
     for log in logs.values():
         log.keep_until(start)
+    go_back(run.path, start)
     for path in written:
         path.unlink()  # it is in the logs
     for path in [*run.rollouts.glob("*.safetensors"),

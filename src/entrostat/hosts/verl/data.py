@@ -102,6 +102,17 @@ def outline(model: str) -> Policy:
     return Policy(empty, tokenizer, torch.device("cpu"), eos, pad, nullcontext, context)
 
 
+def copy_model(model: str, directory: Path) -> None:
+    """Weights and tokenizer of a model, as they are, into a directory."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    name = find(model)
+    weights: Any = AutoModelForCausalLM.from_pretrained(name, dtype="auto", trust_remote_code=False)
+    weights.save_pretrained(directory)
+    tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    tokenizer.save_pretrained(directory)
+
+
 def learning_rate_of(config: TrainConfig) -> float:
     """The learning rate, by the lab's rule where it is left open.
 

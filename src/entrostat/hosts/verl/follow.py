@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +54,23 @@ class Follower:
         task: says which answers are the same, and what was asked.
         expected: (split, prompts) that are evaluated on.
         progress: told of iterations and evaluations.
+        consider: told of the rows of an evaluation.
     """
 
     def __init__(
         self, run: RunDirectory, source: Path, dumps: Path, config: TrainConfig, task: Task,
         expected: Sequence[tuple[str, int]], progress: Progress,
+        consider: Callable[[Sequence[Mapping[str, Any]]], None] = lambda rows: None,
     ) -> None:  # fmt: skip
         self._source, self._dumps, self._config, self._task = source, dumps, config, task
         self._answers_due = sum(count for _, count in expected) * config.eval.samples
-        self._progress = progress
+        self._progress, self._consider = progress, consider
         self._metrics = JsonLines(run.metrics)
         self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
         past = self._metrics.read()
         self._sentinel = sentinel(config, progress.note, past)
         self._known = {row["iteration"] for row in past}
-        self._evaluated_after = run.evaluated()
+        self._evaluated_after = {row["iteration"] for row in run.evaluation_rows()}
         self._read = 0
         self._due: list[int] = []
 
@@ -111,6 +113,7 @@ class Follower:
         rows, lines = evaluated(answers, step, self._config, self._task)
         self._evaluations.append(rows)
         self._answers.append(lines)
+        self._consider(rows)
         if step < self._config.iterations:  # the last is shown against the first, at the end
             for row in rows:
                 self._progress.note(f"{row['split']}: {figures(row)}")

@@ -392,6 +392,9 @@ def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool,
         (optim.warmup % config.updates != 0,
          f"optim.warmup {optim.warmup}: veRL moves the learning rate once per iteration, which is "
          f"{config.updates} updates here; set a multiple of {config.updates}"),
+        (bool(config.save.best) and config.eval.every % checkpoints.every(config) != 0,
+         "save.best: veRL has the weights that it evaluated only where it wrote a checkpoint; set "
+         f"save.checkpoint_every to a divisor of eval.every, {config.eval.every} say"),
         (":" in config.device, f"device {config.device!r}: veRL takes all GPUs that Ray has; give "
          "--device cuda, and CUDA_VISIBLE_DEVICES to choose"),
     ]  # fmt: skip

@@ -17,14 +17,19 @@ import copy
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ...config import TrainConfig
 from ...errors import RunStopped
 from ...logs.files import replacing
+from ...logs.run import best_of
 from ...tasks import Task
 from ..going_on import resume_command
+from ..lab.best import BEST, Best, rewrite
+from ..lab.held_out import check_best
 from ..lab.progress import Facts as Saying
 from ..lab.progress import Progress
 from ..lab.prompts import longest
@@ -101,6 +106,7 @@ def train(
     most, usual = data.room(task, config, policy)
     new = longest(task, config, task.splits[0])
     facts = replace(unseen(config, ray_address), new=new, longest=most, usual=usual)
+    _check_best(config, task)
     objective = objective_of(config, "verl", FIELDS, facts.new)
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
     asked.optim.aggregation = objective.aggregation
@@ -114,20 +120,30 @@ def train(
         written = data.write(run.path / "data", config, task, policy, progress.note)
         evaluated = written.evaluated
 
+        best = Best(run.path, config.save.best)
+
+        def consider(rows: Sequence[Mapping[str, Any]]) -> None:
+            step = rows[0]["iteration"] if rows else -1
+            if not step or checkpoints.folder(run.checkpoints, step).is_dir():
+                best.consider(rows, checkpoints.parts(run.checkpoints, step))
+                best.settle()
+
         def follower(source: Path, progress: Progress) -> Follower:
             dumps = facts.own / "validation"
-            return Follower(run, source, dumps, config, task, evaluated, progress)
+            return Follower(run, source, dumps, config, task, evaluated, progress, consider)
 
         def catch_up(sources: list[Path]) -> None:
             for source in sources:
                 follower(source, Progress()).look()
 
         start = checkpoints.go_on(run, config, resume, catch_up, say)
+        consider([row for row in run.evaluation_rows() if row["iteration"] == start])
         open_folder(config, run.path, resume)
         data.write_settings(facts.own / "run.json", config, task, policy)
         facts = replace(
             facts, prompt=written.prompt, start=start, evaluates=bool(evaluated),
-            owes=evaluated_after(start, config) and start not in run.evaluated(),
+            owes=evaluated_after(start, config)
+            and all(row["iteration"] != start for row in run.evaluation_rows()),
         )  # fmt: skip
         (facts.own / "validation" / f"{start}.jsonl").unlink(missing_ok=True)
         with replacing(facts.own / checkpoints.BOUND) as part:
@@ -141,8 +157,10 @@ def train(
             followed = follower(facts.metrics, progress)
             _follow([python, "-m", MODULE, *lines], facts, config, followed, progress)
         progress.note("merging the ranks' weights into the final model")
-        n, again = config.iterations, resume_command(config, python, ray_address)
-        run.finish(lambda part: _merge(python, run, n, again, part), n)
+        merge = Merge(python, facts.own / "merge.log", resume_command(config, python, ray_address))
+        _write_best(run, config, merge)
+        last = checkpoints.folder(run.checkpoints, config.iterations) / "actor"
+        run.finish(lambda part: merge(last, part), config.iterations)
         checkpoints.keep(run.checkpoints, config.save.checkpoints)
     progress.end(run.path)
     return run.path
@@ -223,23 +241,59 @@ def _ending(code: int) -> str:
     return f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
 
 
-def _merge(python: str, run: RunDirectory, iterations: int, again: str, part: Path) -> None:
-    """Make one model of the ranks' parts, by veRL's own tool; `again`: how to go on from here.
-
-    Raises:
-        RunStopped: it failed; says of what.
-    """
-    source = checkpoints.folder(run.checkpoints, iterations) / "actor"
-    words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(source)]
-    log = run.path / "verl" / "merge.log"
-    job = Job([python, *words, "--target_dir", str(part)], log, {"CUDA_VISIBLE_DEVICES": ""})
-    try:
-        while (code := job.ended()) is None:
-            wait(_LOOK)
-    finally:
-        job.stop()
-    if code != 0:
-        raise RunStopped(
-            f"the weights of {source} could not be merged: {reason(log)}. Its log: {log}. They are "
-            f"intact; try again with: {again}"
+def _check_best(config: TrainConfig, task: Task) -> None:
+    """Refuse a `save.best` that no evaluation of veRL's has."""
+    figure = config.save.best.rpartition("/")[2]
+    check_best(config.save.best, task.splits[1:] if config.eval.prompts else ())
+    if figure in ("entropy", "prompt_entropy"):
+        raise ValueError(
+            f"host verl: save.best is {config.save.best!r}, but veRL computes no entropies where "
+            "it evaluates; choose avg@k, pass@k or distinct"
         )
+
+
+def _write_best(run: RunDirectory, config: TrainConfig, merge: Merge) -> None:
+    """Make a model of what was kept as the best, parts or what the run began with."""
+    directory = run.path / BEST
+    found = best_of(directory)
+    if found is None or (directory / "config.json").exists():
+        return
+    if found["iteration"]:
+        rewrite(run.path, lambda part: merge(directory / "actor", part))
+    else:
+        rewrite(run.path, lambda part: data.copy_model(config.model, part))
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Makes one model of the ranks' parts, by veRL's own tool.
+
+    Attributes:
+        python: of veRL's environment.
+        log: takes what it prints.
+        again: how a user tries again.
+    """
+
+    python: str
+    log: Path
+    again: str
+
+    def __call__(self, source: Path, target: Path) -> None:
+        """From a checkpoint's `actor` into a directory.
+
+        Raises:
+            RunStopped: it failed; says of what.
+        """
+        words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"]
+        words = [self.python, *words, str(source), "--target_dir", str(target)]
+        job = Job(words, self.log, {"CUDA_VISIBLE_DEVICES": ""})
+        try:
+            while (code := job.ended()) is None:
+                wait(_LOOK)
+        finally:
+            job.stop()
+        if code != 0:
+            raise RunStopped(
+                f"the weights of {source} could not be merged: {reason(self.log)}. Its log: "
+                f"{self.log}. They are intact; try again with: {self.again}"
+            )
