@@ -164,7 +164,8 @@ def test_signed_steer_where_all_changes_have_one_sign(advantage, linear, binary)
 
 def test_signed_has_no_effect_on_the_exponential():
     with pytest.warns(UserWarning, match="steer: signed=True has no effect with mapping='exp'"):
-        es.make_objective("steer", signed=True)
+        w = weights(batch(), signed=True)
+    assert_close(w, f64(MAPPED["exp"][1]), **EXACT)
 
 
 def test_steer_follows_the_surrogates_clip():

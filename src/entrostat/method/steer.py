@@ -105,7 +105,8 @@ class Steer(Controlled):
         assert batch.entropy is not None
         old = at_least_float32(batch.old_logp)
         fall = omega(terms.advantage, batch.logp, old, batch.entropy, clipped(batch, terms))
-        size = -fall if self.signed else fall.abs()
+        signed = self.signed and self.mapping != "exp"
+        size = -fall if signed else fall.abs()
         least = self.lambda_min if state is None else state.value
         return terms.replace(weight=terms.weight * self._weight(size, batch.whole, least))
 
