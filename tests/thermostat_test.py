@@ -464,6 +464,46 @@ def test_a_relief_needs_a_thermostat_and_two_thermostats_would_fight():
 
 
 @pytest.mark.parametrize(
+    ("chain", "words"),
+    [
+        (
+            [{"name": "repo_r", "target": 0.5}, {"name": "pos_adv", "target": "0.8x"}],
+            "repo_r steers entropy to 0.5 and pos_adv to '0.8x'",
+        ),
+        (
+            [
+                "dapo",
+                {"name": "repo_r", "controller": "thermostat"},
+                {"name": "stare", "target": 0.4},
+            ],
+            "repo_r steers entropy to '1x' and stare to 0.4",
+        ),
+        (
+            ["adapo", {"name": "thermostat", "target": 0.5}],
+            "adapo steers .* '1x' and repo_r to 0.5",
+        ),
+    ],
+)
+def test_two_controllers_with_two_targets_are_refused(chain, words):
+    with pytest.raises(ValueError, match=words + ".*give both the same target"):
+        es.make_objective(chain)
+
+
+def test_two_controllers_of_one_target_stand_side_by_side():
+    for one, other in ((0.5, 0.5), ("1x", None), (None, "1x")):
+        chain = [{"name": "repo_r", "target": one}, {"name": "adapo", "target": other}]
+        objective = es.make_objective(chain)
+        objective.observe(entropy=2.0)
+        assert objective.metrics()["control/target"] == (0.5 if one == 0.5 else 2.0)
+    # the papers' defaults, of which nobody said that they are to be held
+    assert es.make_objective(["repo_r", "pos_adv"]).names == ("ppo", "repo_r", "pos_adv")
+    # a relief has no target of its own
+    fixed = [{"name": "repo_r", "controller": "none", "zeta": 0.1}, {"name": "thermostat",
+             "knob": "entropy_coef", "relief": "pos_weight", "target": 0.5}]  # fmt: skip
+    assert es.make_objective(fixed).names == ("ppo", "repo_r", "entropy_bonus", "pos_adv")
+
+
+@pytest.mark.parametrize(
     "name", ["repo_r", "repo_d", "adapo", "entropy_bonus", "pos_adv", "opefo", "steer"]
 )
 def test_any_method_with_a_coefficient_takes_it(name):

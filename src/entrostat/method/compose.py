@@ -9,7 +9,7 @@ from typing import Any
 
 from .._names import unknown
 from ..advantage import ESTIMATORS
-from ..control import Relief, Thermostat
+from ..control import ControlState, Relief, Thermostat, parse_target
 from ..loss import Aggregation
 from .base import Method
 from .controlled import Controlled
@@ -181,6 +181,7 @@ def _check(chain: Chain) -> None:
         if coefficient is not None:
             owners[coefficient] = name
     _check_thermostats(chain)
+    _check_targets(chain)
     _check_special_rollouts(chain)
     edited = None
     for name, method in chain:
@@ -219,6 +220,31 @@ def _check_thermostats(chain: Chain) -> None:
                     f"and would fight; give {name} controller='relief'"
                 )
             held = name
+
+
+def _check_targets(chain: Chain) -> None:
+    """Refuse controllers that steer the one entropy to different targets.
+
+    The papers' own defaults may differ: of these nobody has said that they are to be held.
+
+    Raises:
+        ValueError: says which methods, and their targets.
+    """
+    first: tuple[str, Any, bool] | None = None
+    for name, method in chain:
+        law = method.law() if isinstance(method, Controlled) else method
+        if not isinstance(method.init(), ControlState) or not hasattr(law, "target"):
+            continue
+        spec = law.target
+        meant = isinstance(law, Thermostat) or spec != method.parameters().get("target")
+        if first is None:
+            first = name, spec, meant
+        elif (meant or first[2]) and parse_target(spec) != parse_target(first[1]):
+            one, other = ("1x" if each is None else each for each in (first[1], spec))
+            raise ValueError(
+                f"make_objective: {first[0]} steers entropy to {one!r} and {name} to {other!r}, "
+                "and there is one entropy; give both the same target, or keep one"
+            )
 
 
 def _check_special_rollouts(chain: Chain) -> None:
