@@ -440,3 +440,8 @@ def test_pi_moves_the_zeta_of_repo_r():
     assert objective.metrics() == {
         "control/zeta": pytest.approx(0.225), "control/target": 2.0,
     }  # fmt: skip
+    objective = es.make_objective("repo_r", controller="pi", target=2.0, zeta_max=0.2)
+    objective.observe(entropy=1.9)
+    assert objective.metrics()["control/zeta"] == 0.2
+    with pytest.raises(ValueError, match=r"low <= 0 <= high, got \[0.1, 1.0\]"):
+        es.make_objective("repo_r", controller="pi", zeta_min=0.1)

@@ -21,6 +21,8 @@ from entrostat.control import (
     parse_target,
 )
 from entrostat.control import bank as banks
+from entrostat.method.compose import built
+from entrostat.method.registry import METHODS
 from entrostat.method.thermostat import KNOBS
 from scripts import load_script
 
@@ -262,7 +264,8 @@ def test_bad_controllers_are_errors(arguments, words):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "scale"), [(1, 1, "linear"), (0, 1, "log"), (0, NAN, "linear")]
+    ("low", "high", "scale"),
+    [(1, 1, "linear"), (2, 1, "linear"), (0, 1, "log"), (0, NAN, "linear"), (NAN, 1, "linear")],
 )
 def test_bad_ranges_are_errors(low, high, scale):
     with pytest.raises(ValueError, match="range"):
@@ -517,6 +520,64 @@ def test_any_method_with_a_coefficient_takes_it(name):
     for each in (objective, again):
         each.observe(entropy=0.97)
     assert again.metrics() == objective.metrics()
+
+
+GSPO = {"ratio": "sequence", "low": 3e-4, "high": 4e-4}
+GSPO_ENDS = {"high_min": 4e-4 * 0.2 / 0.28, "high_max": 4e-4 * 0.3 / 0.28}
+
+
+@pytest.mark.parametrize("controller", ["thermostat", "relief"])
+@pytest.mark.parametrize(
+    ("name", "given", "ends"),
+    [
+        ("repo_r", {}, (-1, 1)),
+        ("repo_r", {"zeta_max": 0.5}, (-0.5, 0.5)),
+        ("repo_r", {"zeta_max": 5.0}, (-5, 5)),
+        ("repo_r", {"zeta_min": 0.0, "zeta_max": 0.25}, (0, 0.25)),
+        ("repo_d", {}, (0, 10)),
+        ("repo_d", {"zeta_max": 0.5}, (0, 0.5)),
+        ("repo_d", {"zeta_min": 1e-4, "zeta_max": 20.0}, (1e-4, 20)),
+        ("entropy_bonus", {}, (-0.5, 0.5)),
+        ("entropy_bonus", {"coef_max": 0.1}, (-0.1, 0.1)),
+        ("entropy_bonus", {"coef_min": 0.0}, (0, 0.5)),
+        ("adapo", {}, (0.028, 2.8)),
+        ("adapo", {"high_min": 0.1}, (0.1, 2.8)),
+        ("adapo", {"high_max": 0.5}, (0.028, 0.5)),
+        ("adapo", GSPO | GSPO_ENDS, (4e-5, 4e-3)),
+        ("adapo", GSPO | {"high_min": 2e-4, "high_max": 8e-4}, (2e-4, 8e-4)),
+    ],
+)
+def test_the_range_that_a_user_gives_is_kept(name, given, ends, controller):
+    method = built(name, METHODS[name], given | {"controller": controller})
+    range = method.law().range
+    assert (range.low, range.high) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize("name", ["gspo", "gspo_adapo"])
+def test_over_gspo_the_range_is_around_gspos_own_clip(name):
+    adapo = {"name": "adapo", "controller": "thermostat"}
+    chain = ["gspo", adapo] if name == "gspo" else adapo | {"name": name}
+    (method,) = es.make_objective(chain).methods
+    assert (method.law().range.low, method.law().range.high) == pytest.approx((4e-5, 4e-3))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("repo_r", {"zeta_min": 0.5, "zeta_max": 0.2}),
+        ("repo_r", {"zeta_max": NAN}),
+        ("repo_d", {"zeta_min": NAN}),
+        ("repo_d", {"zeta_min": 11.0}),
+        ("entropy_bonus", {"coef_min": 0.2, "coef_max": 0.1}),
+        ("entropy_bonus", {"coef_max": -0.1}),
+        ("entropy_bonus", {"coef_max": NAN}),
+        ("adapo", {"high_min": 0.5, "high_max": 0.4}),
+        ("adapo", {"high_max": NAN}),
+    ],
+)
+def test_a_range_that_is_none_is_refused(name, given):
+    with pytest.raises(ValueError, match=f"{name}: .*its range needs low < high, got"):
+        es.make_objective(name, controller="thermostat", **given)
 
 
 def test_a_checkpoint_from_before_a_parameter_was_there_is_read():

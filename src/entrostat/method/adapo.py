@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -31,8 +32,9 @@ class Adapo(Controlled):
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         ratio: "token" (PPO's) or "sequence" (GSPO's).
-        controller: "factor"; "thermostat" (ours), from a tenth to ten times `high`, on a
-            logarithmic scale; or "relief", for the thermostat of a method before this one.
+        controller: "factor"; "thermostat" (ours), from a tenth to ten times `high`, but for ends
+            (high_min, high_max) that are not the defaults, on a logarithmic scale; or "relief", for
+            the thermostat of a method before this one.
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
     first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
@@ -69,10 +71,19 @@ class Adapo(Controlled):
         if self.controller == "factor":
             ends = (self.high_min, self.high_max)
             return Multiplicative(self.high, *ends, self.target, self.factor)
-        range = Range(self.high / 10, self.high * 10, scale="log")
+        low, high = self.asked("high_min", self.high / 10), self.asked("high_max", self.high * 10)
+        range = Range(low, high, scale="log")
         law = learnt_law(self.controller, self.high, range, self.target)
         assert law is not None
         return law
+
+    def asked(self, parameter: str, otherwise: float) -> float:
+        """An end that the user has set; those over GSPO are set in proportion."""
+        usual = self.parameters()
+        over_gspo = usual[parameter] / usual["high"] * self.high
+        if self.ratio == "sequence" and math.isclose(getattr(self, parameter), over_gspo):
+            return otherwise
+        return super().asked(parameter, otherwise)
 
     @classmethod
     def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:

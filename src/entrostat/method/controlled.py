@@ -39,6 +39,11 @@ class Controlled(Method):
         """What moves the coefficient; None where it is fixed."""
         raise NotImplementedError
 
+    def asked(self, parameter: str, otherwise: float) -> float:
+        """A parameter that the user has set, else a value: one at its default is not set."""
+        value = getattr(self, parameter)
+        return otherwise if value == self.parameters()[parameter] else value
+
     def at_first(self) -> ControlState | None:
         """The state of a coefficient that is fixed; None where the parameter itself is read."""
         return None

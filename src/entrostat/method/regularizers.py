@@ -21,8 +21,8 @@ REACH = 0.5  # of the bonus under the thermostat
 _UNREAD = {
     "none": ("target", "coef_min", "coef_max"),
     "doubling": (),
-    "thermostat": ("coef_min", "coef_max"),
-    "relief": ("coef_min", "coef_max", "target"),
+    "thermostat": (),
+    "relief": ("target",),
 }
 
 
@@ -39,7 +39,8 @@ class EntropyBonus(Controlled):
         coef: coefficient; the start value under a controller.
         controller: "none"; "doubling"; "thermostat" (ours), which pushes both ways; or "relief",
             for the thermostat of a method before this one.
-        coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5].
+        coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5]; a coef_max that
+            is not the default makes it [-coef_max, coef_max], and such a coef_min is its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
     """
@@ -70,7 +71,8 @@ class EntropyBonus(Controlled):
             return None
         if self.controller == "doubling":
             return Multiplicative(self.coef, self.coef_min, self.coef_max, self.target)
-        range = Range(-REACH, REACH)
+        most = self.asked("coef_max", REACH)
+        range = Range(self.asked("coef_min", -most), most)
         return learnt_law(self.controller, self.coef, range, self.target)
 
     def at_first(self) -> ControlState:

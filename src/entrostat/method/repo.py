@@ -50,9 +50,9 @@ def repo_d(advantage: Tensor, L: Tensor, beta: Tensor) -> Tensor:
 # parameters that a controller does not read
 _UNREAD = {
     "doubling": (),
-    "pi": ("zeta", "zeta_min"),
-    "thermostat": ("zeta_min",),
-    "relief": ("zeta_min", "target"),
+    "pi": ("zeta",),
+    "thermostat": (),
+    "relief": ("target",),
     "none": ("zeta_min", "zeta_max", "target"),
 }
 
@@ -89,7 +89,7 @@ class _Repo(Controlled):
         return Multiplicative(self.zeta, self.zeta_min, self.zeta_max, self.target)
 
     def _range(self) -> Range:
-        return Range(0.0, max(self._reach, self.zeta_max))
+        return Range(self.asked("zeta_min", 0.0), self.asked("zeta_max", self._reach))
 
     def law(self) -> Law | None:
         """What moves zeta, unless it is fixed."""
@@ -98,8 +98,9 @@ class _Repo(Controlled):
         if self.controller == "pi":
             reach = self._range()
             return ProportionalIntegral(reach.low, reach.high, self.target)
-        learnt = learnt_law(self.controller, self.zeta, self._range(), self.target)
-        return learnt or self._doubling()
+        if self.controller == "doubling":
+            return self._doubling()
+        return learnt_law(self.controller, self.zeta, self._range(), self.target)
 
     def at_first(self) -> ControlState:
         """A fixed zeta."""
@@ -127,7 +128,8 @@ class RepoR(_Repo):
         zeta: coefficient at first; the controller's range applies from its first move.
         zeta_min, zeta_max: range of zeta (of its magnitude when bidirectional). The default
             zeta_max, .1, is the paper's and may be too small to hold a target on a small policy;
-            the demo has .5. The thermostat's range is [-1, 1], or that of zeta_max if this is more.
+            the demo has .5. The thermostat's is [-1, 1]; a zeta_max that is not the default makes
+            it [-zeta_max, zeta_max], and such a zeta_min is its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
@@ -166,8 +168,8 @@ class RepoR(_Repo):
         )  # fmt: skip
 
     def _range(self) -> Range:
-        most = max(self._reach, self.zeta_max)
-        return Range(-most, most)
+        most = self.asked("zeta_max", self._reach)
+        return Range(self.asked("zeta_min", -most), most)
 
     def prepare(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
         """Rescale the positive advantages."""
@@ -187,7 +189,8 @@ class RepoD(_Repo):
 
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
-        zeta_min, zeta_max: range of zeta; the thermostat's is [0, 10], or up to zeta_max.
+        zeta_min, zeta_max: range of zeta; the thermostat's is [0, 10], but for ends that are not
+            the defaults.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
