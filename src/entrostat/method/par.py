@@ -37,7 +37,8 @@ class PosAdv(Controlled):
     Parameters:
         schedule: "entropy", "stage" or "epoch".
         target: entropy to hold, nats per token (schedule "entropy"); "0.8x" is a share of the first
-            iteration's; the thermostat also takes schedules (docs/thermostat.md).
+            iteration's; the thermostat also takes schedules (docs/thermostat.md), and where none is
+            given "1x".
         delta: step of lam (schedule "entropy").
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
@@ -64,6 +65,8 @@ class PosAdv(Controlled):
     def __post_init__(self) -> None:
         one_of("pos_adv", "schedule", self.schedule, ("entropy", "stage", "epoch"))
         one_of("pos_adv", "controller", self.controller, ("additive", "thermostat", "relief"))
+        if self.controller == "thermostat" and self.target is type(self).target:
+            object.__setattr__(self, "target", "1x")  # PAR's own number is no target to hold
         learnt = self.controller != "additive"
         in_range("pos_adv", "weight", self.weight, 0, REACH if learnt else 1)
         in_range("pos_adv", "epochs", self.epochs, 2)
