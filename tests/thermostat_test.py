@@ -467,6 +467,71 @@ def test_a_relief_needs_a_thermostat_and_two_thermostats_would_fight():
 
 
 @pytest.mark.parametrize(
+    ("knob", "relief", "names", "figures"),
+    [
+        ("zeta", "zeta_d", ("repo_r", "repo_d"), ("zeta", "repo_d_zeta")),
+        ("zeta_d", "zeta", ("repo_d", "repo_r"), ("zeta", "repo_r_zeta")),
+        ("clip_high", "clip_low", ("clip_bound",) * 2, ("clip_high", "clip_low")),
+        ("clip_low", "clip_high", ("clip_bound",) * 2, ("clip_low", "clip_high")),
+    ],
+)
+def test_knobs_of_one_name_or_one_method_relieve_each_other(knob, relief, names, figures):
+    objective = es.make_objective("thermostat", knob=knob, relief=relief, target=1.0)
+    assert objective.names == ("ppo", *names)
+    for i in range(20):
+        objective.observe(entropy=1 - 0.04 * i)
+    seen = objective.metrics()
+    held, slow = (seen[f"control/{name}"] for name in figures)
+    ends = {"zeta": 1, "zeta_d": 10, "clip_high": 3, "clip_low": 0.02}
+    rest = {"zeta": 0, "zeta_d": 0, "clip_high": 0.28, "clip_low": 0.2}
+    assert held == ends[knob]  # entropy fell for long
+    assert abs(slow - rest[relief]) > 0.01  # and the other knob helps
+    assert (slow > rest[relief]) == (relief != "clip_low")
+    if "clip" in knob:
+        terms = objective.plan(batch())
+        high, low = seen["control/clip_high"], seen["control/clip_low"]
+        assert_close(terms.ratio_max, torch.full((6, 5), 1 + high, dtype=torch.float64))
+        assert_close(terms.ratio_min, torch.full((6, 5), 1 - low, dtype=torch.float64))
+    again = es.make_objective("thermostat", knob=knob, relief=relief, target=1.0)
+    again.load_state_dict(json.loads(json.dumps(objective.state_dict())))
+    assert again.metrics() == seen
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_surrogate_relieves_a_thermostat_wherever_it_is_listed(late):
+    chain = [{"name": "thermostat", "target": 1.0}, {"name": "adapo", "controller": "relief"}]
+    objective = es.make_objective(chain[::-1] if late else chain)
+    mean, z = 0.5, 0.5  # of [.028, 2.8], .28 is the middle
+    for i in range(6):
+        objective.observe(entropy=1 - 0.05 * i)
+        figures = objective.metrics()
+        x = (figures["control/zeta"] + 1) / 2  # of this iteration
+        mean += (x - mean) / 10
+        z += 0.005 * (2 * mean - 1)
+        assert figures["control/clip_high"] == pytest.approx(0.028 * 100**z, rel=1e-12)
+    assert z > 0.501
+
+
+@pytest.mark.parametrize("knob", ["clip_high", "clip_low"])
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [
+        ("gspo", "clip_bound and gspo .*never acts on it"),
+        ("gspo_adapo", "clip_bound .*never acts on it|both control the upper clip bound"),
+        ("reinforce", "clip_bound and reinforce .*without a ratio there is no clip to move"),
+        (
+            {"name": "opefo", "controller": "relief"},
+            "clip_bound and reinforce .*without a ratio there is no clip to move",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:make_objective")
+def test_a_clip_that_never_acts_is_no_knob(knob, beside, words):
+    with pytest.raises(ValueError, match=words):
+        es.make_objective([{"name": "thermostat", "knob": knob}, beside])
+
+
+@pytest.mark.parametrize(
     ("chain", "words"),
     [
         (

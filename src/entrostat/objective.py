@@ -21,7 +21,7 @@ from torch import Tensor
 from ._names import unknown
 from .advantage import advantages as estimate_advantages
 from .batch import Terms, TokenBatch, at_least_float32
-from .control import Observation, ThermostatState
+from .control import Observation, ReliefState, ThermostatState
 from .loss import (
     Aggregation,
     LossOutput,
@@ -317,12 +317,17 @@ class Objective:
             float(entropy), nll=signals["nll"], progress=signals["progress"],
             perplexity=signals["perplexity"],
         )  # fmt: skip
-        states = []
-        for _, method, state in self._chain():
-            states.append(method.observe(state, seen))
-            if isinstance(states[-1], ThermostatState):
-                seen = dataclasses.replace(seen, position=states[-1].position)
-        self.states = states
+        moved = [
+            state if isinstance(state, ReliefState) else method.observe(state, seen)
+            for _, method, state in self._chain()
+        ]
+        held = next((state for state in moved if isinstance(state, ThermostatState)), None)
+        if held is not None:  # a surrogate's relief stands before the thermostat in the chain
+            seen = dataclasses.replace(seen, position=held.position)
+        self.states = [
+            method.observe(state, seen) if isinstance(state, ReliefState) else state
+            for method, state in zip(self.methods, moved, strict=True)
+        ]
 
     def metrics(self) -> dict[str, float]:
         """The controllers' figures now: `control/...`."""

@@ -12,6 +12,7 @@ import torch
 from ..batch import Terms, TokenBatch
 from ..control import Multiplicative, Range
 from .base import Method, one_of, unread
+from .clip_bound import ClipBound
 from .controlled import Controlled, Law, learnt_law
 from .surrogates import Gspo, check_bounds, clip_bounds
 
@@ -65,6 +66,9 @@ class Adapo(Controlled):
         if self.controller != "factor":
             unread(self, "adapo", f"controller={self.controller!r}", ("factor",))
         self.check_law("adapo", "high")
+        if self.ratio == "sequence":
+            why = ClipBound.contradicts["gspo"].partition(" (")[0]
+            object.__setattr__(self, "contradicts", {"clip_bound": why})
 
     def law(self) -> Law:
         """What moves the upper bound."""

@@ -18,7 +18,8 @@ class ClipBound(Controlled):
     """One clip bound of the surrogate, moved by a controller on a logarithmic scale.
 
     The surrogate's own bound on that side is replaced by that of the controller (ours; the levers
-    are PAR's, Sec. 6). `adapo` is REPO's own controller of the upper one.
+    are PAR's, Sec. 6). `adapo` is REPO's own controller of the upper one, of a sequence's ratio
+    too. Both sides may stand in one chain.
 
     Parameters:
         side: "high", in [.02, 3] from .28, or "low", in [.02, .95] from .2.
@@ -34,6 +35,13 @@ class ClipBound(Controlled):
     paper: ClassVar[str] = "ours; PAR 6"
     reads_current: ClassVar[bool] = False
     idle_on_policy: ClassVar[str] = "its clip never acts"
+    contradicts: ClassVar[dict[str, str]] = {
+        "reinforce": "contradict each other: without a ratio there is no clip to move",
+        "gspo": (
+            "contradict each other: a sequence's ratio leaves 1 by some 1e-4, so that a bound from "
+            "0.02 on never acts on it (adapo with controller='thermostat' moves gspo's upper one)"
+        ),
+    }
 
     def __post_init__(self) -> None:
         one_of("clip_bound", "side", self.side, ("low", "high"))

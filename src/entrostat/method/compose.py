@@ -12,7 +12,7 @@ from ..advantage import ESTIMATORS
 from ..control import ControlState, Relief, Thermostat, parse_target
 from ..loss import Aggregation
 from .base import Method
-from .controlled import Controlled
+from .controlled import Controlled, Law
 from .names import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
@@ -159,8 +159,10 @@ def _check(chain: Chain) -> None:
         ValueError: says which methods, and why not together.
     """
     names = [name for name, _ in chain]
-    for name in names:
-        if names.count(name) > 1 and METHODS[name].kind != "surrogate":
+    parts = [(name, method.controls()) for name, method in chain]
+    for name, coefficient in parts:
+        # a clip bound has two sides
+        if parts.count((name, coefficient)) > 1 and METHODS[name].kind != "surrogate":
             raise ValueError(f"make_objective: {name!r} stands twice in {', '.join(names)}")
     surrogates = [name for name, method in chain if method.kind == "surrogate"]
     if len(surrogates) > 1:
@@ -206,8 +208,9 @@ def _check_thermostats(chain: Chain) -> None:
         ValueError: says which method, and what to write.
     """
     held = None
-    for name, method in chain:
-        law = method.law() if isinstance(method, Controlled) else None
+    # a surrogate stands first wherever it was listed: its relief may follow the thermostat
+    for name, method in sorted(chain, key=_follows):
+        law = _law(method)
         if isinstance(law, Relief) and held is None:
             raise ValueError(
                 f"make_objective: {name} with controller='relief' relieves a thermostat; list a "
@@ -220,6 +223,17 @@ def _check_thermostats(chain: Chain) -> None:
                     f"and would fight; give {name} controller='relief'"
                 )
             held = name
+
+
+def _follows(pair: tuple[str, Method]) -> bool:
+    """Whether it is the relief of a surrogate."""
+    _, method = pair
+    return method.kind == "surrogate" and isinstance(_law(method), Relief)
+
+
+def _law(method: Method) -> Law | None:
+    """What moves its coefficient, of those that share `Controlled`."""
+    return method.law() if isinstance(method, Controlled) else None
 
 
 def _check_targets(chain: Chain) -> None:

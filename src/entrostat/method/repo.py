@@ -85,6 +85,10 @@ class _Repo(Controlled):
         except ValueError as error:
             raise ValueError(f"{self._name}: zeta's {error}") from None
 
+    def controls(self) -> str | None:
+        """Zeta; that of a relief, which looks at a knob and not at entropy, is its own."""
+        return f"{self._name}'s zeta" if self.controller == "relief" else super().controls()
+
     def _doubling(self) -> Multiplicative:
         return Multiplicative(self.zeta, self.zeta_min, self.zeta_max, self.target)
 
