@@ -163,6 +163,14 @@ def test_a_band_that_is_none_is_refused(low):
         TrainConfig(alarm=AlarmBand(low=low)).validate()
 
 
+@pytest.mark.parametrize(("low", "high"), [("1.5x", "0.5x"), (0.9, 0.3), ("1x", "1x")])
+def test_a_reversed_band_is_refused(low, high):
+    with pytest.raises(ValueError, match=f"alarm: low must be below high, got low = {low!r}"):
+        TrainConfig(alarm=AlarmBand(low=low, high=high)).validate()
+    Alarm(high, "2x" if isinstance(high, str) else 2.0)
+    Alarm(0.9, "0.5x")  # which is the lower one the first entropy decides
+
+
 # ------------------------------------------------------------------ in runs
 
 

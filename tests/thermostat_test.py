@@ -311,7 +311,7 @@ def test_targets_by_hand(spec, wanted):
 @pytest.mark.parametrize(
     "spec",
     ["", "x", "linear 1x", "cosine 1 2 3", "points 0:1x", "points 0.5:1 0.2:2", "points 0:1 2:1",
-     "perplexity", "nan", "-1", "1 2", [1], True],
+     "perplexity", "perplexity 0.5", "perplexity linear 1.5 0.9", "nan", "-1", "1 2", [1], True],
 )  # fmt: skip
 def test_bad_targets_are_errors(spec):
     with pytest.raises(ValueError, match="target"):

@@ -65,7 +65,7 @@ class Alarm:
         row: iterations in a row in which the forecast was bad.
 
     Raises:
-        ValueError: an end of the band cannot be read, or is a schedule.
+        ValueError: an end of the band cannot be read, or is a schedule; low is not below high.
 
     Example:
         >>> alarm = Alarm()
@@ -83,8 +83,12 @@ class Alarm:
     row: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            _end(name, getattr(self, name))
+        low, high = _end("low", self.low), _end("high", self.high)
+        # nats and a share are compared by the first entropy only
+        if low.relative == high.relative and not low.value < high.value:
+            raise ValueError(
+                f"alarm: low must be below high, got low = {self.low!r} and high = {self.high!r}"
+            )
 
     def seen(self, entropy: float, target: float | None = None) -> Alarm:
         """The alarm after one more iteration.

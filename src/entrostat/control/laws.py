@@ -152,7 +152,7 @@ class ProportionalIntegral:
             )
         if not (self.kp >= 0 and self.ki >= 0):
             raise ValueError(f"controller: gains must be at least 0, got {self.kp} and {self.ki}")
-        if plain_target(self.target).fixed == 0:
+        if plain_target(self.target).levels[0].value == 0:
             raise ValueError("controller: a target of 0 has no relative error; give one above 0")
 
     def init(self) -> PiState:

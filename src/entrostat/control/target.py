@@ -95,8 +95,21 @@ def parse_target(spec: TargetSpec) -> Target:
     """Read a target as a user writes it; None is the first iteration's own, `1x`.
 
     Raises:
-        ValueError: it is none of the forms, a level is negative or no number, or times do not rise.
+        ValueError: it is none of the forms, a level is negative or no number, a perplexity below 1,
+            or times do not rise.
     """
+    found = _parsed(spec)
+    if found.signal == "perplexity":
+        for level in found.levels:
+            if level.value < 1 and not level.relative:
+                raise ValueError(
+                    f"target {spec!r}: a perplexity is at least 1, got {level.value:g}; a share of "
+                    f"the first one is written {level.value:g}x"
+                )
+    return found
+
+
+def _parsed(spec: TargetSpec) -> Target:
     if spec is None:
         return Target("entropy", (0.0,), (Level(1.0, relative=True),))
     if not isinstance(spec, str):

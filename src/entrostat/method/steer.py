@@ -49,7 +49,7 @@ class Steer(Controlled):
     Parameters:
         lambda_min: smallest weight.
         mapping: "exp", "linear" or "binary".
-        lambda_max: largest weight of "linear".
+        lambda_max: largest weight of "linear"; under a controller at least 1.
         quantile: threshold of "binary".
         controller: "none"; "thermostat" (ours) moves lambda_min in [.001, 1], on a logarithmic
             scale: it can slow a fall, not reverse it; or "relief", for the thermostat of a method
@@ -91,6 +91,11 @@ class Steer(Controlled):
         one_of("steer", "controller", self.controller, ("none", "thermostat", "relief"))
         if self.controller != "thermostat":
             unread(self, "steer", f"controller={self.controller!r}", ("target",))
+        if self.controller != "none" and self.mapping == "linear" and self.lambda_max < 1:
+            raise ValueError(
+                f"steer: lambda_max must be at least 1 with controller={self.controller!r}, which "
+                f"moves lambda_min up to 1, got {self.lambda_max}"
+            )
         self.check_law("steer", "lambda_min")
 
     def law(self) -> Law | None:
