@@ -433,7 +433,7 @@ def test_pi_refuses_a_range_without_zero_and_schedules():
     for nothing in (0.0, "0", "0x"):
         with pytest.raises(ValueError, match="a target of 0 has no relative error"):
             ProportionalIntegral(-1.0, 1.0, nothing)
-    with pytest.raises(ValueError, match="repo_r: zeta's .*a target of 0"):
+    with pytest.raises(ValueError, match=r"repo_r: zeta's .*a target of 0"):
         es.make_objective("repo_r", controller="pi", target="0x")
     with pytest.raises(ValueError, match="are for the thermostat"):
         ProportionalIntegral(-1.0, 1.0, "linear 1x 0.5x")
