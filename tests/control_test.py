@@ -282,6 +282,37 @@ def test_a_thermostat_says_what_its_knob_can_do():
     assert saturation(near, [held]) == []
 
 
+def test_the_advice_is_for_the_knob_and_the_signal_that_are_meant():
+    more = {"thermostat/gain": 0.02, "thermostat/drift": -0.03, "thermostat/saturated": 1.0}
+    rows = [{"entropy/exact": H, "control/target": 0.75, **more} for H in (1.0, 0.4, 0.4, 0.4)]
+    # of .75x: docs/thermostat.md has entropy_coef, zeta, balance and zeta_d
+    for name, others in (
+        ("repo_d", "entropy_coef and zeta and balance"),
+        ("repo_r", "entropy_coef and balance and zeta_d"),
+        ("clip_bound", "entropy_coef and zeta and balance and zeta_d"),
+    ):
+        (sentence,) = saturation(rows, [{"name": name, "controller": "thermostat"}])
+        assert sentence.endswith(f"; on target_sum {others} held this share of the first entropy.")
+    # a perplexity of 3 is no share of an entropy of 1
+    held = {"name": "repo_r", "controller": "thermostat", "target": "perplexity 3"}
+    rows = [row | {"entropy/perplexity": 2.0, "control/target": 3.0} for row in rows]
+    (sentence,) = saturation(rows, [held])
+    assert "(perplexity 2, target 3 in the second half)" in sentence
+    assert sentence.endswith("(--method.knob of `thermostat`).")
+    assert saturation([row | {"entropy/perplexity": 2.9} for row in rows], [held]) == []
+    # and an entropy that happens to be near is not what is held
+    assert len(saturation([row | {"entropy/exact": 3.0} for row in rows], [held])) == 1
+
+
+def test_each_controller_is_held_to_its_own_target():
+    rows = [
+        {"control/zeta": 0.1, "control/target": 0.7, "control/pos_adv_target": 0.2,
+         "control/pos_weight": 0.0, "entropy/exact": 0.7}
+    ] * 4  # fmt: skip
+    (sentence,) = saturation(rows, [REPO, {"name": "pos_adv"}])
+    assert sentence.endswith("(entropy 0.7, target 0.2 in the second half).")
+
+
 def test_a_pi_law_at_the_end_of_its_range_says_so():
     rows = [{"control/zeta": 1.0, "entropy/exact": 0.3, "control/target": 0.7}] * 4
     (sentence,) = saturation(rows, [{"name": "repo_r", "controller": "pi", "target": 0.7}])

@@ -138,6 +138,14 @@ def test_what_trl_says_itself_is_not_said_twice() -> None:
     assert not preflight(config("nothing of that name"))  # the run refuses it
 
 
+def test_a_knob_is_not_taken_for_another_of_the_same_coefficient() -> None:
+    # zeta did not hold 1x on target_sum; zeta_d, which is logged as zeta too, is another knob
+    assert not preflight(config([{"name": "thermostat", "target": "1x", "knob": "zeta_d"}]))
+    assert not preflight(config([{"name": "repo_d", "controller": "thermostat"}]))
+    (finding,) = preflight(config([{"name": "thermostat", "target": "0.75x", "knob": "clip_low"}]))
+    assert "let entropy_coef or zeta or balance or zeta_d hold it" in finding.fix
+
+
 def test_a_schedule_that_leaves_the_first_entropy_is_no_fault() -> None:
     given = config([{"name": "thermostat", "target": "linear 1x 0.6x"}])
     assert not preflight(given)

@@ -26,6 +26,6 @@ def able(share: float, knob: str) -> list[str]:
 
     Args:
         share: the target over the first entropy.
-        knob: that which stands at its end, as `control/NAME` in the log.
+        knob: that which stands at its end, by the thermostat's name of it.
     """
     return [name for name, (low, high) in HELD.items() if low <= share <= high and name != knob]

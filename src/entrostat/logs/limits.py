@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..control import ProportionalIntegral, Thermostat, at_limit
@@ -16,9 +17,46 @@ from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled
 from ..method.registry import METHODS
+from ..method.thermostat import knob_of
 from .run import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
+KEYS = {"entropy": "entropy/exact", "perplexity": "entropy/perplexity"}  # what a target may be of
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a controller was to hold and what came.
+
+    Attributes:
+        signal: "entropy" or "perplexity".
+        seen: that signal, one an iteration.
+        target: likewise.
+    """
+
+    signal: str
+    seen: list[float]
+    target: list[float]
+
+    @property
+    def ends_at(self) -> tuple[float, float] | None:
+        """Mean signal of the second half and the last target, where they are logged."""
+        half = self.seen[len(self.seen) // 2 :]
+        return (sum(half) / len(half), self.target[-1]) if half and self.target else None
+
+    @property
+    def held(self) -> bool:
+        """Whether the target is held all the same."""
+        found = self.ends_at
+        return found is not None and abs(found[0] - found[1]) <= NEAR * abs(found[1])
+
+    @property
+    def distance(self) -> str:
+        """How far it is from its target, in words."""
+        found = self.ends_at
+        if found is None:
+            return ""
+        return f" ({self.signal} {found[0]:.3g}, target {found[1]:.3g} in the second half)"
 
 
 def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
@@ -35,21 +73,22 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         if method is None or method.actuator is None or method.controls() is None:
             continue
         coefficient, parameter = method.actuator
-        if isinstance(method, Controlled) and isinstance(method.law(), Thermostat):
-            sentences += _without_authority(metrics, coefficient)
-            continue
         law = method.law() if isinstance(method, Controlled) else None
+        signal = law.wanted.signal if isinstance(law, Thermostat) else "entropy"
+        target = _series(metrics, _key(metrics, name, "target"))
+        aim = Aim(signal, _series(metrics, KEYS[signal]), target)
+        if isinstance(law, Thermostat):
+            sentences += _without_authority(metrics, coefficient, knob_of(name, coefficient), aim)
+            continue
         limit = 0.0 if parameter is None else float(getattr(method, parameter))
         if isinstance(law, ProportionalIntegral):  # over a range of its own
             limit, parameter = law.high, None
-        own = f"control/{name}_{coefficient}"  # where two methods have a coefficient of one name
-        key = own if any(own in row for row in metrics) else f"control/{coefficient}"
-        values = _series(metrics, key)
+        values = _series(metrics, _key(metrics, name, coefficient))
         count = at_limit(values, limit)
-        if count is None or _holds(metrics):
+        if count is None or aim.held:
             continue
         text = f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations"
-        text += f": it cannot hold the target{_how_far(metrics)}."
+        text += f": it cannot hold the target{aim.distance}."
         if parameter is not None:
             several = sum(parameter in other for other in tables) > 1
             text += f" Raise --method.{name + '.' if several else ''}{parameter}."
@@ -57,28 +96,29 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
     return sentences
 
 
-def _without_authority(metrics: Sequence[Mapping[str, Any]], coefficient: str) -> list[str]:
+def _without_authority(
+    metrics: Sequence[Mapping[str, Any]], coefficient: str, knob: str, aim: Aim
+) -> list[str]:
     """A sentence where a thermostat's knob was at an end of its range and would have gone on."""
     ends = _series(metrics, "thermostat/saturated")
     half = ends[len(ends) // 2 :]
-    if 2 * sum(end != 0 for end in half) <= len(half) or _holds(metrics):
+    if 2 * sum(end != 0 for end in half) <= len(half) or aim.held:
         return []
     last = {key: _series(metrics, f"thermostat/{key}")[-1] for key in ("gain", "drift")}
     return [
         f"{coefficient} was at an end of its range in {sum(end != 0 for end in ends)} of "
-        f"{len(ends)} iterations: it cannot hold the target{_how_far(metrics)}. All of its range "
+        f"{len(ends)} iterations: it cannot hold the target{aim.distance}. All of its range "
         f"moves entropy by {last['gain']:.2g} nats an iteration, and where it stands entropy still "
         f"changes by {last['drift']:+.2g}. Let another knob hold in its place (--method.knob of "
-        f"`thermostat`){_by_whom(metrics, coefficient)}."
+        f"`thermostat`){_by_whom(knob, aim)}."
     ]
 
 
-def _by_whom(metrics: Sequence[Mapping[str, Any]], coefficient: str) -> str:
+def _by_whom(knob: str, aim: Aim) -> str:
     """Which knobs held this share of the first entropy where all were measured."""
-    entropy, target = _series(metrics, "entropy/exact"), _series(metrics, "control/target")
-    if not entropy or not target or entropy[0] <= 0:
+    if aim.signal != "entropy" or not aim.seen or not aim.target or aim.seen[0] <= 0:
         return ""
-    knobs = able(target[-1] / entropy[0], coefficient)
+    knobs = able(aim.target[-1] / aim.seen[0], knob)
     if not knobs:
         return "; none of those measured on target_sum held this share of the first entropy"
     return f"; on target_sum {' and '.join(knobs)} held this share of the first entropy"
@@ -97,24 +137,10 @@ def _rebuilt(table: Mapping[str, Any]) -> Method | None:
         return None
 
 
-def _ends_at(metrics: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    """Mean entropy and target of the second half, where they are logged."""
-    half = metrics[len(metrics) // 2 :]
-    entropy, target = _series(half, "entropy/exact"), _series(half, "control/target")
-    return (sum(entropy) / len(entropy), target[-1]) if entropy and target else None
-
-
-def _holds(metrics: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the target is held all the same."""
-    found = _ends_at(metrics)
-    return found is not None and abs(found[0] - found[1]) <= NEAR * abs(found[1])
-
-
-def _how_far(metrics: Sequence[Mapping[str, Any]]) -> str:
-    found = _ends_at(metrics)
-    if found is None:
-        return ""
-    return f" (entropy {found[0]:.3g}, target {found[1]:.3g} in the second half)"
+def _key(metrics: Sequence[Mapping[str, Any]], name: str, figure: str) -> str:
+    """Where a method's figure is logged: under its name where two have one of that name."""
+    own = f"control/{name}_{figure}"
+    return own if any(own in row for row in metrics) else f"control/{figure}"
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[float]:

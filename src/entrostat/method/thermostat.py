@@ -24,6 +24,12 @@ KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def knob_of(name: str, coefficient: str) -> str:
+    """The knob that a method's coefficient is: "zeta_d" for `repo_d`'s `control/zeta`."""
+    own = (knob for knob, (method, _) in KNOBS.items() if method == name)
+    return next((knob for knob in own if knob.startswith(coefficient)), coefficient)
+
+
 @dataclass(frozen=True)
 class HeldEntropy(Method):
     """The thermostat (ours): holds entropy at a target with a knob, and learns how on line.

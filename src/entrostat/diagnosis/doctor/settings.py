@@ -20,6 +20,7 @@ from ...hosts.rounding import FIX
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
+from ...method.thermostat import knob_of
 from ...objective import Objective, make_objective
 from .finding import Result, wrong
 
@@ -124,7 +125,7 @@ def authority(plan: Plan) -> Result | None:
                 f"{name}: a target of 0: no policy that samples has no entropy",
                 "give a target above 0, 0.75x say",
             )
-        knob = method.actuator[0]
+        knob = knob_of(name, method.actuator[0])
         share = min((level.value for level in target.levels if level.relative), default=0.0)
         least = FAILED.get(knob, math.inf)
         if isinstance(law, Thermostat) and target.signal == "entropy" and share >= least:
