@@ -1,5 +1,7 @@
 """CE-GPPO against its printed loss, differentiated by torch."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -81,3 +83,22 @@ def test_it_sits_on_grpo_with_the_mean_over_tokens():
     assert dict(es.methods()["ce_gppo"].parameters) == {"beta1": 0.5, "beta2": 1.0}
     with pytest.raises(ValueError, match="ce_gppo: beta1 must be at least 0"):
         es.make_objective("ce_gppo", beta1=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_ratio_that_is_0_in_its_precision_gives_numbers(dtype):
+    far = torch.tensor([[-20.0, -59.0, -100.0, -1000.0, -1e30]], dtype=dtype)
+    old = torch.full_like(far, -0.5)
+    for A, beta in ((-2.0, 0.5), (-2.0, 100.0), (2.0, 0.5)):
+        given = es.TokenBatch(
+            (old + far).requires_grad_(), old, torch.ones(1, 5), torch.tensor([A], dtype=dtype)
+        )
+        out = es.make_objective("ce_gppo", beta1=beta).loss(given)
+        slope = torch.autograd.grad(out.per_token.sum(), given.logp)[0]
+        assert out.terms.weight.isfinite().all()
+        # -r A if A > 0; else the bound's, .8 beta |A|, down to e^-60, where it ends
+        wanted = [0.8 * beta * 2] * 2 if A < 0 else [-2 * math.exp(x) for x in (-20, -59)]
+        expected = torch.tensor([[*wanted, 0, 0, 0]], dtype=dtype)
+        tolerance = {"rtol": 1e-5, "atol": 1e-12 + 1e-14 * beta}
+        assert_close(slope, expected, **tolerance)
+        assert_close(out.per_token, expected, **tolerance)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from ..batch import Terms, TokenBatch
-from ..loss import importance_ratio
+from ..loss import MAX_LOG_RATIO, importance_ratio
 from .base import Method, in_range
 
 
@@ -29,7 +30,8 @@ class CeGppo(Method):
         beta1: size below the clip; the authors' runs have .25, .5 and .75.
         beta2: size above it; 1 in all of them.
 
-    Source: the text and its public code, which agree. Left out: the code's dual clip at 10.
+    Source: the text and its public code, which agree. Left out: the code's dual clip at 10. Below
+    r = e^-60 the gradient goes to 0 with r, which 1/r would else carry beyond all numbers.
     """
 
     beta1: float = 0.5
@@ -52,8 +54,9 @@ class CeGppo(Method):
         ratio = ratio.to(terms.weight.dtype)
         below = (terms.advantage < 0) & (ratio < terms.ratio_min)
         above = (terms.advantage > 0) & (ratio > terms.ratio_max)
-        size = torch.where(below, self.beta1 * terms.ratio_min / ratio, terms.weight.new_ones(()))
-        size = torch.where(above, self.beta2 * terms.ratio_max / ratio, size)
+        divisor = ratio.clamp(min=math.exp(-MAX_LOG_RATIO))
+        size = torch.where(below, self.beta1 * terms.ratio_min / divisor, terms.weight.new_ones(()))
+        size = torch.where(above, self.beta2 * terms.ratio_max / divisor, size)
         return terms.replace(
             weight=terms.weight * size,
             ratio_min=torch.where(below, -torch.inf, terms.ratio_min),
