@@ -459,6 +459,32 @@ def test_masked_positions_are_deaf(junk, dtype):
     assert_close(got, want, **EXACT)
 
 
+@pytest.mark.parametrize("junk", [NAN, INF])
+def test_inputs_that_are_no_numbers_at_mask_0_are_refused_and_unheard_once_replaced(junk):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 4, 3, generator=g, dtype=torch.float64)
+    w = torch.randn(3, generator=g, dtype=torch.float64)
+    A = torch.randn(2, 4, generator=g, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    live = mask.bool()
+    spoilt = torch.where(live[..., None], x, junk)
+
+    def of(inputs):
+        return lambda w: (inputs @ w).square()
+
+    # grad H = mean of 2 (x.w) x, d lp_i = 2 (x_i.w) x_i: c_i = A_i/5 <d lp_i, grad H>
+    slopes = (2 * (x @ w))[..., None] * x
+    expected = torch.where(live, A / 5 * (slopes @ (slopes[live].sum(0) / 5)), 0)
+    assert_close(influence(of(spoilt), of(x), w, A, mask), expected, **EXACT)
+    with pytest.raises(ValueError, match="entropy_fn is not finite at 3 places of mask 0"):
+        influence(of(x), of(spoilt), w, A, mask)
+    again = of(torch.where(live[..., None], spoilt, 0))  # as the message says
+    assert_close(influence(of(spoilt), again, w, A, mask), expected, **EXACT)
+    # a policy that has diverged is the caller's to see
+    broken = of(torch.full_like(x, junk))
+    assert influence(of(x), broken, w, A, mask)[live].isnan().all()
+
+
 def test_rows_and_columns_of_padding_change_nothing():
     net = Network(1)
     want = influence(net.logp, net.entropy, net.params, net.A, net.mask)

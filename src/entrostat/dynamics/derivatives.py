@@ -118,7 +118,8 @@ def influence(
 
     Args:
         logp_fn: parameters -> [B, T], the tokens' log-probs.
-        entropy_fn: parameters -> [B, T], nats.
+        entropy_fn: parameters -> [B, T], nats. At mask 0 its values are not read, but what it is
+            computed from there has to be numbers: one backward pass goes through all places.
         params: theta, a tensor or tensors by name.
         advantages: [B] or [B, T].
         mask: [B, T], 1 where a token was sampled and is trained on.
@@ -129,7 +130,7 @@ def influence(
         [B, T], nats a unit of the step, 0 at mask 0, detached.
 
     Raises:
-        ValueError: a shape does not fit.
+        ValueError: a shape does not fit, or NaN at mask 0 is in the gradient of the entropy.
     """
     piece = Piece(logp_fn, entropy_fn, advantages, mask)
     return influence_in_pieces([piece], params, preconditioner)[0]
@@ -212,7 +213,8 @@ def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Te
     0 for parameters that it does not depend on.
 
     Raises:
-        ValueError: entropy_fn does not return the mask's shape.
+        ValueError: entropy_fn does not return the mask's shape, or it is NaN at mask 0 and its
+            derivative there as well, so that 0 times NaN is in the gradient.
     """
     mask = mask.bool()
     leaves = _each(lambda x: x.detach().requires_grad_(), params)
@@ -228,11 +230,24 @@ def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Te
     found: Sequence[Tensor | None] = [None] * len(named)
     if mean.requires_grad:
         found = torch.autograd.grad(mean, list(named.values()), allow_unused=True)
+    if any(g is not None and g.isnan().any() for g in found):
+        _check_unheard(entropy.detach(), mask)
     gradient = [
         torch.zeros_like(leaf) if g is None else g
         for leaf, g in zip(named.values(), found, strict=True)
     ]
     return _like(leaves, gradient)
+
+
+def _check_unheard(entropy: Tensor, mask: Tensor) -> None:
+    """Refuse a gradient that is NaN although all entropies at mask 1 are numbers."""
+    spoilt = ~mask & ~entropy.isfinite()
+    if spoilt.any() and entropy[mask].isfinite().all():
+        raise ValueError(
+            f"entropy_gradient: entropy_fn is not finite at {int(spoilt.sum())} places of mask 0, "
+            "and the backward pass carries 0 times that into the gradient; put numbers there in "
+            "what it computes from, inputs = torch.where(mask[..., None], inputs, 0), say"
+        )
 
 
 @torch.no_grad()
