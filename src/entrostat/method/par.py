@@ -66,7 +66,8 @@ class PosAdv(Controlled):
         one_of("pos_adv", "schedule", self.schedule, ("entropy", "stage", "epoch"))
         one_of("pos_adv", "controller", self.controller, ("additive", "thermostat", "relief"))
         if self.controller == "thermostat" and self.target is type(self).target:
-            object.__setattr__(self, "target", "1x")  # PAR's own number is no target to hold
+            # PAR's own number is no target to hold; `is`, since a user may say .2
+            object.__setattr__(self, "target", "1x")
         learnt = self.controller != "additive"
         in_range("pos_adv", "weight", self.weight, 0, REACH if learnt else 1)
         in_range("pos_adv", "epochs", self.epochs, 2)
