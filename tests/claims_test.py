@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from entrostat.study.claims import Claim, Claims, check_claims, decide, read_claims
+from entrostat.study.claims import Claim, Claims, Decided, check_claims, decide, read_claims
 from entrostat.study.claims.decide import holm, interval, p_above, p_skewed
 from entrostat.study.claims.statistics import effect
 from entrostat.study.figures import Figure
@@ -262,6 +262,47 @@ def test_a_file_is_read_and_hashed(tmp_path: Path) -> None:
         check_claims(found, {"e": ["a", "b"]})
 
 
+def test_a_misspelt_experiment_does_not_wait_for_ever(tmp_path: Path) -> None:
+    found = read(tmp_path, GOOD.replace('experiment = "e"', 'experiment = "cliping"'))
+    check_claims(found, {"control": ["a"]})
+    check_claims(found, {"control": ["a"]}, [tmp_path])  # of another directory, perhaps
+    (tmp_path / "clipping.toml").touch()
+    with pytest.raises(ValueError, match=r"unknown experiment 'cliping'. Did you mean 'clipping'"):
+        check_claims(found, {"control": ["a"]}, [tmp_path])
+    (tmp_path / "cliping.toml").touch()
+    check_claims(found, {"control": ["a"]}, [tmp_path])
+
+
+def test_seeds_that_decide(tmp_path: Path) -> None:
+    """On seeds 0 to 2 it fell, on 3 to 5 it rises; who wrote it had seen the first."""
+    fall = {seed: {"a": 3.0, "b": 2.0, "c": 1.0 + seed / 10} for seed in (0, 1, 2)}
+    rise = {seed: {"a": 1.0, "b": 2.0, "c": 3.0 + seed / 10} for seed in (3, 4, 5)}
+
+    def verdict(text: str, runs: dict[int, dict[str, float]], lost: int | None = None) -> Decided:
+        def gone(experiment: str, group: str) -> list[int]:
+            return [] if lost is None else [lost]
+
+        (one,) = decide(
+            read(tmp_path, text), lambda e, group, seed, f: runs[seed][group],
+            lambda e, group: list(runs), gone,
+        )  # fmt: skip
+        return one
+
+    both = fall | rise
+    for text in ("seeds = [3, 4, 5]\n" + GOOD, GOOD + "seeds = [3, 4, 5]\n"):
+        one = verdict(text, both)
+        assert (one.verdict, sorted(one.effects)) == ("does not hold", [3, 4, 5])
+        assert verdict(text, both, lost=1).verdict == "does not hold"  # it has no part in it
+        assert "did not end well with seed 4" in verdict(text, both, lost=4).why
+        del (part := dict(both))[4]
+        one = verdict(text, part)
+        assert one.verdict == "cannot be told"
+        assert one.why == "'a' has not been trained with seed 4, which decides, too."
+    assert verdict(GOOD, fall).verdict == "holds"
+    own = "seeds = [0, 1, 2]\n" + GOOD + "seeds = [3, 4, 5]\n"
+    assert sorted(verdict(own, both).effects) == [3, 4, 5]  # the claim's own go first
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -279,6 +320,10 @@ def test_a_file_is_read_and_hashed(tmp_path: Path) -> None:
         ("[[claims]]", "alpha = 2.0\n[[claims]]", "alpha is between 0 and .5, got 2.0"),
         ("[[claims]]", "[[claim]]", "unknown key 'claim'"),
         ('says = "It falls."', 'says = ""', "says is text, got ''"),
+        ("least", "seeds = []\nleast", "seeds are different ones, at least one, got []"),
+        ("least", "seeds = [1, 1]\nleast", "seeds are different ones"),
+        ("least", "seeds = [-1]\nleast", "seeds is a list of whole numbers from 0, got [-1]"),
+        ("[[claims]]", "seeds = 3\n[[claims]]", "seeds is a list of whole numbers from 0, got 3"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(

@@ -201,3 +201,21 @@ def test_files_and_claims_of_a_directory(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "more/one.toml").write_text(STUDY)
     with pytest.raises(ValueError, match="two files are called 'one'"):
         _files([tmp_path, tmp_path / "more"])
+
+
+def test_scores_of_runs_that_are_not_evaluated_on_test(plan: Plan, tmp_path: Path) -> None:
+    """Their first set; of `[[eval]]` its name, and not the split that it is of."""
+    for training in plan.trainings.values():
+        log = training.path / "evaluation.jsonl"
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        named = [row | {"set": name, "split": "test", "avg@k": row["avg@k"] * share}
+                 for row in rows for name, share in (("hard", 1.0), ("easy", 0.5))]  # fmt: skip
+        log.write_text("".join(json.dumps(row) + "\n" for row in named))
+    (one,) = results_of(plan, set(plan.trainings), {}).experiments
+    assert one.held_out == ("hard",)
+    assert one.groups[-1].values["avg@k"] == pytest.approx([(1 + s / 200) / 4 for s in range(5)])
+    page = write_study(results_of(plan, set(plan.trainings), {}), tmp_path / "s.html", "x", {}, ())
+    assert "Scores: of the set hard at the last evaluation." in page.read_text()
+    panel = score_panel(one)
+    assert panel is not None
+    assert panel.unit == "avg@k of hard at the end"

@@ -1,7 +1,8 @@
 """A figure of a run: one number of its logs, named by a small table.
 
 { metric = "entropy/exact", at = "last" }        of metrics.jsonl
-{ evaluation = "test/avg@k", at = "change" }     of evaluation.jsonl: SET/FIGURE
+{ evaluation = "test/avg@k", at = "change" }     of evaluation.jsonl: SET/FIGURE; the set * is
+                                                 test, or where there is none the first
 { analysis = "estimators/omega/where/srcc" }     of analysis.jsonl, keys joined by "/"
 { checkpoints = "test/avg@k" }                   Spearman's rho with the entropy of rollouts
                                                  over the run's own checkpoints (PAR Tab. 1)
@@ -173,11 +174,22 @@ def _at(values: Sequence[float], at: str | float, ends: bool) -> float | None:
 
 def _evaluations(run: Run, key: str) -> tuple[list[int], list[float]]:
     """Iterations and values of a figure of a set; `avg@k` is that of the run's own k."""
-    split, _, name = key.partition("/")
-    rows = [row for row in run.evaluation if row.get("split") == split]
+    wanted, _, name = key.partition("/")
+    wanted = held_out(run) if wanted == "*" else wanted
+    rows = [row for row in run.evaluation if _set(row) == wanted]
     pairs = [(row["iteration"], number(row.get(name))) for row in rows]
     found = [(i, v) for i, v in pairs if v is not None]
     return [i for i, _ in found], [v for _, v in found]
+
+
+def held_out(run: Run) -> str | None:
+    """The set that a run's score is of: test, or where there is none the first; None without."""
+    names = [_set(row) for row in run.evaluation]
+    return "test" if "test" in names else next(iter(names), None)
+
+
+def _set(row: Mapping[str, Any]) -> str | None:
+    return row.get("set", row.get("split"))
 
 
 def _inside(row: Any, key: str) -> Any:

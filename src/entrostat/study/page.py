@@ -30,6 +30,7 @@ class Part:
         link: address of its own page with all curves; None where there is none.
         columns: names of the figures that any group has.
         rows: name, seeds, and a cell a column of each group.
+        held_out: the sets that its scores are of.
         figure: score against entropy kept.
         failed: name and reason of runs that are not done.
     """
@@ -39,6 +40,7 @@ class Part:
     link: str | None
     columns: tuple[str, ...]
     rows: tuple[tuple[str, str, tuple[str, ...]], ...]
+    held_out: tuple[str, ...]
     figure: Image | None
     failed: tuple[tuple[str, str], ...]
 
@@ -81,7 +83,7 @@ def _part(experiment: Experiment, page: Path | None, output: Path) -> Part:
     panel = score_panel(experiment)
     return Part(
         f"experiment-{experiment.name}", experiment.title,
-        None if page is None else address(page, output), columns, rows,
+        None if page is None else address(page, output), columns, rows, experiment.held_out,
         None if panel is None else draw(panel), experiment.failed,
     )  # fmt: skip
 
@@ -120,7 +122,8 @@ def score_panel(experiment: Experiment) -> Panel | None:
     return Panel(
         "Score and entropy kept",
         "Each group's mean over seeds with 95% intervals; to the right more entropy is left.",
-        "avg@k at the end", tuple(curves), points=tuple(points), across="entropy kept, %",
+        f"avg@k of {' and '.join(experiment.held_out)} at the end", tuple(curves),
+        points=tuple(points), across="entropy kept, %",
         name=f"score_{experiment.name}",
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..logs.files import atomic
 from ..logs.run import read_run
 from .claims import VERDICTS, Claims, Decided, decide
-from .figures import Figure, value
+from .figures import Figure, held_out, value
 from .plan import Plan
 from .seeds import Interval, spread
 
@@ -28,9 +28,9 @@ LEADERBOARD: dict[str, Figure] = {
     "kept": Figure("metric", "entropy/exact", "kept"),
     "cumulative": Figure("metric", "entropy/exact", "sum"),
     "reward, end": Figure("metric", "reward/mean", "last"),
-    "avg@k": Figure("evaluation", "test/avg@k", "last"),
-    "pass@k": Figure("evaluation", "test/pass@k", "last"),
-    "distinct": Figure("evaluation", "test/distinct", "last"),
+    "avg@k": Figure("evaluation", "*/avg@k", "last"),
+    "pass@k": Figure("evaluation", "*/pass@k", "last"),
+    "distinct": Figure("evaluation", "*/distinct", "last"),
 }
 SCORE, KEPT = "avg@k", "kept"
 
@@ -79,12 +79,14 @@ class Experiment:
         title: its title.
         groups: the highest score first, those without one last.
         failed: name and reason of runs that are not done.
+        held_out: the sets that its scores are of, one but where runs are evaluated on others.
     """
 
     name: str
     title: str
     groups: tuple[Group, ...]
     failed: tuple[tuple[str, str], ...]
+    held_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,10 @@ def results_of(
     wanted = {figure for figures in columns.values() for figure in figures.values()}
     for claim in claims.claims if claims else ():
         wanted |= {claim.figure} | ({claim.other} if claim.other else set())
-    known = _figures(plan, done, wanted)
+    known, sets = _figures(plan, done, wanted)
     place = {(n.experiment, n.group, n.seed): n.address for n in plan.named if n.address in done}
     experiments = tuple(
-        _experiment(plan, name, known, failed, columns[name]) for name in plan.titles
+        _experiment(plan, name, known, sets, failed, columns[name]) for name in plan.titles
     )
     if claims is None:
         return Results(experiments)
@@ -182,21 +184,25 @@ def write_results(results: Results, path: Path) -> None:
 
 def _figures(
     plan: Plan, done: Collection[str], wanted: Iterable[Figure]
-) -> dict[str, dict[Figure, float]]:
-    """By address, the figures that its run has."""
+) -> tuple[dict[str, dict[Figure, float]], dict[str, str]]:
+    """By address, the figures that its run has, and the set that its score is of."""
     wanted = list(wanted)
     found: dict[str, dict[Figure, float]] = {}
+    sets: dict[str, str] = {}
     for address in (a for a in plan.trainings if a in done):
         run = read_run(plan.trainings[address].path)
         values = {figure: value(run, figure) for figure in wanted}
         found[address] = {figure: v for figure, v in values.items() if v is not None}
-    return found
+        if name := held_out(run):
+            sets[address] = name
+    return found, sets
 
 
 def _experiment(
     plan: Plan,
     name: str,
     known: Mapping[str, Mapping[Figure, float]],
+    sets: Mapping[str, str],
     failed: Mapping[str, str],
     columns: Mapping[str, Figure],
 ) -> Experiment:
@@ -214,7 +220,8 @@ def _experiment(
         groups.append(Group(group, seeds, len(mine), values))
     groups.sort(key=lambda g: -g.figures[SCORE].mean if SCORE in g.figures else 1.0)
     why = tuple((each.name, failed[each.address]) for each in named if each.address in failed)
-    return Experiment(name, plan.titles[name], tuple(groups), why)
+    scored = dict.fromkeys(sets[each.address] for each in named if each.address in sets)
+    return Experiment(name, plan.titles[name], tuple(groups), why, tuple(scored))
 
 
 def _plain(group: Group) -> dict[str, Any]:

@@ -5,7 +5,8 @@ that and for the opposite; each of the two families, all claims of the file, is 
 method, so that the chance of even one false "holds" is at most alpha, and for itself that of one
 false "does not hold". A claim that cannot be computed counts in the family. So does one of which a
 run did not end well, or has not the figure where others have it: what is left are the seeds that
-survived, and of these nothing is decided.
+survived, and of these nothing is decided. And one that names the seeds that decide (`Claim.seeds`)
+waits for the last of them.
 
 A p-value is Student's, with n - 1 degrees of freedom, or from `FEW` seeds on the larger one of that
 and the studentized bootstrap's (Efron and Tibshirani 1993, Sec. 12.5, 16.4):
@@ -96,11 +97,12 @@ def decide(
     Returns:
         One a claim, in order.
     """
-    effects = [_effects(claim, figure_of, seeds_of) for claim in claims.claims]
-    lost = [
-        _lost(claim, each, figure_of, seeds_of, lost_of)
-        for claim, each in zip(claims.claims, effects, strict=True)
+    sources = [
+        _Source(claim, figure_of, _among(claim, seeds_of), _among(claim, lost_of))
+        for claim in claims.claims
     ]
+    effects = [source.effects() for source in sources]
+    lost = [source.lost(each) for source, each in zip(sources, effects, strict=True)]
     whole = [{} if why else each for why, each in zip(lost, effects, strict=True)]
     least = [claim.least for claim in claims.claims]
     holds, fails = _both(p_above, whole, least)
@@ -113,7 +115,7 @@ def decide(
         robust = verdict == _verdict(plainly[i], plainly_not[i], claims.alpha)
         why = lost[i]
         if verdict == VERDICTS[2] and not why:
-            why = _why(claim, each, seeds_of)
+            why = _why(claim, each, sources[i].seeds_of)
         estimate = float(np.mean(values)) if values else None
         found.append(
             Decided(claim, each, estimate, low, high, holds[i], fails[i], verdict, robust, why)
@@ -239,47 +241,63 @@ def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(flat, np.sign(shift) * np.inf, shift / errors)
 
 
-def _effects(
-    claim: Claim,
-    figure_of: Callable[[str, str, int, Figure], float | None],
-    seeds_of: Callable[[str, str], Collection[int]],
-) -> dict[int, float]:
-    """By seed, where all groups have it."""
-    shared = set.intersection(*(set(seeds_of(claim.experiment, g)) for g in claim.every_group))
-    found = {
-        seed: effect(claim, lambda g, f, s=seed: figure_of(claim.experiment, g, s, f))
-        for seed in sorted(shared)
-    }
-    return {seed: value for seed, value in found.items() if value is not None}
+def _among(
+    claim: Claim, seeds_of: Callable[[str, str], Collection[int]]
+) -> Callable[[str], Collection[int]]:
+    """By group, the seeds that may decide a claim."""
+
+    def own(group: str) -> list[int]:
+        seeds = seeds_of(claim.experiment, group)
+        return [seed for seed in seeds if claim.seeds is None or seed in claim.seeds]
+
+    return own
 
 
-def _lost(
-    claim: Claim,
-    effects: Mapping[int, float],
-    figure_of: Callable[[str, str, int, Figure], float | None],
-    seeds_of: Callable[[str, str], Collection[int]],
-    lost_of: Callable[[str, str], Collection[int]],
-) -> str:
-    """Which seed the others must not speak for; "" without one."""
-    choice = "the other seeds are a choice."
-    done = {group: seeds_of(claim.experiment, group) for group in claim.every_group}
-    for group, seeds in done.items():
-        if failed := sorted(lost_of(claim.experiment, group)):
-            return f"{group!r} did not end well with seed {failed[0]}: {choice}"
-        lacking = [s for s in seeds if figure_of(claim.experiment, group, s, claim.figure) is None]
-        if lacking:
-            return f"{group!r} does not have the figure ({claim.figure}) with seed {lacking[0]}."
-    without = sorted(set.intersection(*map(set, done.values())) - set(effects))
-    return f"The statistic is not defined with seed {without[0]}: {choice}" if without else ""
+@dataclass(frozen=True)
+class _Source:
+    """What the runs have for a claim: figures by group and seed, seeds done, seeds that failed."""
+
+    claim: Claim
+    figure_of: Callable[[str, str, int, Figure], float | None]
+    seeds_of: Callable[[str], Collection[int]]
+    lost_of: Callable[[str], Collection[int]]
+
+    def _figure(self, group: str, seed: int, figure: Figure) -> float | None:
+        return self.figure_of(self.claim.experiment, group, seed, figure)
+
+    def effects(self) -> dict[int, float]:
+        """By seed, where all groups have it."""
+        shared = set.intersection(*(set(self.seeds_of(g)) for g in self.claim.every_group))
+        found = {
+            seed: effect(self.claim, lambda g, f, s=seed: self._figure(g, s, f))
+            for seed in sorted(shared)
+        }
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def lost(self, effects: Mapping[int, float]) -> str:
+        """Which seed the others must not speak for; "" without one."""
+        claim, choice = self.claim, "the other seeds are a choice."
+        done = {group: self.seeds_of(group) for group in claim.every_group}
+        for group, seeds in done.items():
+            if failed := sorted(self.lost_of(group)):
+                return f"{group!r} did not end well with seed {failed[0]}: {choice}"
+            for seed in seeds:
+                if self._figure(group, seed, claim.figure) is None:
+                    return f"{group!r} does not have the figure ({claim.figure}) with seed {seed}."
+            for seed in claim.seeds or ():
+                if seed not in seeds:
+                    return f"{group!r} has not been trained with seed {seed}, which decides, too."
+        without = sorted(set.intersection(*map(set, done.values())) - set(effects))
+        return f"The statistic is not defined with seed {without[0]}: {choice}" if without else ""
 
 
 def _why(
-    claim: Claim, effects: Mapping[int, float], seeds_of: Callable[[str, str], Collection[int]]
+    claim: Claim, effects: Mapping[int, float], seeds_of: Callable[[str], Collection[int]]
 ) -> str:
     """Why nothing can be told."""
     if len(effects) >= LEAST:
         return "The interval is too wide for the number of claims."
     for group in claim.every_group:
-        if len(done := seeds_of(claim.experiment, group)) < LEAST:
+        if len(done := seeds_of(group)) < LEAST:
             return f"{group!r} has {len(done)} of the {LEAST} seeds that are needed at least."
     return f"{len(effects)} seeds are shared by all its groups."

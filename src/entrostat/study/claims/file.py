@@ -13,14 +13,17 @@
     direction = "falls"
     least = 0.05
 
-It is written before the runs are looked at; its hash stands in the report.
+It is written before the runs are looked at; its hash stands in the report. What was seen on some
+seeds first says on which others it is to be decided: `seeds = [3, 4, 5]`, of a claim or, beside
+alpha, of all. Then these seeds decide, all of them, whatever others are on record.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,7 @@ class Claim:
         sign: 1, or -1 where the claim says that the statistic is low.
         direction: the word for it.
         least: the smallest effect that counts, 0 or more, in the statistic's unit.
+        seeds: those that decide, all of them; None for whichever there are.
     """
 
     id: str
@@ -77,6 +81,7 @@ class Claim:
     least: float
     other: Figure | None = None
     than: float = 0.0
+    seeds: tuple[int, ...] | None = None
 
     @property
     def sign(self) -> int:
@@ -115,34 +120,42 @@ def read_claims(path: str | Path) -> Claims:
     path, data = Path(path), load(path)
     where = f"claims {str(path)!r}"
     for key in data:
-        if key not in ("alpha", "claims"):
-            raise ValueError(f"{where}: {unknown('key', key, ('alpha', 'claims'))}")
+        if key not in ("alpha", "claims", "seeds"):
+            raise ValueError(f"{where}: {unknown('key', key, ('alpha', 'claims', 'seeds'))}")
     alpha = number(data.get("alpha", 0.05))
     if alpha is None or not 0 < alpha < 0.5:
         raise ValueError(f"{where}: alpha is between 0 and .5, got {data['alpha']!r}")
     tables = data.get("claims")
     if not isinstance(tables, list) or not tables:
         raise ValueError(f"{where} has no [[claims]]")
-    claims = tuple(_claim(f"{where}, claim {i}", table) for i, table in enumerate(tables, 1))
+    seeds = _seeds(where, data.get("seeds"))
+    claims = tuple(_claim(f"{where}, claim {i}", table, seeds) for i, table in enumerate(tables, 1))
     ids = [claim.id for claim in claims]
     if twice := [one for one in ids if ids.count(one) > 1]:
         raise ValueError(f"{where}: two claims have the id {twice[0]!r}")
     return Claims(alpha, claims, hashlib.sha256(path.read_bytes()).hexdigest(), path)
 
 
-def check_claims(claims: Claims, groups: Mapping[str, Sequence[str]]) -> None:
+def check_claims(
+    claims: Claims, groups: Mapping[str, Sequence[str]], folders: Collection[Path] = ()
+) -> None:
     """Refuse claims about runs that no study makes.
 
     Args:
         claims: what was read.
         groups: of each experiment that is at hand, the names of its groups; claims about others
             are left alone.
+        folders: where others are looked for: one that has no file there, but nearly the name of
+            one that has, is misspelt.
 
     Raises:
         ValueError: names the claim, and the nearest name.
     """
+    files = {path.stem for folder in folders for path in folder.glob("*.toml")} | {*groups}
     for claim in claims.claims:
         where = f"claims {str(claims.path)!r}, {claim.id!r}"
+        if claim.experiment not in files and get_close_matches(claim.experiment, files, 1, 0.8):
+            raise ValueError(f"{where}: {unknown('experiment', claim.experiment, sorted(files))}")
         for group in claim.every_group:
             if group not in groups.get(claim.experiment, claim.every_group):
                 near = nearest(group, groups[claim.experiment])
@@ -153,7 +166,7 @@ def check_claims(claims: Claims, groups: Mapping[str, Sequence[str]]) -> None:
                 )
 
 
-def _claim(where: str, table: Any) -> Claim:
+def _claim(where: str, table: Any, seeds: tuple[int, ...] | None) -> Claim:
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} is a table, got {table!r}")
     where = f"{where} ({table.get('id', 'without id')})"
@@ -166,7 +179,7 @@ def _claim(where: str, table: Any) -> Claim:
         if key not in table:
             raise ValueError(f"{where} has no {key}, which {statistic!r} needs")
     for key in table:
-        known = (*_KEYS, *places, *more)
+        known = (*_KEYS, *places, *more, "seeds")
         if key not in known:
             raise ValueError(f"{where}: {unknown('key', key, known)}")
     for key in ("id", "paper", "where", "says", "experiment"):
@@ -190,7 +203,18 @@ def _claim(where: str, table: Any) -> Claim:
         {key: _groups(f"{where}: {key}", table[key], statistic) for key in places},
         table["direction"], least,
         read_figure(f"{where}: with", table["with"]) if "with" in table else None, than,
+        _seeds(where, table["seeds"]) if "seeds" in table else seeds,
     )  # fmt: skip
+
+
+def _seeds(where: str, given: Any) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(type(seed) is int and seed >= 0 for seed in given):
+        raise ValueError(f"{where}: seeds is a list of whole numbers from 0, got {given!r}")
+    if not given or len(set(given)) < len(given):
+        raise ValueError(f"{where}: seeds are different ones, at least one, got {given!r}")
+    return tuple(given)
 
 
 def _groups(where: str, given: Any, statistic: str) -> tuple[str, ...]:
