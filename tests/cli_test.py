@@ -527,6 +527,20 @@ def test_a_killed_study_leaves_no_training_behind(tmp_path: Path, how: signal.Si
     assert not any(map(alive, pids))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
+def test_a_training_whose_study_is_gone_before_it_asks_to_end_with_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # an output that is refused, when it has asked
+    gone = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)  # nobody has waited for it yet
+    for study, code in ((gone.pid, -signal.SIGTERM), (os.getpid(), 2)):
+        done = subprocess.run(
+            [sys.executable, "-m", "entrostat.cli", "train", "--output", str(tmp_path)],
+            env=os.environ | {"ENTROSTAT_STUDY": str(study)}, capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code
+    gone.wait()
+
+
 def children(pid: int) -> list[int]:
     """Its children that have begun to load torch: they have asked to end with it by then."""
     found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

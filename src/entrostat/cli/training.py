@@ -264,9 +264,5 @@ def _end_with(study: int) -> None:
 
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-        try:
-            os.kill(study, 0)
-        except ProcessLookupError:  # it was killed before
+        if os.getppid() != study:  # it was killed before
             os.kill(os.getpid(), signal.SIGTERM)
-        except PermissionError:
-            pass
