@@ -7,6 +7,8 @@ import functools
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -130,8 +132,33 @@ def rank_main(rank: int, world: int, folder: Path) -> None:
             "replicated": run((world, 1), implementation),
             "replicated once": run((1, world), implementation),
         }
+    found["weights"] = weights_of(world, rank, init_device_mesh("cpu", flat))
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
+
+
+def weights_of(world: int, rank: int, mesh: Any) -> list[str]:
+    """What is said of a model whose embedding is gathered, then of one with an infinite weight."""
+    from torch.distributed.fsdp import fully_shard
+
+    from entrostat.errors import RunStopped
+    from entrostat.hosts.lab.updates import check_weights
+
+    model, said = Model(), []
+    fully_shard(model.head, mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    policy: Any = SimpleNamespace(trained=lambda: dict(model.named_parameters()))
+    with torch.no_grad():
+        model(data(rank)[0])
+        for value in (1.0, float("inf")):
+            if rank == world - 1:  # the last rank's part alone
+                model.head.weight.to_local()[-1, 0] = value
+            try:
+                check_weights(policy, 7)
+                said.append("")
+            except RunStopped as error:
+                said.append(str(error))
+    return said
 
 
 # ---------------------------------------------------------------------------- on one process
@@ -228,6 +255,13 @@ def test_a_frozen_sharded_head(ranks, implementation):
         for name in ("embedding.weight", "body.weight", "body.bias"):
             got = torch.tensor(gradients[name], dtype=torch.float64)
             assert_close(got, exact[name], rtol=1e-10, atol=1e-12)
+
+
+def test_a_part_that_is_not_finite_stops_all_ranks(ranks):
+    for found in ranks:
+        fine, stopped = found["weights"]
+        assert fine == ""
+        assert stopped.startswith("iteration 7: after its updates head.weight is not finite.")
 
 
 if __name__ == "__main__":

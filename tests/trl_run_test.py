@@ -615,6 +615,27 @@ def test_what_trl_cannot_do_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_the_first_fsdp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # accelerate's default is version 1
+    with pytest.raises(ValueError, match=r"with FSDP 1, where .* launch with --fsdp_version 2"):
+        train(recipe(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_was_loaded_on_the_cpu_runs_as_the_gpu_wants_it() -> None:
+    """As under FSDP, where accelerate moves the model."""
+    from entrostat.hosts.lab.policy import load_policy
+
+    policy = dataclasses.replace(
+        load_policy(from_dict({"precision": "bf16", "device": "cpu"})), prepacks=True, rows=True
+    )
+    stays, gpu = policy.moved(torch.device("cpu", 0)), policy.moved(torch.device("cuda", 1))
+    assert (stays.prepacks, stays.rows, stays.autocast) == (True, True, policy.autocast)
+    assert (gpu.prepacks, gpu.rows, gpu.device) == (False, False, torch.device("cuda", 1))
+    autocast: Any = gpu.autocast
+    assert (autocast.args, autocast.keywords) == (("cuda",), {"dtype": torch.bfloat16})
+
+
 def test_precision_is_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     with pytest.raises(ValueError, match=r"precision is 'fp32', but .* --mixed_precision bf16"):
@@ -663,7 +684,6 @@ OTHERWISE = {
     "disable_tqdm": "the run's own display",
     "dataloader_pin_memory": "the rows are a few digits",
     "report_to": "metrics.jsonl; [trl] may say otherwise",
-    "save_total_limit": "the recipe keeps one, and one more until it is sealed; TRL's keeps all",
     # 4 sequences at once, said for TRL's several GPUs; the file's micro_batch is one GPU's. The
     # product with gradient_accumulation_steps is the same, so the gradient is
     "per_device_train_batch_size": "optim.micro_batch",
@@ -728,7 +748,7 @@ def test_adapters_are_merged_into_the_final_model(tmp_path: Path) -> None:
 
 
 TWO = """
-import json, os, sys
+import json, os, sys, time
 os.environ["CI"] = "1"
 sys.path.insert(0, {tests!r})
 from pathlib import Path
@@ -736,9 +756,26 @@ import torch.distributed as dist
 rank = os.environ["RANK"]
 # before accelerate does: no port of this machine is needed for the rendezvous
 dist.init_process_group("gloo", init_method={meet!r}, rank=int(rank), world_size=2)
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from transformers import Trainer
 from trl_run_test import recipe, train
 from entrostat.hosts.lab.progress import Progress
 from entrostat.tasks.target_sum import TargetSum
+
+prepare, save = AcceleratorState.__init__, Trainer._save_rng_state
+
+def sharded(self, *args, **kwargs):  # of accelerate's own accord only on GPUs
+    prepare(self, *args, **kwargs)
+    if os.environ.get("ACCELERATE_USE_FSDP") and self.distributed_type == DistributedType.MULTI_CPU:
+        plugin = kwargs.get("fsdp_plugin") or FullyShardedDataParallelPlugin()
+        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
+
+def late(self, folder):  # the other process has its part of a checkpoint long before
+    time.sleep(int(rank))
+    save(self, folder)
+
+AcceleratorState.__init__, Trainer._save_rng_state = sharded, late
 
 class Fails(TargetSum):  # on one process
     def score(self, completion, example):
@@ -756,8 +793,9 @@ run = train(config, progress=told, task={task})
 """
 
 
-def two_processes(folder: Path, task: str) -> list[dict[str, Any]]:
+def two_processes(folder: Path, task: str, **env: str) -> list[dict[str, Any]]:
     """`TWO` on two of them; `task` as Python has it."""
+    folder.mkdir(exist_ok=True)
     script = TWO.format(
         tests=str(Path(__file__).parent), output=str(folder / "run"), folder=str(folder),
         meet=f"file://{folder / 'rendezvous'}", task=task,
@@ -767,7 +805,7 @@ def two_processes(folder: Path, task: str) -> list[dict[str, Any]]:
         env=lambda rank: {
             "ACCELERATE_USE_CPU": "true", "RANK": str(rank), "LOCAL_RANK": str(rank),
             "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29557",
+            "MASTER_PORT": "29557", **env,
         },
         timeout=280,
     )  # fmt: skip
@@ -793,3 +831,24 @@ def test_two_processes_share_the_recipes_batch(tmp_path: Path, runs: dict[str, A
     assert first != second
     assert [row["iteration"] for row in rows(run)] == [1, 2]
     assert (run / "final" / "model.safetensors").is_file()
+    for step in (4, 8):
+        seal = json.loads((run / f"checkpoints/checkpoint-{step}/entrostat.json").read_text())
+        assert {"rng_state_0.pth", "rng_state_1.pth"} <= seal["files"].keys()
+
+
+@pytest.mark.slow
+def test_fsdp2_trains_as_whole_copies_do(tmp_path: Path) -> None:
+    """Evaluations, checkpoints and the final model, too; weights move by 2e-3."""
+    two_processes(tmp_path / "whole", "None")
+    two_processes(
+        tmp_path / "sharded", "None", ACCELERATE_USE_FSDP="true", FSDP_VERSION="2",
+        FSDP_AUTO_WRAP_POLICY="TRANSFORMER_BASED_WRAP", FSDP_STATE_DICT_TYPE="SHARDED_STATE_DICT",
+    )  # fmt: skip
+    whole, sharded = (tmp_path / name / "run" for name in ("whole", "sharded"))
+    assert (sharded / "checkpoints/checkpoint-8/pytorch_model_fsdp_0").is_dir()
+    assert (sharded / "checkpoints/checkpoint-8/entrostat.json").is_file()
+    for a, b in zip(*(rows(run, "evaluation.jsonl") for run in (whole, sharded)), strict=True):
+        assert a == pytest.approx(b, abs=1e-5)
+    got = final(sharded)
+    for name, weight in final(whole).items():
+        torch.testing.assert_close(got[name], weight, rtol=0, atol=1e-5)

@@ -71,6 +71,14 @@ class Policy:
     half: torch.dtype | None = None
     origin: dict[str, Any] | None = None
 
+    def moved(self, device: torch.device) -> Policy:
+        """The same, when someone has moved the model to a device; what suits a CPU only is off."""
+        if device.type == self.device.type:
+            return replace(self, device=device)
+        half, own = self.half, self.autocast
+        autocast = own if half is None else partial(torch.autocast, device.type, dtype=half)
+        return replace(self, device=device, autocast=autocast, prepacks=False, rows=False)
+
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are trained, by name."""
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -177,10 +178,17 @@ def check_weights(policy: Policy, iteration: int) -> None:
     Raises:
         RunStopped: names a weight that is not finite.
     """
-    sizes = torch._foreach_norm([p.detach() for p in policy.trained().values()])
-    for name, size in zip(policy.trained(), torch.stack(list(sizes)).tolist(), strict=True):
+    trained = policy.trained()
+    sizes = torch.stack([_size(weight) for weight in trained.values()])
+    for name, size in zip(trained, sizes.tolist(), strict=True):
         if not math.isfinite(size):
             raise RunStopped(
                 f"iteration {iteration}: after its updates {name} is not finite. The checkpoint "
                 "before it is good; lower optim.lr"
             )
+
+
+def _size(weight: Tensor) -> Tensor:
+    """The norm [] of a weight, of which each process may have a part (FSDP2 in TRL)."""
+    size: Any = weight.detach().norm()
+    return size.full_tensor() if hasattr(size, "full_tensor") else size

@@ -53,8 +53,8 @@ SETTINGS: dict[str, tuple[str, Value]] = {
         "save.checkpoint_every",
         lambda c: (c.save.checkpoint_every or c.iterations) * c.updates,
     ),
-    # transformers removes the last one before the new one is sealed (`checkpoints.keep`)
-    "save_total_limit": ("save.checkpoints", lambda c: max(1, c.save.checkpoints) + 1),
+    # all: transformers would remove a whole one before the new one is (`checkpoints.keep`)
+    "save_total_limit": ("save.checkpoints", lambda c: None),
 }
 # arguments that follow from several settings (`arguments`), or that a setting says in other words
 _SAID_BY = {
@@ -128,10 +128,14 @@ def cut(config: TrainConfig, world: int) -> Cut:
     return Cut(micro, each // micro)
 
 
+def launched(how: str) -> bool:
+    """Whether accelerate was launched with it: "FSDP", "DEEPSPEED"."""
+    return os.environ.get(f"ACCELERATE_USE_{how}", "false").lower() == "true"
+
+
 def sharded() -> bool:
     """Whether accelerate was launched to spread the model over processes."""
-    used = (f"ACCELERATE_USE_{how}" for how in ("FSDP", "DEEPSPEED"))
-    return any(os.environ.get(name, "false").lower() == "true" for name in used)
+    return launched("FSDP") or launched("DEEPSPEED")
 
 
 def refuse(config: TrainConfig) -> None:
@@ -139,9 +143,15 @@ def refuse(config: TrainConfig) -> None:
 
     Raises:
         ValueError: names the setting, the reason and the fix; or an argument in `[trl]` that TRL
-            does not have or that a setting owns; or a tracker that is not installed.
+            does not have or that a setting owns; or a tracker that is not installed; or how
+            accelerate was launched.
     """
     check_installed(config.log.to)
+    if launched("FSDP") and os.environ.get("FSDP_VERSION", "1") == "1":
+        raise ValueError(
+            "host 'trl': accelerate was launched with FSDP 1, where evaluations, which call the "
+            "model and not its wrapper, fail; launch with --fsdp_version 2, or without FSDP"
+        )
     for key, wrong, reason in _CANNOT:
         value = config._get(key)
         if wrong(config):

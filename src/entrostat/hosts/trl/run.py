@@ -19,7 +19,6 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,7 @@ def train(
         stack.enter_context(trackers.told(config, run.path))
         trainer = RecipeTrainer(recipe, record, shown, args)
         trackers.guard(trainer, run.path)
-        recipe.policy = replace(recipe.policy, device=trainer.accelerator.device)
+        recipe.policy = recipe.policy.moved(trainer.accelerator.device)
         use_float32_outputs(trainer)
         trainer.train(resume_from_checkpoint=None if saved is None else str(saved.path))
         _finish(trainer, run, config, main)
@@ -151,7 +150,7 @@ def _for_loading(config: TrainConfig) -> TrainConfig:
     """The configuration with what TRL does itself left out: checkpointing, and sharding."""
     config = copy.copy(config)
     config.gradient_checkpointing = False
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+    if arguments.launched("FSDP"):
         config.device = "cpu"  # accelerate brings each process its shard
     return config
 
