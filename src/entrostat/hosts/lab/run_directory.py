@@ -159,9 +159,7 @@ class RunDirectory:
             lines += count if log.path == self.metrics else 0
             if name not in marks:
                 log.remove()
-        for path in self.rollouts.glob("*.safetensors"):
-            if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
-                path.unlink()
+        forget_rollouts(self.rollouts, iteration)
         for directory in (self.path, self.rollouts, self.checkpoints):
             for path in directory.glob(".*.part"):  # of a write that was cut short
                 path.unlink() if path.is_file() or path.is_symlink() else shutil.rmtree(path)
@@ -175,6 +173,13 @@ class RunDirectory:
             save(part)
             (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
         shutil.rmtree(old, ignore_errors=True)
+
+
+def forget_rollouts(directory: Path, iteration: int) -> None:
+    """Remove the files of later iterations."""
+    for path in directory.glob("*.safetensors"):
+        if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
+            path.unlink()
 
 
 def check_output(path: Path, iterations: int, resume: bool) -> None:

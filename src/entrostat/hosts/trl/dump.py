@@ -25,6 +25,7 @@ from ...logs.files import replacing
 from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
 from ..lab.dump import flatten, token_pieces
+from ..lab.run_directory import forget_rollouts
 
 if TYPE_CHECKING:
     from .trainer import EntropyGRPOTrainer
@@ -46,9 +47,7 @@ class RunLog:
         """Make the directory; lines and rollouts after iteration `done` are forgotten."""
         folder = self.directory / "rollouts"
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob("*.safetensors"):
-            if path.stem.isdecimal() and int(path.stem) > done:
-                path.unlink()
+        forget_rollouts(folder, done)
         for log in (self.metrics, self.analysis):
             if log.path.exists():
                 log.keep_until(done)
