@@ -29,7 +29,7 @@ ROOMS = (
     "cli", "study", "report", "diagnosis", "hosts", "evaluate", "law", "agents", "tasks", "grading",
     "sandbox", "workers", "config", "models", "logs", "testing", "dynamics", "objective", "method",
     "loss", "control", "advantage", "stats", "batch", "whole", "exact",
-    "_plugins", "errors", "_names", "_text", "_version",
+    "_plugins", "errors", "_processors", "_names", "_text", "_version",
 )  # fmt: skip
 
 
