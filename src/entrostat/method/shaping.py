@@ -17,7 +17,6 @@ from ..whole import row_sums
 from .base import Method, in_range
 
 _TINY = 1e-30
-_LEAST = 0.01  # of the group's mean entropy: what a rollout counts for at least
 
 
 def _row_mean(values: Tensor, batch: TokenBatch) -> Tensor:
@@ -170,11 +169,9 @@ class EdgeGrpo(Method):
 
     A_i / h_i, h_i = rollout i's mean H0 over its group's mean of these. Confident right answers
     gain, confident wrong ones lose more. Zhang et al. (arXiv 2507.21848), without their guided
-    error correction; STEER Tab. 6. Rollouts without tokens are left out of the mean; 1 where all of
-    a group's entropies are 0.
-
-    Ours: h_i is at least .01, so that no advantage grows more than a hundredfold. Once a policy is
-    sure of an answer its H0 is 0 but for rounding, and that rollout would else be all of the step.
+    error correction; STEER Tab. 6. Rollouts without tokens are left out of the mean; h_i is 1 where
+    all of a group's entropies are 0, else at least 1e-6. The formula has no other bound: a rollout
+    of which the policy is sure can be all of the step.
     """
 
     paper: ClassVar[str] = "STEER Tab. 6"
@@ -189,7 +186,7 @@ class EdgeGrpo(Method):
         alive = (batch.lengths > 0).to(own.dtype)
         total, n = batch.whole.group_sums(batch.group, own, alive)
         mean = total / n.clamp(min=1)
-        h = torch.where(mean > 0, own / torch.where(mean > 0, mean, 1), 1).clamp(min=_LEAST)
+        h = torch.where(mean > 0, own / torch.where(mean > 0, mean, 1), 1).clamp(min=EPS)
         return batch.replace(advantages=batch.advantages / h[:, None])
 
 

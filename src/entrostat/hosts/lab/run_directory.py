@@ -119,9 +119,9 @@ class RunDirectory:
             return None
         return done if type(done) is int and 0 < done < MOST else None
 
-    def evaluation_rows(self) -> list[dict[str, Any]]:
-        """Those of `evaluations` until the first damaged one."""
-        return JsonLines(self.evaluations).read()
+    def evaluated_after(self) -> set[int]:
+        """Iterations after which there was an evaluation; 0 before the first."""
+        return {row["iteration"] for row in JsonLines(self.evaluations).read()}
 
     def logs(self) -> dict[str, JsonLines]:
         """By name, those that are there."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from ...evaluate.metrics import avg_at_k, pass_at_k
 from ...logs.lines import JsonLines
 from ...tasks import Task
 from ..alarm import sentinel
+from ..lab.best import Best
 from ..lab.evaluation import count_right, line_of
 from ..lab.progress import Progress, figures
 from ..lab.prompts import example
 from ..lab.run_directory import RunDirectory
+from . import checkpoints
 
 # veRL's names for what the lab logs too
 NAMES = {
@@ -41,36 +44,63 @@ _THEIRS = (
 _EVALUATION = ("val-core/", "val-aux/")
 
 
-class Follower:
-    """Reads what veRL has written since the last look, and writes it into the run directory.
+@dataclass(frozen=True)
+class Intake:
+    """Where what veRL writes goes.
 
-    What is there already stays as it is.
-
-    Args:
-        run: where.
-        source: the file of veRL's "file" logger.
-        dumps: the directory of its validation dumps.
+    Attributes:
+        run: the run directory.
         config: the run's.
         task: says which answers are the same, and what was asked.
         expected: (split, prompts) that are evaluated on.
-        progress: told of iterations and evaluations.
-        consider: told of the rows of an evaluation.
     """
 
-    def __init__(
-        self, run: RunDirectory, source: Path, dumps: Path, config: TrainConfig, task: Task,
-        expected: Sequence[tuple[str, int]], progress: Progress,
-        consider: Callable[[Sequence[Mapping[str, Any]]], None] = lambda rows: None,
-    ) -> None:  # fmt: skip
-        self._source, self._dumps, self._config, self._task = source, dumps, config, task
-        self._answers_due = sum(count for _, count in expected) * config.eval.samples
-        self._progress, self._consider = progress, consider
+    run: RunDirectory
+    config: TrainConfig
+    task: Task
+    expected: Sequence[tuple[str, int]]
+
+    @property
+    def dumps(self) -> Path:
+        """The directory of veRL's validation dumps."""
+        return self.run.path / "verl" / "validation"
+
+    def catch_up(self, sources: Iterable[Path]) -> None:
+        """Take in what stands in files of veRL's "file" logger and nobody followed."""
+        for source in sources:
+            Follower(self, source, Progress()).look()
+
+    def consider(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the policy of an evaluation if it is the best so far (`save.best`)."""
+        step = rows[0]["iteration"] if rows else -1
+        places = self.run.checkpoints
+        if not step or checkpoints.folder(places, step).is_dir():
+            best = Best(self.run.path, self.config.save.best)
+            best.consider(rows, checkpoints.parts(places, step))
+            best.settle()  # its checkpoint was there before it was evaluated
+
+
+class Follower:
+    """Reads what veRL has written since the last look, and takes it in.
+
+    What the run directory has already stays as it is.
+
+    Args:
+        intake: where to.
+        source: the file of veRL's "file" logger.
+        progress: told of iterations and evaluations.
+    """
+
+    def __init__(self, intake: Intake, source: Path, progress: Progress) -> None:
+        run, config = intake.run, intake.config
+        self._intake, self._source, self._progress = intake, source, progress
+        self._answers_due = sum(count for _, count in intake.expected) * config.eval.samples
         self._metrics = JsonLines(run.metrics)
         self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
         past = self._metrics.read()
         self._sentinel = sentinel(config, progress.note, past)
         self._known = {row["iteration"] for row in past}
-        self._evaluated_after = {row["iteration"] for row in run.evaluation_rows()}
+        self._evaluated_after = run.evaluated_after()
         self._read = 0
         self._due: list[int] = []
 
@@ -106,15 +136,16 @@ class Follower:
 
     def _dumped(self, step: int, last: bool) -> list[dict[str, Any]] | None:
         """The answers of an evaluation; None while veRL still writes them."""
-        answers = JsonLines(self._dumps / f"{step}.jsonl").read()
+        answers = JsonLines(self._intake.dumps / f"{step}.jsonl").read()
         return answers if last or len(answers) >= self._answers_due else None
 
     def _evaluated(self, step: int, answers: list[dict[str, Any]]) -> None:
-        rows, lines = evaluated(answers, step, self._config, self._task)
+        config = self._intake.config
+        rows, lines = evaluated(answers, step, config, self._intake.task)
         self._evaluations.append(rows)
         self._answers.append(lines)
-        self._consider(rows)
-        if step < self._config.iterations:  # the last is shown against the first, at the end
+        self._intake.consider(rows)
+        if step < config.iterations:  # the last is shown against the first, at the end
             for row in rows:
                 self._progress.note(f"{row['split']}: {figures(row)}")
 

@@ -359,7 +359,7 @@ def place_of(model: str) -> str:
     return str(Path(found).absolute()) if Path(found).is_dir() else found
 
 
-def evaluated_after(iteration: int, config: TrainConfig) -> bool:
+def evaluation_due(iteration: int, config: TrainConfig) -> bool:
     """Whether veRL evaluates after an iteration, 0 before the first."""
     every = config.eval.every
     return iteration in (0, config.iterations) or bool(every and iteration % every == 0)

@@ -17,18 +17,17 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ...config import TrainConfig
 from ...errors import RunStopped
 from ...logs.files import replacing
+from ...logs.lines import JsonLines
 from ...logs.run import best_of
 from ...tasks import Task
 from ..going_on import resume_command
-from ..lab.best import BEST, Best, rewrite
+from ..lab.best import BEST, rewrite
 from ..lab.held_out import check_best
 from ..lab.progress import Facts as Saying
 from ..lab.progress import Progress
@@ -40,12 +39,12 @@ from ..rollouts import FIELDS
 from ..trackers.outside import open_folder
 from . import checkpoints, data
 from .config import MODULE, shell_command
-from .follow import Follower
+from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
 from .recipe import (
     Facts,
-    evaluated_after,
     evaluates_before,
+    evaluation_due,
     in_whole_groups,
     overrides,
     processors,
@@ -118,34 +117,18 @@ def train(
             progress.end(run.path)
             return run.path
         written = data.write(run.path / "data", config, task, policy, progress.note)
-        evaluated = written.evaluated
-
-        best = Best(run.path, config.save.best)
-
-        def consider(rows: Sequence[Mapping[str, Any]]) -> None:
-            step = rows[0]["iteration"] if rows else -1
-            if not step or checkpoints.folder(run.checkpoints, step).is_dir():
-                best.consider(rows, checkpoints.parts(run.checkpoints, step))
-                best.settle()
-
-        def follower(source: Path, progress: Progress) -> Follower:
-            dumps = facts.own / "validation"
-            return Follower(run, source, dumps, config, task, evaluated, progress, consider)
-
-        def catch_up(sources: list[Path]) -> None:
-            for source in sources:
-                follower(source, Progress()).look()
-
-        start = checkpoints.go_on(run, config, resume, catch_up, say)
-        consider([row for row in run.evaluation_rows() if row["iteration"] == start])
+        intake = Intake(run, config, task, written.evaluated)
+        start = checkpoints.go_on(run, config, resume, intake.catch_up, say)
+        rows = JsonLines(run.evaluations).read()
+        intake.consider([row for row in rows if row["iteration"] == start])
         open_folder(config, run.path, resume)
         data.write_settings(facts.own / "run.json", config, task, policy)
         facts = replace(
-            facts, prompt=written.prompt, start=start, evaluates=bool(evaluated),
-            owes=evaluated_after(start, config)
-            and all(row["iteration"] != start for row in run.evaluation_rows()),
+            facts, prompt=written.prompt, start=start, evaluates=bool(written.evaluated),
+            owes=evaluation_due(start, config) and start not in run.evaluated_after(),
         )  # fmt: skip
-        (facts.own / "validation" / f"{start}.jsonl").unlink(missing_ok=True)
+        if facts.owes:
+            (intake.dumps / f"{start}.jsonl").unlink(missing_ok=True)
         with replacing(facts.own / checkpoints.BOUND) as part:
             part.write_text(asked.to_toml(), encoding="utf-8")
         lines = overrides(config, facts)
@@ -154,8 +137,8 @@ def train(
         run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
         progress.begin(config, start)
         if start < config.iterations or evaluates_before(config, facts):
-            followed = follower(facts.metrics, progress)
-            _follow([python, "-m", MODULE, *lines], facts, config, followed, progress)
+            follower = Follower(intake, facts.metrics, progress)
+            _follow([python, "-m", MODULE, *lines], facts, config, follower, progress)
         progress.note("merging the ranks' weights into the final model")
         merge = Merge(python, facts.own / "merge.log", resume_command(config, python, ray_address))
         _write_best(run, config, merge)
