@@ -540,11 +540,10 @@ def test_a_clip_that_never_acts_is_no_knob(knob, beside, words):
         ),
         (
             [
-                "dapo",
                 {"name": "repo_r", "controller": "thermostat"},
-                {"name": "stare", "target": 0.4},
+                {"name": "adapo", "target": 0.4},
             ],
-            "repo_r steers entropy to '1x' and stare to 0.4",
+            "adapo steers entropy to 0.4 and repo_r to '1x'",
         ),
         (
             ["adapo", {"name": "thermostat", "target": 0.5}],
@@ -565,6 +564,9 @@ def test_two_controllers_of_one_target_stand_side_by_side():
         assert objective.metrics()["control/target"] == (0.5 if one == 0.5 else 2.0)
     # the papers' defaults, of which nobody said that they are to be held
     assert es.make_objective(["repo_r", "pos_adv"]).names == ("ppo", "repo_r", "pos_adv")
+    # a gate waits for an entropy, it holds none
+    gated = [{"name": "repo_r", "target": 0.7}, {"name": "adaptive_entropy", "target": 0.3}]
+    assert es.make_objective(["dapo", *gated]).names == ("ppo", "repo_r", "adaptive_entropy")
     # a relief has no target of its own
     fixed = [{"name": "repo_r", "controller": "none", "zeta": 0.1}, {"name": "thermostat",
              "knob": "entropy_coef", "relief": "pos_weight", "target": 0.5}]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._names import unknown
 from ..advantage import ESTIMATORS
-from ..control import ControlState, Relief, Thermostat, parse_target
+from ..control import Relief, Thermostat, parse_target
 from ..loss import Aggregation
 from .base import Method
 from .controlled import Controlled, Law
@@ -239,15 +239,16 @@ def _law(method: Method) -> Law | None:
 def _check_targets(chain: Chain) -> None:
     """Refuse controllers that steer the one entropy to different targets.
 
-    The papers' own defaults may differ: of these nobody has said that they are to be held.
+    The papers' own defaults may differ: of these nobody has said that they are to be held. A gate
+    (adaptive entropy's, STARE's) holds nothing, it waits.
 
     Raises:
         ValueError: says which methods, and their targets.
     """
     first: tuple[str, Any, bool] | None = None
     for name, method in chain:
-        law = method.law() if isinstance(method, Controlled) else method
-        if not isinstance(method.init(), ControlState) or not hasattr(law, "target"):
+        law = _law(method)
+        if law is None or isinstance(law, Relief):
             continue
         spec = law.target
         meant = isinstance(law, Thermostat) or spec != method.parameters().get("target")

@@ -23,6 +23,7 @@ NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
     ("verl.trainer.ppo.v1.trainer_base", "get_trainer_cls", ("name",)),
     ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer.__init__", ("self", "config")),
     ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._init_resource_pool_mgr", ("self",)),
+    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer.step", ("self", "metrics", "timing_raw")),
     ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._compute_advantage",
      ("self", "batch", "metrics")),
     ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._update_actor", ("self", "batch", "metrics")),
