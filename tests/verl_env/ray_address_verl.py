@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -21,6 +22,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT)]
 # who joins a cluster does not say what it has
 JOINED = {key: value for key, value in CPU.items() if not key.startswith("+ray_kwargs")}
 RAY = str(Path(sys.executable).with_name("ray"))
+# every Python of a node begins with it
+WITHOUT_ENTROSTAT = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "entrostat":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+"""
 NODE = ["--object-store-memory", "100000000", "--block", "--disable-usage-stats"]
 
 
@@ -72,17 +84,15 @@ def test_what_a_cluster_lacks_is_said_within_a_minute(tmp_path: Path) -> None:
         said = refused(tmp_path, recipe, address)
         assert "veRL needs 5 logical processors" in said
         assert f"the cluster at {address} has 4" in said
-        # another node has the processors, and an entrostat that is not there
-        broken = tmp_path / "broken" / "entrostat"
-        broken.mkdir(parents=True)
-        (broken / "__init__.py").write_text("raise ImportError('not on this node')\n")
+        # another node has the processors, but no entrostat
+        (tmp_path / "sitecustomize.py").write_text(WITHOUT_ENTROSTAT)
         words = [RAY, "start", "--address", address, "--num-cpus", "4", *NODE]
-        path = {"PYTHONPATH": str(broken.parent)}
-        with cluster(words, tmp_path / "node.txt", path) as node:
+        path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+        with cluster(words, tmp_path / "node.txt", {"PYTHONPATH": path}) as node:
             node.wait_until(lambda: "Ray runtime started" in node.tail(), 120)
             said = refused(tmp_path, recipe, address)
         assert "node " in said
-        assert "not on this node" in said
+        assert "No module named 'entrostat'" in said
 
 
 def refused(folder: Path, recipe: Path, address: str) -> str:
