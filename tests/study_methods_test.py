@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,20 @@ def test_curves_are_of_the_runs_that_the_table_counts(
     results = results_of(plan, set(plan.trainings) - left, {})
     write_method_pages(plan, {"one": study}, results, tmp_path / "out/report.html")
     assert {run.path.name[-1] for run in drawn} == {"0", "1"}
+
+
+def test_a_page_says_which_set_its_scores_are_of(study: Study, plan: Plan, tmp_path: Path) -> None:
+    """STEER's own runs have a set before the one that its baseline has, too."""
+    for each in plan.named:
+        own = {"hard": 0.1} if each.group == "steered" else {}
+        scores = own | {"easy": 0.75 if own else 0.5}
+        rows = [{"iteration": 3, "set": name, "split": "test", "k": 4, "avg@k": score}
+                for name, score in scores.items()]  # fmt: skip
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (plan.trainings[each.address].path / "evaluation.jsonl").write_text(text)
+    results = results_of(plan, set(plan.trainings), {})
+    pages = write_method_pages(plan, {"one": study}, results, tmp_path / "report.html")
+    text = pages["steer"].read_text()
+    assert "Scores: of the set easy at the last evaluation." in text
+    row = text[text.index(">steered - wide<") :]
+    assert "<td>+0.250 ± 0.000</td>" in row[: row.index("</tr>")]

@@ -13,7 +13,7 @@ from entrostat.study.figures import Figure
 from entrostat.study.file import read_study
 from entrostat.study.page import score_panel, write_study
 from entrostat.study.plan import Plan, plan_of
-from entrostat.study.results import results_of, write_results
+from entrostat.study.results import misspelt_figures, results_of, write_results
 from entrostat.study.runner import _claims, _files
 from entrostat.study.tables import print_claims
 from formulas import write_runs
@@ -212,10 +212,102 @@ def test_scores_of_runs_that_are_not_evaluated_on_test(plan: Plan, tmp_path: Pat
                  for row in rows for name, share in (("hard", 1.0), ("easy", 0.5))]  # fmt: skip
         log.write_text("".join(json.dumps(row) + "\n" for row in named))
     (one,) = results_of(plan, set(plan.trainings), {}).experiments
-    assert one.held_out == ("hard",)
+    assert one.held_out == "hard"
     assert one.groups[-1].values["avg@k"] == pytest.approx([(1 + s / 200) / 4 for s in range(5)])
     page = write_study(results_of(plan, set(plan.trainings), {}), tmp_path / "s.html", "x", {}, ())
     assert "Scores: of the set hard at the last evaluation." in page.read_text()
     panel = score_panel(one)
     assert panel is not None
     assert panel.unit == "avg@k of hard at the end"
+
+
+def evaluated_on(plan: Plan, sets: dict[str, dict[str, float]]) -> None:
+    """Give the runs of each group a score of each set."""
+    for each in plan.named:
+        rows = [{"iteration": 3, "set": name, "split": "test", "k": 4, "avg@k": score}
+                for name, score in sets[each.group].items()]  # fmt: skip
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (plan.trainings[each.address].path / "evaluation.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("high", "scored", "scores"),
+    [
+        ({"own": 0.1, "easy": 0.9}, "easy", [0.9, 0.8, 0.7]),  # all have it
+        ({"hard": 0.1, "test": 0.4, "easy": 0.9}, "test", [0.4, None, None]),
+        ({"other": 0.1}, "other", [0.1, None, None]),  # none is shared
+        ({}, "hard", [0.3, 0.2, None]),
+    ],
+)
+def test_scores_of_one_table_are_of_one_set(
+    plan: Plan, tmp_path: Path, high: dict[str, float], scored: str, scores: list[float | None]
+) -> None:
+    sets = {"high": high, "low": {"hard": 0.2, "easy": 0.8}, "half": {"hard": 0.3, "easy": 0.7}}
+    evaluated_on(plan, sets)
+    results = results_of(plan, set(plan.trainings), {})
+    (one,) = results.experiments
+    found = [group.figures["avg@k"].mean if "avg@k" in group.figures else None
+             for group in one.groups]  # fmt: skip
+    assert one.held_out == scored
+    assert found == pytest.approx(scores)
+    page = write_study(results, tmp_path / "s.html", "x", {}, ()).read_text()
+    assert f"Scores: of the set {scored} at the last evaluation." in page
+
+
+def test_a_claim_about_the_set_of_the_table(plan: Plan, tmp_path: Path) -> None:
+    sets = {"hard": 0.5, "easy": 0.9}
+    evaluated_on(plan, {"high": sets, "half": sets, "low": {"easy": 0.3}})
+    text = CLAIMS.replace('metric = "entropy/exact"', 'evaluation = "*/avg@k"')
+    (tmp_path / "claims.toml").write_text(text)
+    claims = read_claims(tmp_path / "claims.toml")
+    results = results_of(plan, set(plan.trainings), {}, claims)
+    assert results.decided[0].estimate == pytest.approx(0.6)  # .9 - .3, of easy
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('metric = "entropy/exact"', 'metric = "entropy/exakt"',
+         "There is no 'entropy/exakt'; did you mean 'entropy/exact'?"),
+        ('metric = "entropy/exact"', 'evaluation = "test/avgk"',
+         "There is no 'test/avgk'; did you mean 'test/avg@k'?"),
+        ('metric = "entropy/exact", at = "last"', 'slope = "entropy/exact", with = "entropy/fist"',
+         "There is no 'entropy/fist'; did you mean 'entropy/first'?"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_figure_does_not_wait_for_trainings(
+    plan: Plan, tmp_path: Path, capsys, old: str, new: str, told: str
+) -> None:
+    (tmp_path / "claims.toml").write_text(CLAIMS.replace(old, new, 1))
+    claims = read_claims(tmp_path / "claims.toml")
+    some = {next(e.address for e in plan.named if e.name == "low-2")}  # of a group, one seed
+    for done in (set(plan.trainings), some):
+        results = results_of(plan, done, {}, claims)
+        assert "high-above-low" not in [one.claim.id for one in results.waiting]
+        print_claims(results)
+        out = " ".join(capsys.readouterr().out.split())
+        assert told in out
+        # before any training more is started
+        assert misspelt_figures(plan, done, claims) == [f"claim 'high-above-low', figure: {told}"]
+    assert misspelt_figures(plan, set(), claims) == []  # nobody knows yet
+    (tmp_path / "claims.toml").write_text(CLAIMS)
+    assert misspelt_figures(plan, some, read_claims(tmp_path / "claims.toml")) == []
+
+
+def test_the_second_figure_of_a_claim_may_be_misspelt(plan: Plan, tmp_path: Path) -> None:
+    text = CLAIMS.replace('statistic = "difference"\na = "high"\nb = "low"', """statistic = "margin"
+a = "high"
+with = { metric = "reward/maen" }""", 1)  # fmt: skip
+    (tmp_path / "claims.toml").write_text(text)
+    claims = read_claims(tmp_path / "claims.toml")
+    first = results_of(plan, set(plan.trainings), {}, claims).decided[0]
+    assert (first.waits, first.verdict) == (False, "cannot be told")
+    assert first.why.endswith("There is no 'reward/maen'; did you mean 'reward/mean'?")
+
+
+def test_experiments_that_no_given_file_makes_are_named(plan: Plan, tmp_path: Path, capsys) -> None:
+    print_claims(results_of(plan, set(), {}, read_claims(tmp_path / "claims.toml")))
+    assert capsys.readouterr().out.splitlines() == [
+        "3 claims whose trainings are not here: nothing is said",
+        "no study file among those given: another",
+    ]

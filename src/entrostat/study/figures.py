@@ -2,7 +2,7 @@
 
 { metric = "entropy/exact", at = "last" }        of metrics.jsonl
 { evaluation = "test/avg@k", at = "change" }     of evaluation.jsonl: SET/FIGURE; the set * is
-                                                 test, or where there is none the first
+                                                 the one that runs are compared by (`held_out`)
 { analysis = "estimators/omega/where/srcc" }     of analysis.jsonl, keys joined by "/"
 { checkpoints = "test/avg@k" }                   Spearman's rho with the entropy of rollouts
                                                  over the run's own checkpoints (PAR Tab. 1)
@@ -21,12 +21,12 @@ where it is; and "entropy/first", the first iteration's entropy throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from .._names import unknown
+from .._names import nearest, unknown
 from ..logs.run import Run, last_ones, moving, number, paired
 
 _PAIRS = ("correlation", "slope", "distance")
@@ -175,21 +175,66 @@ def _at(values: Sequence[float], at: str | float, ends: bool) -> float | None:
 def _evaluations(run: Run, key: str) -> tuple[list[int], list[float]]:
     """Iterations and values of a figure of a set; `avg@k` is that of the run's own k."""
     wanted, _, name = key.partition("/")
-    wanted = held_out(run) if wanted == "*" else wanted
-    rows = [row for row in run.evaluation if _set(row) == wanted]
+    wanted = held_out([sets_of(run)]) if wanted == "*" else wanted
+    rows = [row for row in run.evaluation if row.get("split") == wanted]
     pairs = [(row["iteration"], number(row.get(name))) for row in rows]
     found = [(i, v) for i, v in pairs if v is not None]
     return [i for i, _ in found], [v for _, v in found]
 
 
-def held_out(run: Run) -> str | None:
-    """The set that a run's score is of: test, or where there is none the first; None without."""
-    names = [_set(row) for row in run.evaluation]
-    return "test" if "test" in names else next(iter(names), None)
+def sets_of(run: Run) -> tuple[str, ...]:
+    """The sets that a run was evaluated on, in the order of its log."""
+    return tuple(dict.fromkeys(str(row["split"]) for row in run.evaluation if "split" in row))
 
 
-def _set(row: Mapping[str, Any]) -> str | None:
-    return row.get("set", row.get("split"))
+def held_out(sets: Iterable[Sequence[str]]) -> str:
+    """The one set by which runs are compared: test, or where no run has it the first that all have.
+
+    Where they share none it is the first of all; "" where nothing was evaluated.
+
+    Args:
+        sets: of each run, those that it was evaluated on (`sets_of`).
+    """
+    some = [names for names in sets if names]
+    every = list(dict.fromkeys(name for names in some for name in names))
+    shared = [name for name in every if all(name in names for names in some)]
+    return "test" if "test" in every else next(iter(shared or every), "")
+
+
+def of_set(figure: Figure, name: str) -> Figure:
+    """A figure of the set * as that of a set; any other as it is."""
+    wanted, _, key = figure.key.partition("/")
+    starred = figure.kind in ("evaluation", "checkpoints") and wanted == "*"
+    return replace(figure, key=f"{name}/{key}") if starred else figure
+
+
+def misspelt(run: Run, figure: Figure) -> str:
+    """A sentence where a run's log has no column of a figure's name; else empty."""
+    known = _names(run, figure.kind)
+    for name in (figure.key, figure.other):
+        if name and known and name not in known and not name.startswith("*/"):
+            near = nearest(name, known)
+            return f"There is no {name!r}" + (f"; did you mean {near!r}?" if near else ".")
+    return ""
+
+
+def _names(run: Run, kind: str) -> set[str]:
+    """What a figure of a kind may be called in a run."""
+    if kind in ("evaluation", "checkpoints"):
+        return {f"{row.get('split')}/{key}" for row in run.evaluation for key in row}
+    if kind == "analysis":
+        return {name for row in run.analysis for name in _leaves(row)}
+    made = {"entropy/first", "law/change"} if kind in _PAIRS else set()
+    return {key for row in run.metrics for key in row} | made
+
+
+def _leaves(row: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of numbers within tables, joined by "/"."""
+    for key, inner in row.items():
+        if isinstance(inner, Mapping):
+            yield from (f"{key}/{name}" for name in _leaves(inner))
+        else:
+            yield key
 
 
 def _inside(row: Any, key: str) -> Any:

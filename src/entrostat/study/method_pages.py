@@ -26,7 +26,7 @@ from .fairness import Arm
 from .file import Study
 from .page import address
 from .plan import Plan
-from .results import Group, Results
+from .results import Experiment, Group, Results
 from .seeds import Interval
 
 COLUMNS = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")
@@ -63,10 +63,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Part:
-    """An experiment on a method's page."""
+    """An experiment on a method's page; `held_out` is the set that its scores are of."""
 
     name: str
     title: str
+    held_out: str
     lines: tuple[Line, ...]
     images: tuple[Image, ...]
 
@@ -127,11 +128,12 @@ def write_method_pages(
         ValueError: a page cannot be written.
     """
     known, pages = methods(), {}
+    of_name = {each.name: each for each in results.experiments}
     for method, uses in uses_of(studies, results).items():
         output = report.parent / FOLDER / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', method)}.html"
         output.parent.mkdir(parents=True, exist_ok=True)
         names = dict.fromkeys(use.experiment for use in uses)
-        parts = [_part(plan, name, [use for use in uses if use.experiment == name])
+        parts = [_part(plan, of_name[name], [use for use in uses if use.experiment == name])
                  for name in names]  # fmt: skip
         pages[method] = _write(
             "method.html.jinja", output, title=method, info=known[method], parts=parts,
@@ -181,7 +183,7 @@ def _claims(uses: tuple[Use, ...], results: Results) -> list[Decided]:
     ]  # fmt: skip
 
 
-def _part(plan: Plan, experiment: str, uses: list[Use]) -> Part:
+def _part(plan: Plan, experiment: Experiment, uses: list[Use]) -> Part:
     baselines = {use.baseline.name: use.baseline for use in uses if use.baseline is not None}
     own = {use.group.name for use in uses}
     lines = [_line(group) for name, group in baselines.items() if name not in own]
@@ -190,8 +192,8 @@ def _part(plan: Plan, experiment: str, uses: list[Use]) -> Part:
         if use.baseline is not None:
             lines.append(_difference(use.group, use.baseline))
     shown = baselines | {use.group.name: use.group for use in uses}
-    images = _images(plan, experiment, list(shown.values()))
-    return Part(experiment, plan.titles[experiment], tuple(lines), images)
+    images = _images(plan, experiment.name, list(shown.values()))
+    return Part(experiment.name, experiment.title, experiment.held_out, tuple(lines), images)
 
 
 def _line(group: Group) -> Line:

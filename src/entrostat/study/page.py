@@ -30,7 +30,7 @@ class Part:
         link: address of its own page with all curves; None where there is none.
         columns: names of the figures that any group has.
         rows: name, seeds, and a cell a column of each group.
-        held_out: the sets that its scores are of.
+        held_out: the set that its scores are of; "" where nothing was evaluated.
         figure: score against entropy kept.
         failed: name and reason of runs that are not done.
     """
@@ -40,7 +40,7 @@ class Part:
     link: str | None
     columns: tuple[str, ...]
     rows: tuple[tuple[str, str, tuple[str, ...]], ...]
-    held_out: tuple[str, ...]
+    held_out: str
     figure: Image | None
     failed: tuple[tuple[str, str], ...]
 
@@ -122,7 +122,7 @@ def score_panel(experiment: Experiment) -> Panel | None:
     return Panel(
         "Score and entropy kept",
         "Each group's mean over seeds with 95% intervals; to the right more entropy is left.",
-        f"avg@k of {' and '.join(experiment.held_out)} at the end", tuple(curves),
+        f"avg@k of {experiment.held_out} at the end", tuple(curves),
         points=tuple(points), across="entropy kept, %",
         name=f"score_{experiment.name}",
     )  # fmt: skip

@@ -16,13 +16,13 @@ from typing import Any
 from ..logs.files import atomic
 from ..logs.run import read_run
 from .claims import VERDICTS, Claims, Decided, decide
-from .figures import Figure, held_out, value
+from .figures import Figure, held_out, misspelt, of_set, sets_of, value
 from .plan import Plan
 from .seeds import Interval, spread
 
 FILE = "results.json"
 
-# of every group, by the word for it; of evaluations those of the first set
+# of every group, by the word for it; of evaluations those of one set of the experiment (`held_out`)
 LEADERBOARD: dict[str, Figure] = {
     "entropy, end": Figure("metric", "entropy/exact", "last"),
     "kept": Figure("metric", "entropy/exact", "kept"),
@@ -79,14 +79,14 @@ class Experiment:
         title: its title.
         groups: the highest score first, those without one last.
         failed: name and reason of runs that are not done.
-        held_out: the sets that its scores are of, one but where runs are evaluated on others.
+        held_out: the set that its scores are of; "" where nothing was evaluated.
     """
 
     name: str
     title: str
     groups: tuple[Group, ...]
     failed: tuple[tuple[str, str], ...]
-    held_out: tuple[str, ...] = ()
+    held_out: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ class Results:
 
     @property
     def told(self) -> tuple[Decided, ...]:
-        """Claims that some seed says something about; decided ones first."""
-        some = [one for one in self.decided if one.effects]
+        """Claims that do not wait; decided ones first."""
+        some = [one for one in self.decided if not one.waits]
         return tuple(sorted(some, key=lambda one: VERDICTS.index(one.verdict)))
 
     @property
     def waiting(self) -> tuple[Decided, ...]:
         """Claims whose trainings are not there."""
-        return tuple(one for one in self.decided if not one.effects)
+        return tuple(one for one in self.decided if one.waits)
 
 
 def results_of(
@@ -137,14 +137,18 @@ def results_of(
         wanted |= {claim.figure} | ({claim.other} if claim.other else set())
     known, sets = _figures(plan, done, wanted)
     place = {(n.experiment, n.group, n.seed): n.address for n in plan.named if n.address in done}
+    scored = {
+        name: held_out(sets[each.address] for each in plan.of(name) if each.address in sets)
+        for name in plan.titles
+    }
     experiments = tuple(
-        _experiment(plan, name, known, sets, failed, columns[name]) for name in plan.titles
+        _experiment(plan, name, known, scored[name], failed, columns[name]) for name in plan.titles
     )
     if claims is None:
         return Results(experiments)
 
     def figure_of(experiment: str, group: str, seed: int, figure: Figure) -> float | None:
-        return known[place[experiment, group, seed]].get(figure)
+        return known[place[experiment, group, seed]].get(of_set(figure, scored[experiment]))
 
     def seeds_of(experiment: str, group: str) -> list[int]:
         return [seed for e, g, seed in place if (e, g) == (experiment, group)]
@@ -153,7 +157,35 @@ def results_of(
         named = plan.of(experiment) if experiment in plan.titles else ()
         return [each.seed for each in named if each.group == group and each.address in failed]
 
-    return Results(experiments, tuple(decide(claims, figure_of, seeds_of, lost_of)), claims)
+    def hint_of(experiment: str, group: str, seed: int, figure: Figure) -> str:
+        run = read_run(plan.trainings[place[experiment, group, seed]].path)
+        return misspelt(run, of_set(figure, scored[experiment]))
+
+    decided = decide(claims, figure_of, seeds_of, lost_of, hint_of)
+    return Results(experiments, tuple(decided), claims)
+
+
+def misspelt_figures(plan: Plan, done: Collection[str], claims: Claims) -> list[str]:
+    """A sentence for each claim whose figure a run that is done shows to be misspelt.
+
+    More trainings would not help it. One run of each group is read.
+
+    Args:
+        plan: what there is to do.
+        done: addresses of trainings that are done.
+        claims: what is to be decided.
+    """
+    found: dict[str, str] = {}
+    first = {(n.experiment, n.group): n for n in reversed(plan.named) if n.address in done}
+    for (experiment, group), named in first.items():
+        mine = [c for c in claims.claims if c.experiment == experiment and group in c.every_group]
+        if not mine:
+            continue
+        run = read_run(plan.trainings[named.address].path)
+        for claim in mine:
+            if why := next(filter(None, (misspelt(run, each) for each in claim.figures)), ""):
+                found[claim.id] = why
+    return [f"claim {name!r}, figure: {why}" for name, why in found.items()]
 
 
 def write_results(results: Results, path: Path) -> None:
@@ -184,17 +216,17 @@ def write_results(results: Results, path: Path) -> None:
 
 def _figures(
     plan: Plan, done: Collection[str], wanted: Iterable[Figure]
-) -> tuple[dict[str, dict[Figure, float]], dict[str, str]]:
-    """By address, the figures that its run has, and the set that its score is of."""
+) -> tuple[dict[str, dict[Figure, float]], dict[str, tuple[str, ...]]]:
+    """By address, the figures that its run has, those of the set * of each, and its sets."""
     wanted = list(wanted)
     found: dict[str, dict[Figure, float]] = {}
-    sets: dict[str, str] = {}
+    sets: dict[str, tuple[str, ...]] = {}
     for address in (a for a in plan.trainings if a in done):
         run = read_run(plan.trainings[address].path)
-        values = {figure: value(run, figure) for figure in wanted}
+        sets[address] = sets_of(run)
+        each = {of_set(figure, name) for figure in wanted for name in sets[address] or ("",)}
+        values = {figure: value(run, figure) for figure in each}
         found[address] = {figure: v for figure, v in values.items() if v is not None}
-        if name := held_out(run):
-            sets[address] = name
     return found, sets
 
 
@@ -202,7 +234,7 @@ def _experiment(
     plan: Plan,
     name: str,
     known: Mapping[str, Mapping[Figure, float]],
-    sets: Mapping[str, str],
+    scored: str,
     failed: Mapping[str, str],
     columns: Mapping[str, Figure],
 ) -> Experiment:
@@ -212,7 +244,8 @@ def _experiment(
         mine = [each for each in named if each.group == group]
         there = [each for each in mine if each.address in known]
         values = {}
-        for word, figure in columns.items():
+        for word, asked in columns.items():
+            figure = of_set(asked, scored)
             found = tuple(known[e.address][figure] for e in there if figure in known[e.address])
             if there and len(found) == len(there):
                 values[word] = found
@@ -220,8 +253,7 @@ def _experiment(
         groups.append(Group(group, seeds, len(mine), values))
     groups.sort(key=lambda g: -g.figures[SCORE].mean if SCORE in g.figures else 1.0)
     why = tuple((each.name, failed[each.address]) for each in named if each.address in failed)
-    scored = dict.fromkeys(sets[each.address] for each in named if each.address in sets)
-    return Experiment(name, plan.titles[name], tuple(groups), why, tuple(scored))
+    return Experiment(name, plan.titles[name], tuple(groups), why, scored)
 
 
 def _plain(group: Group) -> dict[str, Any]:

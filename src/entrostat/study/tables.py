@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .claims import Decided
     from .results import Results
 
+_FILES = 4  # names of experiments that a line has
 _BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; its names' least
 _USUAL = (
     "; entropy of the first iteration,\n"
@@ -78,8 +79,16 @@ def print_claims(results: Results) -> None:
     """A line a claim that is told of, two where its name is long; nothing without claims."""
     if results.told:
         _print_told(results.told)
+    for one in results.told:
+        if not one.effects:
+            say(f"{one.claim.id}: {one.why}")
     if waiting := len(results.waiting):
         say(f"{waiting} claim{'s' * (waiting != 1)} whose trainings are not here: nothing is said")
+        given = {each.name for each in results.experiments}
+        others = sorted({one.claim.experiment for one in results.waiting} - given)
+        if others:
+            more = f" and {len(others) - _FILES} more" * (len(others) > _FILES)
+            say(f"no study file among those given: {', '.join(others[:_FILES])}{more}")
 
 
 def _print_told(decided: Sequence[Decided]) -> None:

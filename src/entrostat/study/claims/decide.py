@@ -46,6 +46,7 @@ SHOWN = 0.95  # level of the interval that is shown
 _RESAMPLES = 20_000
 _SHAPES = 100_000
 _CLEAR = 0.2  # t's p from which the bootstrap is not asked: nothing will be decided
+_CHOICE = "the other seeds are a choice."
 _EXACT = 6  # seeds up to which every resample is taken
 
 
@@ -66,6 +67,7 @@ class Decided:
         verdict: one of `VERDICTS`.
         robust: whether it is the same where noise is as skewed as the exponential distribution.
         why: a sentence where it cannot be told; else empty.
+        waits: whether its trainings are not there, and nothing else is in its way.
     """
 
     claim: Claim
@@ -78,6 +80,7 @@ class Decided:
     verdict: str
     robust: bool
     why: str
+    waits: bool
 
 
 def decide(
@@ -85,6 +88,7 @@ def decide(
     figure_of: Callable[[str, str, int, Figure], float | None],
     seeds_of: Callable[[str, str], Collection[int]],
     lost_of: Callable[[str, str], Collection[int]] = lambda experiment, group: (),
+    hint_of: Callable[[str, str, int, Figure], str] = lambda experiment, group, seed, figure: "",
 ) -> list[Decided]:
     """Decide every claim of a file.
 
@@ -93,12 +97,14 @@ def decide(
         figure_of: (experiment, group, seed, figure) -> the run's figure, None where it has none.
         seeds_of: (experiment, group) -> the seeds whose runs are done.
         lost_of: (experiment, group) -> the seeds whose runs did not end well.
+        hint_of: (experiment, group, seed, figure) -> a sentence more on a figure that a run has
+            not; it may be empty.
 
     Returns:
         One a claim, in order.
     """
     sources = [
-        _Source(claim, figure_of, _among(claim, seeds_of), _among(claim, lost_of))
+        _Source(claim, figure_of, _among(claim, seeds_of), _among(claim, lost_of), hint_of)
         for claim in claims.claims
     ]
     effects = [source.effects() for source in sources]
@@ -118,8 +124,11 @@ def decide(
             why = _why(claim, each, sources[i].seeds_of)
         estimate = float(np.mean(values)) if values else None
         found.append(
-            Decided(claim, each, estimate, low, high, holds[i], fails[i], verdict, robust, why)
-        )
+            Decided(
+                claim, each, estimate, low, high, holds[i], fails[i], verdict, robust, why,
+                not sources[i].shared() and not sources[i].broken(),
+            )
+        )  # fmt: skip
     return found
 
 
@@ -261,34 +270,45 @@ class _Source:
     figure_of: Callable[[str, str, int, Figure], float | None]
     seeds_of: Callable[[str], Collection[int]]
     lost_of: Callable[[str], Collection[int]]
+    hint_of: Callable[[str, str, int, Figure], str]
 
     def _figure(self, group: str, seed: int, figure: Figure) -> float | None:
         return self.figure_of(self.claim.experiment, group, seed, figure)
 
     def effects(self) -> dict[int, float]:
         """By seed, where all groups have it."""
-        shared = set.intersection(*(set(self.seeds_of(g)) for g in self.claim.every_group))
         found = {
             seed: effect(self.claim, lambda g, f, s=seed: self._figure(g, s, f))
-            for seed in sorted(shared)
+            for seed in sorted(self.shared())
         }
         return {seed: value for seed, value in found.items() if value is not None}
 
+    def shared(self) -> set[int]:
+        """The seeds that all groups have."""
+        return set.intersection(*(set(self.seeds_of(g)) for g in self.claim.every_group))
+
+    def broken(self) -> str:
+        """Which run failed, or has not a figure, so that others must not speak for it; or ""."""
+        claim = self.claim
+        for group in claim.every_group:
+            if failed := sorted(self.lost_of(group)):
+                return f"{group!r} did not end well with seed {failed[0]}: {_CHOICE}"
+            for seed, figure in product(self.seeds_of(group), claim.figures):
+                if self._figure(group, seed, figure) is None:
+                    hint = self.hint_of(claim.experiment, group, seed, figure)
+                    said = f"{group!r} does not have the figure ({figure}) with seed {seed}."
+                    return f"{said} {hint}".rstrip()
+        return ""
+
     def lost(self, effects: Mapping[int, float]) -> str:
         """Which seed the others must not speak for; "" without one."""
-        claim, choice = self.claim, "the other seeds are a choice."
-        done = {group: self.seeds_of(group) for group in claim.every_group}
-        for group, seeds in done.items():
-            if failed := sorted(self.lost_of(group)):
-                return f"{group!r} did not end well with seed {failed[0]}: {choice}"
-            for seed in seeds:
-                if self._figure(group, seed, claim.figure) is None:
-                    return f"{group!r} does not have the figure ({claim.figure}) with seed {seed}."
-            for seed in claim.seeds or ():
-                if seed not in seeds:
-                    return f"{group!r} has not been trained with seed {seed}, which decides, too."
-        without = sorted(set.intersection(*map(set, done.values())) - set(effects))
-        return f"The statistic is not defined with seed {without[0]}: {choice}" if without else ""
+        if why := self.broken():
+            return why
+        for group, seed in product(self.claim.every_group, self.claim.seeds or ()):
+            if seed not in self.seeds_of(group):
+                return f"{group!r} has not been trained with seed {seed}, which decides, too."
+        without = sorted(self.shared() - set(effects))
+        return f"The statistic is not defined with seed {without[0]}: {_CHOICE}" if without else ""
 
 
 def _why(

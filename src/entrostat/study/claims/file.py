@@ -89,6 +89,11 @@ class Claim:
         return 1 if self.direction == STATISTICS[self.statistic][1][0] else -1
 
     @property
+    def figures(self) -> tuple[Figure, ...]:
+        """The one or two that it is about."""
+        return (self.figure,) if self.other is None else (self.figure, self.other)
+
+    @property
     def every_group(self) -> tuple[str, ...]:
         """All that it needs, once each."""
         return tuple(dict.fromkeys(name for names in self.groups.values() for name in names))
