@@ -18,7 +18,7 @@ from entrostat.study.address import address_of
 from entrostat.study.execute import TRIES, State, execute, failed_before, last_words
 from entrostat.study.file import read_study
 from entrostat.study.local import Local
-from entrostat.study.plan import STORE, Plan, Training, make_places, plan_of
+from entrostat.study.plan import STORE, Plan, Training, anywhere, make_places, plan_of
 
 # --- what is one training
 
@@ -128,6 +128,36 @@ def test_equal_settings_of_several_files_are_one_training(tmp_path: Path) -> Non
     make_places(changed)
     assert (out / "s1/a-0").resolve() == before
     assert (out / "s1/b-0").resolve().name == changed.of("s1")[1].address
+
+
+def test_a_plan_for_processes_that_start_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "t.jsonl").write_text('{"prompt": "1", "answer": "1"}\n')
+    (tmp_path / "s.toml").write_text(
+        'seeds = [0]\n[base]\niterations = 3\ntask = {name = "t.jsonl"}\n'
+        '[[base.eval]]\ntask = {name = "gsm8k", path = "t.jsonl"}\n'
+        '[[runs]]\nname = "own"\nmodel = "model"\n[[runs]]\nname = "hub"\nmodel = "OWNER/NAME"\n'
+        '[[runs]]\nname = "shipped"\n'
+    )
+    made = plan_of({"s": read_study(tmp_path / "s.toml")}, Path("out"))
+    placed = anywhere(made)
+    assert list(placed.trainings) == list(made.trainings)  # addresses are of what was asked for
+    here = str(tmp_path)
+    for each in placed.trainings.values():
+        assert each.config.task["name"] == f"{here}/t.jsonl"
+        assert [one.task for one in each.config.eval.sets] == [
+            {"name": "gsm8k", "path": f"{here}/t.jsonl"}
+        ]
+        assert str(each.settings) == f"{here}/out/{STORE}/{each.address}.toml"
+    models = [each.config.model for each in placed.trainings.values()]
+    assert models == [f"{here}/model", "OWNER/NAME", "tiny"]
+    paths = [str(each.path) for each in placed.trainings.values()]
+    assert paths == [f"{here}/out/{name}-0" for name in ("own", "hub", "shipped")]
+    assert {each.config.task["name"] for each in made.trainings.values()} == {"t.jsonl"}
 
 
 def test_one_file_has_its_runs_in_the_directory_itself(tmp_path: Path) -> None:

@@ -14,6 +14,12 @@ from typing import Any
 
 import pytest
 
+from entrostat.logs.run import read_run
+from entrostat.study import run_study
+from entrostat.study.execute import execute
+from entrostat.study.file import read_study
+from entrostat.study.on_ray import train
+from entrostat.study.plan import Training, anywhere, make_places, plan_of
 from processes import alive
 
 ONE = """\
@@ -125,6 +131,68 @@ def test_a_ray_cluster_of_two_workers_comes_to_the_same(
     folder = files(tmp_path)
     assert begin(folder, "--ray").wait(LIMIT) == 0
     assert figures(folder) == whole
+
+
+class AnotherNode:
+    """A worker that has not the directory that the study was started in."""
+
+    def __init__(self) -> None:
+        self.now: list[tuple[str, int]] = []
+
+    def room(self, training: Training) -> bool:
+        return not self.now
+
+    def start(self, training: Training, words: list[str]) -> None:
+        code = train(words, str(training.log.resolve()), "/no/such/directory", 1)
+        self.now.append((training.address, code))
+
+    def ended(self) -> list[tuple[str, int]]:
+        ended, self.now = self.now, []
+        return ended
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_node_may_lack_the_directory_that_the_study_was_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 4)
+    (tmp_path / "s.toml").write_text(
+        'seeds = [0]\n[base]\niterations = 1\ntask = {name = "sums.jsonl"}\n'
+        "sampling = {prompts = 2, rollouts = 2, max_new_tokens = 4}\neval = {prompts = 0}\n"
+    )
+    plan = plan_of({"s": read_study(tmp_path / "s.toml")}, Path("out"))
+    make_places(plan)
+    state = execute(anywhere(plan), AnotherNode(), lambda state: None, pages=False)
+    assert state.failed == {}
+    assert len(read_run(tmp_path / "out/run-0").metrics) == 1
+
+
+def test_what_a_cluster_is_told_is_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from entrostat.study import on_ray
+
+    told: list[list[str]] = []
+
+    class Cluster(AnotherNode):
+        def __init__(self, address: str) -> None:
+            super().__init__()
+
+        def start(self, training: Training, words: list[str]) -> None:
+            told.append(words)
+            self.now.append((training.address, 1))
+
+    monkeypatch.setattr(on_ray, "OnRay", Cluster)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text("seeds = [0]\n[base]\niterations = 1\n")
+    assert run_study("s.toml", "out", ray="local") == 1  # it trains nothing
+    (words,) = told
+    assert words[0::2] == ["--config", "--output"]
+    assert words[3] == f"{tmp_path}/out/run-0"
+    assert Path(words[1]).parent == tmp_path / "out/.store"
 
 
 def test_without_ray_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

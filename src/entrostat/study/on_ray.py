@@ -1,7 +1,9 @@
 """Trainings as tasks of a Ray cluster (extra `ray`): on this machine, or on several.
 
 Every node needs entrostat and, under the same path, the directory of the study: a training writes
-there, whoever does it. A task takes as many of the cluster's processors as a training has threads.
+there, whoever does it, and starts there where the node has not the directory that the study was
+started in; paths are absolute (`plan.anywhere`). A task takes as many of the cluster's processors
+as a training has threads.
 """
 
 from __future__ import annotations
@@ -84,10 +86,14 @@ class OnRay:
 
 
 def train(words: list[str], log: str, directory: str, threads: int) -> int:
-    """On a node: one training as a process of its own; returns its exit code."""
+    """On a node: one training as a process of its own; returns its exit code.
+
+    It starts in `directory`, whose modules it may import, or beside its log where that is not here.
+    """
     command = [sys.executable, "-m", "entrostat.cli", "train", *words]
+    place = directory if os.path.isdir(directory) else os.path.dirname(log)
     with open(log, "ab", opener=no_link) as file:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=directory,
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=place,
             env=environment(threads), check=False,
         ).returncode  # fmt: skip

@@ -16,13 +16,15 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from ..config import TrainConfig, from_dict, load
 from ..logs.files import atomic, make_directory
 from ..logs.run import INDEX
+from ..models import is_ours
+from ..tasks.sources import from_anywhere
 from .address import address_of
 from .file import Study
 
@@ -161,6 +163,35 @@ def make_places(plan: Plan) -> None:
             make_directory(place)
             make_directory(each.path.parent)
             _link(each.path, Path(os.path.relpath(place, each.path.parent)))
+
+
+def anywhere(plan: Plan) -> Plan:
+    """The plan for processes that start in other directories: its paths absolute.
+
+    Addresses stay, of the settings as they were asked for.
+    """
+    trainings = {
+        address: replace(
+            each, config=_anywhere(each.config), path=each.path.absolute(),
+            store=each.store.absolute(),
+        )
+        for address, each in plan.trainings.items()
+    }  # fmt: skip
+    named = tuple(replace(each, path=each.path.absolute()) for each in plan.named)
+    return replace(plan, output=plan.output.absolute(), trainings=trainings, named=named)
+
+
+def _anywhere(config: TrainConfig) -> TrainConfig:
+    """Settings with the model's directory and the tasks' files as absolute paths."""
+    model = config.model
+    if not is_ours(model) and Path(model).is_dir():
+        model = str(Path(model).absolute())
+    sets = [
+        one if one.task is None else replace(one, task=from_anywhere(one.task))
+        for one in config.eval.sets
+    ]
+    task = from_anywhere(config.task)
+    return replace(config, model=model, task=task, eval=replace(config.eval, sets=sets))
 
 
 def check_same(path: Path, config: TrainConfig) -> None:

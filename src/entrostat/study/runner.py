@@ -20,7 +20,7 @@ from ..logs.run import called, read_run
 from .execute import State, Workers, execute, failed_before, is_done
 from .file import Study, check_runs, read_study, with_seeds
 from .local import Local
-from .plan import Plan, Training, make_places, plan_of
+from .plan import Plan, Training, anywhere, make_places, plan_of
 
 if TYPE_CHECKING:
     from .claims import Claims
@@ -96,10 +96,16 @@ def run_study(
         known = restore(plan, Path(record))
         say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
         kept = partial(_keep, plan, Path(record), lean)
+    done = {a for a, each in plan.trainings.items() if is_done(each)}
     if train:
-        state = _execute(plan, workers, trusted, kept, not lean)
+        if said is not None:
+            from .results import misspelt_figures
+
+            for line in misspelt_figures(plan, done, said):
+                say(f"note: {line}", sys.stderr)
+        # a cluster's processes start elsewhere
+        state = _execute(plan if ray is None else anywhere(plan), workers, trusted, kept, not lean)
     else:
-        done = {a for a, each in plan.trainings.items() if is_done(each)}
         state = State([], set(), failed_before(plan, done), done)
         if not state.done:
             raise ValueError(f"study: no training of {directory} is done; leave --report out")
