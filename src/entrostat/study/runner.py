@@ -74,7 +74,7 @@ def run_study(
         check_claims(said, {
             name: list(dict.fromkeys(origin.group for origin in study.origins.values()))
             for name, study in studies.items()
-        }, {path.parent for path in (*files, said.path)})  # fmt: skip
+        })  # fmt: skip
     named = Path(given[0]).stem if len(given) == 1 else "study"
     directory = Path(output or f"runs/{named}{'-quick' if quick else ''}")
     plan = plan_of(studies, directory, jobs)

@@ -236,7 +236,7 @@ def _shapes(n: int) -> NDArray[np.float64]:
 def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """t* of resamples: all there are of few values, else drawn with a fixed seed.
 
-    A resample without spread says infinitely much in its direction.
+    A resample without spread says infinitely much in its direction, and nothing at the mean.
     """
     n = len(values)
     if n <= _EXACT:
@@ -245,9 +245,11 @@ def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
         drawn = values[np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))]
     means, errors = drawn.mean(1), drawn.std(1, ddof=1) / math.sqrt(n)
     shift = means - values.mean()
-    flat = errors <= 1e-12 * max(1.0, float(np.abs(values).max()))
+    tiny = 1e-12 * max(1.0, float(np.abs(values).max()))
+    shift = np.where(np.abs(shift) <= tiny, 0.0, shift)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(flat, np.sign(shift) * np.inf, shift / errors)
+        scores = np.where(errors <= tiny, np.sign(shift) * np.inf, shift / errors)
+    return np.where(shift == 0, 0.0, scores)
 
 
 def _among(

@@ -21,9 +21,8 @@ alpha, of all. Then these seeds decide, all of them, whatever others are on reco
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -141,26 +140,19 @@ def read_claims(path: str | Path) -> Claims:
     return Claims(alpha, claims, hashlib.sha256(path.read_bytes()).hexdigest(), path)
 
 
-def check_claims(
-    claims: Claims, groups: Mapping[str, Sequence[str]], folders: Collection[Path] = ()
-) -> None:
+def check_claims(claims: Claims, groups: Mapping[str, Sequence[str]]) -> None:
     """Refuse claims about runs that no study makes.
 
     Args:
         claims: what was read.
         groups: of each experiment that is at hand, the names of its groups; claims about others
             are left alone.
-        folders: where others are looked for: one that has no file there, but nearly the name of
-            one that has, is misspelt.
 
     Raises:
         ValueError: names the claim, and the nearest name.
     """
-    files = {path.stem for folder in folders for path in folder.glob("*.toml")} | {*groups}
     for claim in claims.claims:
         where = f"claims {str(claims.path)!r}, {claim.id!r}"
-        if claim.experiment not in files and get_close_matches(claim.experiment, files, 1, 0.8):
-            raise ValueError(f"{where}: {unknown('experiment', claim.experiment, sorted(files))}")
         for group in claim.every_group:
             if group not in groups.get(claim.experiment, claim.every_group):
                 near = nearest(group, groups[claim.experiment])
