@@ -7,7 +7,10 @@ one number), but for what is one thing in two notations:
 - a list without brackets and a set: both have no order; 1 \pm \sqrt 2 is a list of two;
 - inequalities in one letter and intervals, where the interval cannot be a point of the plane:
   x > 3 is (3, \infty), 1 \le x < 2 is [1, 2), but 1 < x < 2 is not (1, 2);
-- (-\infty, \infty), \mathbb{R} and -\infty < x < \infty;
+- (-\infty, \infty), \mathbb{R} and -\infty < x < \infty; \mathbb{R} \setminus \{1\}, x \ne 1 and
+  (-\infty, 1) \cup (1, \infty); |x| < 3 and -3 < x < 3;
+- x = 3, y = 4 and (3, 4), where the letters follow each other in the alphabet;
+- a value said twice: 1/2 or 0.5;
 - (A) 12, one of several choices, and its letter or its value;
 - a number without a unit and the same with one. Percent is no unit but a hundredth.
 """
@@ -15,9 +18,11 @@ one number), but for what is one thing in two notations:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import pairwise
 
 from .tree import CHOICES, Node
-from .values import ratio, same_value, symbols
+from .values import exact_value, ratio, same_value, symbols
 
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
@@ -41,6 +46,9 @@ def same(expected: Node, given: Node) -> bool:
         return _same_relation(expected, given)
     expected, given = _as_union(expected, given), _as_union(given, expected)
     kinds = {expected.kind, given.kind}
+    if kinds == {"list", "()"}:
+        named, point = (expected, given) if expected.kind == "list" else (given, expected)
+        return _same_point(named, point)
     if kinds == {"list"} and not _same_connectors(expected, given):
         return False
     if kinds <= {"list", "set"}:
@@ -52,6 +60,17 @@ def same(expected: Node, given: Node) -> bool:
 
 def _plain(node: Node) -> Node:
     r"""With \pm written out, x = 3, x = 4 as 3, 4, and (-\infty, \infty) as \mathbb{R}."""
+    if node.kind == "without":
+        points = [exact_value(part) for part in node.parts[1].parts]
+        if _plain(node.parts[0]) == _REALS and node.parts[1].kind == "set":
+            return _punctured(points) or node
+        return node
+    if node.kind == "relation" and node.value in (("<",), ("<=",), (">",), (">=",)):
+        below = node.value[0][0] == "<"
+        (inner, most), sign = node.parts[:: 1 if below else -1], node.value[0].replace(">", "<")
+        (letter,) = inner.parts if inner.kind == "abs" else (inner,)
+        if inner.kind == "abs" and letter.kind == "symbol" and (exact_value(most) or 0) > 0:
+            return Node("relation", (Node("-", (most,)), letter, most), (sign, sign))
     if node.kind == "()" and [_infinite(part) for part in node.parts] == [-1, 1]:
         return _REALS
     if node.kind == "relation" and node.value in (("<", "<"), (">", ">")):
@@ -65,6 +84,10 @@ def _plain(node: Node) -> Node:
         parts = [part for item in node.parts for part in _listed(_plain(item))]
         if _letter(Node("list", tuple(parts))) is not None:
             parts = [part.parts[-1] if part.kind == "relation" else part for part in parts]
+        first, *others = parts
+        values = all(part.kind in _VALUES for part in parts)
+        if node.value == "or" and values and all(same(first, part) for part in others):
+            return first
         return Node("list", tuple(parts), node.value)
     return node
 
@@ -88,6 +111,39 @@ def _as_union(node: Node, other: Node) -> Node:
         intervals = [_as_interval(part) if part.kind == "relation" else None for part in node.parts]
         return node if None in intervals else Node("union", tuple(filter(None, intervals)))
     return node
+
+
+def _punctured(points: Sequence[Fraction | None]) -> Node | None:
+    """The real line without some points; None where one of them is not known exactly."""
+    known = sorted({point for point in points if point is not None})
+    if None in points or not known or len(known) > _MOST:
+        return None
+    places = [Node("number", (), point) for point in known]
+    ends = [Node("-", (_INFINITY,)), *places, _INFINITY]
+    return Node("union", tuple(Node("()", pair) for pair in pairwise(ends)))
+
+
+def _avoided(relation: Node) -> Node | None:
+    """X != 1 as the real line without a point; None for any other relation."""
+    if relation.value != ("!=",):
+        return None
+    left, right = relation.parts
+    if right.kind == "symbol":
+        left, right = right, left
+    return _punctured([exact_value(right)]) if left.kind == "symbol" else None
+
+
+def _same_point(named: Node, point: Node) -> bool:
+    """Whether x = 3, y = 4 is (3, 4): in the order of the letters, with none left out."""
+    said = {_name(part) or "": part for part in named.parts}
+    letters = sorted(said)
+    if not all(len(name) == 1 and name.islower() for name in letters) or named.value == "or":
+        return False
+    follow = all(ord(b) - ord(a) == 1 for a, b in pairwise(letters))
+    if not follow or len(letters) != len(point.parts) or len(letters) != len(named.parts):
+        return False
+    values = [_assigned(said[name]) for name in letters]
+    return all(v is not None and same(v, p) for v, p in zip(values, point.parts, strict=True))
 
 
 def _same_connectors(a: Node, b: Node) -> bool:
@@ -189,7 +245,7 @@ def _same_name(a: Node, b: Node) -> bool:
 
 
 _SAME: dict[str, Callable[[Node, Node], bool]] = {
-    **dict.fromkeys((*_BRACKETS, "<>", "matrix", "row"), _in_order),
+    **dict.fromkeys((*_BRACKETS, "<>", "matrix", "row", "without"), _in_order),
     "union": lambda a, b: _unordered(a.parts, b.parts),
     **dict.fromkeys(("text", "based"), _same_name),
 }
@@ -198,11 +254,17 @@ _SAME: dict[str, Callable[[Node, Node], bool]] = {
 def _same_relation(expected: Node, given: Node) -> bool:
     """Equations, inequalities, and what is assigned."""
     if expected.kind == given.kind:
+        if ("in",) in (expected.value, given.value) and expected.value != given.value:
+            inside, other = (expected, given) if expected.value == ("in",) else (given, expected)
+            where, letter = _avoided(other), inside.parts[0]
+            return where is not None and letter in other.parts and same(inside.parts[1], where)
         return _same_chain(expected, given)
     relation, other = (expected, given) if expected.kind == "relation" else (given, expected)
     interval = _as_interval(relation)
     if interval is not None and other.kind in _BRACKETS:
         return _in_order(interval, other) and interval.kind == other.kind
+    if other.kind == "union" and (avoided := _avoided(relation)) is not None:
+        return same(avoided, other)
     if set(relation.value) == {"in"}:
         where = relation.parts[-1]
         if other.kind == "list" and where.kind == "union":  # x < 1 or x > 2

@@ -123,7 +123,11 @@ _DOUBTS = re.compile(
     r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|squared|cubed|root|times|factor|"
     r"factorial|mod|modulo|base|if|unless|except|other|versus|wrong|incorrect|instead|suppose|"
     r"assume|another|also|plus|over|under|above|below|up|more|less|fewer|maybe|perhaps|possibly|"
-    r"might|could|may|but|all|any|which|whose|first|step|case|equation|line|option|positive|log|sin|cos|tan|sqrt|pi)\b|n't\b",
+    r"might|could|may|but|all|any|which|whose|first|step|case|equation|line|option|positive|log|sin|"
+    r"cos|tan|sqrt|pi|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|"
+    r"forty|fifty|originally|initially|previously|once|both|every|when|where|let|given|would|bound|"
+    r"estimate|guess|mistake|so far|still|says?|said|claims?|thinks?|thought|believes?|start)\b"
+    r"|n't\b",
     re.IGNORECASE,
 )
 _COPULA = re.compile(r".*(?:\b(?:is|are|equals|equal to|get|gives|have|obtain)|[:\u21d2\u2234])\s+")
@@ -134,9 +138,25 @@ _LEAD = re.compile(
 )
 _SPANS = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)")
 _DISPLAY = re.compile(r"(?:\\\[|\$\$)((?:(?!\\\[|\$\$).)*?)(?:\\\]|\$\$)\s*\Z", re.DOTALL)
-_LAST_WORDS = re.compile(
-    r"\A[^\\=]*[0-9](?:\s+(?!(?:is|are|was|were|would|does|fails)\b)[A-Za-z]+){0,3}\Z"
+# a sentence that says its one value, here "#": behind a verb or "total =", or at its beginning
+_VERBS = (
+    r"is|are|was|were|be|equals?|equal to|gets?|got|have|has|gives?|yields?|obtains?|finds?|found|"
+    r"needs?|costs?|takes?|took|makes?|made|earns?|earned|spends?|spent|pays?|paid|sells?|sold|"
+    r"buys?|bought|weighs?|contains?|receives?|received|saves?|saved|leaves?|reads?|ate|eats?|"
+    r"drives?|drove|walks?|walked|travels?|collects?|collected|totals?|becomes?|remains?"
 )
+_STRESSES = r"only|exactly|just|therefore|thus|then|now|indeed|simply|precisely|a total of|in total"
+_GOES_ELSEWHERE = (
+    r"is|are|was|were|would|does|do|fails?|before|after|earlier|later|ago|too|to|from|off|away|at|by|"
+    r"of|for|with|into|on|as|because"
+)
+_SAYS = re.compile(
+    rf"\A(?:(?:[^\\=#]*(?:\b(?:{_VERBS})|:)|\s*(?:(?:of|the|an?|[a-z]{{3,}})\s+)+=)\s+"
+    rf"(?:(?:{_STRESSES})\s+)*)?#"
+    rf"(?:\s+of (?:them|these|those)|(?:\s+(?!(?:{_GOES_ELSEWHERE})\b)[A-Za-z-]+){{0,3}})\Z",
+    re.IGNORECASE,
+)
+_BOLD = re.compile(r"(?<![\w*)}])\*\*(?=[^\s*])([^*\n]{1,99})(?<=\S)\*\*(?![\w*({])")
 _PLAIN_NUMBER = re.compile(r"(?<![\w.,/^\\-])[-\u2212]?\$?[0-9](?:[0-9,./]*[0-9])?(?![\w/^%\\])")
 
 
@@ -376,7 +396,7 @@ def _from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     display = _DISPLAY.search(text)
     if display is not None:
         return [_trimmed(display[1])]
-    line = _trimmed(text.rpartition("\n")[2])
+    line = _trimmed(_BOLD.sub(r"\1", text.rpartition("\n")[2]))
     if len(line) > 2 * LONGEST or line.endswith(("?", "!")):
         return []
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])", line)
@@ -391,13 +411,18 @@ def _from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     if copula is not None and not re.search(r"[0-9]", copula[0]) and readable(said[copula.end() :]):
         return [said[copula.end() :]]
     spans = [match[1] or match[2] for match in _SPANS.finditer(said)]
+    digits = re.findall(r"[0-9][0-9,./]*", outside)
+    if len(spans) == 1 and not digits:
+        return spans if _says_one(_SPANS.sub("#", said)) else []
     numbers = _PLAIN_NUMBER.findall(outside)
-    if len(spans) == 1 and not re.search(r"[0-9\\]", outside):
-        return spans
-    digits = re.findall(r"[0-9][0-9,./]*", said)
-    if not spans and len(numbers) == len(digits) == 1 and _LAST_WORDS.search(said):
+    if not spans and len(numbers) == len(digits) == 1 and _says_one(_PLAIN_NUMBER.sub("#", said)):
         return [numbers[0]]
     return []
+
+
+def _says_one(marked: str) -> bool:
+    """Whether a sentence gives its one value, "#", as what it comes to."""
+    return any(_SAYS.match(text) for text in (marked, _LEAD.sub("", marked, count=1)))
 
 
 _PLACES: dict[Place, Callable[[str, Callable[[str], bool]], list[str] | None]] = {

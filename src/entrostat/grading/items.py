@@ -8,7 +8,7 @@ from fractions import Fraction
 from .notation import Token
 from .reader import Parser
 from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Unreadable
-from .units import CURRENCIES, SCALES, UNITS
+from .units import CURRENCIES, HEAT, SCALES, UNITS
 
 _OPENING, _CLOSING = ("(", "[", r"\{", "{"), (")", "]", r"\}", "}")
 _PAIRED = {"langle": 1, "lfloor": 1, "lceil": 1, "rangle": -1, "rfloor": -1, "rceil": -1}
@@ -16,6 +16,7 @@ _ANGLED = FUNCTIONS | {"circ"}  # with these a degree sign belongs to an angle, 
 _APPROXIMATELY = Token("command", "approx")
 _CIRCLE = [Token("sign", "^"), Token("command", "circ")]
 _OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
+_SHORT = {"dne": "does not exist"}
 _REALS = frozenset(
     f"{begin}{those}" for begin in ("all ", "the ", "any ", "every ", "the set of all ",
     "the set of ", "") for those in ("real numbers", "real number", "reals")
@@ -148,7 +149,8 @@ def _words(tokens: list[Token]) -> Node | None:
     if said.casefold() in _REALS:
         return Node("symbol", (), "bbR")
     known = said in FUNCTIONS or said in CONSTANTS or said in GREEK
-    return None if known else Node("text", (), " ".join(said.casefold().split()))
+    said = " ".join(said.casefold().split())
+    return None if known else Node("text", (), _SHORT.get(said, said))
 
 
 def _without_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
@@ -160,6 +162,8 @@ def _without_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
         token.kind == "command" and token.value in _ANGLED for token in tokens[:-2]
     ):
         rest, unit = tokens[:-2], "degree"
+    elif tokens[-3:-1] == _CIRCLE and tokens[-1].kind != "sign" and tokens[-1].value in HEAT:
+        rest, unit = tokens[:-3], HEAT[str(tokens[-1].value)]
     else:
         rest, unit = _unit_at_end(tokens)
     factor = 1

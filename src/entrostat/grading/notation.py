@@ -43,7 +43,8 @@ _SIGNS = {
     "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}", "\u00bd": r"\frac{1}{2}",
     "\u2153": r"\frac{1}{3}", "\u2154": r"\frac{2}{3}", "\u00bc": r"\frac{1}{4}",
     "\u00be": r"\frac{3}{4}", "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u00a0": " ",
-    "\u2009": " ", "\u202f": " ", "\u2032": "'", "\u2019": "'",
+    "\u2009": " ", "\u202f": " ", "\u2032": "'", "\u2019": "'", "\u2103": r"^\circ C",
+    "\u2109": r"^\circ F", "\u2227": r"\wedge ", "\u2228": r"\vee ", "\u00ac": r"\neg ",
 }  # fmt: skip
 _RAISED = str.maketrans(
     "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-"
@@ -57,12 +58,19 @@ _ALIASES = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "leq": "le", "geq": "ge", "neq": "ne",
     "leqslant": "le", "geqslant": "ge", "varnothing": "emptyset", "dbinom": "binom",
     "tbinom": "binom", "varphi": "phi", "lang": "langle", "rang": "rangle", "degree": "circ",
+    "land": "wedge", "lor": "vee", "lnot": "neg", "to": "rightarrow", "backslash": "setminus",
 }  # fmt: skip
 _SPELT = {
     "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*",
     "colon": ":", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
+    "lbrace": r"\{", "rbrace": r"\}",
 }  # fmt: skip
 _WORDS = re.compile("[A-Za-z]{2}")
+# \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}: a unit vector in any dress
+_UNIT_VECTOR = re.compile(
+    r"\\(?:vec|hat)\s*(?:\{\s*\\?([ij])(?:math)?\s*\}|\{\s*(k)\s*\}"
+    r"|\{\s*\\math(?:bf|rm)\s*\{\s*([ijk])\s*\}\s*\}|\s+([ijk])\b)"
+)
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _GOES_ON = re.compile(r",[^\s\\$~]")
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?![\d.]))?"
@@ -99,6 +107,7 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text.strip())
     for sign, written in _SIGNS.items():
         text = text.replace(sign, written)
+    text = _UNIT_VECTOR.sub(lambda found: rf"\mathrm{{{found[found.lastindex or 0]}}}", text)
     if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
         text = text.replace("$", r"\$").replace(r"\\$", r"\$")
     found, position, depth, listed = [], 0, 0, 0
@@ -117,6 +126,8 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
         value = found[-1].value if found else ""
         if kind in ("sign", "escaped"):
             depth += (value in ("(", "[", r"\{")) - (value in (")", "]", r"\}"))
+    while found[-1:] == [Token("sign", "\\\\")]:  # a break of line behind which nothing comes
+        found.pop()
     if found[-1:] == [Token("sign", ".")]:
         found.pop()
     return _bare_scripts(found)

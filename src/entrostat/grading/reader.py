@@ -57,10 +57,21 @@ class Parser(Cursor):
         return sign
 
     def _sets(self) -> Node:
-        parts = [self._sum()]
+        parts = [self._chosen()]
         while self._take("command", "cup"):
-            parts.append(self._sum())
+            parts.append(self._chosen())
+        if self._take("command", "setminus"):
+            if len(parts) > 1:
+                raise Unreadable
+            return Node("without", (parts[0], self._primary()))
         return parts[0] if len(parts) == 1 else Node("union", tuple(parts))
+
+    def _chosen(self) -> Node:
+        r"""A sum, or n \choose k, which has all that stands on either side in its braces."""
+        node = self._sum()
+        if self._take("command", "choose"):
+            return Node("call", (node, self._sum()), "binom")
+        return node
 
     def _sum(self) -> Node:
         self._depth += 1
@@ -131,6 +142,7 @@ class Parser(Cursor):
         if token.kind == "command":
             return token.value not in RELATIONS and token.value not in (
                 "cup", "times", "cdot", "div", "pm", "mp", "rfloor", "rceil", "rangle",
+                "setminus", "choose",
             )  # fmt: skip
         return token.kind in ("number", "word", "text")
 
@@ -142,6 +154,8 @@ class Parser(Cursor):
                 if self._take("command", "circ"):
                     node = Node("*", (node, Node("degree")))
                     continue
+                if (half := self._half_line(node)) is not None:
+                    return half
                 node = Node("^", (node, self._exponent()))
                 if self._follows("sign", "^"):
                     raise Unreadable
@@ -153,6 +167,17 @@ class Parser(Cursor):
                 node = Node("%", (node,))
             else:
                 return node
+
+    def _half_line(self, node: Node) -> Node | None:
+        r"""\mathbb{R}^+ and \mathbb{R}^-, whose sign is no power."""
+        if node != Node("symbol", (), "bbR"):
+            return None
+        zero, infinity = Node("number", (), Fraction(0)), Node("symbol", (), "infty")
+        if self._take("sign", "+"):
+            return Node("()", (zero, infinity))
+        if self._take("sign", "-"):
+            return Node("()", (Node("-", (infinity,)), zero))
+        return None
 
     def _percent_text(self) -> bool:
         return self._take("text", "percent") or self._take("text", "%")
@@ -182,6 +207,8 @@ class Parser(Cursor):
                 return self._brackets(str(token.value))
             case "sign" if token.value == "{":
                 return self._until("}")
+            case "sign" if token.value == r"\{" and self._take("sign", r"\}"):
+                return Node("symbol", (), "emptyset")
             case "sign" if token.value == r"\{":
                 return Node("set", self._parts(r"\}")[0])
             case "sign" if token.value == "|":
@@ -276,15 +303,20 @@ class Parser(Cursor):
         r"""{...}, or the one digit or letter that \frac and \sqrt take without braces."""
         if self._take("sign", "{"):
             return self._until("}")
-        token = self._next()
+        before, token = self._tokens[self._at - 1], self._next()
         value = token.value
+        two = before in (Token("command", "frac"), Token("command", "binom"))
+        two = two and not self._follows("sign", "{")  # \frac12, \binom nk
         if token.kind == "number" and isinstance(value, Fraction) and value.denominator == 1:
             if value < 10:
                 return Node("number", (), value)
-            following = self._tokens[self._at - 2] == Token("command", "frac")
-            if following and value < 100 and not self._follows("sign", "{"):  # \frac12
+            if two and value < 100:
                 self._tokens.insert(self._at, Token("number", value % 10))
                 return Node("number", (), value // 10)
+        elif token.kind == "word" and len(str(value)) == 2 and value not in GREEK | {"pi"}:
+            if two:
+                self._tokens.insert(self._at, Token("word", str(value)[1]))
+                return Node("symbol", (), str(value)[0])
         elif (token.kind == "word" and len(str(value)) == 1) or value == "pi":
             return Node("symbol", (), value)
         elif token == Token("sign", "("):  # \sqrt(2)
@@ -354,7 +386,7 @@ class Parser(Cursor):
     ) -> tuple[tuple[Node, ...], str]:
         """Items between commas up to what closes."""
         bars, self._bars = self._bars, 0
-        item = self.relation if closing == r"\}" else self._sum
+        item = self.relation if closing == r"\}" else self._chosen
         parts = [item()]
         while True:
             if self._take("sign", ","):

@@ -10,9 +10,9 @@ class Node(NamedTuple):
 
     Attributes:
         kind: of values: "number", "symbol", "+", "*", "/", "^", "-", "root", "call", "opaque",
-            "!", "%", "abs", "\pm", "\mp", "degree"; of others "list", "set", "union", "matrix",
-            "row", "text", "based", "quantity", "relation", "choice", and brackets with what they
-            open and close with: "(]".
+            "!", "%", "abs", "\pm", "\mp", "degree"; of others "list", "set", "union", "without",
+            "matrix", "row", "text", "based", "quantity", "relation", "choice", and brackets with
+            what they open and close with: "(]".
         parts: what it is made of.
         value: a number's Fraction; a name; a unit; of a relation its signs; of a choice its letter.
     """

@@ -14,7 +14,7 @@ _OTHERS = {
     "W": "watt", "V": "volt", "A": "ampere amp", "Hz": "hertz", "Pa": "pascal", "kelvin": "",
     "mol": "mole", "m/s": "", "km/h": "kmh kph", "mph": "", "m/s^2": "", "dollar": "USD",
     "cent": "", "euro": "EUR", "rad": "radian", "degree": "deg", "square unit": "sq unit",
-    "cubic unit": "cu unit",
+    "cubic unit": "cu unit", "celsius": "Celsius", "fahrenheit": "Fahrenheit",
 }  # fmt: skip
 _COUNTED = (
     "unit point way student integer apple orange coin digit edge meal multiple tile ticket "
@@ -30,6 +30,7 @@ SCALES = {
     "hundred": 10**2, "dozen": 12, "thousand": 10**3, "million": 10**6, "billion": 10**9,
     "trillion": 10**12,
 }  # fmt: skip
+HEAT = {"C": "celsius", "F": "fahrenheit"}
 CURRENCIES = {r"\$": "dollar", "$": "dollar", "\u20ac": "euro", "\u00a3": "sterling"}
 
 
@@ -57,6 +58,11 @@ def _spellings() -> dict[str, str]:
             unit = {("mile", "h"): "mph"}.get((top, short), f"{found[top]}/{short}")
             found[f"{plural} per {bottom}"] = found[f"{found[top]}/{short}"] = unit
             found[f"{found[top]}/{bottom[:2]}"] = unit
+    for power, unit in ((2, "square unit"), (3, "cubic unit")):
+        found |= dict.fromkeys((f"unit^{power}", f"units^{power}"), unit)
+    for letter, unit in HEAT.items():
+        name = unit.capitalize()
+        found |= dict.fromkeys((f"degrees {name}", f"degree {name}", rf"^\circ {letter}"), unit)
     return found
 
 
