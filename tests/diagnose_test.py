@@ -397,6 +397,39 @@ def test_without_an_entropy_nothing_is_said(tmp_path):
     assert "No entropy is logged" in found.headline
 
 
+@pytest.mark.parametrize("form", ["run", "table"])
+def test_entropy_that_broke_is_said_first(form, tmp_path, capsys):
+    """NaN from iteration 41 on; that of iteration 7 passed."""
+    value = {7: math.nan} | dict.fromkeys(range(41, 61), math.nan)
+    H = [value.get(i, 0.9 + 0.001 * (i % 2)) for i in range(1, 61)]
+    path = tmp_path / form
+    if form == "run":
+        path.mkdir()
+        rows = [{"iteration": i, "entropy/exact": h} for i, h in enumerate(H, 1)]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path = path.with_suffix(".csv")
+        rows = [f"{i},{h},0.5\n" for i, h in enumerate(H, 1)]
+        path.write_text("step,entropy,reward\n" + "".join(rows))
+    assert main(["diagnose", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "From iteration 41 on entropy is no finite number" in told
+    assert "Held." in told  # what it was before
+    assert "Nothing to change" not in told
+    assert main(["diagnose", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["entropy"]["broken"], found["entropy"]["iterations"]) == (41, 39)
+    assert main(["report", str(path), "--output", str(tmp_path / "page.html")]) == 0
+    assert "is no finite number from iteration 41 on" in (tmp_path / "page.html").read_text()
+
+
+def test_entropy_that_was_never_a_number(tmp_path, capsys):
+    rows = [{"iteration": i, "entropy/exact": math.inf} for i in range(1, 30)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["diagnose", str(tmp_path)]) == 0
+    assert "From iteration 1 on entropy is no finite number" in capsys.readouterr().out
+
+
 def test_refusals(capsys):
     assert main(["diagnose", "--jsn", "x"]) == 2
     assert "--json" in capsys.readouterr().err

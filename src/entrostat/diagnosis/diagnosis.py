@@ -10,7 +10,7 @@ from .._text import printable
 from ..logs.run import Run
 from .causes import Cause, causes_of
 from .remedies import Remedy, remedies_of
-from .signals import signal
+from .signals import NAMES, signal
 from .verdict import FEWEST, SURE, Judged, judge
 
 
@@ -25,6 +25,8 @@ class Diagnosis:
         judged: the verdict, its confidence and its onset.
         causes: the plainest first; empty of a run that held, or of which nothing can be said.
         remedies: at most three, the first first; empty likewise.
+        broken: the iteration from which on entropy is NaN or infinite, to the log's end; None where
+            it is a number. The verdict is on what was before.
     """
 
     run: str
@@ -33,6 +35,7 @@ class Diagnosis:
     judged: Judged
     causes: tuple[Cause, ...]
     remedies: tuple[Remedy, ...]
+    broken: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -55,7 +58,7 @@ class Diagnosis:
             "entropy": {
                 "first": _plain(judged.first), "last": _plain(judged.last),
                 "trend": _plain(judged.trend), "noise": _plain(judged.noise),
-                "iterations": judged.iterations,
+                "iterations": judged.iterations, "broken": self.broken,
             },
             "causes": [asdict(cause) for cause in self.causes],
             "remedies": [asdict(remedy) for remedy in self.remedies],
@@ -69,6 +72,14 @@ class Diagnosis:
     @property
     def detail(self) -> str:
         """The numbers of the verdict: how far entropy went, how sure that is, since when."""
+        if self.broken is None:
+            return self._course()
+        return (
+            f"{self._course()} From iteration {self.broken} on entropy is no finite number, and "
+            "nothing is said of that: see first what broke there."
+        )
+
+    def _course(self) -> str:
         judged = self.judged
         if judged.verdict == "cannot tell":
             return f"{self._unknown()}."
@@ -104,7 +115,7 @@ class Diagnosis:
         for remedy in self.remedies[: pasted + 1]:
             found.append(f"  try: {remedy.what}")
             found += [f"    {line}" for line in remedy.paste.splitlines()]
-        if self.judged.verdict == "held" and not self.causes:
+        if self.judged.verdict == "held" and not self.causes and self.broken is None:
             found.append("  Nothing to change.")
         return [printable(line) for line in found]
 
@@ -155,4 +166,5 @@ def diagnose_run(run: Run) -> Diagnosis:
         judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, target)
     causes = causes_of(run, judged)
     remedies = remedies_of(run, judged, causes)
-    return Diagnosis(run.name, run.source, run.entropy_is, judged, causes, remedies)
+    broken = next((run.broken[name] for name in NAMES["entropy"] if name in run.broken), None)
+    return Diagnosis(run.name, run.source, run.entropy_is, judged, causes, remedies, broken)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ Lines = list[dict[str, Any]]
 
 INDEX = "study.json"  # what a study writes beside its runs
 MOST = 2**53  # iterations: a larger number is no count
+_DECISIVE = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean")  # trainers log others
+# that are NaN in a run that is well, as a mean over no token
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Run:
         answers: one object per evaluation, split and prompt: the right answers, with their counts.
         best: of the policy in `best/` (`best_of`); None where the run keeps none.
         group: what the study that it is of calls its settings; None outside of one.
+        broken: metric -> the iteration from which on it is NaN or infinite, to the log's end.
     """
 
     path: Path
@@ -81,6 +84,7 @@ class Run:
     answers: Lines = field(default_factory=list)
     best: dict[str, Any] | None = None
     group: str | None = None
+    broken: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -178,6 +182,25 @@ def moving(pairs: Sequence[tuple[float, float]]) -> bool:
     return bool(pairs) and all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
 
 
+def sets_of(run: Run) -> tuple[str, ...]:
+    """The sets that a run was evaluated on, in the order of its log."""
+    return tuple(dict.fromkeys(str(row["split"]) for row in run.evaluation if "split" in row))
+
+
+def held_out(sets: Iterable[Sequence[str]]) -> str:
+    """The one set by which runs are compared: test, or where no run has it the first that all have.
+
+    Where they share none it is the first of all; "" where nothing was evaluated.
+
+    Args:
+        sets: of each run, those that it was evaluated on (`sets_of`).
+    """
+    some = [names for names in sets if names]
+    every = list(dict.fromkeys(name for names in some for name in names))
+    shared = [name for name in every if all(name in names for names in some)]
+    return "test" if "test" in every else next(iter(shared or every), "")
+
+
 def called(path: Path) -> str:
     """The name that a path was called by, also where it ends in `.`; of a link its own."""
     return Path(os.path.abspath(path)).name
@@ -221,9 +244,35 @@ def read_run(path: Path) -> Run:
         path, config, config_text, environment, metrics, evaluation, (),
         analysis=_lines(path / "analysis.jsonl", notes), dumps=_dumps(path),
         answers=_by_set(_lines(path / "answers.jsonl", notes)), best=best_of(path / "best"),
-        group=_group(path),
+        group=_group(path), broken=broken(metrics),
     )  # fmt: skip
-    return replace(run, notes=(*_progress_notes(run), *saturated(path, metrics), *notes))
+    notes = [*_progress_notes(run), *broken_notes(run.broken), *saturated(path, metrics), *notes]
+    return replace(run, notes=tuple(notes))
+
+
+def broken(metrics: Lines) -> dict[str, int]:
+    """Metrics that end as NaN or infinity, and the iteration from which on they are nothing else.
+
+    Args:
+        metrics: one object an iteration, in order.
+    """
+    found: dict[str, int] = {}
+    for row in metrics:
+        for key, value in row.items():
+            if isinstance(value, float) and math.isfinite(value):
+                found.pop(key, None)
+            elif isinstance(value, float):
+                found.setdefault(key, row["iteration"])
+    return found
+
+
+def broken_notes(found: Mapping[str, int]) -> list[str]:
+    """A sentence for entropy and for the reward where they broke (`broken`)."""
+    return [
+        f"{key} is no finite number from iteration {found[key]} on: what is shown as its end is "
+        "what it was before."
+        for key in _DECISIVE if key in found
+    ]  # fmt: skip
 
 
 def saturated(path: Path, metrics: Lines) -> list[str]:

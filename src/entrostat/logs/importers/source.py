@@ -30,6 +30,7 @@ class Given:
         columns: the user's names for "step", "entropy" and "score".
         notes: sentences for the run.
         count: problems found, kept or not.
+        broken: as `Run.broken`.
     """
 
     root: Path
@@ -37,6 +38,7 @@ class Given:
     notes: list[str] = field(default_factory=list)
     kept: list[Problem] = field(default_factory=list)
     count: int = 0
+    broken: dict[str, int] = field(default_factory=dict)
 
     def problem(self, path: Path, line: int | None, reason: str) -> None:
         """Note something that was left out."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..run import Run
+from ..run import Run, broken, broken_notes
 from .source import Given, clean, finite, number, short, step_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Log:
         self.last = -1
         self.again: set[int] = set()
         self.disordered = False
-        self.infinite = 0
+        self.infinite: dict[int, dict[str, float]] = {}
 
     def add(self, path: Path, line: int | None, step: Any, values: Mapping[str, Any]) -> None:
         """Add what a line says of a step."""
@@ -45,7 +45,8 @@ class Log:
         if found is None:
             self.given.problem(path, line, f"step {short(step)} is not a whole number from 0")
             return
-        row = self._row(path, line, values)
+        row, infinite = self._row(path, line, values)
+        self.infinite.setdefault(found, {}).update(infinite)
         if not row:
             self.given.problem(path, line, f"step {found} has no finite number")
             return
@@ -56,8 +57,12 @@ class Log:
             self.again.add(found)
         before |= row
 
-    def _row(self, path: Path, line: int | None, values: Mapping[str, Any]) -> dict[str, float]:
+    def _row(
+        self, path: Path, line: int | None, values: Mapping[str, Any]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Its finite numbers, and the others, by our names."""
         row: dict[str, float] = {}
+        infinite: dict[str, float] = {}
         taken: dict[str, str] = {}
         for key, name in self.names.items():
             if values.get(key) is not None:
@@ -76,11 +81,11 @@ class Log:
             elif math.isfinite(figure):
                 row[name] = figure
             else:
-                self.infinite += 1
-        return row
+                infinite[name] = figure
+        return row, infinite
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One object per step, sorted; notes on what was odd go to `given`."""
+        """One object per step, sorted; what was odd, and what broke, goes to `given`."""
         notes = self.given.notes
         if self.again:
             steps = sorted(self.again)
@@ -90,8 +95,12 @@ class Log:
             notes.append(f"{which} logged more than once (a restart?); the later values count.")
         if self.disordered:
             notes.append("Steps were not in order in the log; they are sorted here.")
-        if self.infinite:
-            notes.append(f"Values that were not finite are left out: {self.infinite}.")
+        if count := sum(map(len, self.infinite.values())):
+            notes.append(f"Values that were not finite are left out: {count}.")
+            self.given.broken = broken([
+                {"iteration": step, **self.infinite.get(step, {}), **self.rows.get(step, {})}
+                for step in sorted(self.infinite.keys() | self.rows.keys())
+            ])  # fmt: skip
         return [{"iteration": step, **self.rows[step]} for step in sorted(self.rows)]
 
 
@@ -107,13 +116,14 @@ def finish(
     if not metrics:
         return None
     done = metrics[-1]["iteration"]
-    notes = given.notes
+    notes = [*broken_notes(given.broken), *given.notes]
     if planned is not None and done < planned:
         notes = [f"Unfinished: {done} of {planned} iterations are logged.", *notes]
     config = {} if planned is None else {"iterations": planned}
     return Run(
         given.root, config, "", "", metrics, [], tuple(dict.fromkeys(notes)),
         dumps=dict(dumps or {}), source=source, entropy_is=entropy_is, problems=given.problems,
+        broken=given.broken,
     )  # fmt: skip
 
 

@@ -181,6 +181,7 @@ def _told(log: Log, keys: Set[str], mode: str | None) -> tuple[list[dict[str, An
     entropy_is, logged = _entropy(metrics, keys, mode)
     if logged:
         metrics = [{LOGGED.get(k, k): v for k, v in row.items()} for row in metrics]
+        log.given.broken = {LOGGED.get(k, k): i for k, i in log.given.broken.items()}
     return metrics, entropy_is
 
 
