@@ -487,7 +487,7 @@ def test_frames_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_comparison_is_a_frame_of_the_rows(tmp_path: Path) -> None:
-    start = [eval_line(0, "t", 0.5, 1, 2)]
+    start = [eval_line(0, "test", 0.5, 1, 2)]
     runs = [make_run(tmp_path / "s" / "a"),
             make_run(tmp_path / "s" / "b", methods='"par"', evaluation=start)]  # fmt: skip
     frame = es.compare([es.load_run(runs[0]), runs[1]])

@@ -11,10 +11,11 @@ import pytest
 
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
+from entrostat.report import comparison_rows, write_comparison
 from entrostat.study.fairness import confounded
 from entrostat.study.file import check_runs, read_study
 from entrostat.study.seeds import Group, Interval, group_by_seed, interval
-from entrostat.study.tables import print_groups
+from entrostat.study.tables import print_groups, print_table
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -108,6 +109,42 @@ def test_figures_that_a_file_names(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "s.toml").write_text('seeds = [0]\n[figures]\nx = { metrik = "y" }\n')
     with pytest.raises(ValueError, match=r"figures\.x.*Did you mean 'metric'"):
         read_study(tmp_path / "s.toml")
+
+
+def test_scores_of_one_column_are_of_one_set_and_of_one_k(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Runs evaluated on ood and test, on test with another k, and on ood alone."""
+    sets = {"a": [("ood", 4, 0.125), ("test", 4, 0.25)], "b": [("test", 16, 0.5)],
+            "c": [("ood", 4, 0.75)]}  # fmt: skip
+    paths = []
+    for name, rows in sets.items():
+        paths.append(run(tmp_path / name, [1.0, 0.5], None))
+        lines = [{"iteration": 2, "split": s, "k": k, "avg@k": avg} for s, k, avg in rows]
+        (paths[-1] / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    rows = comparison_rows(paths)
+    found = [(row.split, row.avg_after) for row in rows]
+    assert found == [("test", 0.25), ("test", 0.5), (None, None)]
+    ks = "k, the answers to a held-out prompt, is not the same in all runs: 4 (a); 16 (b)."
+    missing = "Not evaluated on test, so without scores here: c."
+    print_table(rows)
+    shown = capsys.readouterr().out
+    assert "avg@k" in shown
+    page = write_comparison(paths, tmp_path / "page.html").read_text()
+    for told in (" ".join(shown.split()), page):
+        assert ks in told
+        assert missing in told
+    print_table(rows[:1])  # nothing to say of one
+    shown = capsys.readouterr().out
+    assert "avg@4" in shown
+    assert "note:" not in shown
+
+
+def test_a_run_without_a_finite_entropy_has_no_figure_of_it(tmp_path: Path) -> None:
+    configs = {name: config("grpo", int(name[-1])) for name in ("a-0", "a-1")}
+    paths = {name: run(tmp_path / name, [float("nan")] * 3, 0.5) for name in configs}
+    (group,) = group_by_seed(configs, paths)
+    assert set(group.figures) == {"avg@k"}
 
 
 @pytest.mark.parametrize("name", ["three_seeds", "positive_negative", "clip_presets"])

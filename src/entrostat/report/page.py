@@ -27,7 +27,7 @@ from .explore import explore_of
 from .figures import Image, draw
 from .panels import with_dumps
 from .parts import ComparisonParts, RunParts
-from .runs import entropy_key, pretty_environment
+from .runs import apart, entropy_key, k_words, pretty_environment
 from .scripts import script
 from .seeds import entries_of, labels_of
 from .summary import ends_note, notes_of_all, summary_of, summary_of_all
@@ -148,7 +148,6 @@ def comparison_of(
     parts = ComparisonParts(tuple(read))
     rows, entries, answers = parts.rows, parts.entries, parts.answers
     differences = differences_of(read, labels_of(entries))
-    ks = {row.k for row in rows if row.k is not None}
     of_run = {i: entry for entry in entries for i in entry.members}
     keys = {entropy_key(run) for run in read} - {None}
     foreign = any(run.source != "entrostat" for run in read)
@@ -171,8 +170,11 @@ def comparison_of(
         in_band=[of_run[i].label if of_run[i].is_band else None for i in range(len(rows))],
         runs=read,
         links=[None if output is None else _link(run, output) for run in read],
-        notes=notes_of_all(read, [row.label for row in rows], bool(other)),
-        k=str(ks.pop()) if len(ks) == 1 else "k",
+        notes=[
+            *notes_of_all(read, [row.label for row in rows], bool(other)),
+            *(("Scores", note) for note in apart(rows)),
+        ],
+        k=k_words(rows),
         splits=sorted({row.split for row in rows if row.split is not None}),
         explore=explore_of(read, entries, [row.label for row in rows]),
         images=[draw(panel) for panel in parts.curves],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..logs.run import Run, last_ones, number, read_run
+from ..logs.run import Run, held_out, last_ones, number, read_run, sets_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Row:
         entropy_after: that of the last iterations' (before their updates), `ends` of them.
         entropy_kept: after / before, percent.
         target: the entropy that a controller holds, nats per token.
-        split: the evaluation split that the next seven fields are of, the first one logged.
+        split: the evaluation set that the next seven fields are of (`held_out`); None of a run
+            that was not evaluated on it.
+        others: the sets besides that it was evaluated on.
         k: samples per prompt.
         avg_before: avg@k before training (iteration 0), 0 to 1.
         avg_after: avg@k at the last evaluation of a later iteration.
@@ -50,6 +52,7 @@ class Row:
     entropy_kept: float | None
     target: float | None
     split: str | None
+    others: tuple[str, ...]
     k: int | None
     avg_before: float | None
     avg_after: float | None
@@ -101,8 +104,39 @@ def _shorter(run: Run) -> str:
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
-    """The rows of a comparison of runs already read."""
-    return [_row(run, label) for run, label in zip(runs, labels(runs), strict=True)]
+    """The rows of a comparison of runs already read; their scores are of one set."""
+    split = held_out(sets_of(run) for run in runs)
+    return [_row(run, label, split) for run, label in zip(runs, labels(runs), strict=True)]
+
+
+def by_k(rows: Sequence[Row]) -> dict[int, list[str]]:
+    """Labels of the runs by their answers to a held-out prompt, k; of two k pass@k says nothing."""
+    found: dict[int, list[str]] = {}
+    for row in rows:
+        if row.k is not None:
+            found.setdefault(row.k, []).append(row.label)
+    return {k: found[k] for k in sorted(found)}
+
+
+def apart(rows: Sequence[Row]) -> list[str]:
+    """Sentences on scores that stand in one column and are not to be compared."""
+    found = []
+    if len(ks := by_k(rows)) > 1:
+        said = "; ".join(f"{k} ({', '.join(labels)})" for k, labels in ks.items())
+        found.append(
+            f"k, the answers to a held-out prompt, is not the same in all runs: {said}. pass@k and "
+            "distinct right answers grow with k and are not to be compared."
+        )
+    split = next((row.split for row in rows if row.split is not None), None)
+    if others := [row.label for row in rows if row.split is None and row.others]:
+        found.append(f"Not evaluated on {split}, so without scores here: {', '.join(others)}.")
+    return found
+
+
+def k_words(rows: Sequence[Row]) -> str:
+    """What stands for k above a column: the number, or "k" where runs have several."""
+    ks = list(by_k(rows))
+    return str(ks[0]) if len(ks) == 1 else "k"
 
 
 def comparison_rows(runs: list[Path]) -> list[Row]:
@@ -114,7 +148,7 @@ def comparison_rows(runs: list[Path]) -> list[Row]:
     return rows_of([read_run(path) for path in runs])
 
 
-def _row(run: Run, label: str) -> Row:
+def _row(run: Run, label: str, split: str) -> Row:
     entropy, reward = run.series(entropy_key(run) or "")[1], run.series("reward/mean")[1]
     ends = last_ones(len(entropy) or len(reward))
     before, after = _ends(entropy, ends)
@@ -122,7 +156,6 @@ def _row(run: Run, label: str) -> Row:
     target = run.series("control/target")[1]
     seconds = run.series("time/iteration")[1]
     first, last = _ends(reward, ends)
-    split = run.evaluation[0].get("split") if run.evaluation else None
     of_split = [e for e in run.evaluation if e.get("split") == split]
     start = next((e for e in of_split if e["iteration"] == 0), {})
     end = next((e for e in reversed(of_split) if e["iteration"] > 0), {})
@@ -136,7 +169,8 @@ def _row(run: Run, label: str) -> Row:
         entropy_after=after,
         entropy_kept=kept,
         target=target[-1] if target else None,
-        split=None if split is None else str(split),
+        split=split if of_split else None,
+        others=tuple(name for name in sets_of(run) if name != split),
         k=None if k is None else int(k),
         avg_before=number(start.get("avg@k")),
         avg_after=number(end.get("avg@k")),

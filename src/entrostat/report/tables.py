@@ -9,7 +9,7 @@ from ..logs.run import Run, number
 from .answer_bars import Bar, words_of
 from .answers import Answers
 from .dynamics import Dynamics
-from .runs import Row
+from .runs import Row, k_words
 from .spread import MEASURES, Spread
 
 Value = str | int | float | None
@@ -55,7 +55,7 @@ _SPREAD_HEADS = (
 
 def results(rows: Sequence[Row]) -> Table:
     """What each run came to."""
-    k = _k(rows)
+    k = k_words(rows)
     columns = (
         Column("run", ("label",)),
         _change("entropy, start → end (nats per token)", "entropy_before", "entropy_after"),
@@ -74,7 +74,7 @@ def results(rows: Sequence[Row]) -> Table:
 
 def seeds(bands: Sequence[Spread], rows: Sequence[Row]) -> Table:
     """Runs of equal settings but for their seed: mean, lowest and highest."""
-    k = _k(rows)
+    k = k_words(rows)
     ranges = [
         Column(
             head.replace("{k}", k),
@@ -203,11 +203,6 @@ def _answers(bar: Bar) -> str:
     said += [f"{bar.more} more"] * bool(bar.more)
     wrong = f"; {bar.wrong} wrong" if bar.wrong else ""
     return f"{', '.join(said)} ({bar.distinct} different{wrong})".lstrip()
-
-
-def _k(rows: Sequence[Row]) -> str:
-    ks = {row.k for row in rows if row.k is not None}
-    return str(ks.pop()) if len(ks) == 1 else "k"
 
 
 def _text(value: object) -> str | None:

@@ -21,13 +21,13 @@ where it is; and "entropy/first", the first iteration's entropy throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
 from .._names import nearest, unknown
-from ..logs.run import Run, last_ones, moving, number, paired
+from ..logs.run import Run, held_out, last_ones, moving, number, paired, sets_of
 
 _PAIRS = ("correlation", "slope", "distance")
 KINDS = ("metric", "evaluation", "analysis", "checkpoints", *_PAIRS)
@@ -180,25 +180,6 @@ def _evaluations(run: Run, key: str) -> tuple[list[int], list[float]]:
     pairs = [(row["iteration"], number(row.get(name))) for row in rows]
     found = [(i, v) for i, v in pairs if v is not None]
     return [i for i, _ in found], [v for _, v in found]
-
-
-def sets_of(run: Run) -> tuple[str, ...]:
-    """The sets that a run was evaluated on, in the order of its log."""
-    return tuple(dict.fromkeys(str(row["split"]) for row in run.evaluation if "split" in row))
-
-
-def held_out(sets: Iterable[Sequence[str]]) -> str:
-    """The one set by which runs are compared: test, or where no run has it the first that all have.
-
-    Where they share none it is the first of all; "" where nothing was evaluated.
-
-    Args:
-        sets: of each run, those that it was evaluated on (`sets_of`).
-    """
-    some = [names for names in sets if names]
-    every = list(dict.fromkeys(name for names in some for name in names))
-    shared = [name for name in every if all(name in names for names in some)]
-    return "test" if "test" in every else next(iter(shared or every), "")
 
 
 def of_set(figure: Figure, name: str) -> Figure:

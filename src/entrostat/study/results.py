@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..logs.files import atomic
-from ..logs.run import read_run
+from ..logs.run import held_out, read_run, sets_of
 from .claims import VERDICTS, Claims, Decided, decide
-from .figures import Figure, held_out, misspelt, of_set, sets_of, value
+from .figures import Figure, misspelt, of_set, value
 from .plan import Plan
 from .seeds import Interval, spread
 

@@ -125,12 +125,13 @@ def _asked(
 def _usual(paths: Sequence[Path]) -> dict[str, Sequence[float | None]]:
     """Entropy of the second tenth of the iterations and of the end (one is noisy), final scores."""
     rows = comparison_rows(list(paths))
-    early, late = [], []
+    early: list[float | None] = []  # None where no iteration has a finite entropy
+    late: list[float | None] = []
     for path in paths:
         entropy = read_run(path).series("entropy/exact")[1]
         tenth = max(1, len(entropy) // 10)
-        early.append(mean(entropy[tenth : 2 * tenth] or entropy))
-        late.append(mean(entropy[-last_ones(len(entropy)) :]))
+        early.append(mean(some) if (some := entropy[tenth : 2 * tenth] or entropy) else None)
+        late.append(mean(entropy[-last_ones(len(entropy)) :]) if entropy else None)
     return {
         "first": [row.entropy_before for row in rows],
         "early": early,

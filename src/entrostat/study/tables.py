@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from .._text import console, say
+from ..report.runs import apart, k_words
 from .seeds import Group, Interval
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def print_table(rows: Sequence[Row]) -> None:
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     table.add_column("run", no_wrap=True)
-    k = next((row.k for row in rows if row.k is not None), "k")
+    k = k_words(rows)
     for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
@@ -49,6 +50,8 @@ def print_table(rows: Sequence[Row]) -> None:
         )
     console().print(table)
     say(f"distinct: different right answers among {k} samples of a prompt")
+    for note in apart(rows):
+        say(f"note: {note}")
 
 
 def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
