@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 
 import entrostat as es
@@ -505,6 +506,13 @@ def test_vllm_is_asked_and_heard(
         evaluate(tmp_path / "b", f"{run}@1", engine="vllm")
     with pytest.raises(ValueError, match="which vLLM does not measure"):
         evaluate(tmp_path / "c", engine="vllm", base="tiny")
+    own = tmp_path / "own"
+    shutil.copytree(run / "final", own)
+    evaluate(tmp_path / "e", str(own), engine="vllm")
+    weights = load_file(own / "model.safetensors")
+    save_file({name: w + 1e-3 for name, w in weights.items()}, own / "model.safetensors")
+    with pytest.raises(ValueError, match=r"responses of another model \(weights differs\)"):
+        evaluate(tmp_path / "e", str(own), engine="vllm")
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ValueError, match="--engine vllm takes vLLM: pip install vllm"):
         evaluate(tmp_path / "d", engine="vllm")

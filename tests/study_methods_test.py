@@ -134,6 +134,23 @@ def test_runs_that_begin_with_other_policies_are_no_baseline(tmp_path: Path) -> 
     assert beside == {"steered": "wide", "steered_after": "wide_after"}
 
 
+def test_a_baseline_has_the_estimator_of_what_is_beside_it(tmp_path: Path) -> None:
+    """Of two runs of the surrogate that a paper compares with, the one under the same advantage."""
+    (tmp_path / "one.toml").write_text(
+        "seeds = [0]\n[base]\niterations = 3\n"
+        '[[runs]]\nname = "grpo"\nmethod = "grpo"\n'
+        '[[runs]]\nname = "loo"\nmethod = "grpo"\nadvantage = "rloo"\n'
+        '[[runs]]\nname = "dcpo_loo"\nmethod = "dcpo"\nadvantage = "rloo"\n'
+        '[[runs]]\nname = "dcpo"\nmethod = "dcpo"\nadvantage = "dr_grpo"\n'
+    )
+    study = read_study(tmp_path / "one.toml")
+    made = plan_of({"one": study}, tmp_path / "out")
+    write_runs(made, lambda each: 1.0)
+    uses = uses_of({"one": study}, results_of(made, set(made.trainings), {}))
+    beside = {use.group.name: use.baseline and use.baseline.name for use in uses["dcpo"]}
+    assert beside == {"dcpo_loo": "loo", "dcpo": None}
+
+
 def test_differences_are_taken_seed_by_seed(results: Results) -> None:
     groups = {group.name: group for group in results.experiments[0].groups}
     found = groups["steered"].minus(groups["wide"], "entropy, end")

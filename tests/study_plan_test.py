@@ -256,7 +256,8 @@ class Scripted:
         if code == 0:
             (path / "final").mkdir()
             (path / "final/entrostat.json").write_text(f'{{"iterations": {reached}}}')
-        training.log.write_text(f"one\nentrostat: error: it broke at {reached}\n")
+        with open(training.log, "a") as log:
+            log.write(f"one\nentrostat: error: it broke at {reached}\n")
         return [(training.address, code)]
 
     def close(self) -> None:
@@ -314,10 +315,36 @@ def test_a_failure_is_known_later(tmp_path: Path) -> None:
     a.log.parent.mkdir(parents=True, exist_ok=True)
     a.log.write_text("1/3\nentrostat: error: NaN in the loss\n")
     b.log.write_text("1/3\n2/3\n")  # was stopped
-    assert failed_before(made, set()) == {a.address: "NaN in the loss"}
+    c = by_name["c-0"]
+    known = {a.address: "NaN in the loss", c.address: "not run: a-0 did not end well"}
+    assert failed_before(made, set()) == known
     b.log.write_text("1/3\nentrostat: error: the disk is full\n2/3\n")  # taken up again
-    assert failed_before(made, set()) == {a.address: "NaN in the loss"}
+    assert failed_before(made, set()) == known
     assert failed_before(made, {a.address}) == {}
+
+
+def test_a_run_that_was_killed_too_often_is_known_later(tmp_path: Path) -> None:
+    """Else the seeds that memory had room for would speak for those that it had not."""
+    made = plan(tmp_path, FILE)
+    _, state = carried_out(made, 1, a_0=[(-9, 1)] * (1 + TRIES))
+    log = next(t.log for t in made.trainings.values() if t.path.name == "a-0")
+    log.write_text("1/3\n")  # killed: it could say nothing
+    told = {made.name_of(address): why for address, why in state.failed.items()}
+    assert set(told) == {"a-0", "c-0"}
+    assert told["a-0"].startswith("killed by signal 9")
+    assert failed_before(made, state.done) == state.failed
+    _, state = carried_out(made, 1)  # taken up again, to the end
+    assert failed_before(made, state.done) == {}
+    assert not list((tmp_path / "out/.store").glob("*.failed"))
+
+
+def test_an_earlier_try_does_not_say_why_a_later_one_ended(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("entrostat: error: the disk is full\n")
+    start = log.stat().st_size
+    with open(log, "a") as more:
+        more.write("[2/3] entropy 2.1\n")
+    assert last_words(log, -9, start) == "killed by signal 9; before: [2/3] entropy 2.1"
 
 
 def test_a_killed_run_goes_on_while_it_comes_further(tmp_path: Path) -> None:

@@ -133,6 +133,40 @@ def test_a_ray_cluster_of_two_workers_comes_to_the_same(
     assert figures(folder) == whole
 
 
+SMALL_NODES = """\
+import sys, time
+from pathlib import Path
+from ray.cluster_utils import Cluster
+from entrostat.study import local
+from entrostat.study.execute import execute
+from entrostat.study.file import read_study
+from entrostat.study.on_ray import OnRay
+from entrostat.study.plan import anywhere, make_places, plan_of
+
+local.processors = lambda: 4  # where the study is started; each node has one
+cluster = Cluster()
+cluster.add_node(num_cpus=1)
+cluster.add_node(num_cpus=1)
+plan = plan_of({"s": read_study(Path("s.toml"))}, Path("out"))
+make_places(plan)
+state = execute(
+    anywhere(plan), OnRay(cluster.address), lambda state: time.sleep(0.1), pages=False
+)
+cluster.shutdown()
+sys.exit(f"failed: {state.failed}" if state.failed else 0)
+"""
+
+
+def test_a_node_may_have_fewer_processors_than_a_training_would_take(tmp_path: Path) -> None:
+    """Ray waits without end for a node that can hold a task."""
+    (tmp_path / "s.toml").write_text(
+        "jobs = 1\nseeds = [0]\n[base]\niterations = 1\neval = {prompts = 0}\n"
+        "sampling = {prompts = 2, rollouts = 2, max_new_tokens = 4}\n"
+    )
+    subprocess.run([sys.executable, "-c", SMALL_NODES], cwd=tmp_path, timeout=LIMIT, check=True)
+    assert len(read_run(tmp_path / "out/run-0").metrics) == 1
+
+
 class AnotherNode:
     """A worker that has not the directory that the study was started in."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig
@@ -29,6 +30,9 @@ class VllmSampler:
         chat: whether prompts go through the chat template; None asks the task, then the tokenizer.
         system: message for the template.
         subject: what is evaluated; its run says what ends a response to its own task.
+
+    Attributes:
+        identity: what tells its policy from another (`weights_of`); empty where that is unknown.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class VllmSampler:
     ) -> None:  # fmt: skip
         self._engine, self._config, self._chat, self._system = engine, config, chat, system
         self._subject = subject
+        self.identity: dict[str, Any] = {}
 
     @classmethod
     def of(cls, subject: Subject, config: EvalConfig, say: Callable[[str], None]) -> VllmSampler:
@@ -59,14 +64,17 @@ class VllmSampler:
         from ..models import find
 
         say(f"vLLM loads {subject.spec}")
+        model = find(subject.model)
         engine = LLM(
-            model=find(subject.model), dtype=PRECISIONS[config.precision], seed=config.seed,
+            model=model, dtype=PRECISIONS[config.precision], seed=config.seed,
             trust_remote_code=False,
         )  # fmt: skip
         run = (subject.config or TrainConfig()).prompt
         chat = run.chat if config.prompt_chat is None else config.prompt_chat
         system = run.system if config.prompt_system is None else config.prompt_system
-        return cls(engine, config, chat, system, subject)
+        sampler = cls(engine, config, chat, system, subject)
+        sampler.identity = weights_of(model)
+        return sampler
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
         """Tokens, stops and template that the set comes to."""
@@ -144,3 +152,26 @@ def _seed(seed: int, name: str, problem: int) -> int:
     """A number below 2^31 of one problem."""
     digest = hashlib.sha256(f"{seed}/{name}/{problem}".encode()).digest()
     return int.from_bytes(digest[:4]) >> 1
+
+
+_BLOCKS, _BLOCK = 64, 1 << 16  # of a file: training changes every weight, so that some bytes do
+
+
+def weights_of(model: str) -> dict[str, Any]:
+    """What tells a model's weights from others: SHA-256 over parts of its files of weights.
+
+    Args:
+        model: a directory; of a name that vLLM finds by itself nothing is known.
+    """
+    files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
+    if not files:
+        return {}
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with open(path, "rb") as file:
+            for place in range(_BLOCKS):
+                file.seek(place * max(size - _BLOCK, 0) // (_BLOCKS - 1))
+                digest.update(file.read(_BLOCK))
+    return {"weights": digest.hexdigest()}

@@ -139,7 +139,8 @@ def _engine(
     if config.engine == "vllm":
         from ..evaluate.vllm import VllmSampler
 
-        return VllmSampler.of(subject, config, display.note), {}
+        made = VllmSampler.of(subject, config, display.note)
+        return made, made.identity
     from ..hosts.lab.evaluator import LabSampler, fingerprint, load
 
     policy = load(subject, config, display.note)

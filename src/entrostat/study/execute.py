@@ -83,9 +83,10 @@ def execute(
             keep(plan.trainings[address])
     more = ["--trust-code"] * trusted + ["--no-report"] * (not pages)
     kills: dict[str, tuple[int, int]] = {}  # times, and the iteration of the last
+    said: dict[str, int] = {}  # bytes that were in its log before this try
     try:
         while state.waiting or state.working:
-            _start_more(plan, workers, state, more)
+            _start_more(plan, workers, state, more, said)
             watch(state)
             for address, code in workers.ended():
                 state.working.discard(address)
@@ -96,27 +97,42 @@ def execute(
                 elif code < 0 and _again(kills, address, last_iteration(training.path)):
                     state.waiting.insert(0, address)
                 else:
-                    state.failed[address] = last_words(training.log, code)
+                    _fail(state, training, last_words(training.log, code, said[address]))
         watch(state)
     finally:
         workers.close()
     return state
 
 
-def _start_more(plan: Plan, workers: Workers, state: State, more: list[str]) -> None:
+def _fail(state: State, training: Training, why: str) -> None:
+    """It will not be done; a later `--report` is to know that too."""
+    state.failed[training.address] = why
+    with atomic(training.failure) as part:
+        part.write_text(why + "\n", encoding="utf-8")
+
+
+def _start_more(
+    plan: Plan, workers: Workers, state: State, more: list[str], said: dict[str, int]
+) -> None:
     """Start what there is room for; a later one does not overtake one that only waits for room."""
     for address in list(state.waiting):
         training = plan.trainings[address]
         before = training.after
         if before is not None and before in state.failed:
             state.waiting.remove(address)
-            state.failed[address] = f"not run: {plan.name_of(before)} did not end well"
+            state.failed[address] = _not_run(plan, before)
         elif before is None or before in state.done:
             if not workers.room(training):
                 return
             state.waiting.remove(address)
             state.working.add(address)
+            training.failure.unlink(missing_ok=True)
+            said[address] = training.log.stat().st_size if training.log.exists() else 0
             workers.start(training, _words(plan, training, more))
+
+
+def _not_run(plan: Plan, before: str) -> str:
+    return f"not run: {plan.name_of(before)} did not end well"
 
 
 def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> bool:
@@ -148,28 +164,45 @@ def is_done(training: Training) -> bool:
 
 
 def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
-    """Why, of trainings that an earlier call saw end with an error: what they said last."""
-    logs = {a: _lines(each.log) for a, each in plan.trainings.items() if a not in done}
-    return {
-        address: lines[-1].removeprefix(_ERROR) for address, lines in logs.items()
-        if lines and lines[-1].startswith(_ERROR)
-    }  # fmt: skip
+    """Why, of trainings that an earlier call saw end badly, and of those that begin with them.
+
+    A call that was itself killed has noted nothing; an error that ends a log speaks for it.
+    """
+    failed: dict[str, str] = {}
+    for address, training in plan.trainings.items():
+        if address in done:
+            continue
+        noted, lines = _lines(training.failure), _lines(training.log)
+        if noted:
+            failed[address] = noted[-1]
+        elif lines and lines[-1].startswith(_ERROR):
+            failed[address] = lines[-1].removeprefix(_ERROR)
+        elif training.after is not None and training.after in failed:
+            failed[address] = _not_run(plan, training.after)
+    return failed
 
 
-def last_words(log: Path, code: int) -> str:
-    """Why a training ended, from what it printed: its error, or its last line."""
-    lines = _lines(log)
+def last_words(log: Path, code: int, start: int = 0) -> str:
+    """Why a training ended, from what it printed: its error, or its last line.
+
+    Args:
+        log: what it printed.
+        code: its exit code; below 0 it was killed.
+        start: bytes at the log's beginning that are of an earlier try.
+    """
+    lines = _lines(log, start)
     errors = [line for line in lines if line.startswith(_ERROR)]
     said = (errors or lines or ["no output"])[-1].removeprefix(_ERROR)
     return f"killed by signal {-code}; before: {said}" if code < 0 else said
 
 
-def _lines(log: Path) -> list[str]:
-    """What a training printed; [] where it has not."""
+def _lines(path: Path, start: int = 0) -> list[str]:
+    """A file's lines from a byte on; [] where it is not there."""
     try:
-        return log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        text = path.read_bytes()[start:].decode("utf-8", errors="replace")
     except OSError:
         return []
+    return text.strip().splitlines()
 
 
 def last_metrics(path: Path) -> Mapping[str, Any] | None:

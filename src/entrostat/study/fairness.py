@@ -16,11 +16,20 @@ class Arm:
 
     Attributes:
         interventions: names of the methods.
-        under: estimator, surrogate and aggregation.
+        estimator: of the advantage.
+        surrogate: with its clip.
+        aggregation: of the tokens' losses.
     """
 
     interventions: tuple[str, ...]
-    under: str
+    estimator: str
+    surrogate: str
+    aggregation: str
+
+    @property
+    def under(self) -> str:
+        """What the methods sit on."""
+        return f"{self.estimator} | {self.surrogate} | {self.aggregation}"
 
     @classmethod
     def of(cls, config: TrainConfig) -> Arm:
@@ -32,7 +41,9 @@ class Arm:
         surrogate = next(repr(method) for _, method in pairs if method.kind == "surrogate")
         return cls(
             tuple(name for name, method in pairs if method.kind == "intervention"),
-            f"{objective.advantage} | {surrogate} | {objective.aggregation}",
+            str(objective.advantage),
+            surrogate,
+            str(objective.aggregation),
         )
 
 

@@ -161,13 +161,18 @@ def _baseline(
     left = [each for each in config.method if _name(each) != info.name]
     without = tuple(each for each in arm.interventions if each != info.name)
     # the names of some, as `thermostat`, are not those of the methods that they make
-    fair = _arm(dataclasses.replace(config, method=left)) if left else Arm(without, arm.under)
+    bare = dataclasses.replace(arm, interventions=without)
+    fair = _arm(dataclasses.replace(config, method=left)) if left else bare
     for other in alike:
         if fair != arm and arms[other] == fair:
             return other
     if len(config.method) > 1:  # its baseline lacks more than the method
         return ""
-    return next((other for other in alike if configs[other].method == [info.baseline]), "")
+    for other in alike:  # a surrogate's: another surrogate, under the same estimator
+        same = (arms[other].estimator, arms[other].aggregation) == (arm.estimator, arm.aggregation)
+        if same and configs[other].method == [info.baseline]:
+            return other
+    return ""
 
 
 def _rest(config: TrainConfig) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Every node needs entrostat and, under the same path, the directory of the study: a training writes
 there, whoever does it, and starts there where the node has not the directory that the study was
 started in; paths are absolute (`plan.anywhere`). A task takes as many of the cluster's processors
-as a training has threads.
+as a training has threads, at most as many as one node has.
 """
 
 from __future__ import annotations
@@ -50,18 +50,23 @@ class OnRay:
     def room(self, training: Training) -> bool:
         """Whether the cluster has processors for one more."""
         whole = self._ray.cluster_resources().get("CPU", 0)
-        taken = sum(threads_of(each) for each, _ in self._running.values())
-        return not self._running or taken + threads_of(training) <= whole
+        taken = sum(self._threads(each) for each, _ in self._running.values())
+        return not self._running or taken + self._threads(training) <= whole
 
     def start(self, training: Training, words: list[str]) -> None:
         """Start one."""
-        threads = threads_of(training)
-        whole = self._ray.cluster_resources().get("CPU", 0)
-        task = self._task.options(num_cpus=min(threads, whole), name=training.address)
+        threads = self._threads(training)
+        task = self._task.options(num_cpus=threads, name=training.address)
         where = str(training.log.resolve())
         self._running[training.address] = (
             training, task.remote(words, where, os.getcwd(), threads)
         )  # fmt: skip
+
+    def _threads(self, training: Training) -> int:
+        """Of a training; no more than the widest node has, as a task is never spread over two."""
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        widest = max((int(has.get("CPU", 0)) for has in alive), default=0)
+        return min(threads_of(training), widest or threads_of(training))
 
     def ended(self) -> list[tuple[str, int]]:
         """Those that have ended since the last call, with exit codes."""

@@ -2,6 +2,7 @@
 
     OUTPUT/.store/ADDRESS         a training, once (`address.py`)
     OUTPUT/.store/ADDRESS.toml    what it was asked, ADDRESS.log what it printed
+    OUTPUT/.store/ADDRESS.failed  why it did not end well, until it is taken up again
     OUTPUT/NAME                   a link to it, for one study file
     OUTPUT/EXPERIMENT/NAME        the same, for several
 
@@ -62,6 +63,11 @@ class Training:
     def log(self) -> Path:
         """What it printed."""
         return self.store / f"{self.address}.log"
+
+    @property
+    def failure(self) -> Path:
+        """Why it did not end well, a line; no such file where it did, or has not ended."""
+        return self.store / f"{self.address}.failed"
 
 
 @dataclass(frozen=True)
