@@ -56,6 +56,12 @@ SETTINGS: dict[str, tuple[str, Value]] = {
     # all: transformers would remove a whole one before the new one is (`checkpoints.keep`)
     "save_total_limit": ("save.checkpoints", lambda c: None),
 }
+# what the recipe reads where accelerate was launched with it (`launched`), and would miss here
+_LAUNCHED = {
+    "fsdp": "--use_fsdp --fsdp_version 2",
+    "fsdp_config": "--use_fsdp --fsdp_version 2",
+    "deepspeed": "--use_deepspeed",
+}
 # arguments that follow from several settings (`arguments`), or that a setting says in other words
 _SAID_BY = {
     "max_completion_length": "sampling.max_new_tokens",
@@ -192,6 +198,11 @@ def _check_own(own: dict[str, Any]) -> None:
     known = [field.name for field in dataclasses.fields(GRPOConfig)]
     owners = {key: setting for key, (setting, _) in SETTINGS.items()} | _SAID_BY
     for key, value in own.items():
+        if key in _LAUNCHED:
+            raise ValueError(
+                f"trl.{key} is for accelerate to say, before the model is placed: drop it and "
+                f"start with `accelerate launch {_LAUNCHED[key]} ...`"
+            )
         if key in _FIXED:
             raise ValueError(f"trl.{key} cannot be set: {_FIXED[key][1]}; drop it")
         if key in owners:
