@@ -143,16 +143,36 @@ def planned(spec: Any, world: int, rollouts: int, length: int, rounds: int = 3) 
     return {"calls": ranks.calls, "sent": ranks.sent, "own": own, "held": held, "seconds": median}
 
 
-def prepared(rollouts: int, length: int) -> tuple[float, float]:
-    """CPU seconds, bytes held with the batch: what veRL's driver does once a rollout batch."""
+def prepared(
+    rollouts: int, length: int, ragged: bool, threads: int
+) -> tuple[float, float, float, float]:
+    """What veRL's driver does once a rollout batch.
+
+    Args:
+        rollouts: of the batch.
+        length: places of a rollout.
+        ragged: whether rollouts take a quarter of their places on average, not all of them.
+        threads: that share the work.
+
+    Returns:
+        Seconds, CPU seconds, bytes held with the batch, tokens.
+    """
     objective, before = es.make_objective("dapo"), forget_peak()
-    batch = share(rollouts, length, Ranks()).replace(
-        advantages=None, rewards=torch.arange(rollouts) % 3.0, group=torch.arange(rollouts) // 8
-    )
+    whole = share(rollouts, length, Ranks())
+    # x^3, x uniform: a few as long as can be, most of them short
+    used = (torch.arange(1, rollouts + 1) / rollouts).pow(3) if ragged else torch.ones(rollouts)
+    mask = torch.arange(length) < (used[torch.randperm(rollouts)] * length).long()[:, None]
+    batch = es.TokenBatch(
+        whole.logp, whole.old_logp, mask, entropy=whole.entropy, old_entropy=whole.old_entropy,
+        rewards=torch.arange(rollouts) % 3.0, group=torch.arange(rollouts) // 8,
+    )  # fmt: skip
+    del whole
+    real = torch.ones(rollouts, dtype=torch.bool)
     forget_peak()
-    began = time.process_time()
-    prepare(objective, batch, torch.ones(rollouts, dtype=torch.bool), 0.5, batch.logp)
-    return time.process_time() - began, resident(peak=True) - before
+    cpu, began = time.process_time(), time.perf_counter()
+    prepare(objective, batch, real, 0.5, batch.logp, threads)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    return seconds, cpu, resident(peak=True) - before, float(mask.sum())
 
 
 def row(*cells: object) -> None:
@@ -187,11 +207,14 @@ def main() -> None:
         row(name, gpus, x["calls"], f"{x['sent'] / 1e3:.1f}", f"{x['own'] / 1e6:.0f}",
             f"{x['held'] / 1e6:.0f}", f"{x['seconds']:.3f}",
             f"{1e3 * all_reduce(x['calls'], x['sent'], gpus):.1f}")  # fmt: skip
-    for rows in (16, 64):
-        seconds, held = prepared(rows, length)
-        tokens = rows * length / 1e6
-        print(f"driver, {tokens:.1f}M tokens: {seconds / tokens:.2f} s and "
-              f"{held / 1e6 / tokens:.0f} MB a million tokens")  # fmt: skip
+    print("\nveRL's driver, a rollout batch\n")
+    row("places, M", "tokens, M", "threads", "s", "CPU s", "CPU s a million places", "MB held")
+    prepared(8, length, False, 1)  # what a process does once
+    for rows, ragged, threads in product((64, 256), (False, True), (1, 2, 4)):
+        seconds, cpu, held, tokens = prepared(rows, length, ragged, threads)
+        places = rows * length / 1e6
+        row(f"{places:.1f}", f"{tokens / 1e6:.1f}", threads, f"{seconds:.2f}", f"{cpu:.2f}",
+            f"{cpu / places:.3f}", f"{held / 1e6:.0f}")  # fmt: skip
 
 
 if __name__ == "__main__":

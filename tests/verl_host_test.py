@@ -18,7 +18,10 @@ import pytest
 import torch
 
 import entrostat as es
+from entrostat.dynamics import online
+from entrostat.hosts.mismatch import mismatch
 from entrostat.hosts.ranks import shared_generator
+from entrostat.hosts.rollouts import describe, graded
 from entrostat.hosts.verl import shell_command, verl_config
 from entrostat.hosts.verl.driver import prepare
 
@@ -119,6 +122,52 @@ def test_groups_without_signal_and_padding_rows_are_left_out() -> None:
     assert done.metrics["reward/best_in_group"] == 1
     assert done.metrics["rollout/length_max"] == 2
     assert done.metrics["rollout/tokens"] == 8
+
+
+SHARED = ("dapo", "gtpo", "repo_d", "pos_adv", ["grpo", "repo_r", {"name": "kl_ref"}], "opefo")
+
+
+@pytest.mark.parametrize("spec", SHARED, ids=str)
+def test_threads_that_share_the_work_change_no_bit(spec: Any) -> None:
+    """Against the steps by themselves, on the whole batch at once, without shares or padding."""
+    g = torch.Generator().manual_seed(0)
+    B, T = 23, 37
+    ends = torch.randint(1, T + 1, (B,), generator=g)
+    mask = torch.arange(T) < ends[:, None]
+    mask &= torch.rand(B, T, generator=g) > 0.2  # what an environment said
+    mask[4] = False
+    logp, sampler, ref = (-torch.rand(B, T, generator=g).exp() for _ in range(3))
+    H = torch.rand(B, T, generator=g)
+    batch = es.TokenBatch(
+        logp, logp, mask, rewards=torch.randint(0, 2, (B,), generator=g).float(),
+        group=torch.arange(B) // 4, entropy=H, old_entropy=H, ref_logp=ref,
+    )  # fmt: skip
+    real = torch.arange(B) < 20
+    plain, mine = es.make_objective(spec), batch[:20]
+    figures = describe(mine)
+    plain.observe(
+        entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
+        perplexity=figures["entropy/perplexity"], progress=0.5,
+    )  # fmt: skip
+    outcome = graded(plain, mine)
+    ready = plain.prepare(outcome)
+    assert ready.advantages is not None
+    assert outcome.advantages is not None
+    assert mine.rewards is not None
+    figures |= plain.metrics() | mismatch(mine.old_logp, sampler[:20], mine.mask)
+    figures |= online.of_rollouts(ready, outcome.advantages, mine.rewards)
+    for threads in (1, 2, 5, 20):
+        shared = es.make_objective(spec)
+        done = prepare(shared, batch, real, 0.5, sampler, threads)
+        assert torch.equal(done.batch.advantages[:20], ready.advantages.float())
+        assert torch.equal(done.batch.idle[:20], ready.idle)
+        assert torch.equal(done.batch.mask[:20], mine.mask)
+        assert not done.batch.mask[20:].any()
+        assert (done.batch.edited is None) == (ready.edited is None)
+        if ready.edited is not None:
+            assert torch.equal(done.batch.edited[:20], ready.edited)
+        assert {key: done.metrics[key] for key in figures} == figures
+        assert shared.state_dict() == plain.state_dict()
 
 
 def test_a_batch_without_any_signal_trains_nothing() -> None:

@@ -8,9 +8,9 @@ from itertools import pairwise
 import torch
 
 from ..batch import Terms, TokenBatch
+from ..hosts.threads import Threads as Threads
 from .data import Data, moved
 from .subject import Subject
-from .threads import Threads as Threads
 
 B, T = 24, 61
 IDLE = 3  # the group that has no part in the policy term

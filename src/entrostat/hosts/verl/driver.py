@@ -1,23 +1,33 @@
 """Once per rollout batch, in the driver: controllers see the entropy, advantages are prepared.
 
-No veRL here. Shapes: B rollouts, T completion tokens at most.
+The rollouts are cut by length into shares, a thread each, which count as ranks do (`whole.py`):
+what comes of it is the same to the last bit, the processors of the driver's node share the work
+while its GPUs wait, and a share is as wide as its own longest rollout, not as the batch's.
+
+No veRL here. Shapes: B rollouts, T completion tokens at most, n those of a share, t its tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._processors import processors
 from ...batch import TokenBatch
 from ...dynamics import online
 from ...objective import Objective
+from ...whole import Ranks
 from ..mismatch import mismatch
 from ..rollouts import describe, graded, idle_groups
+from ..threads import Threads
+
+_WORTH = 1 << 20  # tokens that a thread pays for
 
 
 @dataclass
@@ -40,6 +50,7 @@ def prepare(
     real: Tensor,
     progress: float,
     sampler_logp: Tensor | None = None,
+    threads: int | None = None,
 ) -> Prepared:
     """Move the controllers, estimate advantages, let the methods edit them.
 
@@ -52,6 +63,7 @@ def prepare(
         real: [B] bool, False for the synthetic rows that veRL adds to even out a batch.
         progress: 0 at the first iteration of the run, 1 at the last.
         sampler_logp: [B, T] float, the rollout engine's log-probs, where it gave them.
+        threads: that share the work; None takes the processors at hand, a million tokens each.
 
     Raises:
         ValueError: a reward or an entropy is no number, or a group has one rollout where the
@@ -61,26 +73,80 @@ def prepare(
     if not torch.isfinite(batch.rewards[real]).all():
         raise ValueError("veRL gave a reward that is no finite number; look at the reward function")
     rows = real.nonzero()[:, 0]
-    mine = batch[rows]
-    figures = describe(mine)
+    ends = _ends(batch.mask[rows])
+    if threads is None:
+        threads = min(processors() // torch.get_num_threads(), int(ends.sum()) // _WORTH)
+    shares = _shares(ends, max(1, min(threads, len(rows))))
+    crew = Threads(len(shares), wait=None)
+
+    def described(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
+        share = _share(batch, rows, shares[ranks.rank], ends, ranks)
+        return share, describe(share)
+
+    begun = crew.run(described)
+    figures = begun[0][1]
     objective.observe(
         entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
         perplexity=figures["entropy/perplexity"], progress=progress,
     )  # fmt: skip
-    outcome = graded(objective, mine)
+
+    def judged(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
+        share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
+        sampler = None if sampler_logp is None else sampler_logp[places, : share.mask.shape[1]]
+        return _judged(objective, share, sampler)
+
+    done = crew.run(judged)
+    ready = [(rows[share], part) for share, (part, _) in zip(shares, done, strict=True)]
+    return Prepared(_together(ready, batch), figures | objective.metrics() | done[0][1])
+
+
+def _judged(
+    objective: Objective, share: TokenBatch, sampler_logp: Tensor | None
+) -> tuple[TokenBatch, dict[str, float]]:
+    """A share with the methods' advantages, and the figures of all shares."""
+    outcome = graded(objective, share)
     ready = objective.prepare(outcome)
-    assert mine.rewards is not None
-    assert mine.group is not None
+    assert share.group is not None
+    assert share.rewards is not None
     assert outcome.advantages is not None
-    figures |= {
-        "rollout/groups": float(len(mine.group.unique())),
+    (group,), _ = share.whole.gather(share.group)
+    figures = {
+        "rollout/groups": float(len(group.unique())),
         "rollout/zero_advantage_groups": float(idle_groups(outcome)),
-        **objective.metrics(),
-        **online.of_rollouts(ready, outcome.advantages, mine.rewards),
+        **online.of_rollouts(ready, outcome.advantages, share.rewards),
     }
     if sampler_logp is not None:
-        figures |= mismatch(mine.old_logp, sampler_logp[rows], mine.mask)
-    return Prepared(_with_padding(ready, batch, rows), figures)
+        figures |= mismatch(share.old_logp, sampler_logp, share.mask, share.whole)
+    return ready, figures
+
+
+def _ends(mask: Tensor) -> Tensor:
+    """[n] int64: the place behind the last token of each rollout [n, T]; 0 of none."""
+    T = mask.shape[1]
+    return torch.where(mask.any(-1), T - mask.flip(-1).to(torch.uint8).argmax(-1), 0)
+
+
+def _shares(ends: Tensor, count: int) -> list[Tensor]:
+    """Places [n] of rollouts, those of like length together, for `count` ranks of like work."""
+    order = ends.argsort(stable=True)
+    upto = ends[order].cumsum(0)
+    wanted = upto[-1] * torch.arange(1, count) / count if len(upto) else torch.zeros(0)
+    cuts = [0, *torch.searchsorted(upto.double(), wanted.double()).tolist(), len(order)]
+    return [order[begin:end] for begin, end in pairwise(cuts)]
+
+
+def _share(
+    batch: TokenBatch, rows: Tensor, share: Tensor, ends: Tensor, ranks: Ranks
+) -> TokenBatch:
+    """The rollouts at places `share` of `rows`, as wide as the longest of them."""
+    width = max(1, int(ends[share].max())) if len(share) else 1
+    values = {}
+    for part in fields(batch):
+        value = getattr(batch, part.name)
+        if isinstance(value, Tensor):
+            value = value[rows[share]] if value.ndim == 1 else value[rows[share], :width]
+        values[part.name] = value
+    return TokenBatch(**values | {"ranks": ranks, "rollout": share})
 
 
 def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
@@ -121,20 +187,27 @@ def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _with_padding(ready: TokenBatch, batch: TokenBatch, rows: Tensor) -> TokenBatch:
-    """`ready`, which is rows [n] of `batch`, in its place; the other rows have no token."""
+def _together(shares: Sequence[tuple[Tensor, TokenBatch]], batch: TokenBatch) -> TokenBatch:
+    """`batch` as prepared in shares, each with its rows [n]; the other rows have no token."""
+
+    def placed(name: str, into: Tensor) -> Tensor:
+        for rows, share in shares:
+            values = getattr(share, name)
+            if values is None:  # no rollout of this share was edited
+                continue
+            if values.ndim == 1:
+                into[rows] = values.to(into.dtype)
+            else:
+                into[rows, : values.shape[1]] = values.to(into.dtype)
+        return into
+
     assert batch.rewards is not None
-    assert ready.rewards is not None
-    assert ready.advantages is not None
-    assert ready.idle is not None
-
-    def placed(values: Tensor) -> Tensor:
-        return values.new_zeros(len(batch), *values.shape[1:]).index_copy(0, rows, values)
-
+    B, T = batch.mask.shape
+    edited = any(share.edited is not None for _, share in shares)
     return TokenBatch(
-        batch.logp, batch.old_logp, placed(ready.mask), placed(ready.advantages.float()),
-        rewards=batch.rewards.float().index_copy(0, rows, ready.rewards.float()),
+        batch.logp, batch.old_logp, placed("mask", torch.zeros(B, T, dtype=torch.bool)),
+        placed("advantages", torch.zeros(B, T)), rewards=placed("rewards", batch.rewards.float()),
         group=batch.group, entropy=batch.entropy, old_entropy=batch.old_entropy,
-        ref_logp=batch.ref_logp, idle=placed(ready.idle),
-        edited=None if ready.edited is None else placed(ready.edited),
+        ref_logp=batch.ref_logp, idle=placed("idle", torch.zeros(B, dtype=torch.bool)),
+        edited=placed("edited", torch.zeros(B, T, dtype=torch.bool)) if edited else None,
     )  # fmt: skip

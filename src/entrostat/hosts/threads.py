@@ -1,4 +1,8 @@
-"""Ranks that are threads of one process, to see what an objective decides on several."""
+"""Ranks that are threads of one process: several processors for one batch, or a trial of several.
+
+What `entrostat.whole` answers does not depend on how many ranks there are, so nor does what comes
+of it. torch and numpy let other threads run while they compute.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ class Threads:
 
     Args:
         world: how many.
-        wait: seconds for the others to make the same call.
+        wait: seconds for the others to make the same call; None waits for as long as they take.
     """
 
-    def __init__(self, world: int, wait: float = _WAIT) -> None:
+    def __init__(self, world: int, wait: float | None = _WAIT) -> None:
         self.world, self._wait, self._slots = world, wait, [None] * world
         self._barrier = threading.Barrier(world)
 
