@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM = false
 # without bytecode on disk each worker and each process of a test would compile what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm lint format docs dist dist-check bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat parity verl-env verl-vllm-env trl-vllm-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm test-eval-vllm lint format docs dist dist-check bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat parity verl-env verl-vllm-env trl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
@@ -22,7 +22,8 @@ help:
 	@echo "make test            the test suite, offline (make test-slow: also what takes minutes)"
 	@echo "make test-verl       the veRL host in veRL's own environment (made first: see verl-env)"
 	@echo "make test-verl-slow  the same on two ranks"
-	@echo "make test-verl-vllm  the same with vLLM on the CPU (3.5 GB);  make test-trl-vllm  in TRL"
+	@echo "make test-verl-vllm  the same with vLLM on the CPU (3.5 GB);  make test-trl-vllm  in TRL;"
+	@echo "                     make test-eval-vllm  in entrostat eval"
 	@echo "make lint            ruff and pyrefly;  make format  to apply ruff's formatting"
 	@echo "make docs            the documentation site with the API, into build/docs/site"
 	@echo "make dist            the wheel and the source archive, into dist/;  make dist-check  to try them"
@@ -93,7 +94,10 @@ test-verl-slow: $(VERL)/.package $(VENV)/.dev
 	$(VERL_TESTS) -m slow
 trl-vllm-env verl-vllm-env: $(VLLM)/.package
 test-trl-vllm: $(VLLM)/.package
-	$(VLLM)/bin/python -m pytest -c tests/vllm_env/pytest.ini tests/vllm_env/trl_vllm.py
+	PYTHONPATH=$(abspath $(VLLM))/trl $(VLLM)/bin/python -m pytest \
+	  -c tests/vllm_env/pytest.ini tests/vllm_env/trl_vllm.py
+test-eval-vllm: $(VLLM)/.package
+	$(VLLM)/bin/python -m pytest -c tests/vllm_env/pytest.ini tests/vllm_env/eval_vllm.py
 test-verl-vllm: $(VLLM)/.package $(VENV)/.dev
 	ENTROSTAT_PYTHON=$(abspath $(BIN))/python $(VLLM)/bin/python -m pytest \
 	  -c tests/vllm_env/pytest.ini tests/vllm_env/verl_vllm.py
@@ -137,11 +141,13 @@ $(VERL)/.package: tests/golden/verl-requirements.txt pyproject.toml
 	$(VERL)/bin/python -m pip --disable-pip-version-check install -q --no-deps -e .
 	@touch $@
 
-# torchvision and its kin, which vLLM asks for, do not fit the CPU's torch
+# torchvision and its kin, which vLLM asks for, do not fit the CPU's torch; TRL lies apart, as veRL
+# 0.9.1, where it finds a TRL, imports what TRL 1 no longer has
 $(VLLM)/.package: tests/vllm_env/requirements.txt pyproject.toml
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps verl==0.9.1
 	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps -e .
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q --no-deps --target $(VLLM)/trl trl==1.16.0
 	@touch $@

@@ -14,7 +14,7 @@ import torch
 from read_run import correlation, metrics
 from safetensors.torch import load_file
 from torch import Tensor
-from vllm_cpu import environment, small_policy
+from vllm_cpu import DTYPE, environment, small_policy
 
 from entrostat.logs.rollouts import Rollouts, load_rollouts
 from entrostat.models.cache import is_whole, model_directory
@@ -80,8 +80,9 @@ def test_losses_are_those_without_vllm(
         with_it = expected(step, True, CLIP_MAX)
         without = expected(step, False, CLIP_MAX)
         mine, other = (with_it, without) if correction == "on" else (without, with_it)
-        assert abs(step["loss"] - mine) < 5e-6  # ratios of up to 30, of float32 log-probs
-        assert abs(step["loss"] - other) > 1.5e-5  # the two can be told apart
+        off = abs(step["loss"] - mine)
+        assert off < 5e-6  # ratios of up to 30, of float32 log-probs
+        assert abs(step["loss"] - other) > 10 * off  # the two can be told apart
     (logged,) = {key for row in history for key in row if key.endswith("mismatch/kl")}
     print(correction, [row[logged] for row in history if logged in row])
 
@@ -129,12 +130,16 @@ def test_the_mismatch_is_logged(trained: Path) -> None:
 
 
 def test_a_language_model_stops_where_it_should(folder: Path, variables: dict[str, str]) -> None:
+    """Its 4-bit weights lie on a lattice, of which bf16 would make four times the small first step.
+
+    docs/hosts/trl.md has the figures; so vLLM has float32 here.
+    """
     if not is_whole(model_directory("smollm2")):
         pytest.skip("needs `entrostat model smollm2`")
     out = train(
-        folder / "words", variables, "--model", "smollm2", "--task", "words", "--iterations", "2",
-        "--sampling.prompts", "4", "--sampling.rollouts", "8", "--eval.prompts", "0",
-        "--precision", "fp32", "--save.checkpoints", "0",
+        folder / "words", variables | {DTYPE: "float32"}, "--model", "smollm2", "--task", "words",
+        "--iterations", "2", "--sampling.prompts", "4", "--sampling.rollouts", "8",
+        "--eval.prompts", "0", "--precision", "fp32", "--save.checkpoints", "0",
     )  # fmt: skip
     rows: list[dict[str, Any]] = metrics(out)
     for row in rows:
@@ -144,6 +149,6 @@ def test_a_language_model_stops_where_it_should(folder: Path, variables: dict[st
         for first, end, finished in zip(r.start[:-1], r.start[1:], r.finished, strict=True):
             said = [r.pieces[int(token)] for token in r.tokens[first:end]]
             assert not any("\n" in piece for piece in said[:-1])
-            assert ("\n" in said[-1]) == bool(finished)
+            assert ("\n" in said[-1] or said[-1] == "<|im_end|>") == bool(finished)
         assert row["rollout/truncated"] == pytest.approx(1 - r.finished.float().mean().item())
         assert r.finished.any()

