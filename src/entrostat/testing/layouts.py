@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from ..batch import Terms, TokenBatch
-from ..hosts.threads import Threads as Threads
+from ..threads import Threads as Threads
 from .data import Data, moved
 from .subject import Subject
 

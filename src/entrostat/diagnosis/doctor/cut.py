@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ...batch import Terms, TokenBatch
 from ...hosts.rollouts import graded
-from ...hosts.threads import Threads
 from ...objective import Objective
+from ...threads import Threads
 from ...whole import Ranks
 
 _NEAR = 1e-5  # of a decision: a rounding of float32, a hundred times
