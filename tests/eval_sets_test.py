@@ -188,7 +188,6 @@ def test_what_cannot_be_meant_is_refused_before_a_run(
         ({"save": {"best": "tset/avg@k"}}, "unknown figure for save.best: 'tset/avg@k'. Did you"),
         ({"save": {"best": "test/avg@16"}}, "Did you mean 'test/avg@k'"),
         ({"save": {"best": "test/avg@k"}, "eval": {"prompts": 0}}, "the run evaluates nothing"),
-        ({"host": "verl", "eval": [{}]}, "host 'verl' validates all prompts with one k"),
     ],
 )
 def test_a_best_that_cannot_be_kept_is_refused(tmp_path: Path, changes: Any, words: str) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -28,9 +29,11 @@ from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
 from entrostat.hosts.going_on import resume_command
+from entrostat.hosts.lab.held_out import HeldOut, held_out_sets
 from entrostat.hosts.lab.policy import load_policy
 from entrostat.hosts.lab.progress import Progress
 from entrostat.hosts.lab.prompts import draw, encode
+from entrostat.hosts.lab.scoring import Scorer
 from entrostat.hosts.verl import data, job, preflight, recipe
 from entrostat.hosts.verl.completions import Settings, read
 from entrostat.hosts.verl.config import flat
@@ -40,7 +43,8 @@ from entrostat.hosts.verl.follow import evaluated, row_of
 from entrostat.logs.rollouts import load_rollouts, save_rollouts
 from entrostat.logs.run import best_of
 from entrostat.models import tiny_directory
-from entrostat.tasks import make_task
+from entrostat.tasks import Example, make_task
+from entrostat.tasks.target_sum import TargetSum
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "recipes" / "papers"
@@ -53,8 +57,15 @@ def config_of(**tables: Any) -> TrainConfig:
     sampling = {"prompts": 4, "rollouts": 2} | tables.pop("sampling", {})
     verl = {"trainer.n_gpus_per_node": 1, "ray_kwargs.ray_init.num_cpus": 16}
     verl |= tables.pop("verl", {})
-    evaluation = {"prompts": 3, "samples": 2} | tables.pop("eval", {})
-    return from_dict({**start, "sampling": sampling, "eval": evaluation, "verl": verl, **tables})
+    asked = tables.pop("eval", {})
+    if not isinstance(asked, list):
+        asked = {"prompts": 3, "samples": 2} | asked
+    return from_dict({**start, "sampling": sampling, "eval": asked, "verl": verl, **tables})
+
+
+def sets_of(config: TrainConfig) -> tuple[HeldOut, ...]:
+    task = data.make(config)
+    return held_out_sets(config, task, Scorer(task, config.scoring, print), print).sets
 
 
 def settings_of(**tables: Any) -> dict[str, Any]:
@@ -184,6 +195,10 @@ REFUSED = [
     ({"verl": {"+ray_kwargs.ray_init.address": "auto"}}, "is what --ray-address says"),
     ({"save": {"best": "test/avg@k", "checkpoint_every": 2}, "eval": {"every": 3}},
      "set save.checkpoint_every to a divisor of eval.every, 3 say"),
+    ({"eval": [{"every": 2}, {"split": "ood"}]},
+     r"\[\[eval\]\]: sets are evaluated every 2 and 3 iterations, but veRL evaluates all of them "
+     "at once; give all one `every`, 2 say"),
+    ({"save": {"best": "ood/prompt_entropy"}}, "'ood/prompt_entropy', but veRL computes no entr"),
     ({"verl": {"trainer.logger": 3}}, "verl.trainer.logger must be a name or a list of names"),
     ({"verl": {"+trainer.logger": ["wandb", 1]}}, "must be a name or a list of names"),
 ]  # fmt: skip
@@ -289,7 +304,7 @@ def test_the_rows_are_the_labs_prompts(tmp_path: Path) -> None:
         task={"name": str(tmp_path / "sums.jsonl"), "test": 0.2, "max_new_tokens": 5}, seed=1
     )
     task, policy = data.make(config), data.outline(config.model)
-    found = data.write(tmp_path / "data", config, task, policy)
+    found = data.write(tmp_path / "data", config, task, policy, sets_of(config))
     rows = pq.read_table(tmp_path / "data" / "train.parquet").to_pylist()
     assert len(rows) == 3 * 4
     lab = load_policy(dataclasses.replace(config, host="lab"))
@@ -303,11 +318,132 @@ def test_the_rows_are_the_labs_prompts(tmp_path: Path) -> None:
             assert task.example(info["index"], info["split"]) == example
             assert row["reward_model"]["ground_truth"] == example.answer
             assert row["prompt"] == [{"role": "user", "content": example.prompt}]
-            assert info["max_tokens"] == 5
+            assert (info["max_tokens"], info["set"]) == (5, "")
+            assert row["data_source"] == task.name
     held_out = pq.read_table(tmp_path / "data" / "test.parquet").to_pylist()
     assert [row["extra_info"]["index"] for row in held_out] == [0, 1]
-    assert found.evaluated == (("test", 2),)
-    assert found.prompt == max(len(r["extra_info"]["prompt_ids"]) for r in rows + held_out)
+    assert found == data.Written(*(
+        max(len(row["extra_info"]["prompt_ids"]) for row in each) for each in (rows, held_out)
+    ))  # fmt: skip
+
+
+class First(TargetSum):
+    """`target_sum` again, of whose answers only the first digit is read: any but 1 is right."""
+
+    name = "first"
+    stop = ("+",)
+
+    def score(self, completion: str, example: Example) -> float:
+        return float(completion in list("23456789"))
+
+
+OTHER = {"name": "verl_run_test:First", "seed": 5}
+SETS: list[dict[str, Any]] = [
+    {"prompts": 2, "samples": 4, "temperature": 0.6},
+    {"split": "train", "prompts": 3, "temperature": 0},
+    {"name": "their/own", "task": OTHER, "prompts": 2, "samples": 3, "max_new_tokens": 20},
+]
+SAMPLING = {"temperature": 0.9, "top_p": 0.8, "stop": ["/"]}
+
+
+def test_the_rows_of_sets(tmp_path: Path) -> None:
+    """As many tokens as 6 digits take, eos and one more, or as the set says."""
+    config = config_of(sampling=SAMPLING, eval=SETS)
+    task, policy = data.make(config), data.outline(config.model)
+    found = data.write(tmp_path, config, task, policy, sets_of(config))
+    rows = pq.read_table(tmp_path / "test.parquet").to_pylist()
+    asked = [("test", "test", 4, 13), ("train", "train", 1, 13), ("their/own", "test", 3, 20)]
+    wanted = [
+        (name, split, index, k, new)
+        for (name, split, k, new), prompts in zip(asked, (2, 3, 2), strict=True)
+        for index in range(prompts)
+    ]
+    assert wanted == [
+        (row["data_source"], info["split"], info["index"], row["__rollout_n__"], info["max_tokens"])
+        for row in rows
+        for info in (row["extra_info"],)
+    ]
+    lab = load_policy(dataclasses.replace(config, host="lab"))
+    for row in rows:
+        info = row["extra_info"]
+        assert info["set"] == row["data_source"]
+        example = task.example(info["index"], info["split"])  # of `test` no seed is asked
+        assert info["prompt_ids"] == encode(lab, config, [example], 13)[0]
+    table = pq.read_table(tmp_path / "train.parquet")
+    assert "__rollout_n__" not in table.column_names
+    trained = [row["extra_info"] for row in table.to_pylist()]
+    assert {(info["set"], info["max_tokens"]) for info in trained} == {("", 13)}
+    assert found.prompt == max(len(info["prompt_ids"]) for info in trained)
+
+
+def test_sets_are_sampled_and_judged_by_their_own_settings(tmp_path: Path) -> None:
+    from entrostat.hosts.verl import reward
+
+    config, path = config_of(sampling=SAMPLING, eval=SETS), tmp_path / "run.json"
+    task, policy = data.make(config), data.outline(config.model)
+    data.write_settings(path, config, task, policy, sets_of(config))
+    names = ("", "test", "train", "their/own")
+    told = {name: read(str(path), name).sampling("sglang") for name in names}
+    assert told == {
+        "": {},
+        "test": {"temperature": 0.6, "top_p": 0.8},
+        "train": {"temperature": 0.0, "top_p": 1.0, "top_k": -1},
+        "their/own": {"temperature": 0.9, "top_p": 0.8},
+    }
+    assert [read(str(path), name).stop for name in names] == [("/",)] * 3 + [("+",)]
+    assert read(str(path), "their/own").task == OTHER
+    assert read(str(path)) == read(str(path), "")
+    example = task.example(1, "test")
+    target, k = example.answer
+    right = "+".join(str(target // k + (place < target % k)) for place in range(k))
+
+    async def of(name: str, split: str, text: str) -> dict[str, Any]:
+        info = {"set": name, "split": split, "index": 1, "completion": text}
+        return await reward.compute_score("", "", "", info, settings=str(path))
+
+    async def all_of() -> list[dict[str, Any]]:
+        asked = [("test", right), ("test", "3"), ("their/own", right), ("their/own", "3")]
+        return await asyncio.gather(*(of(name, "test", text) for name, text in asked))
+
+    found = asyncio.run(all_of())
+    assert [one["score"] for one in found] == [1.0, 0.0, 0.0, 1.0]
+    assert [one["where"] for one in found] == ["test/1"] * 2 + ["their/own/1"] * 2
+    one_desk = [reward._desk(str(path), name) for name in ("", "test", "train")]
+    assert len({id(desk) for desk in one_desk}) == 1  # of one task: they share its processes
+    assert reward._desk(str(path), "their/own") is not one_desk[0]
+
+
+def test_what_was_said_in_a_set_is_judged_as_the_lab_does() -> None:
+    """Two samples right, one and none of 4; a greedy one of 3; of another task 3 of 3 and 1."""
+    config = config_of(eval=SETS)
+    said = {
+        ("test", 0): ["a", "b", None, None], ("test", 1): ["a", None, None, None],
+        ("train", 0): ["a"], ("train", 1): [None], ("train", 2): [None],
+        ("their/own", 1): ["5", None, None], ("their/own", 0): ["2", "2", "3"],
+    }  # fmt: skip
+    answers = [
+        {"where": f"{name}/{index}", "score": float(text is not None), "failed": 0,
+         "completion": text or "?"}
+        for (name, index), texts in said.items() for text in texts
+    ]  # fmt: skip
+    rows, lines = evaluated(answers, 2, sets_of(config))
+    head = {"iteration": 2, "split": "test"}
+    assert rows == [
+        head | {"set": "test", "prompts": 2, "k": 4, "avg@k": 3 / 8, "pass@k": 1.0,
+                "distinct": 1.5},
+        head | {"set": "train", "split": "train", "prompts": 3, "k": 1,
+                "avg@k": pytest.approx(1 / 3), "pass@k": pytest.approx(1 / 3),
+                "distinct": pytest.approx(1 / 3)},
+        head | {"set": "their/own", "prompts": 2, "k": 3, "avg@k": pytest.approx(2 / 3),
+                "pass@k": 1.0, "distinct": 1.5},
+    ]  # fmt: skip
+    assert [(line["set"], line["split"], line["prompt"], line["right"], line["wrong"])
+            for line in lines] == [
+        ("test", "test", 0, {"a": 1, "b": 1}, 2), ("test", "test", 1, {"a": 1}, 3),
+        ("train", "train", 0, {"a": 1}, 0), ("train", "train", 1, {}, 1),
+        ("train", "train", 2, {}, 1),
+        ("their/own", "test", 0, {"2": 2, "3": 1}, 0), ("their/own", "test", 1, {"5": 1}, 2),
+    ]  # fmt: skip
 
 
 def test_a_task_object_that_workers_could_not_make_is_refused() -> None:
@@ -392,18 +528,18 @@ def test_a_scorer_that_raises_or_hangs_costs_one_rollout(
         scoring={"timeout": 1.0, "workers": 2},
     )
     path = tmp_path / "run.json"
-    data.write_settings(path, config, data.make(config), data.outline(config.model))
+    data.write_settings(path, config, data.make(config), data.outline(config.model), ())
     assert read(str(path)).task["name"] == str(tmp_path / "t.jsonl")  # workers start elsewhere
 
     async def of(text: str) -> dict[str, Any]:
-        info = {"split": "train", "index": 0, "completion": text}
+        info = {"set": "", "split": "train", "index": 0, "completion": text}
         return await reward.compute_score("t", "other", "yes", info, settings=str(path))
 
     async def all_of() -> list[dict[str, Any]]:
         return await asyncio.gather(*map(of, ("yes", "hang", "no", "raise", "yes")))
 
     found = asyncio.run(all_of())
-    reward._desk(str(path)).scorer.__exit__()
+    reward._desk(str(path), "").scorer.__exit__()
     assert [one["score"] for one in found] == [1.0, 0.0, 0.0, 0.0, 1.0]
     assert [one["failed"] for one in found] == [0, 1, 0, 1, 0]
     assert [one["completion"] for one in found] == ["yes", "hang", "no", "raise", "yes"]
@@ -471,6 +607,7 @@ FAKE = '''#!{python}
 """Plays the interpreter of veRL's environment."""
 import json, os, shutil, sys, time
 from pathlib import Path
+import pyarrow.parquet as pq
 
 module, words = sys.argv[2], sys.argv[3:]
 mode = Path(__file__).with_name("mode").read_text()
@@ -505,14 +642,14 @@ def evaluate(step):
     folder = Path(given["trainer.validation_data_dir"])
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{{step}}.jsonl").open("w") as file:
-        for prompt in range(3):
-            for sample in range(int(given["actor_rollout_ref.rollout.val_kwargs.n"])):
+        for row in pq.read_table(given["data.val_files"]).to_pylist():
+            name, prompt = row["extra_info"]["set"], row["extra_info"]["index"]
+            for sample in range(row["__rollout_n__"]):
                 score = float(prompt == 0 or (prompt == 1 and sample == 0) or step == peak)
-                for where, own in (("test", score), ("ood", 0.0)):
-                    file.write(json.dumps(
-                        {{"where": f"{{where}}/{{prompt}}", "score": own, "failed": 0,
-                          "completion": f"{{sample}}", "step": step}}) + "\\n")
-    return {{"val-core/target_sum/acc/mean@2": 0.5}}
+                file.write(json.dumps(
+                    {{"where": f"{{name}}/{{prompt}}", "score": score * (name != "ood"),
+                      "failed": 0, "completion": f"{{sample}}", "step": step}}) + "\\n")
+    return {{"val-core/test/acc/mean@2": 0.5}}
 
 
 def write(step, data):
@@ -754,6 +891,50 @@ def test_a_kill_between_an_evaluation_and_what_is_best(fake: Fake) -> None:
     assert kept(run) == (2, 0.9, "2")
 
 
+@pytest.mark.parametrize("cut", [2, 3])
+def test_a_run_with_sets_goes_on(fake: Fake, cut: int) -> None:
+    """All are evaluated before, after iteration 2 and at the end, also where a kill came between.
+
+    Of 2 prompts of `their/own` the first is always right, of the second 1 of 3 samples.
+    """
+    config = config_of(
+        eval=[one | {"every": 2} for one in SETS],
+        save={"best": "their/own/avg@k", "checkpoint_every": 1},
+    )
+    with pytest.raises(RunStopped, match=f"ended with code 9 after iteration {cut}"):
+        verl_run.train(config, python=fake.does(f"cut {cut} peak 2"))
+    run = verl_run.train(config, python=fake.does("peak 2"), resume=True)
+    rows = lines_of(run / "evaluation.jsonl")
+    assert [(row["iteration"], row["set"]) for row in rows] == [
+        (iteration, name) for iteration in (0, 2, 3) for name in ("test", "train", "their/own")
+    ]
+    scores = [row["avg@k"] for row in rows if row["set"] == "their/own"]
+    assert scores == [pytest.approx(2 / 3), 1.0, pytest.approx(2 / 3)]
+    assert len(lines_of(run / "answers.jsonl")) == 3 * (2 + 3 + 2)
+    assert kept(run) == (2, 1.0, "2")
+    given = verl_words(run / "verl" / "command.sh")
+    assert given["data.max_response_length"] == "20"  # of a set; a rollout of training takes 13
+    assert given[f"+{ACTOR}.policy_loss.max_length"] == "13"
+    assert given["trainer.test_freq"] == "2"
+    # 128 sequences of the training's longest prompt, "48/6:", and 13 tokens
+    assert int(given[f"{ACTOR}.ppo_max_token_len_per_gpu"]) == 128 * (int(given[
+        "data.max_prompt_length"]) + 13)  # fmt: skip
+
+
+def verl_words(command: Path) -> dict[str, str]:
+    """The overrides in a shell command."""
+    words = shlex.split(command.read_text())
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def test_sets_of_one_interval_by_other_numbers() -> None:
+    """Every 3 of 3 iterations is at the end, as 0 is; a set without prompts is none."""
+    sets = [{"every": 0}, {"split": "ood", "every": 3}, {"name": "x", "prompts": 0, "every": 1}]
+    assert settings_of(eval=sets)["trainer.test_freq"] == 3
+    assert settings_of(eval=[{"every": 2}])["trainer.test_freq"] == 2
+    assert settings_of(eval=[{"prompts": 0}])["trainer.test_freq"] == -1
+
+
 def test_what_nobody_followed_is_taken_in(fake: Fake) -> None:
     save = {"checkpoint_every": 1, "checkpoints": 1}
     config = config_of(iterations=4, save=save, eval={"prompts": 0})
@@ -852,6 +1033,9 @@ def test_ctrl_c_ends_the_job(
         ("", {"save": {"best": "tset/avg@k"}}, "Did you mean 'test/avg@k'"),
         ("", {"save": {"best": "test/entropy"}}, "veRL computes no entropies where it evaluates"),
         ("", {"sampling": {"max_new_tokens": 1000}}, "exceed the model's context"),
+        ("", {"eval": [{"max_new_tokens": 1000}]}, r"\[\[eval\]\] 'test': a prompt of"),
+        ("", {"eval": [{}, {"task": "no_such"}]}, r"\[\[eval\]\] 2: unknown task 'no_such'"),
+        ("", {"eval": [{}], "save": {"best": "ood/avg@k"}}, "'ood/avg@k'. Did you mean"),
     ],
 )
 def test_bad_input_is_found_before_anything_starts(
@@ -920,9 +1104,8 @@ def test_verls_names_become_the_labs() -> None:
 
 
 def test_an_answer_that_never_came_is_wrong() -> None:
-    config, task = config_of(eval={"samples": 4}), make_task("target_sum")
     answers = [{"where": "test/2", "score": 1.0, "completion": "a", "failed": 1}]
-    (row,), (line,) = evaluated(answers, 5, config, task)
+    (row,), (line,) = evaluated(answers, 5, sets_of(config_of(eval={"samples": 4})))
     assert (row["avg@k"], row["pass@k"], row["failed"]) == (0.25, 1.0, 1)
     assert (line["prompt"], line["wrong"]) == (2, 3)
 

@@ -20,12 +20,13 @@ from entrostat.hosts.lab.policy import load_policy
 from entrostat.hosts.lab.rollout import Sequences
 from entrostat.hosts.verl import data
 from entrostat.hosts.verl.driver import noted
-from entrostat.hosts.verl.recipe import settings, unseen
+from entrostat.hosts.verl.facts import unseen
+from entrostat.hosts.verl.recipe import settings
 from entrostat.hosts.verl.turns import Played, Said, Table, play
 from entrostat.models import tiny_directory
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from verl_run_test import config_of
+from verl_run_test import config_of, sets_of
 
 TOKENIZER = AutoTokenizer.from_pretrained(tiny_directory())
 EOS = TOKENIZER.eos_token_id
@@ -49,13 +50,14 @@ class Script:
         return Said(tokens, logps, finished=True)
 
 
-def table(folder: Path, task: Any = None, **tables: Any) -> Table:
-    """Of a task by name, in whose place another may be played."""
-    config = config_of(task={"name": "tool_sum"}, **tables)
+def table(folder: Path, instead: Any = None, name: str = "", **tables: Any) -> Table:
+    """Of a task by name, in whose place another may be played: its training, or an evaluation."""
+    config = config_of(**({"task": {"name": "tool_sum"}} | tables))
     made = data.make(config)
-    data.write_settings(folder / "run.json", config, made, data.outline(config.model))
-    found = Table(str(folder / "run.json"))
-    found.task = task or made
+    path = folder / f"{len(list(folder.iterdir()))}.json"  # what was read is remembered
+    data.write_settings(path, config, made, data.outline(config.model), sets_of(config))
+    found = Table(str(path), name)
+    found.task = instead or found.task
     return found
 
 
@@ -98,11 +100,29 @@ def test_masks_turns_and_rewards_by_hand(tmp_path: Path) -> None:
     assert (once.reward, once.rollout.turns, once.measured) == (0.0, 1, False)
 
 
-def test_an_evaluation_wants_all(tmp_path: Path) -> None:
-    found = table(tmp_path)
-    call = call_of(found.task.example(3, "test").prompt)
-    one = played(found, Script(call, "+"), index=3, split="test")
+@pytest.mark.parametrize(
+    ("name", "split", "tables"),
+    [
+        ("test", "test", {}),
+        ("seen", "train", {"eval": [{"name": "seen", "split": "train", "prompts": 4}]}),
+        ("tool_sum", "test", {"task": {"name": "target_sum"}, "eval": [{"task": "tool_sum"}]}),
+    ],
+)
+def test_an_evaluation_wants_all(
+    tmp_path: Path, name: str, split: str, tables: dict[str, Any]
+) -> None:
+    """Also on what is trained on, and of a task that is not the run's."""
+    found = table(tmp_path, name=name, **tables)
+    call = call_of(found.task.example(3, split).prompt)
+    one = played(found, Script(call, "+"), index=3, split=split)
     assert one.reward == 0.0  # half of it is right
+    assert one.rollout.turns == 2
+    assert played(found, Script(call, right_after(found, call, split)), 3, split).reward == 1.0
+
+
+def right_after(found: Table, call: str, split: str) -> str:
+    """The digit that a call's answer asks for, "7/1"."""
+    return str(found.task.example(3, split).answer).split("/")[0]
 
 
 class World:
@@ -219,22 +239,41 @@ def test_the_driver_has_their_figures() -> None:
 
 
 def test_lengths_leave_room_for_what_a_world_says() -> None:
-    """`tool_sum`: two turns, and as much again; `target_sum`: 8 digits, eos and one more."""
+    """`tool_sum`: two turns, and as much again; `target_sum`: 6 or 8 digits, eos and one more."""
     config = config_of(task={"name": "tool_sum"})
     task, policy = data.make(config), data.outline(config.model)
     new = task.max_new_tokens("train")
-    assert data.room(task, config, policy) == (policy.context - 1, 4 * new)
+    assert data.room(task, config, policy, "train") == (policy.context - 1, 4 * new)
     facts = unseen(config)
     assert (facts.new, facts.longest) == (2 * new, 4 * new)
     told = settings(config, facts)
     assert told["data.max_response_length"] == 4 * new
     assert told["+actor_rollout_ref.actor.policy_loss.max_length"] == 2 * new
     config.sampling.max_context = 20
-    assert data.room(task, config, policy) == (19, 19)
+    assert data.room(task, config, policy, "train") == (19, 19)
     config = config_of()
     alone = data.make(config)
-    assert data.room(alone, config, policy) == (17, 17)
+    assert data.room(alone, config, policy, "train") == (13, 13)
+    assert data.room(alone, config, policy, "ood") == (17, 17)
     assert unseen(config).longest is None
+
+
+def test_a_set_of_several_turns_leaves_training_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollout of `target_sum` takes 13 tokens; one of `tool_sum` may fill the context."""
+    monkeypatch.chdir(tmp_path)
+    told: list[Any] = []
+    monkeypatch.setattr(verl_run, "_ask", lambda python, lines, *more: told.extend([*lines, more]))
+    monkeypatch.setattr(verl_run.RunDirectory, "open", stopped)
+    config = config_of(eval=[{"samples": 2}, {"task": "tool_sum"}])
+    with pytest.raises(KeyboardInterrupt):
+        verl_run.train(config)
+    context = data.outline(config.model).context
+    assert f"data.max_response_length={context - 1}" in told
+    assert "+actor_rollout_ref.actor.policy_loss.max_length=13" in told
+    tasks = [{"seed": 0, "name": name} for name in ("target_sum", "target_sum", "tool_sum")]
+    assert told[-1][1] == tasks  # veRL's environment is asked whether it has them
 
 
 def test_nothing_that_a_recipe_names_is_imported_for_its_lengths(
@@ -280,5 +319,5 @@ def test_a_budget_holds_the_longest_rollout_and_micro_batches_of_usual_ones() ->
 def test_settings_of_a_task_of_one_turn_have_no_game(tmp_path: Path) -> None:
     config = config_of()
     path = tmp_path / "run.json"
-    data.write_settings(path, config, data.make(config), data.outline(config.model))
+    data.write_settings(path, config, data.make(config), data.outline(config.model), ())
     assert json.loads(path.read_text())["game"] is None

@@ -20,9 +20,10 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 from entrostat.config import from_dict, load
 from entrostat.hosts.verl import shell_command, verl_config
 from entrostat.hosts.verl.config import hydra_value
+from entrostat.hosts.verl.facts import unseen
 from entrostat.hosts.verl.preflight import look
 from entrostat.hosts.verl.recipe import overrides as overrides_of
-from entrostat.hosts.verl.recipe import settings, unseen
+from entrostat.hosts.verl.recipe import settings
 from entrostat.hosts.verl.settings import PolicyLoss, check_run
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def test_float32_reaches_the_engine() -> None:
 def test_the_preflight_says_what_verl_does_not_know(change: str, says: str) -> None:
     recipe = from_dict({"host": "verl", "method": "grpo", "output": "run"})
     lines = overrides_of(recipe, unseen(recipe))
-    asked = {"task": {"name": "target_sum"}, "processors": 12, "said": 12, "ray_address": None}
+    asked = {"tasks": [{"name": "target_sum"}], "processors": 12, "said": 12, "ray_address": None}
     assert look({**asked, "overrides": lines}) is None
     lines = [line for line in lines if not line.startswith(change.partition("=")[0] + "=")]
     said = look({**asked, "overrides": [*lines, change]})
@@ -100,9 +101,10 @@ def test_the_preflight_says_what_verl_does_not_know(change: str, says: str) -> N
 def test_the_preflight_finds_what_is_missing_here() -> None:
     recipe = from_dict({"host": "verl", "method": "grpo", "output": "run"})
     asked = {"overrides": overrides_of(recipe, unseen(recipe)), "processors": 12}
-    words = look({**asked, "task": {"name": "words"}, "ray_address": None})
+    tasks = [{"name": "target_sum"}, {"name": "words"}]
+    words = look({**asked, "tasks": tasks, "ray_address": None})
     assert words == "task 'words': veRL's environment has no reasoning_gym; pip install it there"
-    ray = look({**asked, "task": {"name": "target_sum"}, "ray_address": "127.0.0.1:9"})
+    ray = look({**asked, "tasks": tasks[:1], "ray_address": "127.0.0.1:9"})
     assert ray is not None
     assert ray.startswith("--ray-address '127.0.0.1:9': Ray cannot be reached")
 

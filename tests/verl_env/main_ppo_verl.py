@@ -23,7 +23,7 @@ from cpu_recipe import CPU, TRANSFORMERS, ranks
 from harness import plain_model
 from read_run import correlation, metrics
 from rollout_engine import LAST_UPDATE
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from entrostat.hosts.verl.checkpoints import parts
 from entrostat.hosts.verl.run import Merge
@@ -38,11 +38,40 @@ ROOT = Path(__file__).parents[2]
 ENTROSTAT = [os.environ.get("ENTROSTAT_PYTHON", str(ROOT / ".venv/bin/python")), "-m", "entrostat"]
 LIMIT = 600.0  # seconds of what takes one minute on a quiet machine
 PROMPTS, ROLLOUTS, ITERATIONS, ZETA = 16, 8, 4, 1e-3
+EVAL = """
+        [eval]
+        prompts = 2
+        samples = 2
+        every = 2
+"""
+# greedily, and another task with a stop of its own, at another temperature and length
+SETS = """
+        [[eval]]
+        prompts = 2
+        samples = 2
+        every = 2
+        [[eval]]
+        name = "greedy"
+        split = "train"
+        prompts = 6
+        temperature = 0
+        every = 2
+        [[eval]]
+        name = "their/own"
+        task = "own_task:First"
+        prompts = 3
+        samples = 4
+        temperature = 0.7
+        max_new_tokens = 20
+        every = 2
+"""
+OF_SETS = {"test": (2, 2), "greedy": (6, 1), "their/own": (3, 4)}  # prompts, samples
 
 
 def write_recipe(
-    path: Path, verl: Mapping[str, Any], iterations: int = ITERATIONS, model: str = "tiny"
-) -> Path:
+    path: Path, verl: Mapping[str, Any], iterations: int = ITERATIONS, model: str = "tiny",
+    evaluation: str = EVAL,
+) -> Path:  # fmt: skip
     """`repo_r` with a step so large that old weights would be seen."""
     path.write_text(
         f"""
@@ -59,10 +88,7 @@ def write_recipe(
         [optim]
         lr = 3e-3
         epochs = 1
-        [eval]
-        prompts = 2
-        samples = 2
-        every = 2
+        {evaluation}
         [save]
         checkpoint_every = 2
         best = "test/avg@k"
@@ -106,16 +132,18 @@ def logs(run: Path) -> dict[str, list[dict[str, Any]]]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("main_ppo")
-    recipe = write_recipe(folder / "recipe.toml", CPU | ranks(1) | TRANSFORMERS)
+    recipe = write_recipe(folder / "recipe.toml", CPU | ranks(1) | TRANSFORMERS, evaluation=SETS)
     run = folder / "run"
-    with cluster(train("--config", recipe, "--output", run), folder / "killed.txt") as started:
+    first = train("--config", recipe, "--output", run, "--trust-code")
+    again = train("--resume", run, "--trust-code")
+    with cluster(first, folder / "killed.txt") as started:
         started.wait_until(lambda: len(metrics(run)) == 3, LIMIT)
         started.kill("verl.trainer.main_ppo")
         assert started.wait(60) == 1, started.tail()
         said = started.tail()
     killed, third = metrics(run), load_rollouts(run, 3)
     # the weights of iteration 3 will not reach the rollout engine
-    with cluster(train("--resume", run), folder / "resumed.txt", {LAST_UPDATE: "2"}) as started:
+    with cluster(again, folder / "resumed.txt", {LAST_UPDATE: "2"}) as started:
         assert started.wait(LIMIT) == 0, started.tail()
     whole = logs(run)
     # as if it had been killed between its last checkpoint and what it logs of that iteration
@@ -124,7 +152,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         JsonLines(run / f"{name}.jsonl").keep_until(ITERATIONS - 1)
     for path in [*(run / "verl").glob("from-*.jsonl"), run / f"verl/validation/{ITERATIONS}.jsonl"]:
         path.unlink()
-    with cluster(train("--resume", run), folder / "evaluated.txt") as started:
+    with cluster(again, folder / "evaluated.txt") as started:
         assert started.wait(LIMIT) == 0, started.tail()
         evaluated = started.tail()
     return Runs(run, killed, said, third, whole, evaluated)
@@ -172,7 +200,7 @@ def test_the_end_of_an_iteration_is_not_lost(runs: Runs) -> None:
     assert was["time/sample"] == now["time/sample"]
     assert 0 < now["time/iteration"] <= was["time/iteration"]  # up to the checkpoint
     for name in ("evaluation", "answers"):
-        where = [[(row["iteration"], row["split"]) for row in rows[name]]
+        where = [[(row["iteration"], row["set"]) for row in rows[name]]
                  for rows in (runs.whole, found)]  # fmt: skip
         assert where[0] == where[1], name
     assert "[4/4]" not in runs.evaluated  # nothing was trained
@@ -201,17 +229,62 @@ def is_right(prompt: str, completion: str) -> float:
 def test_what_is_left_is_a_run(runs: Runs) -> None:
     assert (runs.run / "report.html").stat().st_size > 10_000
     lines = (runs.run / "evaluation.jsonl").read_text().splitlines()
-    found = [(row["iteration"], row["split"]) for row in map(json.loads, lines)]
-    assert found == [(i, split) for i in (0, 2, 4) for split in ("test", "ood")]
+    found = [(row["iteration"], row["set"]) for row in map(json.loads, lines)]
+    assert found == [(i, name) for i in (0, 2, 4) for name in OF_SETS]
     final = AutoModelForCausalLM.from_pretrained(runs.run / "final", dtype=torch.float32)
     before = dict(plain_model().named_parameters())
     moved = max((p - before[name]).abs().max().item() for name, p in final.named_parameters())
     assert 1e-3 < moved < math.inf  # more than one step of Adam
 
 
+def answers(run: Path, iteration: int) -> dict[str, dict[int, list[dict[str, Any]]]]:
+    """What was said in an evaluation, by set and prompt."""
+    found: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for answer in JsonLines(run / f"verl/validation/{iteration}.jsonl").read():
+        name, _, index = answer["where"].rpartition("/")
+        found.setdefault(name, {}).setdefault(int(index), []).append(answer)
+    return found
+
+
+def test_each_set_is_sampled_and_judged_as_it_asks(runs: Runs) -> None:
+    rows = {(row["iteration"], row["set"]): row for row in logs(runs.run)["evaluation"]}
+    for iteration in (0, 2, 4):
+        found = answers(runs.run, iteration)
+        assert {
+            name: (len(prompts), {len(said) for said in prompts.values()})
+            for name, prompts in found.items()
+        } == {name: (prompts, {k}) for name, (prompts, k) in OF_SETS.items()}
+        for name, prompts in found.items():
+            said = [answer for each in prompts.values() for answer in each]
+            if name == "their/own":  # cut before its stop, and judged by its own task
+                right = [float(one["completion"] in list("23456789")) for one in said]
+                assert not any("+" in one["completion"] for one in said)
+            else:
+                right = [is_right(one["input"], one["completion"]) for one in said]
+            assert [one["score"] for one in said] == right
+            row = rows[iteration, name]
+            assert row["avg@k"] == pytest.approx(sum(right) / len(right))
+            assert (row["prompts"], row["k"]) == OF_SETS[name]
+    assert rows[0, "their/own"]["avg@k"] > 0.5  # by the run's task none of it were right
+
+
+def test_temperature_zero_is_greedy_decoding(runs: Runs) -> None:
+    """By transformers' own, of the policy before training and after it."""
+    for iteration, model in ((0, tiny_directory()), (4, runs.run / "final")):
+        policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        for (said,) in answers(runs.run, iteration)["greedy"].values():
+            ids = tokenizer(said["input"], return_tensors="pt")["input_ids"]
+            out = policy.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=13,
+                pad_token_id=tokenizer.eos_token_id,
+            )[0, ids.shape[1] :]  # fmt: skip
+            assert said["completion"] == tokenizer.decode(out, skip_special_tokens=True)
+
+
 def test_the_best_policy_is_kept(runs: Runs, tmp_path: Path) -> None:
     scores = {
-        row["iteration"]: row["avg@k"] for row in runs.whole["evaluation"] if row["split"] == "test"
+        row["iteration"]: row["avg@k"] for row in runs.whole["evaluation"] if row["set"] == "test"
     }
     found = best_of(runs.run / "best")
     assert found is not None

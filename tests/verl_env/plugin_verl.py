@@ -227,6 +227,13 @@ def test_validation_builds_the_actors_configuration() -> None:
     in_order(text, "validate_config(", "run_ppo(")
 
 
+def test_a_row_of_the_validation_file_says_how_often_it_is_sampled() -> None:
+    text = inspect.getsource(importlib.import_module("verl.trainer.ppo.v1.agent_loop_tq"))
+    in_order(text, 'prompt.pop("__rollout_n__"', "for i in range(n):", "self._run_agent_loop(")
+    text = source(BASE, "PPOTrainer._validate")
+    in_order(text, '"__rollout_n__", [', "rollout_n = int(rollout_n)")
+
+
 def test_the_literal_sync() -> None:
     text = inspect.getsource(importlib.import_module(BASE))
     assert 'self.trainer_mode == "sync"' in text

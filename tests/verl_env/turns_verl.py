@@ -22,6 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.workers.rollout.replica import TokenOutput
 
 from entrostat.config import from_dict
+from entrostat.hosts.lab.held_out import held_out_sets
+from entrostat.hosts.lab.scoring import Scorer
 from entrostat.hosts.verl import data
 from entrostat.hosts.verl.agent import TokenLoop
 from entrostat.logs.rollouts import Rollouts, load_rollouts
@@ -46,10 +48,11 @@ class Engine:
         )  # fmt: skip
 
 
-def loop(folder: Path, engine: Engine) -> TokenLoop:
-    config = from_dict({"host": "verl", "task": {"name": "tool_sum"}})
+def loop(folder: Path, engine: Engine, *sets: dict[str, Any]) -> TokenLoop:
+    config = from_dict({"host": "verl", "task": {"name": "tool_sum"}, "eval": list(sets)})
     task = data.make(config)
-    data.write_settings(folder / "run.json", config, task, data.outline(config.model))
+    found = held_out_sets(config, task, Scorer(task, config.scoring, print), print)
+    data.write_settings(folder / "run.json", config, task, data.outline(config.model), found)
     rollout = SimpleNamespace(response_length=52, name="vllm")
     told = SimpleNamespace(
         actor_rollout_ref=SimpleNamespace(rollout=rollout),
@@ -63,7 +66,7 @@ def test_what_is_said_of_a_rollout(tmp_path: Path) -> None:
     task = data.make(from_dict({"task": {"name": "tool_sum"}}))
     example = task.example(0, "train")
     prompt = TOKENIZER(example.prompt)["input_ids"]
-    info = {"split": "train", "index": 0, "prompt_ids": prompt, "max_tokens": 13}
+    info = {"set": "", "split": "train", "index": 0, "prompt_ids": prompt, "max_tokens": 13}
 
     def told(*turns: str) -> tuple[Any, Engine]:
         engine = Engine(*([*TOKENIZER(t)["input_ids"], EOS] for t in turns))
@@ -100,6 +103,35 @@ def test_what_is_said_of_a_rollout(tmp_path: Path) -> None:
         "score": 0.5, "acc": 0.5, "failed": 0, "where": "train/0",
         "completion": extra["completion"],
     }  # fmt: skip
+
+
+def test_a_set_is_sampled_by_its_own_settings(tmp_path: Path) -> None:
+    """Of the run's task greedily, in turns; of another one at a temperature, with its own stop."""
+    sets = [{"temperature": 0}, {"name": "their/own", "task": {"name": "own_task:First"},
+            "temperature": 0.7, "top_p": 0.9}]  # fmt: skip
+    params = {"temperature": 1.0, "top_p": 0.5, "top_k": 40, "logprobs": True}
+
+    def told(name: str, text: str) -> tuple[Any, dict[str, Any]]:
+        engine = Engine([*TOKENIZER(text)["input_ids"], EOS])
+        prompt = TOKENIZER("12/3:")["input_ids"]
+        info = {"set": name, "split": "test", "index": 0, "prompt_ids": prompt, "max_tokens": 13}
+        output = asyncio.run(loop(tmp_path, engine, *sets).run(dict(params), extra_info=info))
+        return output, engine.asked[0]["sampling_params"]
+
+    output, asked = told("test", "+")  # no call, so that there is no second turn
+    assert asked == params | {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 13}
+    assert output.extra_fields["reward_extra_info"]["where"] == "test/0"
+    assert output.extra_fields["turns"] == 1
+    output, asked = told("their/own", "34+5")
+    assert asked == params | {
+        "temperature": 0.7, "top_p": 0.9, "max_tokens": 13, "stop": ["+"],
+        "include_stop_str_in_output": True,
+    }  # fmt: skip
+    assert output.response_ids == TOKENIZER("34+")["input_ids"]
+    assert output.extra_fields["completion"] == "34"
+    assert output.reward_score is None  # for the reward worker
+    output, asked = told("", "+")
+    assert asked == params | {"max_tokens": 13}  # training is veRL's to say
 
 
 # ------------------------------------------------------------------------------------- a whole run

@@ -277,8 +277,6 @@ class TrainConfig:
         for place, one in enumerate(self.eval.sets, 1):
             check_set(place, one)
         self.log.check(self.trl)
-        if self.host == "verl":
-            self._refuse_for_verl()
         self.alarm.check()
         if not self.method:
             raise ValueError("method is empty; name at least one")
@@ -297,13 +295,6 @@ class TrainConfig:
         if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
             raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
         return self
-
-    def _refuse_for_verl(self) -> None:
-        if self.eval.sets:
-            raise ValueError(
-                "[[eval]]: host 'verl' validates all prompts with one k, temperature and length; "
-                "give one [eval] table, or run `entrostat eval` on its checkpoints"
-            )
 
     def _get(self, dotted: str) -> Any:
         value: Any = self

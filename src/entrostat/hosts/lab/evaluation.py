@@ -65,27 +65,18 @@ def evaluate(
             count_right(task, texts[i * k : (i + 1) * k], row, iteration)
             for i, row in enumerate(right)
         ]
-        hits = [found.total() for found in counts]
         rows.append(
-            {
-                "iteration": iteration,
-                "set": one.name,
-                "split": split,
-                "prompts": count,
-                "k": k,
-                "avg@k": avg_at_k(right),
-                "pass@k": sum(pass_at_k(k, c, k) for c in hits) / count,
-                "distinct": sum(map(len, counts)) / count,
+            row_of(one, iteration, right, counts)
+            | {
                 "entropy": float(masked_mean(entropy, sequences.mask)),
                 "prompt_entropy": sum(known) / len(known) if known else None,
             }
             | ({"failed": score.failed} if score.failed else {})
         )
         if answers is not None:
-            head = {"iteration": iteration, "set": one.name, "split": split}
             answers.append(
                 [
-                    head
+                    head_of(one, iteration)
                     | {"prompt": i}
                     | line_of(example, found, k)
                     | {"prompt_entropy": None if math.isnan(h) else h}
@@ -97,6 +88,32 @@ def evaluate(
         if iteration < config.iterations:  # the last is shown against the first, when all is over
             progress.note(f"{one.name}: {figures(rows[-1])}")
     return rows
+
+
+def head_of(one: HeldOut, iteration: int) -> dict[str, Any]:
+    """What a set's row, and each of its lines, begins with."""
+    return {"iteration": iteration, "set": one.name, "split": one.split}
+
+
+def row_of(
+    one: HeldOut, iteration: int, right: Sequence[Sequence[float]], counts: Sequence[Counter[str]]
+) -> dict[str, Any]:
+    """A set's row of figures, without entropies.
+
+    Args:
+        one: the set.
+        iteration: after which one.
+        right: of each prompt the scores of its k answers.
+        counts: of each prompt how often each right answer was given (`count_right`).
+    """
+    k, prompts = one.config.eval.samples, len(right)
+    return head_of(one, iteration) | {
+        "prompts": prompts,
+        "k": k,
+        "avg@k": avg_at_k(right),
+        "pass@k": sum(pass_at_k(k, found.total(), k) for found in counts) / prompts,
+        "distinct": sum(map(len, counts)) / prompts,
+    }
 
 
 def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConfig) -> Tensor:

@@ -7,7 +7,7 @@ figure is comparable over sets and with the rollouts'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -135,7 +135,7 @@ def check_best(best: str, names: Sequence[str]) -> None:
         raise ValueError(unknown("figure for save.best:", best, known))
 
 
-def check_prompts(sets: HeldOutSets, policy: Policy) -> None:
+def check_prompts(sets: Iterable[HeldOut], policy: Policy) -> None:
     """Refuse prompts of `[[eval]]` that the policy cannot be given, before a run begins.
 
     Raises:

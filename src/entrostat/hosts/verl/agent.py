@@ -16,8 +16,8 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.utils.profiler import simple_timer
 
-from .completions import read
-from .reward import judged
+from .completions import Settings, read
+from .reward import judged, place
 from .selfcheck import NAME
 from .turns import Said, Table, play
 
@@ -40,21 +40,21 @@ class TokenLoop(AgentLoopBase):
         self.server_manager, self.tokenizer = server_manager, tokenizer
         self.rollout = trainer_config.config.actor_rollout_ref.rollout
         self.path = trainer_config.config.data.entrostat
-        self.settings = read(self.path)
 
     async def run(
         self, sampling_params: dict[str, Any], priority: int = 0, **row: Any
     ) -> AgentLoopOutput:
         """Sample one rollout of a row of `data.py`'s."""
         given = row["extra_info"]
+        settings = read(self.path, str(given["set"]))
         prompt = [int(token) for token in given["prompt_ids"]]
         limit = min(int(given["max_tokens"]), self.rollout.response_length)
-        source = _Source(self, sampling_params, limit, int(priority))
-        if self.settings.game is not None:
+        source = _Source(self, settings, sampling_params, limit, int(priority))
+        if settings.game is not None:
             return await self._played(source, given, prompt)
         said = await source.turn(prompt)
         more = {
-            "completion": self.settings.text(said.tokens, self.tokenizer.batch_decode),
+            "completion": settings.text(said.tokens, self.tokenizer.batch_decode),
             "finished": said.finished,
         }
         return source.output(prompt, said.tokens, [1] * len(said.tokens), said.logps, more, turns=1)
@@ -63,15 +63,15 @@ class TokenLoop(AgentLoopBase):
         self, source: _Source, given: Mapping[str, Any], prompt: list[int]
     ) -> AgentLoopOutput:
         """A rollout of several turns."""
-        split, index = str(given["split"]), int(given["index"])
-        played = await play(_table(self.path), split, index, prompt, source.limit, source.turn)
+        table, split, index = _table(self.path, str(given["set"])), given["split"], given["index"]
+        played = await play(table, str(split), int(index), prompt, source.limit, source.turn)
         if played.failure:
-            logger.warning("%s/%d: its environment %s", split, index, played.failure)
+            logger.warning("%s: its environment %s", place(given), played.failure)
         one = played.rollout
         more = {
             "completion": played.text, "finished": one.done, "turns": one.turns,
             "observed": one.observed, "reward_extra_info": judged(
-                played.reward, bool(played.failure), split, index, played.text
+                played.reward, bool(played.failure), place(given), played.text
             ),
         }  # fmt: skip
         logps = one.logp if played.measured else None
@@ -83,8 +83,8 @@ class TokenLoop(AgentLoopBase):
 
 
 @cache
-def _table(path: str) -> Table:
-    return Table(path)
+def _table(path: str, name: str) -> Table:
+    return Table(path, name)
 
 
 @dataclass
@@ -93,12 +93,14 @@ class _Source:
 
     Attributes:
         loop: whose.
+        settings: of training, or of the set that the row is of.
         params: veRL's sampling parameters.
         limit: tokens that a turn may take.
         priority: of its requests.
     """
 
     loop: TokenLoop
+    settings: Settings
     params: dict[str, Any]
     limit: int
     priority: int
@@ -112,13 +114,13 @@ class _Source:
 
     async def turn(self, context: list[int]) -> Said:
         """What the policy says after a context."""
-        settings, decode = self.loop.settings, self.loop.tokenizer.batch_decode
-        stops = settings.sampling(self.loop.rollout.name)
+        settings, decode = self.settings, self.loop.tokenizer.batch_decode
+        own = settings.sampling(self.loop.rollout.name)
         with simple_timer("generate_sequences", self.metrics):
             sampled = await self.loop.server_manager.generate(
                 request_id=self.request,
                 prompt_ids=context,
-                sampling_params={**self.params, **stops, "max_tokens": self.limit},
+                sampling_params={**self.params, **own, "max_tokens": self.limit},
                 priority=self.priority,
             )
         if sampled.num_preempted is not None:

@@ -34,8 +34,16 @@ def every(config: TrainConfig) -> int:
 
     Where the best policy is kept: else those between evaluations, which are of checkpoints then.
     """
-    evaluated = config.eval.every if config.save.best else 0
+    evaluated = between_evaluations(config) if config.save.best else 0
     return config.save.checkpoint_every or evaluated or max(1, config.iterations // 10)
+
+
+def between_evaluations(config: TrainConfig) -> int:
+    """Iterations between evaluations, which are of all sets (`recipe.py` refuses others).
+
+    0: there is one before the first iteration and one after the last.
+    """
+    return next((one.every for one in config.eval.resolved if one.prompts), config.eval.every)
 
 
 def newest(checkpoints: Path) -> int:

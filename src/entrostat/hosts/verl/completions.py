@@ -24,7 +24,7 @@ _WITHOUT_STOPS = ("sglang", "trtllm")
 
 @dataclass(frozen=True)
 class Settings:
-    """What veRL's processes know of a run.
+    """What veRL's processes know of a run's training, or of one of its evaluation sets.
 
     Attributes:
         task: name and parameters, as `make_task` takes them.
@@ -35,6 +35,7 @@ class Settings:
         rollouts_every: iterations between rollout dumps; 0 for none.
         game: of a task that is played in turns: `model`, whose tokenizer says how observations
             become tokens, `turns` by split, `context`, `chat` and `system` (`lab/turns.py`).
+        draw: of an evaluation set: sampling parameters in place of those that veRL gives.
     """
 
     task: dict[str, Any]
@@ -44,12 +45,17 @@ class Settings:
     pad: int
     rollouts_every: int
     game: dict[str, Any] | None = None
+    draw: dict[str, Any] | None = None
 
     def sampling(self, engine: str) -> dict[str, Any]:
-        """What the rollout engine is told of stops; it may not listen (`Settings.end`)."""
-        if not self.stop or engine in _WITHOUT_STOPS:
-            return {}
-        return {"stop": list(self.stop), "include_stop_str_in_output": True}
+        """What the rollout engine is told beside veRL's sampling parameters, or in their place.
+
+        To stops it may not listen (`Settings.end`).
+        """
+        told = dict(self.draw or {})
+        if self.stop and engine not in _WITHOUT_STOPS:
+            told |= {"stop": list(self.stop), "include_stop_str_in_output": True}
+        return told
 
     def end(self, tokens: Sequence[int], decode: Decode) -> tuple[int, bool]:
         """How many of a completion's tokens count, and whether it ended by itself.
@@ -81,14 +87,20 @@ class Settings:
 
 
 @cache
-def read(path: str) -> Settings:
+def read(path: str, name: str = "") -> Settings:
     """The settings in a file.
+
+    Args:
+        path: the file.
+        name: of an evaluation set; "" for those of training.
 
     Raises:
         ValueError: it cannot be read; names it.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
+        sets = data.pop("sets")
+        data |= sets[name] if name else {}
         stop, eos = tuple(data.pop("stop")), tuple(data.pop("eos"))
         return Settings(stop=stop, eos=eos, **data)
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -2,11 +2,14 @@
 
 A row is a chat row of veRL's own form, with what this host adds under `extra_info`:
 
-    data_source    the task's name
+    data_source    the task's name; of an evaluation set the set's, by which veRL's figures are told
+                   apart
     prompt         the turns; for readers, since sampling starts from `prompt_ids`
     reward_model   {"style": "rule", "ground_truth": the answer as text}; veRL's dumps show it
-    extra_info     split and index, by which the task finds its example again; prompt_ids, the
-                   policy's input, token for token; max_tokens that an answer may take
+    extra_info     set, the evaluation set's name, "" in training; split and index, by which the
+                   task finds its example again; prompt_ids, the policy's input, token for token;
+                   max_tokens that an answer, or a turn of it, may take
+    __rollout_n__  in the file to evaluate on: samples, which veRL reads in place of val_kwargs.n
 
 The training file has the prompts of all iterations, one after another, so veRL must not shuffle.
 """
@@ -14,11 +17,11 @@ The training file has the prompts of all iterations, one after another, so veRL 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -44,7 +47,12 @@ from ..lab.turns import hearing_of
 from ..resolve import check_task, task_of
 from .recipe import place_of
 
+if TYPE_CHECKING:
+    from ..lab.held_out import HeldOut
+
 _ROWS = 4096  # written at once
+_SAMPLES = "__rollout_n__"
+_GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}  # as veRL itself says it to an engine
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,12 @@ class Written:
     """What was found while the files were written.
 
     Attributes:
-        prompt: tokens of the longest prompt.
-        evaluated: (split, prompts) that are evaluated on.
+        prompt: tokens of the longest prompt that is trained on.
+        evaluated: of the longest one that is evaluated on; 0 where there is none.
     """
 
     prompt: int
-    evaluated: tuple[tuple[str, int], ...]
+    evaluated: int
 
 
 def make(config: TrainConfig, task: Task | None = None) -> Task:
@@ -141,33 +149,54 @@ def _cannot(model: str, error: Exception) -> str:
     return f"model {model!r}: cannot load it: {reason}"
 
 
-def room(task: Task, config: TrainConfig, policy: Policy) -> tuple[int, int]:
+def room(task: Task, config: TrainConfig, policy: Policy, split: str) -> tuple[int, int]:
     """Tokens that a rollout may take, and that one usually takes at most; a prompt is not counted.
 
     Of several turns those of the environment are among them: they may fill the context, and are
     usually about as many as the policy's own.
     """
-    splits = task.splits if config.eval.prompts else task.splits[:1]
-    most = often = max(usual(task, config, split) for split in splits)
+    most = often = usual(task, config, split)
     if is_multi_turn(task) and (context := context_of(policy, config)) is not None:
         most = context - 1
     return most, min(often, most)
 
 
-def write_settings(path: Path, config: TrainConfig, task: Task, policy: Policy) -> None:
-    """Write what agent loop, reward and trainer read: JSON, as `completions.Settings` says."""
-    chosen: dict[str, Any] = {"seed": config.seed} | config.task
-    settings = {
-        "task": from_anywhere(chosen),  # workers may start elsewhere
+def chosen(config: TrainConfig) -> dict[str, Any]:
+    """A configuration's task as `make_task` takes it."""
+    return {"seed": config.seed} | config.task
+
+
+def write_settings(
+    path: Path, config: TrainConfig, task: Task, policy: Policy, sets: Iterable[HeldOut]
+) -> None:
+    """Write what agent loop, reward and trainer read: JSON, as `completions.read` takes it."""
+    settings = _asked(config, task, policy) | {
         "scoring": asdict(config.scoring),
-        "stop": list(stop_strings(task, config)),
         "eos": policy.eos,
         "pad": policy.pad,
         "rollouts_every": config.save.rollouts_every,
-        "game": _game(config, task, policy) if is_multi_turn(task) else None,
+        "sets": {
+            one.name: _asked(one.config, one.task, policy) | {"draw": _draw(one)} for one in sets
+        },
     }
     with replacing(path) as part:
         part.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
+    """The part of `completions.Settings` in which training and evaluation sets differ."""
+    return {
+        "task": from_anywhere(chosen(config)),  # workers may start elsewhere
+        "stop": list(stop_strings(task, config)),
+        "game": _game(config, task, policy) if is_multi_turn(task) else None,
+    }
+
+
+def _draw(one: HeldOut) -> dict[str, Any]:
+    """How a set's answers are drawn, in veRL's words."""
+    sampling = one.config.sampling
+    own = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    return _GREEDY if one.greedy else own
 
 
 def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
@@ -184,7 +213,7 @@ def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
 
 
 def write(
-    directory: Path, config: TrainConfig, task: Task, policy: Policy,
+    directory: Path, config: TrainConfig, task: Task, policy: Policy, sets: Sequence[HeldOut],
     note: Callable[[str], None] = lambda _: None,
 ) -> Written:  # fmt: skip
     """Write `train.parquet` and `test.parquet`.
@@ -193,60 +222,62 @@ def write(
         ValueError: pyarrow is not installed, or the prompts do not fit the model.
         RunStopped: the task raised, or the disk is full.
     """
-    widest = 0
-    known: dict[str, list[int]] = {}  # a finite task's prompts come again
-
-    def tokens(examples: list[Example], new: int) -> list[list[int]]:
-        nonlocal widest
-        unknown = {e.prompt: e for e in examples if e.prompt not in known}
-        found = encode(policy, config, list(unknown.values()), new, ValueError)
-        ids = known | dict(zip(unknown, found, strict=True))
-        if task.size(task.splits[0]) is not None:
-            known.update(ids)
-        widest = max(widest, *(len(ids[e.prompt]) for e in examples))
-        return [ids[e.prompt] for e in examples]
-
-    def rows(split: str, indices: Iterable[int]) -> list[dict[str, Any]]:
-        indices, new = list(indices), new_tokens(task, config, split)
-        examples = [example(task, i, split) for i in indices]
-        return [
-            _row(task, split, index, each, ids, new, config.prompt.system)
-            for index, each, ids in zip(indices, examples, tokens(examples, new), strict=True)
-        ]
+    known: dict[str, list[int]] = {}
+    split, widest = task.splits[0], 0
+    new, finite = new_tokens(task, config, split), task.size(split) is not None
 
     def training() -> Iterator[dict[str, Any]]:
+        nonlocal known, widest
         for iteration in range(1, config.iterations + 1):
-            yield from rows(task.splits[0], drawn(task, config, iteration))
+            indices = drawn(task, config, iteration)
+            examples = [example(task, index, split) for index in indices]
+            unknown = {e.prompt: e for e in examples if e.prompt not in known}
+            found = encode(policy, config, list(unknown.values()), new, ValueError)
+            ids = known | dict(zip(unknown, found, strict=True))
+            known = ids if finite else {}  # a finite task's prompts come again
+            prompts = [ids[each.prompt] for each in examples]
+            widest = max(widest, *map(len, prompts))
+            for index, each, prompt in zip(indices, examples, prompts, strict=True):
+                yield _row(task.name, "", split, index, each, prompt, new, config)
 
     note(f"writing the prompts of {config.iterations} iterations")
-    evaluated = tuple((split, evaluation_prompts(task, config, split)) for split in task.splits[1:])
-    evaluated = tuple((split, count) for split, count in evaluated if count)
-    held_out = [row for split, count in evaluated for row in rows(split, range(count))]
-    # veRL wants a second file also where it evaluates nothing
-    _parquet(directory / "test.parquet", held_out or rows(task.splits[0], [0]))
     _parquet(directory / "train.parquet", training())
-    return Written(widest, evaluated)
+    held_out = [row for one in sets for row in _evaluated(one, policy)]
+    # veRL wants a second file also where it evaluates nothing
+    rows = held_out or [next(training()) | {_SAMPLES: 1}]
+    _parquet(directory / "test.parquet", rows, _SAMPLES)
+    return Written(widest, max((len(r["extra_info"]["prompt_ids"]) for r in held_out), default=0))
 
 
-def evaluation_prompts(task: Task, config: TrainConfig, split: str) -> int:
-    """How many prompts of a split are evaluated on: as in the lab, the first ones."""
-    size = task.size(split)
-    return config.eval.prompts if size is None else min(config.eval.prompts, size)
+def _evaluated(one: HeldOut, policy: Policy) -> Iterator[dict[str, Any]]:
+    """The rows of an evaluation set."""
+    task, split, config = one.task, one.split, one.config
+    examples = [example(task, index, split) for index in range(one.count)]
+    new = new_tokens(task, config, split)
+    prompts = encode(policy, config, examples, new, ValueError)
+    for index, (each, ids) in enumerate(zip(examples, prompts, strict=True)):
+        row = _row(one.name, one.name, split, index, each, ids, new, config)
+        yield row | {_SAMPLES: config.eval.samples}
 
 
 def _row(
-    task: Task, split: str, index: int, example: Example, ids: list[int], new: int, system: str
-) -> dict[str, Any]:
+    source: str, name: str, split: str, index: int, example: Example, ids: list[int], new: int,
+    config: TrainConfig,
+) -> dict[str, Any]:  # fmt: skip
+    system = config.prompt.system
     turns = [{"role": "system", "content": system}] if system else []
     return {
-        "data_source": task.name,
+        "data_source": source,
         "prompt": [*turns, {"role": "user", "content": example.prompt}],
         "reward_model": {"style": "rule", "ground_truth": str(example.answer)},
-        "extra_info": {"split": split, "index": index, "prompt_ids": ids, "max_tokens": new},
-    }
+        "extra_info": {
+            "set": name, "split": split, "index": index, "prompt_ids": ids, "max_tokens": new,
+        },
+    }  # fmt: skip
 
 
-def _parquet(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def _parquet(path: Path, rows: Iterable[dict[str, Any]], *numbers: str) -> None:
+    """Write rows that have these columns of numbers, too."""
     try:
         import pyarrow as pa
         from pyarrow.parquet import ParquetWriter
@@ -260,8 +291,10 @@ def _parquet(path: Path, rows: Iterable[dict[str, Any]]) -> None:
         "prompt": pa.list_(pa.struct({"role": text, "content": text})),
         "reward_model": pa.struct({"style": text, "ground_truth": text}),
         "extra_info": pa.struct({
-            "split": text, "index": number, "prompt_ids": pa.list_(number), "max_tokens": number,
+            "set": text, "split": text, "index": number, "prompt_ids": pa.list_(number),
+            "max_tokens": number,
         }),
+        **dict.fromkeys(numbers, number),
     })  # fmt: skip
     with replacing(path) as part, ParquetWriter(part, schema) as writer:
         waiting: list[dict[str, Any]] = []

@@ -22,10 +22,10 @@ from ..._processors import processors
 from ...batch import TokenBatch
 from ...dynamics import online
 from ...objective import Objective
+from ...threads import Threads
 from ...whole import Ranks
 from ..mismatch import mismatch
 from ..rollouts import describe, graded, idle_groups
-from ..threads import Threads
 
 _WORTH = 1 << 20  # tokens that a thread pays for
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ...config import TrainConfig
-from ...evaluate.metrics import avg_at_k, pass_at_k
 from ...logs.lines import JsonLines
-from ...tasks import Task
 from ..alarm import sentinel
 from ..lab.best import Best
-from ..lab.evaluation import count_right, line_of
+from ..lab.evaluation import count_right, head_of, line_of
+from ..lab.evaluation import row_of as evaluation_row
+from ..lab.held_out import HeldOut
 from ..lab.progress import Progress, figures
 from ..lab.prompts import example
 from ..lab.run_directory import RunDirectory
@@ -51,14 +51,12 @@ class Intake:
     Attributes:
         run: the run directory.
         config: the run's.
-        task: says which answers are the same, and what was asked.
-        expected: (split, prompts) that are evaluated on.
+        sets: that are evaluated on.
     """
 
     run: RunDirectory
     config: TrainConfig
-    task: Task
-    expected: Sequence[tuple[str, int]]
+    sets: Sequence[HeldOut]
 
     @property
     def dumps(self) -> Path:
@@ -94,7 +92,7 @@ class Follower:
     def __init__(self, intake: Intake, source: Path, progress: Progress) -> None:
         run, config = intake.run, intake.config
         self._intake, self._source, self._progress = intake, source, progress
-        self._answers_due = sum(count for _, count in intake.expected) * config.eval.samples
+        self._answers_due = sum(one.count * one.config.eval.samples for one in intake.sets)
         self._metrics = JsonLines(run.metrics)
         self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
         past = self._metrics.read()
@@ -140,14 +138,13 @@ class Follower:
         return answers if last or len(answers) >= self._answers_due else None
 
     def _evaluated(self, step: int, answers: list[dict[str, Any]]) -> None:
-        config = self._intake.config
-        rows, lines = evaluated(answers, step, config, self._intake.task)
+        rows, lines = evaluated(answers, step, self._intake.sets)
         self._evaluations.append(rows)
         self._answers.append(lines)
         self._intake.consider(rows)
-        if step < config.iterations:  # the last is shown against the first, at the end
+        if step < self._intake.config.iterations:  # the last is shown against the first, at the end
             for row in rows:
-                self._progress.note(f"{row['split']}: {figures(row)}")
+                self._progress.note(f"{row['set']}: {figures(row)}")
 
 
 def row_of(data: Mapping[str, Any]) -> dict[str, float]:
@@ -167,7 +164,7 @@ def row_of(data: Mapping[str, Any]) -> dict[str, float]:
 
 
 def evaluated(
-    answers: Sequence[Mapping[str, Any]], iteration: int, config: TrainConfig, task: Task
+    answers: Sequence[Mapping[str, Any]], iteration: int, sets: Iterable[HeldOut]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The lab's rows of an evaluation, and its lines per prompt (`lab/evaluation.py`).
 
@@ -175,42 +172,33 @@ def evaluated(
     counts as wrong.
 
     Args:
-        answers: of a validation dump: `where` ("test/3"), `score`, `completion`, `failed`.
+        answers: of a validation dump: `where` ("SET/3"), `score`, `completion`, `failed`.
         iteration: after which one.
-        config: the run's.
-        task: says which answers are the same, and what was asked.
+        sets: that were evaluated on.
     """
     found: dict[str, dict[int, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
-        split, _, index = str(answer["where"]).rpartition("/")
-        found[split][int(index)].append(answer)
-    k, rows, lines = config.eval.samples, [], []
-    for split in task.splits[1:]:
-        prompts = dict(sorted(found[split].items()))
+        name, _, index = str(answer["where"]).rpartition("/")
+        found[name][int(index)].append(answer)
+    rows, lines = [], []
+    for one in sets:
+        k, prompts = one.config.eval.samples, dict(sorted(found[one.name].items()))
         if not prompts:
             continue
         right = [[float(a["score"]) for a in given] for given in prompts.values()]
         right = [(scores + [0.0] * k)[:k] for scores in right]
         counts = [
-            count_right(task, [a["completion"] for a in given], [a["score"] for a in given],
+            count_right(one.task, [a["completion"] for a in given], [a["score"] for a in given],
                         iteration)
             for given in prompts.values()
         ]  # fmt: skip
         failed = sum(int(a["failed"]) for given in prompts.values() for a in given)
-        head = {"iteration": iteration, "set": split, "split": split}
-        rows.append(
-            head
-            | {
-                "prompts": len(prompts),
-                "k": k,
-                "avg@k": avg_at_k(right),
-                "pass@k": sum(pass_at_k(k, c.total(), k) for c in counts) / len(prompts),
-                "distinct": sum(map(len, counts)) / len(prompts),
-            }
-            | ({"failed": failed} if failed else {})
-        )
+        row = evaluation_row(one, iteration, right, counts)
+        rows.append(row | ({"failed": failed} if failed else {}))
         lines += [
-            head | {"prompt": index} | line_of(example(task, index, split), count, k)
+            head_of(one, iteration)
+            | {"prompt": index}
+            | line_of(example(one.task, index, one.split), count, k)
             for index, count in zip(prompts, counts, strict=True)
         ]
     return rows, lines

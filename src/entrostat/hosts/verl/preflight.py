@@ -1,6 +1,6 @@
 """What can be wrong before veRL is started, asked in its own environment: `python -m ...preflight`.
 
-Reads JSON from standard input: overrides, the settings of `completions.Settings`, the logical
+Reads JSON from standard input: overrides, the tasks as `make_task` takes them, the logical
 processors that are needed, how many a Ray of our own is told of or null, and the address of a
 cluster or null. Writes as its last line {"error":
 one line, or null}. Here and not in `main_ppo`, which would start a cluster first, and waits for
@@ -38,14 +38,15 @@ def look(asked: Mapping[str, Any]) -> str | None:
     """What is wrong, in one line; None where nothing is.
 
     Args:
-        asked: overrides, task, processors, said, ray_address.
+        asked: overrides, tasks, processors, said, ray_address.
     """
     try:
         from .selfcheck import check
 
         check()
         check_configuration(asked["overrides"])
-        check_task(asked["task"])
+        for task in asked["tasks"]:
+            check_task(task)
         if asked["ray_address"] is not None:
             check_cluster(asked["ray_address"], asked["processors"])
         else:

@@ -9,64 +9,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...config import TrainConfig, from_dict, load, toml_value
 from ...models import find
 from ...objective import Objective
-from ..lab.run_directory import default_output
 from ..resolve import objective_of
 from ..rollouts import FIELDS
 from ..trackers.outside import environment
 from . import checkpoints
 from .config import flat, hydra_value
+from .facts import Facts, unseen
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 LOSS = f"{ACTOR}.policy_loss"
 INIT = "ray_kwargs.ray_init"
 _HALVES = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16"), "fp32": ("float32", "fp32")}
 _PROMPTS, _LOGGER = "data.train_batch_size", "trainer.logger"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a configuration leaves open, and a run finds out before it starts.
-
-    Attributes:
-        output: the run directory, absolute.
-        new: tokens that the policy may sample in a rollout of the training split.
-        lr: the learning rate.
-        longest: tokens that any rollout may take, an environment's too; None for `new`.
-        usual: tokens that most rollouts take at most; None for `longest`.
-        prompt: tokens of the longest prompt; None where prompts were not looked at.
-        start: the iteration that the run goes on after.
-        evaluates: whether there is a split to evaluate on.
-        owes: whether the evaluation after `start` is still to be made.
-        ray_address: of a running cluster; None has veRL start one on this machine.
-    """
-
-    output: Path
-    new: int
-    lr: float
-    longest: int | None = None
-    usual: int | None = None
-    prompt: int | None = None
-    start: int = 0
-    evaluates: bool = True
-    owes: bool = True
-    ray_address: str | None = None
-
-    @property
-    def own(self) -> Path:
-        """Where what is of this host alone lies."""
-        return self.output / "verl"
-
-    @property
-    def metrics(self) -> Path:
-        """What veRL's "file" logger writes of this start."""
-        return self.own / f"from-{self.start:06d}.jsonl"
 
 
 def overrides(config: TrainConfig, facts: Facts) -> list[str]:
@@ -132,31 +92,6 @@ def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
     return overrides(config, unseen(config))
 
 
-def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
-    """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
-
-    Of a task of several turns that is not built in they are those of one turn then: only a look at
-    it would say, and what a file names is not imported for that.
-
-    Raises:
-        ValueError: `sampling.max_new_tokens` or `optim.lr` is open, and what decides it is not
-            here.
-    """
-    from ...agents import is_multi_turn
-    from ...tasks import BUILT_IN, task_class
-    from ..lab.prompts import longest, usual
-    from .data import learning_rate_of, make
-
-    new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
-    if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):
-        task = make(config)
-        new = longest(task, config, task.splits[0])
-        if is_multi_turn(task):
-            most = config.sampling.max_context or usual(task, config, task.splits[0])
-    output = Path(config.output or default_output(config)).absolute()
-    return Facts(output, new, learning_rate_of(config), longest=most, ray_address=ray_address)
-
-
 def in_whole_groups(config: TrainConfig) -> TrainConfig:
     """The configuration with as many prompts as veRL can cut into minibatches.
 
@@ -181,11 +116,6 @@ def in_whole_groups(config: TrainConfig) -> TrainConfig:
         config = copy.deepcopy(config)
         config.sampling.prompts = prompts
     return config
-
-
-def evaluates_before(config: TrainConfig, facts: Facts) -> bool:
-    """Whether veRL has to evaluate before it goes on after `facts.start`."""
-    return config.eval.prompts > 0 and facts.evaluates and facts.owes
 
 
 def processors(config: TrainConfig) -> int:
@@ -249,7 +179,7 @@ def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]
             # the longest rollout has to fit alone
             values[f"{ACTOR}.ppo_max_token_len_per_gpu"] = max(several, facts.prompt + most)
     if facts.prompt is not None:
-        values["data.max_prompt_length"] = facts.prompt
+        values["data.max_prompt_length"] = max(facts.prompt, facts.evaluated[0])
     return values
 
 
@@ -257,8 +187,9 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
     """A key of veRL's: (its value, the common setting that says it)."""
     sampling, optim, run = config.sampling, config.optim, facts.output
     minibatch = sampling.prompts // optim.minibatches
-    once = config.eval.prompts > 0 and facts.evaluates
+    response = max(facts.longest or facts.new, facts.evaluated[1])
     dtype, short = _HALVES["bf16" if config.precision == "auto" else config.precision]
+    every = checkpoints.between_evaluations(config) or config.iterations
     settings = str(facts.own / "run.json")
     reward = "reward.custom_reward_function"
     table: dict[str, Any] = {
@@ -268,7 +199,7 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
         "data.validation_shuffle": (False, "seed"),
         "data.filter_overlong_prompts": (False, "task"),
         _PROMPTS: (sampling.prompts, "sampling.prompts"),
-        "data.max_response_length": (facts.longest or facts.new, "sampling.max_new_tokens"),
+        "data.max_response_length": (response, "sampling.max_new_tokens"),
         "+data.entrostat": (settings, "task"),
         f"{reward}.path": ("pkg://entrostat.hosts.verl.reward", "task"),
         f"{reward}.name": ("compute_score", "task"),
@@ -303,9 +234,8 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
         f"{ROLLOUT}.val_kwargs.do_sample": (True, "eval.samples"),
         "trainer.total_training_steps": (config.iterations, "iterations"),
         "trainer.total_epochs": (1, "iterations"),  # the file has the prompts of all iterations
-        "trainer.val_before_train": (evaluates_before(config, facts), "eval.prompts"),
-        "trainer.test_freq": ((config.eval.every or config.iterations) if once else -1,
-                              "eval.every"),
+        "trainer.val_before_train": (facts.evaluates_before, "eval.prompts"),
+        "trainer.test_freq": (every if facts.evaluates else -1, "eval.every"),
         "trainer.save_freq": (checkpoints.every(config), "save.checkpoint_every"),
         # veRL removes the last one before it has named the new one its latest
         "trainer.max_actor_ckpt_to_keep": (max(1, config.save.checkpoints) + 1, "save.checkpoints"),
@@ -359,12 +289,6 @@ def place_of(model: str) -> str:
     return str(Path(found).absolute()) if Path(found).is_dir() else found
 
 
-def evaluation_due(iteration: int, config: TrainConfig) -> bool:
-    """Whether veRL evaluates after an iteration, 0 before the first."""
-    every = config.eval.every
-    return iteration in (0, config.iterations) or bool(every and iteration % every == 0)
-
-
 def _listed(loggers: Any) -> list[str]:
     listed = [loggers] if isinstance(loggers, str) else loggers or []
     if not (isinstance(listed, Sequence) and all(isinstance(name, str) for name in listed)):
@@ -376,6 +300,8 @@ def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool,
     """(whether it is so, what to say) of common settings that veRL cannot do."""
     optim, engine = config.optim, given.get(f"{ROLLOUT}.name", "vllm")
     numerics = [k for k, v in vars(config.numerics).items() if v is not None]
+    best, between = config.save.best, checkpoints.between_evaluations(config)
+    every = sorted({one.every or config.iterations for one in config.eval.resolved if one.prompts})
     return [
         (bool(numerics), f"numerics.{' and numerics.'.join(numerics)}: this can be done in the lab "
          "only; leave it out, or use --host lab"),
@@ -392,9 +318,14 @@ def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool,
         (optim.warmup % config.updates != 0,
          f"optim.warmup {optim.warmup}: veRL moves the learning rate once per iteration, which is "
          f"{config.updates} updates here; set a multiple of {config.updates}"),
-        (bool(config.save.best) and config.eval.every % checkpoints.every(config) != 0,
+        (len(every) > 1, f"[[eval]]: sets are evaluated every {' and '.join(map(str, every))} "
+         "iterations, but veRL evaluates all of them at once; give all one `every`, "
+         f"{min(every, default=0)} say"),
+        (bool(best) and between % checkpoints.every(config) != 0,
          "save.best: veRL has the weights that it evaluated only where it wrote a checkpoint; set "
-         f"save.checkpoint_every to a divisor of eval.every, {config.eval.every} say"),
+         f"save.checkpoint_every to a divisor of eval.every, {between} say"),
+        (best.endswith(("/entropy", "/prompt_entropy")), f"save.best is {best!r}, but veRL "
+         "computes no entropies where it evaluates; choose avg@k, pass@k or distinct"),
         (":" in config.device, f"device {config.device!r}: veRL takes all GPUs that Ray has; give "
          "--device cuda, and CUDA_VISIBLE_DEVICES to choose"),
     ]  # fmt: skip

@@ -7,13 +7,15 @@ hangs costs one rollout: it scores 0 and is counted (`failed`). No veRL here.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections.abc import Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 from ...errors import RunStopped, in_one_line
-from ...tasks import Example, make_task
+from ...tasks import Example, Task, make_task
 from ..lab.scoring import Scorer
 from .completions import read
 
@@ -42,13 +44,18 @@ async def compute_score(
     Returns:
         As `judged` says.
     """
-    split, index = extra_info["split"], int(extra_info["index"])
     text = extra_info.get("completion", solution_str)
-    score, failed = await _desk(settings).score(text, split, index)
-    return judged(score, failed, split, index, text)
+    desk = _desk(settings, extra_info["set"])
+    score, failed = await desk.score(text, extra_info["split"], int(extra_info["index"]))
+    return judged(score, failed, place(extra_info), text)
 
 
-def judged(score: float, failed: bool, split: str, index: int, text: str) -> dict[str, Any]:
+def place(info: Mapping[str, Any]) -> str:
+    """A row's example: "SET/INDEX" where it is evaluated on, "SPLIT/INDEX" in training."""
+    return f"{info['set'] or info['split']}/{int(info['index'])}"
+
+
+def judged(score: float, failed: bool, where: str, text: str) -> dict[str, Any]:
     """What veRL is told of a rollout.
 
     Returns:
@@ -56,8 +63,7 @@ def judged(score: float, failed: bool, split: str, index: int, text: str) -> dic
         example, and completion, the text that was judged, for dumps.
     """
     return {
-        "score": score, "acc": score, "failed": int(failed), "where": f"{split}/{index}",
-        "completion": text,
+        "score": score, "acc": score, "failed": int(failed), "where": where, "completion": text,
     }  # fmt: skip
 
 
@@ -65,14 +71,12 @@ class Desk:
     """Collects the answers that arrive together; one thread scores them.
 
     Args:
-        settings: path of the run's settings.
+        task: whose answers they are.
+        scoring: the settings of the scorer's worker processes.
     """
 
-    def __init__(self, settings: str) -> None:
-        known = read(settings)
-        self.task = make_task(**known.task)
-        scoring: Any = SimpleNamespace(**known.scoring)
-        self.scorer = Scorer(self.task, scoring, logger.warning)
+    def __init__(self, task: Task, scoring: Any) -> None:
+        self.task, self.scorer = task, Scorer(task, scoring, logger.warning)
         self._waiting: list[tuple[str, Example, asyncio.Future[tuple[float, bool]]]] = []
         self._at_work: asyncio.Task[None] | None = None
 
@@ -106,4 +110,12 @@ class Desk:
         return [(reward, place in failed) for place, reward in enumerate(rewards)]
 
 
-_desk = cache(Desk)
+def _desk(settings: str, name: str) -> Desk:
+    """Where the answers of a set go, or with "" those of training."""
+    return _desk_of(settings, json.dumps(read(settings, name).task, sort_keys=True))
+
+
+@cache
+def _desk_of(settings: str, task: str) -> Desk:
+    """The one of a task: sets of the same task share worker processes."""
+    return Desk(make_task(**json.loads(task)), SimpleNamespace(**read(settings).scoring))

@@ -17,8 +17,10 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ...config import TrainConfig
 from ...errors import RunStopped
@@ -28,29 +30,22 @@ from ...logs.run import best_of
 from ...tasks import Task
 from ..going_on import resume_command
 from ..lab.best import BEST, rewrite
-from ..lab.held_out import check_best
+from ..lab.held_out import check_prompts, held_out_sets
 from ..lab.progress import Facts as Saying
 from ..lab.progress import Progress
 from ..lab.prompts import longest
 from ..lab.resume import keep_settings
 from ..lab.run_directory import RunDirectory, default_output
+from ..lab.scoring import Scorer
 from ..resolve import objective_of
 from ..rollouts import FIELDS
 from ..trackers.outside import open_folder
 from . import checkpoints, data
 from .config import MODULE, shell_command
+from .facts import Facts, unseen
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
-from .recipe import (
-    Facts,
-    evaluates_before,
-    evaluation_due,
-    in_whole_groups,
-    overrides,
-    processors,
-    processors_said,
-    unseen,
-)
+from .recipe import in_whole_groups, overrides, processors, processors_said
 
 _LOOK = 0.5  # seconds between looks at what veRL has written
 _PREFLIGHT = "entrostat.hosts.verl.preflight"
@@ -102,30 +97,38 @@ def train(
     chat = config.prompt.chat
     config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
     policy = data.outline(config.model)
-    most, usual = data.room(task, config, policy)
+    # these scorers score nothing: veRL's reward workers make their own
+    sets = held_out_sets(config, task, Scorer(task, config.scoring, say), say).sets
+    check_prompts(sets, policy)
+    most, usual = data.room(task, config, policy, task.splits[0])
     new = longest(task, config, task.splits[0])
-    facts = replace(unseen(config, ray_address), new=new, longest=most, usual=usual)
-    _check_best(config, task)
+    said = max((data.room(one.task, one.config, policy, one.split)[0] for one in sets), default=0)
+    facts = replace(
+        unseen(config, ray_address), new=new, longest=most, usual=usual, evaluated=(0, said),
+        evaluates=bool(sets),
+    )  # fmt: skip
     objective = objective_of(config, "verl", FIELDS, facts.new)
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
     asked.optim.aggregation = objective.aggregation
     progress.note("asking veRL whether it can run this")
-    _ask(python, overrides(config, facts), config, ray_address)
+    tasks = [data.chosen(each) for each in (config, *(one.config for one in sets))]
+    _ask(python, overrides(config, facts), config, tasks, ray_address)
 
     with RunDirectory.open(asked, resume) as run:
         if run.complete(config.iterations):
             progress.end(run.path)
             return run.path
-        written = data.write(run.path / "data", config, task, policy, progress.note)
-        intake = Intake(run, config, task, written.evaluated)
+        written = data.write(run.path / "data", config, task, policy, sets, progress.note)
+        intake = Intake(run, config, sets)
         start = checkpoints.go_on(run, config, resume, intake.catch_up, say)
         rows = JsonLines(run.evaluations).read()
         intake.consider([row for row in rows if row["iteration"] == start])
         open_folder(config, run.path, resume)
-        data.write_settings(facts.own / "run.json", config, task, policy)
+        data.write_settings(facts.own / "run.json", config, task, policy, sets)
+        due = any(one.due(start) for one in sets)
         facts = replace(
-            facts, prompt=written.prompt, start=start, evaluates=bool(written.evaluated),
-            owes=evaluation_due(start, config) and start not in run.evaluated_after(),
+            facts, prompt=written.prompt, evaluated=(written.evaluated, said), start=start,
+            owes=due and start not in run.evaluated_after(),
         )  # fmt: skip
         if facts.owes:
             (intake.dumps / f"{start}.jsonl").unlink(missing_ok=True)
@@ -136,7 +139,7 @@ def train(
             part.write_text(shell_command(lines, python) + "\n", encoding="utf-8")
         run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
         progress.begin(config, start)
-        if start < config.iterations or evaluates_before(config, facts):
+        if start < config.iterations or facts.evaluates_before:
             follower = Follower(intake, facts.metrics, progress)
             _follow([python, "-m", MODULE, *lines], facts, config, follower, progress)
         progress.note("merging the ranks' weights into the final model")
@@ -149,14 +152,18 @@ def train(
     return run.path
 
 
-def _ask(python: str, lines: list[str], config: TrainConfig, ray_address: str | None) -> None:
+def _ask(
+    python: str, lines: list[str], config: TrainConfig, tasks: Sequence[dict[str, Any]],
+    ray_address: str | None,
+) -> None:  # fmt: skip
     """Have veRL's environment look at it before anything is started (`preflight.py`).
 
     Raises:
         ValueError: what is wrong, in one line.
     """
     asked = {
-        "overrides": lines, "task": {"seed": config.seed} | config.task,
+        "overrides": lines,
+        "tasks": [task for place, task in enumerate(tasks) if task not in tasks[:place]],
         "processors": processors(config), "said": processors_said(config),
         "ray_address": ray_address,
     }  # fmt: skip
@@ -222,17 +229,6 @@ def _follow(
 
 def _ending(code: int) -> str:
     return f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
-
-
-def _check_best(config: TrainConfig, task: Task) -> None:
-    """Refuse a `save.best` that no evaluation of veRL's has."""
-    figure = config.save.best.rpartition("/")[2]
-    check_best(config.save.best, task.splits[1:] if config.eval.prompts else ())
-    if figure in ("entropy", "prompt_entropy"):
-        raise ValueError(
-            f"host verl: save.best is {config.save.best!r}, but veRL computes no entropies where "
-            "it evaluates; choose avg@k, pass@k or distinct"
-        )
 
 
 def _write_best(run: RunDirectory, config: TrainConfig, merge: Merge) -> None:

@@ -52,14 +52,15 @@ class Played:
 
 
 class Table:
-    """What all rollouts of a run are played at: its task, and how words become tokens.
+    """What rollouts are played at: their task, and how words become tokens.
 
     Args:
         settings: path of the run's settings.
+        name: of an evaluation set; "" for those of training.
     """
 
-    def __init__(self, settings: str) -> None:
-        self.settings = read(settings)
+    def __init__(self, settings: str, name: str = "") -> None:
+        self.settings, self.training = read(settings, name), not name
         self.task = make_task(**self.settings.task)
         assert self.settings.game is not None
         self._game = game = self.settings.game
@@ -78,8 +79,8 @@ async def play(
     """Play one rollout of an example to its end.
 
     Args:
-        table: the run's.
-        split: of the task; in its first one the environment is asked for the reward of training.
+        table: of training, which asks the environment for the reward of training, or of a set.
+        split: of the task.
         index: of the example.
         prompt: its token ids.
         new: tokens that a turn may take.
@@ -100,7 +101,7 @@ async def play(
             replies = await asyncio.to_thread(worlds.reply, {0: text})
             one.say(said.tokens, logps, [0.0] * len(logps))
             one.hear(replies[0], 0 in worlds.failures, rules)
-        (reward,) = await asyncio.to_thread(worlds.rewards, split == task.splits[0])
+        (reward,) = await asyncio.to_thread(worlds.rewards, table.training)
     finally:
         await asyncio.to_thread(worlds.close)
     (text,) = rules.texts([one])
