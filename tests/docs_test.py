@@ -28,7 +28,7 @@ MODULES = [name for name in EVERYTHING if name not in VERL]
 ROOMS = (
     "cli", "study", "report", "diagnosis", "hosts", "evaluate", "law", "agents", "tasks", "grading",
     "sandbox", "workers", "config", "models", "logs", "testing", "dynamics", "objective", "method",
-    "loss", "control", "advantage", "stats", "batch", "whole", "exact",
+    "loss", "control", "advantage", "stats", "batch", "threads", "whole", "exact",
     "_plugins", "errors", "_processors", "_names", "_text", "_version",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..whole import Array, Ranks
+from .whole import Array, Ranks
 
 _WAIT = 60.0  # seconds for the other ranks to make the same call
 
