@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_cpu import environment, small_policy
 
 PROBLEMS, K = 64, 16
 ENGINES = ("vllm", "transformers")
 SET = "target_sum/test"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vllm")
-    small_policy(folder / "policy")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def variables(folder: Path) -> dict[str, str]:
-    return os.environ | environment(folder / "packages")
 
 
 def evaluated(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from read_run import correlation, metrics
 from safetensors.torch import load_file
 from torch import Tensor
-from vllm_cpu import DTYPE, environment, small_policy
+from vllm_cpu import DTYPE
 
 from entrostat.logs.rollouts import Rollouts, load_rollouts
 from entrostat.models.cache import is_whole, model_directory
@@ -22,19 +21,6 @@ from entrostat.models.cache import is_whole, model_directory
 HERE = Path(__file__).parent
 VLLM = ("--host", "trl", "--device", "cpu", "--sampling.engine", "vllm",
         "--trl.vllm_gpu_memory_utilization", "0.1")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Has the policy, and the environment of vLLM."""
-    folder = tmp_path_factory.mktemp("vllm")
-    small_policy(folder / "policy")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def variables(folder: Path) -> dict[str, str]:
-    return os.environ | environment(folder / "packages")
 
 
 def run(command: list[str], variables: dict[str, str]) -> str:
