@@ -233,3 +233,23 @@ def test_some_of_the_seeds(tmp_path: Path) -> None:
     assert list(with_seeds(read_study(path), [1], "own").runs) == ["a", "b"]
     with pytest.raises(ValueError, match="'s' has the seeds 0, 1, 2, none of 5"):
         with_seeds(read_study(tmp_path / "s.toml"), [5], "s")
+
+
+def test_a_report_of_a_record_needs_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers of somebody else's training are read where its policy was never fetched."""
+    monkeypatch.setenv("ENTROSTAT_CACHE", str(tmp_path / "empty"))
+    study, record, out = tmp_path / "s.toml", tmp_path / "record", str(tmp_path / "out")
+    study.write_text('[base]\nmodel = "smollm2"\n[[runs]]\nname = "a"\n')
+    record.mkdir()
+    made = plan_of({"s": read_study(study)}, tmp_path / "first")
+    make_places(made)
+    (training,) = made.trainings.values()
+    finish(training)
+    save_record(training, record)
+
+    assert run_study(study, out, record=record, train=False) == 0
+    assert "record: 1 of 1 trainings" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="'smollm2' is not on this machine yet; fetch"):
+        run_study(study, out, record=record)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -162,12 +162,13 @@ def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
     return replace(study, runs=runs, origins={run: study.origins[run] for run in runs})
 
 
-def check_runs(study: Study, path: str | Path) -> None:
+def check_runs(study: Study, path: str | Path, models: bool = True) -> None:
     """Check what else each run needs: its model, its task, its methods and their parameters.
 
     Args:
         study: what the file says; code that it names is imported (`tasks.trust`).
         path: the file, for the message.
+        models: whether the models have to be there, as they have where a run is to be trained.
 
     Raises:
         ValueError: names the run, and what is wrong.
@@ -175,26 +176,28 @@ def check_runs(study: Study, path: str | Path) -> None:
     seen: set[str] = set()
     for name, config in study.runs.items():
         try:
-            _check(config, seen)
+            _check(config, seen, models)
         except ValueError as error:
             raise ValueError(f"study {str(path)!r}, run {name!r}: {error}") from None
 
 
-def _check(config: TrainConfig, seen: set[str]) -> None:
+def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
     """Check one run; `seen` has what was found good in others."""
     from ..objective import make_objective
     from ..tasks import make_task
 
     task: dict[str, Any] = {"seed": config.seed} | config.task
     chosen = (config.method, config.advantage, config.optim.aggregation, config.updates)
-    for settings, check in (
-        (config.model, lambda: check_model(config.model)),
+    parts: list[tuple[Any, Callable[[], object]]] = [
         (config.task, lambda: make_task(**task)),
         (chosen, lambda: make_objective(
             config.method, advantage=config.advantage, aggregation=config.optim.aggregation,
             updates=config.updates,
         )),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    if models:
+        parts.insert(0, (config.model, lambda: check_model(config.model)))
+    for settings, check in parts:
         if repr(settings) not in seen:
             with warnings.catch_warnings(action="ignore"):  # the run says them itself
                 check()

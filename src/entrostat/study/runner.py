@@ -66,7 +66,7 @@ def run_study(
     if seeds is not None:
         studies = {name: with_seeds(study, seeds, name) for name, study in studies.items()}
     for path, study in zip(files, studies.values(), strict=True):
-        check_runs(study, path)
+        check_runs(study, path, models=train)
     said = _claims(given, claims)
     if said is not None:
         from .claims import check_claims  # scipy, which `train` does not need
