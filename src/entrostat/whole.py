@@ -208,7 +208,7 @@ class Whole:
     def _pick(self, inside: Array, count: int, generator: torch.Generator | None) -> Array:
         if self._count(inside) <= count:
             return inside
-        chosen = np.zeros_like(inside)
+        chosen = np.zeros(inside.shape, dtype=bool)  # in C order, whatever the order of `inside`
         if count > 0:
             device = None if generator is None else generator.device
             seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)

@@ -45,8 +45,11 @@ def fields(dtype: torch.dtype = torch.float32) -> Data:
     return data | {"mask": mask, "group": torch.arange(B) // 4 * 7 % 6, "rollout": identity}
 
 
-def laid_out(data: Data, rows: torch.Tensor, columns: int = 0) -> TokenBatch:
-    """The batch of some rows in some order, with so many more columns of padding than they need."""
+def laid_out(data: Data, rows: torch.Tensor, columns: int = 0, turned: bool = False) -> TokenBatch:
+    """The batch of some rows in some order, with so many more columns of padding than they need.
+
+    `turned`: its [B, T] fields are stored column by column, as the transposed of [T, B] data are.
+    """
     own = {key: value[rows] for key, value in data.items()}
     used = own["mask"].any(0).nonzero()
     width = columns + (int(used.max()) + 1 if len(used) else 0)
@@ -58,7 +61,7 @@ def laid_out(data: Data, rows: torch.Tensor, columns: int = 0) -> TokenBatch:
         out = torch.full((len(value), width), junk, dtype=value.dtype)
         n = min(width, T)
         out[:, :n] = value[:, :n]
-        return out
+        return out.t().contiguous().t() if turned else out
 
     laid: Data = {key: fit(key, value) for key, value in own.items()}
     return TokenBatch(**laid)

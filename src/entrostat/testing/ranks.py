@@ -16,9 +16,12 @@ from .subject import Subject
     "none over rows or columns of your own (of a row: entrostat.whole.row_sums).",
 )
 def layout(subject: Subject) -> None:
-    """1, 4 and 24 ranks that are threads; one of four has no row."""
-    data = fields()
-    expected = decided(subject, laid_out(data, torch.arange(B)))
+    """Column by column; then 1, 4 and 24 ranks that are threads; one of four has no row."""
+    data, everyone = fields(), torch.arange(B)
+    expected = decided(subject, laid_out(data, everyone))
+    turned = decided(subject, laid_out(data, everyone, turned=True))
+    if off := differences(turned, expected, everyone):
+        raise Broken(f"of tensors that are stored column by column {', '.join(off)} differ")
     for world in (1, 4, B):  # the last: a row's end is its tensor's end
         rows = cuts(world, seed=world)
 
