@@ -369,3 +369,9 @@ def test_gradients_of_a_nearly_certain_policy_keep_their_relative_accuracy(expon
             (gradient,) = torch.autograd.grad(getattr(found, field).sum(), z)
             for got, value in zip(gradient[0].tolist(), values, strict=True):
                 assert got == pytest.approx(float(value), rel=1e-5), (field, with_head)
+
+
+@pytest.mark.parametrize("target", [-100, -1, 3])
+def test_a_target_that_no_logit_has_is_an_error(target):
+    with pytest.raises(ValueError, match=rf"targets must be in 0\.\.2, got {target}\.\.{target}"):
+        es.token_stats_from_logits(torch.zeros(1, 3), torch.tensor([target]))

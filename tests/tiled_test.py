@@ -533,6 +533,31 @@ def test_a_token_that_cannot_be(implementation, gain, gone, dtype, low):
             assert dw[gone].abs().max().item() == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_token_that_cannot_be_in_half_precision(dtype):
+    """fp16 has no number as low as what stands in for -inf: compared in it, nothing is lower."""
+    bias = torch.zeros(8, dtype=dtype)
+    bias[3] = -INF
+    hidden = torch.zeros(2, 4, dtype=dtype, requires_grad=True)
+    weight = torch.ones(8, 4, dtype=dtype)
+    found = es.token_stats(
+        hidden,
+        weight,
+        torch.tensor([0, 1]),
+        bias,
+        moments=True,
+        implementation="tiled",
+        tile=(4, 3),
+    )
+    # seven equal ones are left
+    assert_close(found.entropy, torch.full((2,), math.log(7)))
+    assert_close(found.sum_p2, torch.full((2,), 1 / 7))
+    assert_close(found.logp, torch.full((2,), -math.log(7)))
+    found.entropy.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.isfinite().all()
+
+
 def test_the_log_prob_of_a_token_that_cannot_be():
     bias = f64([0.0, -INF, 1.0])
     stats = es.token_stats(

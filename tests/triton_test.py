@@ -80,6 +80,16 @@ def test_a_maximum_that_moves_at_every_tile_and_one_in_the_last():
         assert_close(getattr(found, field).double(), exact[field], rtol=2e-6, atol=1e-7)
 
 
+def test_targets_that_are_a_column_of_a_table():
+    """A kernel counts its targets' places itself, so that a stride would lead to others' ids."""
+    z = 3 * torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
+    column = torch.tensor([[1, 9], [2, 9], [3, 9], [4, 9], [5, 9], [6, 9]])[:, 0]
+    assert not column.is_contiguous()
+    found, right = by_triton(z, column, (4, 8)), definition(z, column)
+    for field in FIELDS:
+        assert_close(getattr(found, field).double(), right[field], rtol=1e-5, atol=1e-6)
+
+
 def test_ties_leave_exactly_one_out():
     z = torch.full((1, 12), -40.0)
     z[0, [2, 3, 9]] = 5.0  # two in one tile of 4, one in another: p = 1/3 each

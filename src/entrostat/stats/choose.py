@@ -69,7 +69,7 @@ def token_stats(
     weight, bias = _whole(weight), _whole(bias)
     keep = targets.flatten() != ignore_index
     everything = bool(keep.all())
-    flat, ids = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
+    flat, ids = hidden.reshape(-1, hidden.shape[-1]), targets.flatten().contiguous()
     if not everything:
         flat, ids = flat[keep], ids[keep]
     if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= len(weight)):

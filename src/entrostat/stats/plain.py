@@ -94,14 +94,28 @@ def token_stats_from_logits(
         moments: also return `sum_p2` and `sum_p2_logp`.
 
     Raises:
-        ValueError: shapes do not fit, or the temperature is not above 0.
+        ValueError: shapes do not fit, a target is out of range, or the temperature is not above 0.
     """
     check_logits(logits, targets, temperature)
     if is_dual(logits):
         return oracle(logits, targets, temperature, moments)
+    _check_range(targets, logits.shape[-1])
     flat = logits.reshape(-1, logits.shape[-1])
     found = plain_stats(flat, targets.flatten(), Head(temperature=temperature), moments)
     return TokenStats(*(x.view(targets.shape) for x in found))
+
+
+@uncompiled
+def _check_range(targets: Tensor, columns: int) -> None:
+    """Refuse ids that no column of the logits has: they would get a log-probability all the same."""
+    if not targets.numel():
+        return
+    least, most = (int(end) for end in targets.aminmax())
+    if least < 0 or most >= columns:
+        raise ValueError(
+            f"token_stats_from_logits: targets must be in 0..{columns - 1}, got {least}..{most}; "
+            "positions to ignore are for the mask, or for token_stats(..., ignore_index=...)"
+        )
 
 
 @uncompiled

@@ -57,7 +57,8 @@ class _Tiles:
         self.operand = hidden.dtype if self.half else self.dtype
         self.size = (min(tile[0], len(hidden)), min(tile[1], len(weight)))
         self._tile = hidden.new_empty(self.size[0] * self.size[1], dtype=self.dtype)
-        self.forbidden = bias is not None and bool((bias < LOWEST).any())
+        # in the statistics' precision: fp16 has no number as low as the bound
+        self.forbidden = bias is not None and bool((bias.to(self.dtype) < LOWEST).any())
 
     def fold(self, triton: bool) -> Fold:
         """What folds these tiles."""
