@@ -1925,3 +1925,30 @@ def test_a_long_step_is_divided_until_two_estimates_agree():
     assert (found - real).norm() < 0.02 * real.norm()
     wild = 2000 * torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).double()
     change(wild, 33)
+
+
+def test_inference_mode_is_an_error_and_no_zeros():
+    """torch takes every derivative for 0 there, and says nothing."""
+    z, d = torch.tensor([[[1.0, 0.0, -1.0]]]), torch.tensor([[[1.0, 0.0, 0.0]]])
+
+    def entropy(z: Tensor) -> Tensor:
+        return -(z.softmax(-1) * z.log_softmax(-1)).sum(-1)
+
+    def logp(z: Tensor) -> Tensor:
+        return z.log_softmax(-1)[..., 0]
+
+    # dH/dz_0 = -p_0 (ln p_0 + H)
+    p = (torch.tensor([1.0, 0.0, -1.0])).double().exp()
+    p = p / p.sum()
+    H = -(p * p.log()).sum()
+    one, mask = torch.ones(1), torch.ones(1, 1)
+    with torch.no_grad():
+        change = es.dynamics.first_order(entropy, z, d)[1]
+    assert change.item() == pytest.approx(float(-p[0] * (p[0].log() + H)), rel=1e-5)
+    for call in (
+        lambda: es.dynamics.first_order(entropy, z, d),
+        lambda: es.dynamics.first_order(entropy, z, d, order=3),
+        lambda: es.dynamics.influence(logp, entropy, z, one, mask),
+    ):
+        with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode.. is on"):
+            call()

@@ -213,9 +213,11 @@ def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Te
     0 for parameters that it does not depend on.
 
     Raises:
-        ValueError: entropy_fn does not return the mask's shape, or it is NaN at mask 0 and its
-            derivative there as well, so that 0 times NaN is in the gradient.
+        ValueError: entropy_fn does not return the mask's shape; it is NaN at mask 0 and its
+            derivative there as well, so that 0 times NaN is in the gradient; or inside
+            torch.inference_mode(), where every derivative would be 0.
     """
+    _check_recording("entropy_gradient")
     mask = mask.bool()
     leaves = _each(lambda x: x.detach().requires_grad_(), params)
     with torch.enable_grad():
@@ -239,6 +241,15 @@ def entropy_gradient(entropy_fn: Callable[..., Tensor], params: Params, mask: Te
     return _like(leaves, gradient)
 
 
+def _check_recording(function: str) -> None:
+    """Refuse a mode in which torch takes derivatives for 0 and says nothing."""
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            f"dynamics.{function}: torch.inference_mode() is on, in which torch has no derivatives; "
+            "call it outside (torch.no_grad() may stay on), on tensors that were made outside"
+        )
+
+
 def _check_unheard(entropy: Tensor, mask: Tensor) -> None:
     """Refuse a gradient that is NaN although all entropies at mask 1 are numbers."""
     spoilt = ~mask & ~entropy.isfinite()
@@ -257,7 +268,11 @@ def directional(
     """fn(params) and its derivative along `direction`, both detached, of fn's shape.
 
     The derivative is 0 where fn does not depend on the parameters.
+
+    Raises:
+        ValueError: inside torch.inference_mode(), where every derivative would be 0.
     """
+    _check_recording("directional")
     _load_forward_mode()
     with forward_ad.dual_level():
         dual = _each(lambda x, d: forward_ad.make_dual(x.detach(), d.detach()), params, direction)
