@@ -52,13 +52,14 @@ _RAISED = str.maketrans(
 _RAISED_RUN = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
 _DROPPED = frozenset(
     "displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr quad qquad "
-    "boldsymbol bm rm middle".split()
+    "boldsymbol bm rm bf it sf tt em middle tiny scriptsize footnotesize small normalsize large Large "
+    "LARGE huge Huge scriptstyle scriptscriptstyle".split()
 )
 _ALIASES = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "leq": "le", "geq": "ge", "neq": "ne",
     "leqslant": "le", "geqslant": "ge", "varnothing": "emptyset", "dbinom": "binom",
-    "tbinom": "binom", "varphi": "phi", "lang": "langle", "rang": "rangle", "degree": "circ",
-    "land": "wedge", "lor": "vee", "lnot": "neg", "to": "rightarrow", "backslash": "setminus",
+    "tbinom": "binom", "varphi": "phi", "lang": "langle", "rang": "rangle", "land": "wedge",
+    "lor": "vee", "lnot": "neg", "to": "rightarrow", "backslash": "setminus",
 }  # fmt: skip
 _SPELT = {
     "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*",
@@ -66,6 +67,7 @@ _SPELT = {
     "lbrace": r"\{", "rbrace": r"\}",
 }  # fmt: skip
 _WORDS = re.compile("[A-Za-z]{2}")
+_DEGREE = re.compile(r"\^\s*\{\s*\\degree\s*\}|(?:\^\s*)?\\degree(?![A-Za-z])")
 # \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}: a unit vector in any dress
 _UNIT_VECTOR = re.compile(
     r"\\(?:vec|hat)\s*(?:\{\s*\\?([ij])(?:math)?\s*\}|\{\s*(k)\s*\}"
@@ -81,7 +83,8 @@ _PIECES = re.compile(
     r"|(?P<grouped>\d{1,3}(?:(?:\{,\}|\\[,; ]|,?\\!\s?)\d{3})+(?!\d)(?:\.\d+)?)"
     r"|(?P<commas>\d+(?:,\d+)+(?:\.\d+)?)"
     rf"|(?P<number>{_NUMBER})"
-    r"|\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|operatorname)\*?\s*"
+    r"|\\(?:text|mbox|textbf|textit|textrm|textnormal|textsf|texttt|emph|mathrm"
+    r"|mathbf|mathit|mathsf|mathtt|mathnormal|operatorname)\*?\s*"
     r"\{(?P<text>[^{}]*)\}"
     r"|\\(?P<environment>begin|end)\s*\{(?P<name>[a-z]+)\*?\}"
     r"|\\math(?P<script>bb|cal)\s*\{?(?P<letter>[A-Z])\}?"
@@ -107,6 +110,7 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text.strip())
     for sign, written in _SIGNS.items():
         text = text.replace(sign, written)
+    text = _DEGREE.sub(r"^\\circ ", text)
     text = _UNIT_VECTOR.sub(lambda found: rf"\mathrm{{{found[found.lastindex or 0]}}}", text)
     if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
         text = text.replace("$", r"\$").replace(r"\\$", r"\$")
@@ -199,7 +203,8 @@ def _text(said: str) -> list[Token]:
     bare = said[1:-1] if len(said) == 3 and said[0] + said[-1] == "()" else said
     if bare != said and bare in CHOICES:
         return [Token("sign", "("), Token("text", bare), Token("sign", ")")]
-    if len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare):
+    number = bare.isascii() and bare.isdigit()
+    if number or (len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare)):
         return tokens(bare)
     return [Token("text", bare)] if bare else []
 

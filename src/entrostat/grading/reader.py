@@ -327,7 +327,7 @@ class Parser(Cursor):
         """A function with its argument: brackets, or letters and numbers up to the next sign."""
         base = power = None
         if name == "log" and self._take("sign", "_"):
-            base = self._argument()
+            base = self._base()
         if self._take("sign", "^"):
             power = self._exponent()
         if name in ("sqrt", "cbrt") and self._peek() != Token("sign", "("):
@@ -345,6 +345,16 @@ class Parser(Cursor):
         if power == Node("-", (Node("number", (), Fraction(1)),)) and name in ("sin", "cos", "tan"):
             return Node("call", (argument,), f"arc{name}")
         return node if power is None else Node("^", (node, power))
+
+    def _base(self) -> Node:
+        r"""Of a logarithm: a number as a whole, \log_{10} and \log_10 alike, or an argument."""
+        token = self._peek()
+        if token is None or token.kind != "number":
+            return self._argument()
+        if token.value in (0, 1):
+            raise Unreadable  # no logarithm
+        self._at += 1
+        return Node("number", (), token.value)
 
     def _applied(self, name: str, base: Node | None, argument: Node) -> Node:
         if name in ("sqrt", "cbrt"):
