@@ -646,3 +646,13 @@ def test_the_dual_clip_is_logged():
 def test_progress_outside_0_to_1_is_an_error(progress):
     with pytest.raises(ValueError, match=r"progress is .*; it goes from 0 to 1"):
         es.make_objective("pos_adv", schedule="stage").observe(entropy=0.5, progress=progress)
+
+
+@pytest.mark.parametrize(
+    "state", [{}, [1], None, {"objective": {}, "states": []}, {"objective": {"methods": []}},
+              {"objective": {"methods": [{"name": "repo_r"}]}, "states": []},
+              {"objective": {"methods": [1]}, "states": [None]}],
+)  # fmt: skip
+def test_what_is_no_state_is_an_error(state):
+    with pytest.raises(ValueError, match="needs what Objective.state_dict gave"):
+        es.make_objective("repo_r").load_state_dict(state)

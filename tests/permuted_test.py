@@ -62,3 +62,13 @@ def test_it_keeps_the_contract_after_a_method_that_weighs() -> None:
     # but for the order of rollouts that say not who they are, which decides what chance gives them
     rules = RULES.keys() - {"order"}
     check_method(["steer", "permute_weights"], rules=rules, allowed=Allowed(random=True))
+
+
+def test_a_batch_without_a_column_has_nothing_to_permute() -> None:
+    empty = torch.zeros(2, 0)
+    objective = es.make_objective(["steer", "permute_weights"])
+    batch = TokenBatch(empty, empty, empty, advantages=torch.ones(2), entropy=empty,
+                       old_entropy=empty)  # fmt: skip
+    batch = objective.prepare(batch)
+    terms = objective.plan(batch, generator=torch.Generator().manual_seed(0))
+    assert terms.weight.shape == (2, 0)

@@ -21,9 +21,9 @@ class Aepo(Method):
 
     After the rollouts of an iteration the first `share` of its prompts are sampled again, at
     temperature `hot` while entropy is at most the target and at `cold` while above. Of these
-    rollouts the first right ones (advantage in their group above .05), at most n = max(1,
-    floor(alpha B)) of them, n // 2 while entropy is above the target, take the place of as many of
-    the B ordinary rollouts; their advantage is 1. Their ratios are to the policy at its own
+    rollouts the first right ones (advantage in their group above .05), at most max(1,
+    floor(alpha B)) of them, take the place of as many of the B ordinary rollouts; while entropy is
+    above the target half of these do, rounded down. Their advantage is 1. Their ratios are to the policy at its own
     temperature, as all others are.
 
     Parameters:

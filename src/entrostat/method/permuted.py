@@ -41,6 +41,8 @@ class PermuteWeights(Method):
         seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
         whole, mask = batch.whole, batch.mask
         T = mask.shape[1]
+        if not whole.width:  # nobody has a token
+            return terms
         who = mask.any(-1).cumsum(0) - 1 if batch.rollout is None else batch.rollout
         held = torch.where(mask, terms.weight, torch.nan)
         held = torch.nn.functional.pad(held, (0, whole.width - T), value=torch.nan)

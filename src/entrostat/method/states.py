@@ -40,8 +40,14 @@ def restored(
         methods: the chain.
 
     Raises:
-        ValueError: it is the state of another objective: other methods, or other parameters.
+        ValueError: it is the state of another objective (other methods, or other parameters), or
+            nothing that `Objective.state_dict` gives.
     """
+    if not _is_state(data):
+        raise ValueError(
+            "Objective.load_state_dict: needs what Objective.state_dict gave, a dict with "
+            f"'objective' and a list 'states' of one entry a method, got {data!r:.80}"
+        )
     mine = json.loads(json.dumps(description))
     saved = _completed(data["objective"], methods)
     if saved != mine:
@@ -58,6 +64,15 @@ def restored(
         None if state is None else type(method.init()).from_dict(state)
         for method, state in zip(methods, data["states"], strict=True)
     ]
+
+
+def _is_state(data: Any) -> bool:
+    """Whether data has the shape of a state; what stands in it is compared later."""
+    if not isinstance(data, dict) or not isinstance(data.get("objective"), dict):
+        return False
+    methods, states = data["objective"].get("methods"), data.get("states")
+    whole = isinstance(methods, list) and isinstance(states, list) and len(methods) == len(states)
+    return whole and all(isinstance(one, dict) and "name" in one for one in methods)
 
 
 def _completed(saved: dict[str, Any], methods: Sequence[Method]) -> dict[str, Any]:
