@@ -654,5 +654,5 @@ def test_progress_outside_0_to_1_is_an_error(progress):
               {"objective": {"methods": [1]}, "states": [None]}],
 )  # fmt: skip
 def test_what_is_no_state_is_an_error(state):
-    with pytest.raises(ValueError, match="needs what Objective.state_dict gave"):
+    with pytest.raises(ValueError, match=r"needs what Objective\.state_dict gave"):
         es.make_objective("repo_r").load_state_dict(state)

@@ -108,7 +108,9 @@ def test_the_whole_grid_runs_quickly(tmp_path: Path) -> None:
 def test_what_takes_another_policy_runs_quickly(tmp_path: Path) -> None:
     """SmolLM2 and the tiny policies of other sizes; `entrostat model NAME` makes each."""
     rest = [path for path in FILES if path not in TINY]
-    models = {config.model for path in rest for config in read_study(path, quick=True).runs.values()}
+    models = {
+        config.model for path in rest for config in read_study(path, quick=True).runs.values()
+    }
     missing = sorted(m for m in models - {"tiny"} if not is_whole(model_directory(m)))
     if missing:
         pytest.skip(f"not on this machine: {', '.join(missing)} (entrostat model NAME)")

@@ -11,6 +11,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,8 +113,11 @@ def _with_sets(given: Any) -> Any:
     return {**table, "sets": sets}
 
 
+_hints = cache(typing.get_type_hints)  # a study reads thousands of settings
+
+
 def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls)}
     values = {}
     for key, value in data.items():

@@ -245,7 +245,7 @@ def _check_recording(function: str) -> None:
     """Refuse a mode in which torch takes derivatives for 0 and says nothing."""
     if torch.is_inference_mode_enabled():
         raise ValueError(
-            f"dynamics.{function}: torch.inference_mode() is on, in which torch has no derivatives; "
+            f"dynamics.{function}: torch.inference_mode() is on, where torch has no derivatives; "
             "call it outside (torch.no_grad() may stay on), on tensors that were made outside"
         )
 

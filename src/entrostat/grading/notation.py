@@ -52,8 +52,8 @@ _RAISED = str.maketrans(
 _RAISED_RUN = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
 _DROPPED = frozenset(
     "displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr quad qquad "
-    "boldsymbol bm rm bf it sf tt em middle tiny scriptsize footnotesize small normalsize large Large "
-    "LARGE huge Huge scriptstyle scriptscriptstyle".split()
+    "boldsymbol bm rm bf it sf tt em middle tiny scriptsize footnotesize small normalsize large "
+    "Large LARGE huge Huge scriptstyle scriptscriptstyle".split()
 )
 _ALIASES = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "leq": "le", "geq": "ge", "neq": "ne",

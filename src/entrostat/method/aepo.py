@@ -23,8 +23,8 @@ class Aepo(Method):
     temperature `hot` while entropy is at most the target and at `cold` while above. Of these
     rollouts the first right ones (advantage in their group above .05), at most max(1,
     floor(alpha B)) of them, take the place of as many of the B ordinary rollouts; while entropy is
-    above the target half of these do, rounded down. Their advantage is 1. Their ratios are to the policy at its own
-    temperature, as all others are.
+    above the target half of these do, rounded down. Their advantage is 1. Their ratios are to the
+    policy at its own temperature, as all others are.
 
     Parameters:
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a

@@ -107,7 +107,7 @@ def token_stats_from_logits(
 
 @uncompiled
 def _check_range(targets: Tensor, columns: int) -> None:
-    """Refuse ids that no column of the logits has: they would get a log-probability all the same."""
+    """Refuse ids that no column of the logits has: they would get a log-prob all the same."""
     if not targets.numel():
         return
     least, most = (int(end) for end in targets.aminmax())

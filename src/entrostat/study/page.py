@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from urllib.parse import quote
 
 from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
 from ..report.page import _write
-from .claims import VERDICTS
+from .claims import VERDICTS, Decided
 from .results import Experiment, Group, Results
 
 NAMED = 14  # groups up to which a figure names each
 _SIZES = (6.0, 3.2)  # of points, the second where colours begin again
+_MARGIN = 0.06  # of a claim's scale, on either side
 _DIGITS = {"distinct": 1, "cumulative": 1}
 _AXES = ("kept", "avg@k")  # across, up
 
@@ -45,6 +47,41 @@ class Part:
     failed: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Where a claim's interval lies on a scale of its own, 0 to 100 from left to right.
+
+    Attributes:
+        zero: no effect.
+        least: the smallest effect that counts; what lies to its right speaks for the claim.
+        low: the interval's lower end, the scale's own where it has none.
+        mean: the estimate.
+        high: the upper end.
+    """
+
+    zero: float
+    least: float
+    low: float
+    mean: float
+    high: float
+
+
+def reach_of(one: Decided) -> Reach | None:
+    """The scale of a claim's row; None where there is no effect or only one seed's."""
+    if one.estimate is None or one.low is None or one.high is None:
+        return None
+    ends = [0.0, one.claim.least, one.estimate]
+    ends += [end for end in (one.low, one.high) if math.isfinite(end)]
+    least, most = min(ends), max(ends)
+    margin = _MARGIN * (most - least) or 1.0
+    whole = most - least + 2 * margin
+
+    def place(value: float) -> float:
+        return round(min(max(100 * (value - least + margin) / whole, 0.0), 100.0), 2)
+
+    return Reach(*map(place, (0.0, one.claim.least, one.low, one.estimate, one.high)))
+
+
 def write_study(
     results: Results, output: Path, title: str, pages: dict[str, Path], facts: Sequence[tuple],
     methods: Mapping[str, Path] | None = None,
@@ -67,9 +104,10 @@ def write_study(
     contents = [("claims", "Claims")] if results.claims else []
     links = [(name, address(path, output)) for name, path in (methods or {}).items()]
     ends = [("methods", "Methods")] if links else []
+    reaches = {one.claim.id: reach_of(one) for one in results.decided}
     return _write(
         "study.html.jinja", output, title=title, results=results, counts=counts, parts=parts,
-        facts=facts, methods=links,
+        facts=facts, methods=links, reaches=reaches,
         contents=[*contents, *((part.anchor, part.title) for part in parts), *ends],
     )  # fmt: skip
 
