@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -126,6 +128,33 @@ def test_equal_effects_and_too_few(values: list[float], p: float) -> None:
     assert p_above(values, 1.0) == p
 
 
+@pytest.mark.parametrize(
+    ("value", "least"), [(1.0 - 0.9, 0.1), (0.1, 0.1), (0.1 + 0.2, 0.3), (0.8, 0.8)]
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_effect_at_the_bound_is_not_beyond_it_by_a_rounding(
+    value: float, least: float, sign: int
+) -> None:
+    assert p_above([sign * value] * 5, sign * least) == 1.0
+
+
+def test_a_large_alpha_is_held_as_well() -> None:
+    """p is the larger of Student's and the bootstrap's up to every alpha that a file may have."""
+    values = [-0.8, 0.8, 0.8, 0.7, 0.9, -0.8]
+    t = stats.ttest_1samp(values, 0.0, alternative="greater").pvalue
+    assert 0.2 < t < 0.3
+    # resamples of six whose t* is at least as large, counted one by one
+    score = fmean(values) / (stdev(values) / 6**0.5)
+    larger = 0
+    for drawn in product(values, repeat=6):
+        spread = stdev(drawn) / 6**0.5
+        gap = fmean(drawn) - fmean(values)
+        t_star = gap / spread if spread > 1e-12 else math.copysign(math.inf, gap)
+        larger += t_star >= score
+    assert p_above(values, 0.0) == pytest.approx(larger / 6**6, abs=1e-3)
+    assert p_above(values, 0.0) > t + 0.05
+
+
 @pytest.mark.parametrize(("n", "score"), [(3, 4.0), (5, 3.0), (8, 2.5)])
 def test_p_of_skewed_noise_is_that_of_a_simulation(n: int, score: float) -> None:
     """How often t of exponential samples, mirrored, is as high: 400,000 samples."""
@@ -197,6 +226,8 @@ def test_three_verdicts_with_their_reasons() -> None:
     assert found[1].estimate == pytest.approx(-0.5025)
     assert found[0].why == ""
     assert "interval is too wide" in found[2].why
+    same = decided([claim("level", "above", 0.2, a="same", than=0.0)], {"same": [0.1, 0.1, 0.1]})
+    assert "3 seeds have the same number" in same[0].why
     assert "'few' has 2 of the 3 seeds" in found[3].why
     assert "'gap' does not have the figure (x at the end) with seed 1" in found[4].why
     # all claims of the file count, also those without a number
@@ -326,8 +357,8 @@ def test_seeds_that_decide(tmp_path: Path) -> None:
         ("[[claims]]", "alpha = 2.0\n[[claims]]", "alpha is between 0 and .5, got 2.0"),
         ("[[claims]]", "[[claim]]", "unknown key 'claim'"),
         ('says = "It falls."', 'says = ""', "says is text, got ''"),
-        ("least", "seeds = []\nleast", "seeds are different ones, at least one, got []"),
-        ("least", "seeds = [1, 1]\nleast", "seeds are different ones"),
+        ("least", "seeds = []\nleast", "seeds are 3 different ones or more, below"),
+        ("least", "seeds = [1, 1, 2]\nleast", "seeds are 3 different ones"),
         ("least", "seeds = [-1]\nleast", "seeds is a list of whole numbers from 0, got [-1]"),
         ("[[claims]]", "seeds = 3\n[[claims]]", "seeds is a list of whole numbers from 0, got 3"),
     ],

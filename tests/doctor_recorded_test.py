@@ -183,3 +183,15 @@ def test_rollouts_of_another_model(left: Path, tmp_path: Path) -> None:
     save_rollouts(strange, tmp_path / "rollouts")
     with pytest.raises(ValueError, match="is none of the model's 1"):
         examine(small(tmp_path / "again"), rollouts=rollouts_at(tmp_path))
+
+
+def test_a_directory_of_several_runs_is_not_one_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text('{"iteration": 1, "entropy/exact": 1.0}\n')
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert f"2 runs lie there; name one: {tmp_path / 'a'}, {tmp_path / 'b'}" in (
+        capsys.readouterr().err
+    )

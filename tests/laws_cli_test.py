@@ -95,6 +95,25 @@ def test_the_table_fits_80_columns(
     assert names[names.index("in-sample") + 1] == "predicted"
 
 
+def test_a_directory_of_runs_stands_for_them_and_their_names_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where numbers leave no room for a name the table is wider than the terminal."""
+    monkeypatch.setenv("COLUMNS", "60")
+    for name in ("abcdef", "uvwxyz"):
+        make_run(tmp_path / "study" / name, b=-1.1)
+    (tmp_path / "study/report.html").write_text("")
+    assert run_law([str(tmp_path / "study")]) == 0
+    text = capsys.readouterr().out
+    table = text.split("ceiling: b - a")[0]
+    for name in ("abcdef", "uvwxyz"):
+        assert any(line.split()[:1] == [name] for line in table.splitlines())
+    assert "…" not in table
+    assert table.count(" -1.50 ") == 2  # b - a, the ceilings
+    assert "exp(H) -1.100" in text
+    assert "--" not in text
+
+
 def test_entropy_is_taken_in_order_and_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     # a constant under another name must not be taken
     first = make_run(tmp_path / "exact", **{"entropy/nll": 5.0, "entropy/logged": 5.0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from entrostat.study.claims import read_claims
 from entrostat.study.figures import Figure
 from entrostat.study.file import read_study
-from entrostat.study.page import score_panel, write_study
+from entrostat.study.page import reach_of, score_panel, write_study
 from entrostat.study.plan import Plan, plan_of
 from entrostat.study.results import misspelt_figures, results_of, write_results
 from entrostat.study.runner import _claims, _files
@@ -311,3 +312,45 @@ def test_experiments_that_no_given_file_makes_are_named(plan: Plan, tmp_path: Pa
         "3 claims whose trainings are not here: nothing is said",
         "no study file among those given: another",
     ]
+
+
+def test_a_group_without_a_score_comes_last(plan: Plan) -> None:
+    for each in plan.named:
+        log = each.path / "evaluation.jsonl"
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        log.write_text("".join(
+            json.dumps(row | {"avg@k": -row["avg@k"]}) + "\n" for row in rows
+        ) if each.group != "half" else "")  # fmt: skip
+    (one,) = results_of(plan, set(plan.trainings), {}).experiments
+    assert [group.name for group in one.groups] == ["low", "high", "half"]
+
+
+def test_a_claim_s_interval_on_a_scale_of_its_own(plan: Plan, tmp_path: Path) -> None:
+    """High less low: 1, 1.005, ... 1.02, of which .5 count; the scale goes from 0 to the end."""
+    results = results_of(plan, set(plan.trainings), {}, read_claims(tmp_path / "claims.toml"))
+    first, second, absent = results.decided
+    found = reach_of(first)
+    assert found is not None
+    assert first.high is not None
+    whole = first.high * (1 + 2 * 0.06)
+    assert found.zero == pytest.approx(100 * 0.06 * first.high / whole, abs=0.01)
+    assert found.least == pytest.approx(100 * (0.5 + 0.06 * first.high) / whole, abs=0.01)
+    assert 0 < found.zero < found.least < found.low < found.mean < found.high < 100
+    other = reach_of(second)  # the other way round: all of it lies left of 0
+    assert other is not None
+    assert 0 < other.low < other.mean < other.high < other.zero < other.least < 100
+    assert reach_of(absent) is None
+    page = write_study(results, tmp_path / "p.html", "T", {}, []).read_text()
+    assert page.count('<svg class="reach') == 2
+    assert f'cx="{found.mean}"' in page
+    endless = reach_of(replace(first, low=-math.inf))
+    assert endless is not None
+    assert endless.low == 0
+
+
+def test_a_misspelt_figure_of_a_file_is_told(plan: Plan) -> None:
+    asked = {"one": {"r": Figure("evaluation", "*/avk@k"), "s": Figure("evaluation", "*/avg@k")}}
+    (told,) = misspelt_figures(plan, set(plan.trainings), None, asked)
+    assert told.startswith(
+        "study 'one', figures.r: There is no 'test/avk@k'; did you mean 'test/av"
+    )

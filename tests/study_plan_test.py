@@ -12,6 +12,7 @@ import pytest
 
 from entrostat.cli.studies import _take_ray
 from entrostat.config import TrainConfig, from_dict
+from entrostat.hosts import BUSY
 from entrostat.logs.run import read_run
 from entrostat.study import local
 from entrostat.study.address import address_of
@@ -436,3 +437,57 @@ def test_memory_is_read_from_the_system() -> None:
 )
 def test_the_address_of_a_cluster_may_be_left_out(words: str, found: str | None, rest: str) -> None:
     assert _take_ray(words.split()) == (found, rest.split())
+
+
+def test_kills_before_the_furthest_iteration_are_no_progress(tmp_path: Path) -> None:
+    """Else one that is killed at 2 and at 1 in turn would be taken up for ever."""
+    kills = [(-9, 2), (-9, 1)] * 9
+    workers, state = carried_out(plan(tmp_path, FILE), 1, a_0=kills)
+    assert names(workers.started).count("a-0") == 1 + TRIES
+    assert any(why.startswith("killed by signal 9") for why in state.failed.values())
+
+
+def test_a_policy_that_was_removed_is_said(tmp_path: Path) -> None:
+    made = plan(tmp_path, FILE)
+    make_places(made)
+    by_name = {training.path.name: training for training in made.trainings.values()}
+    (by_name["a-0"].path / "recorded.json").write_text('{"iterations": 3}')
+    workers, state = carried_out(made, 9)
+    assert names(workers.started) == ["b-0", "a-1", "b-1", "c-1"]
+    (why,) = state.failed.values()
+    assert why.startswith("not run: the policy of a-0 was removed (--lean)")
+
+
+def test_a_run_that_another_study_trains_has_not_failed(tmp_path: Path) -> None:
+    """What holds its lock has its own word on how it ends; a later call asks again."""
+    made = plan(tmp_path, FILE)
+
+    class Busy(Scripted):
+        def ended(self) -> list[tuple[str, int]]:
+            ended = super().ended()
+            for training in made.trainings.values():
+                if training.path.name == "a-0" and training.log.exists():
+                    training.log.write_text(f"entrostat: error: here: {BUSY}\n")
+            return ended
+
+    make_places(made)
+    state = execute(made, Busy(1, {"a-0": [(1, 1)]}), lambda state: None)
+    assert f"here: {BUSY}" in state.failed.values()
+    assert not list((tmp_path / "out/.store").glob("*.failed"))
+
+
+def test_a_name_of_a_run_and_of_a_file(tmp_path: Path) -> None:
+    """A run called as a study file: its link gives way to the file's directory."""
+    text = "[base]\niterations = 1\n[[runs]]\nname = '{}'\n"
+    (tmp_path / "main.toml").write_text(text.format("grpo"))
+    (tmp_path / "grpo.toml").write_text(text.format("r1"))
+    studies = {name: read_study(tmp_path / f"{name}.toml") for name in ("main", "grpo")}
+    make_places(plan_of({"main": studies["main"]}, tmp_path / "out"))
+    assert (tmp_path / "out/grpo").is_symlink()
+    make_places(plan_of(studies, tmp_path / "out"))
+    assert not (tmp_path / "out/grpo").is_symlink()
+    assert (tmp_path / "out/grpo/r1").readlink() == Path("../.store") / (
+        (tmp_path / "out/main/grpo").readlink().name
+    )
+    with pytest.raises(ValueError, match="holds the runs of a study file of that name"):
+        plan_of({"main": studies["main"]}, tmp_path / "out")

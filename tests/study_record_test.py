@@ -253,3 +253,104 @@ def test_a_report_of_a_record_needs_no_model(
     assert "record: 1 of 1 trainings" in capsys.readouterr().err
     with pytest.raises(ValueError, match="'smollm2' is not on this machine yet; fetch"):
         run_study(study, out, record=record)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.pop("texts"), lambda data: data.pop("iterations"),
+        lambda data: data["texts"].update({"config.toml": None}),
+        lambda data: data["logs"].update({"metrics.jsonl": {}}),
+        lambda data: data["logs"].update({"metrics.jsonl": {"entropy/exact": [1.0]}}),
+    ],
+)  # fmt: skip
+def test_a_record_without_metrics_is_none(tmp_path: Path, change) -> None:
+    """It would pass for a run that is done, of which nothing can be read ever after."""
+    first = plan(tmp_path / "one")
+    train(first, tmp_path / "record")
+    file = tmp_path / "record" / f"{next(iter(first.trainings))}.json.gz"
+    data = json.loads(gzip.decompress(file.read_bytes()))
+    change(data)
+    file.write_bytes(gzip.compress(json.dumps(data).encode()))
+    with pytest.raises(ValueError, match=f"record .*{file.name}.* cannot be read"):
+        restore(plan(tmp_path / "two"), tmp_path / "record")
+
+
+def test_a_run_made_by_hand_is_not_overwritten(tmp_path: Path) -> None:
+    first = plan(tmp_path / "one")
+    train(first, tmp_path / "record")
+    own = tmp_path / "two/out/c-0"
+    own.mkdir(parents=True)
+    training = next(t for t in first.trainings.values() if t.path.name == "c-0")
+    (own / "config.toml").write_text(training.config.to_toml())
+    (own / "metrics.jsonl").write_text('{"iteration": 1}\n')  # it was stopped
+    second = plan(tmp_path / "two")
+    assert training.address not in restore(second, tmp_path / "record")
+    assert (own / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
+    assert not (own / "recorded.json").exists()
+
+
+def test_no_path_of_a_setting_is_on_record(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    training = next(iter(made.trainings.values()))
+    finish(training)
+    task = "[task]\nname = 'math:/home/me/x.jsonl'\npath = { train = '/home/me/y.jsonl' }\n"
+    text = (training.path / "config.toml").read_text()
+    start = text.index("[task]")
+    end = text.index("[", start + 1)
+    stop = "[sampling]\nstop = ['/', 'x']\n"
+    begin = text.index("[sampling]")
+    after = text.index("[", begin + 1)
+    rest = text[:start] + text[end:begin] + text[after:]
+    (training.path / "config.toml").write_text(rest + task + stop)
+    save_record(training, tmp_path / "record")
+    data = json.loads(gzip.decompress(next((tmp_path / "record").iterdir()).read_bytes()))
+    assert "/home/me" not in data["texts"]["config.toml"]
+    (tmp_path / "kept.toml").write_text(data["texts"]["config.toml"])
+    kept = load(tmp_path / "kept.toml")
+    assert kept["task"] == {"name": "math:x.jsonl", "path": {"train": "y.jsonl"}}
+    assert kept["sampling"]["stop"] == ["/", "x"]
+
+
+def test_part_of_the_seeds_decides_no_claim(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that is done is told of, whichever seeds a call is to train."""
+    study, record, out = tmp_path / "s.toml", tmp_path / "record", str(tmp_path / "out")
+    study.write_text('seeds = [0, 1, 2, 3, 4]\n[base]\niterations = 2\n[[runs]]\nname = "a"\n')
+    (tmp_path / "c.toml").write_text(
+        '[[claims]]\nid = "x"\npaper = "OURS"\nwhere = "-"\nsays = "-"\nexperiment = "s"\n'
+        'figure = { metric = "entropy/exact", at = "first" }\nstatistic = "level"\na = "a"\n'
+        'than = 0.0\ndirection = "above"\nleast = 0.0\n'
+    )
+    made = plan_of({"s": read_study(study)}, tmp_path / "first")
+    make_places(made)
+    for named in made.named:
+        training = made.trainings[named.address]
+        finish(training)
+        height = 1 + named.seed / 100 if named.seed < 3 else -9.0
+        (training.path / "metrics.jsonl").write_text(
+            json.dumps({"iteration": 1, "entropy/exact": height}) + "\n"
+        )
+        save_record(training, record)
+    for seeds in (None, [0, 1, 2]):
+        assert run_study(study, out, record=record, claims=tmp_path / "c.toml", seeds=seeds) == 0
+        results = json.loads((tmp_path / "out/results.json").read_text())
+        assert results["claims"]["decided"][0]["verdict"] == "cannot be told"
+        assert results["experiments"]["s"]["groups"]["a"]["seeds"] == [0, 1, 2, 3, 4]
+    # a run whose log was damaged since is a failure, and takes nothing else away
+    name = next(each for each in made.named if each.seed == 3)
+    (tmp_path / "out/.store" / name.address / "metrics.jsonl").write_text("no json\n")
+    assert run_study(study, out, record=record, claims=tmp_path / "c.toml", train=False) == 1
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["experiments"]["s"]["groups"]["a"]["seeds"] == [0, 1, 2, 4]
+    assert "cannot be read" in results["experiments"]["s"]["failed"]["a-3"]
+    assert "did not end well with seed 3" in results["claims"]["decided"][0]["why"]
+
+
+def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text('[base]\niterations = 1\n[[runs]]\nname = "a"\n')
+    (tmp_path / "file").write_text("")
+    with pytest.raises((ValueError, OSError), match="file"):
+        run_study(tmp_path / "s.toml", str(tmp_path / "out"), record=tmp_path / "file")
+    assert not list((tmp_path / "out/.store").glob("*.log"))

@@ -335,3 +335,42 @@ def test_reading_a_study_does_not_load_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_figures_of_one_seed_and_of_one_set(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Names of figures are text; a group of one has its value; scores are of one set in all."""
+    (tmp_path / "s.toml").write_text(
+        'seeds = [0]\n[[runs]]\nname = "a"\n[[runs]]\nname = "b"\nmethod = "gspo"\n[figures]\n'
+        '"[/x] <b>" = { metric = "entropy/exact" }\n"score" = { evaluation = "*/avg@k" }\n'
+    )
+    study = read_study(tmp_path / "s.toml")
+    paths = {name: run(tmp_path / name, [1.0, 0.25, 1.0], None) for name in study.runs}
+    for (name, path), split in zip(paths.items(), ("test", "ood"), strict=True):
+        row = {"iteration": 3, "split": split, "avg@k": 0.5, "name": name}
+        (path / "evaluation.jsonl").write_text(json.dumps(row) + "\n")
+    one, other = group_by_seed(study.runs, paths, None, study.figures)
+    assert one.figures["score"] == Interval(0.5, 0.0, 1)
+    assert "score" not in other.figures  # it was not evaluated on test
+    print_groups([one, other], usual=False)
+    shown = capsys.readouterr().out
+    assert "[/x] <b>" in shown
+    assert "±" not in shown.split("interval")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("seeds = [0]\n[grid]\n'optim.lr' = [1e-4]\noptim = { lr = [3e-4] }", "vary optim.lr"),
+        ("[[runs]]\nname = 'report.html'", "'report.html', which a study writes itself"),
+    ],
+)
+def test_a_file_that_would_lose_something_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        study_of(tmp_path, text)
+
+
+def test_tasks_of_evaluations_are_checked_before_the_first_run(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('[[runs]]\nname = "a"\n[[runs.eval]]\nsplit = "test"\ntask = "nonexistent"\n')
+    with pytest.raises(ValueError, match=r"run 'a': .*nonexistent"):
+        check_runs(read_study(path), path)

@@ -58,6 +58,9 @@ def say(text: object = "", stream: Any = None) -> None:
         _without_reader(stream)
 
 
+_ENDLESS = 10_000  # columns
+
+
 def console(stream: Any = None) -> Console:
     """A rich console with the properties of `say`; its own colours and movements still work."""
     from rich.console import Console
@@ -72,6 +75,16 @@ def console(stream: Any = None) -> Console:
             _without_reader(self.file)
 
     return Printable(file=stream)
+
+
+def print_whole(table: Any) -> None:
+    """Print a table of rich's with nothing cut off: wider than the terminal, if it has to be."""
+    from rich.measure import Measurement
+
+    screen = console()
+    endless = screen.options.update(max_width=_ENDLESS)
+    screen.width = max(screen.width, Measurement.get(screen, endless, table).minimum)
+    screen.print(table)
 
 
 def open_streams() -> None:

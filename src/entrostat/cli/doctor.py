@@ -13,6 +13,7 @@ from .terminal import quiet_libraries, tell
 if TYPE_CHECKING:
     from ..diagnosis.doctor import Finding
 
+_NAMED = 4  # runs of a directory that a message names
 _DOCTOR = """\
 usage: entrostat doctor [--config FILE.toml] [any flag of train] [--prompts N]
                         [--rollouts FILE_OR_RUN] [--json]
@@ -87,8 +88,16 @@ def _of_run(args: list[str], prompts: str | None, rollouts: str | None) -> list[
         )
     from ..diagnosis.doctor import examine_run
     from ..logs.importers import read
+    from ..logs.importers.places import runs_in
 
-    return examine_run(read(Path(args[0])))
+    runs = runs_in(Path(args[0]))
+    if len(runs) > 1:
+        raise ValueError(
+            f"doctor {args[0]!r}: {len(runs)} runs lie there; name one: "
+            + ", ".join(str(run) for run in runs[:_NAMED])
+            + f" and {len(runs) - _NAMED} more" * (len(runs) > _NAMED)
+        )
+    return examine_run(read(runs[0]))
 
 
 def _of_config(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:

@@ -121,7 +121,7 @@ def law_verb(args: list[str]) -> int:
         "  --share      the first part, which predicts the rest, in whole steps; default 0.15\n\n"
         "Examples:\n"
         "  entrostat law runs/demo/grpo\n"
-        "  entrostat law runs/law/* --score test/pass@k --entropy evaluation --output laws.json\n"
+        "  entrostat law runs/law --score test/pass@k --entropy evaluation --output laws.json\n"
     )
     if (done := asked_for_help(args, text)) is not None:
         return done

@@ -56,7 +56,7 @@ def study_verb(args: list[str]) -> int:
     refuse_options(args, "entrostat study", known)
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
-    if jobs is not None and (not jobs.isdigit() or int(jobs) < 1):
+    if jobs is not None and not (jobs.isascii() and jobs.isdigit() and int(jobs) > 0):
         raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
     words = [] if seeds is None else seeds.split(",")
     if not all(word.isascii() and word.isdigit() for word in words):

@@ -213,9 +213,10 @@ def train_verb(args: list[str]) -> int:
         )
     except KeyboardInterrupt:
         progress.close()
-        words = resume_command(config, **options)
-        if main:
-            say(f"\ninterrupted; go on with: {words}", sys.stderr)
+        if main and (Path(config.output) / "config.toml").exists():
+            say(f"\ninterrupted; go on with: {resume_command(config, **options)}", sys.stderr)
+        elif main:
+            say("\ninterrupted before it began; the same command begins again", sys.stderr)
         return 130
     finally:
         progress.close()

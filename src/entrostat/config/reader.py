@@ -38,6 +38,8 @@ def load(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"config {str(path)!r}: cannot read it: {error.strerror}{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"config {str(path)!r}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"config {str(path)!r}: tables or lists within too many others") from None
 
 
 def at_hand(path: str | Path) -> Path:

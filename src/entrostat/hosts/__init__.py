@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+BUSY = "another process is training in this directory"  # how the refusal of a locked run ends
 STARTED_BY_A_STUDY = "ENTROSTAT_STUDY"  # its process, set for its trainings
 _TRAIN = {"lab": ".lab", "trl": ".trl.run", "verl": ".verl.run"}
 

@@ -84,4 +84,6 @@ def check_model(model: str) -> None:
     if not path.exists() and not _HUB_NAME.fullmatch(model):
         raise ValueError(f"model {model!r}: {NOWHERE}")
     if path.is_dir() and not (path / "config.json").exists():
-        raise ValueError(f"model {model!r}: the directory has no config.json")
+        run = "; it is a run's, whose policy is {!r}".format(str(path / "final"))
+        made = (path / "final/config.json").exists()
+        raise ValueError(f"model {model!r}: the directory has no config.json{run * made}")

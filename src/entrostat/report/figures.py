@@ -94,7 +94,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Points:
-    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's."""
+    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's, `shape` a marker's."""
 
     label: str
     x: Sequence[float]
@@ -103,6 +103,7 @@ class Points:
     size: float = 3.2
     alpha: float = 0.7
     name: str = ""
+    shape: str = "o"
 
 
 @dataclass(frozen=True)
@@ -304,8 +305,8 @@ def _plot(axes: Any, panel: Panel) -> None:
         )  # fmt: skip
     for cloud in panel.points:
         axes.plot(
-            cloud.x, cloud.y, color=cloud.color, linestyle="", marker="o", alpha=cloud.alpha,
-            markersize=cloud.size, markeredgewidth=0,
+            cloud.x, cloud.y, color=cloud.color, linestyle="", marker=cloud.shape,
+            alpha=cloud.alpha, markersize=cloud.size, markeredgewidth=0,
         )  # fmt: skip
     width = 0.8 / max(1, len(panel.bars))
     for i, bars in enumerate(panel.bars):
@@ -325,7 +326,7 @@ def _legend_entries(panel: Panel) -> list[tuple[str, Any]]:
     ]
     entries += [(b.label, Patch(color=b.color, alpha=b.alpha, linewidth=0)) for b in panel.bands]
     entries += [
-        (p.label, Line2D([], [], color=p.color, linestyle="", marker="o", markersize=5))
+        (p.label, Line2D([], [], color=p.color, linestyle="", marker=p.shape, markersize=5))
         for p in panel.points
     ]
     entries += [(b.label, Patch(color=b.color, linewidth=0)) for b in panel.bars]

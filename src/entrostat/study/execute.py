@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..hosts import BUSY
 from ..logs.files import atomic
 from ..logs.run import is_line
 from .plan import Plan, Training
@@ -82,7 +83,7 @@ def execute(
         if address in done:
             keep(plan.trainings[address])
     more = ["--trust-code"] * trusted + ["--no-report"] * (not pages)
-    kills: dict[str, tuple[int, int]] = {}  # times, and the iteration of the last
+    kills: dict[str, tuple[int, int]] = {}  # times, and the furthest iteration
     said: dict[str, int] = {}  # bytes that were in its log before this try
     try:
         while state.waiting or state.working:
@@ -107,6 +108,8 @@ def execute(
 def _fail(state: State, training: Training, why: str) -> None:
     """It will not be done; a later `--report` is to know that too."""
     state.failed[training.address] = why
+    if why.endswith(BUSY):  # another study trains it, and has its own word on how it ends
+        return
     with atomic(training.failure) as part:
         part.write_text(why + "\n", encoding="utf-8")
 
@@ -122,6 +125,13 @@ def _start_more(
             state.waiting.remove(address)
             state.failed[address] = _not_run(plan, before)
         elif before is None or before in state.done:
+            if before is not None and _stripped(plan, training):
+                state.waiting.remove(address)
+                state.failed[address] = (
+                    f"not run: the policy of {plan.name_of(before)} was removed (--lean); with its "
+                    "--record it is trained again"
+                )
+                continue
             if not workers.room(training):
                 return
             state.waiting.remove(address)
@@ -138,7 +148,7 @@ def _not_run(plan: Plan, before: str) -> str:
 def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> bool:
     times, last = kills.get(address, (0, -1))
     times = 1 if iteration > last else times + 1
-    kills[address] = (times, iteration)
+    kills[address] = (times, max(last, iteration))
     return times <= TRIES
 
 
@@ -148,11 +158,21 @@ def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:
         return ["--resume", str(training.path), *more]
     config = training.config
     if training.after is not None:
-        made = plan.trainings[training.after].path / training.start
-        config = replace(config, model=str(made.resolve()))
+        config = replace(config, model=str(_policy(plan, training).resolve()))
     with atomic(training.settings) as part:
         part.write_text(config.to_toml(), encoding="utf-8")
     return ["--config", str(training.settings), "--output", str(training.path), *more]
+
+
+def _policy(plan: Plan, training: Training) -> Path:
+    """Where the policy lies that a training begins with."""
+    return plan.trainings[training.after or ""].path / training.start
+
+
+def _stripped(plan: Plan, training: Training) -> bool:
+    """Whether the policy that a training begins with was removed, its numbers being on record."""
+    made = _policy(plan, training)
+    return (made.parent / RECORDED).exists() and not made.is_dir()
 
 
 def is_done(training: Training) -> bool:
@@ -203,6 +223,15 @@ def _lines(path: Path, start: int = 0) -> list[str]:
     except OSError:
         return []
     return text.strip().splitlines()
+
+
+def readable(path: Path) -> bool:
+    """Whether a run's metrics begin with an iteration, as they do unless somebody damaged them."""
+    try:
+        with open(path / "metrics.jsonl", "rb") as file:
+            return is_line(json.loads(file.readline()))
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def last_metrics(path: Path) -> Mapping[str, Any] | None:

@@ -191,9 +191,9 @@ def of_set(figure: Figure, name: str) -> Figure:
 
 def misspelt(run: Run, figure: Figure) -> str:
     """A sentence where a run's log has no column of a figure's name; else empty."""
-    known = _names(run, figure.kind)
+    known, figure = _names(run, figure.kind), of_set(figure, held_out([sets_of(run)]))
     for name in (figure.key, figure.other):
-        if name and known and name not in known and not name.startswith("*/"):
+        if name and known and name not in known:
             near = nearest(name, known)
             return f"There is no {name!r}" + (f"; did you mean {near!r}?" if near else ".")
     return ""

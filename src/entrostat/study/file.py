@@ -29,6 +29,7 @@ from .grid import axes_of, points_of, refuse_axes
 
 MOST = 1000  # runs: a grid grows fast
 START = ("final", "best")
+RESERVED = ("report.html", "claims.html", "study.json", "results.json", "method_pages")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick", "figures")
 
@@ -186,15 +187,23 @@ def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
     from ..objective import make_objective
     from ..tasks import make_task
 
-    task: dict[str, Any] = {"seed": config.seed} | config.task
+    tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
     chosen = (config.method, config.advantage, config.optim.aggregation, config.updates)
-    parts: list[tuple[Any, Callable[[], object]]] = [
-        (config.task, lambda: make_task(**task)),
-        (chosen, lambda: make_objective(
+
+    def of_task(one: dict[str, Any]) -> Callable[[], object]:
+        task: dict[str, Any] = {"seed": config.seed} | one
+        return lambda: make_task(**task)
+
+    def objective() -> object:
+        return make_objective(
             config.method, advantage=config.advantage, aggregation=config.optim.aggregation,
             updates=config.updates,
-        )),
-    ]  # fmt: skip
+        )  # fmt: skip
+
+    parts: list[tuple[Any, Callable[[], object]]] = [
+        *((one, of_task(one)) for one in tasks),
+        (chosen, objective),
+    ]
     if models:
         parts.insert(0, (config.model, lambda: check_model(config.model)))
     for settings, check in parts:
@@ -268,6 +277,10 @@ def _tables(where: str, data: Mapping[str, Any]) -> dict[str, _Table]:
     for place, table in enumerate(tables, 1):
         settings = dict(table) if isinstance(table, Mapping) else {}
         name = settings.pop("name", None)
+        if name in RESERVED:
+            raise ValueError(
+                f"{where}: run {place} is called {name!r}, which a study writes itself"
+            )
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in found:
             raise ValueError(
                 f"{where}: run {place} needs a name of its own, of letters, digits and ._+-, got "

@@ -24,7 +24,9 @@ def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
             if isinstance(value, Mapping):
                 collect(name, value)
             elif isinstance(value, list) and value:
-                found[name.removeprefix("grid.")] = value
+                if (setting := name.removeprefix("grid.")) in found:
+                    raise ValueError(f"{where}: two lists of [grid] vary {setting}")
+                found[setting] = value
             else:
                 raise ValueError(f"{where}: {name} is a list of the values to try, got {value!r}")
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from .._text import console, say
+from .._text import print_whole, say
 from ..law import LeftOut, Pooled, SizeLaw, sizes_left_out
 
 if TYPE_CHECKING:
     from .laws import Laws, RunLaw
+
+_NAME = 6  # columns that a name has at least
 
 
 def alike(found: Sequence[RunLaw]) -> bool:
@@ -22,7 +24,7 @@ def print_laws(laws: Laws) -> None:
     """Tables in the terminal, then what speaks against each fit."""
     from rich.markup import escape
 
-    screen, found, share = console(), laws.found, laws.share
+    found, share = laws.found, laws.share
     of_all, of_one = _shared([_basis(one) for one in found])
     for text in of_all:
         say(text)
@@ -41,7 +43,7 @@ def print_laws(laws: Laws) -> None:
             "-" if early is None else f"{early.rmse:.3f}\n[dim]({early.rmse_stay:.3f})[/]",
             "-" if early is None else f"{early.end_error:+.3f}",
         )
-    screen.print(table)
+    print_whole(table)
     say(
         "ceiling: b - a, the score at H = 0; intervals: bootstrap of blocks of consecutive\n"
         "steps, seed 0\n"
@@ -53,10 +55,10 @@ def print_laws(laws: Laws) -> None:
     for one, own in zip(found, of_one, strict=True):
         for text in own:
             say(f"{one.name}: {text}")
-    _print_rivals(screen, found, share)
-    _print_spent(screen, found)
+    _print_rivals(found, share)
+    _print_spent(found)
     if laws.together is not None:
-        _print_together(screen, found, laws.together)
+        _print_together(found, laws.together)
     if not alike(found):
         say(
             "The runs are fitted to different scores or entropies; their coefficients cannot be "
@@ -68,7 +70,7 @@ def print_laws(laws: Laws) -> None:
         if not one.doubts:
             say(f"{one.name}: nothing speaks against the law.")
     if laws.sizes is not None:
-        _print_sizes(screen, *laws.sizes)
+        _print_sizes(*laws.sizes)
     for name, why in laws.failed.items():
         say(f"{name}: not fitted: {why}")
 
@@ -79,7 +81,7 @@ def _table(title: str | None, names: str, *columns: str) -> Any:
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column(names, overflow="fold")
+    table.add_column(names, overflow="fold", min_width=_NAME)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table
@@ -108,7 +110,7 @@ def _shared(texts: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
     return common, [[line for line in own if line not in common] for own in texts]
 
 
-def _print_rivals(screen: Any, found: Sequence[RunLaw], share: float) -> None:
+def _print_rivals(found: Sequence[RunLaw], share: float) -> None:
     """Root mean squares over the runs of what else may explain the score."""
     known = [one for one in found if one.early is not None]
     if not known:
@@ -122,10 +124,10 @@ def _print_rivals(screen: Any, found: Sequence[RunLaw], share: float) -> None:
         table.add_row(word, _decimals(inside), _decimals(later))
     stays = _over([one.early.rmse_stay for one in known if one.early is not None])
     table.add_row("it stays", "-", _decimals(stays))
-    screen.print(table)
+    print_whole(table)
 
 
-def _print_spent(screen: Any, found: Sequence[RunLaw]) -> None:
+def _print_spent(found: Sequence[RunLaw]) -> None:
     """Means over the runs that end with less entropy, and over those that end with more score."""
     falls, gains = (
         sum(isfinite(getattr(one.spent[0], what)) for one in found) for what in ("entropy", "score")
@@ -136,7 +138,7 @@ def _print_spent(screen: Any, found: Sequence[RunLaw]) -> None:
         cells = (_mean([getattr(one.spent[place], what) for one in found])
                  for what in ("entropy", "score"))  # fmt: skip
         table.add_row(f"{each.share:.0%} of the steps", *cells)
-    screen.print(table)
+    print_whole(table)
 
 
 def _runs(count: int) -> str:
@@ -148,9 +150,9 @@ def _mean(shares: Sequence[float]) -> str:
     return f"{sum(known) / len(known):.0%}" if known else "-"
 
 
-def _print_together(screen: Any, found: Sequence[RunLaw], one: Pooled) -> None:
+def _print_together(found: Sequence[RunLaw], one: Pooled) -> None:
     law = one.law
-    title = f"one law for {len(found)} runs\nR = -{law.a:.3f} exp(H) + {law.b:.3f}"
+    title = f"one law for {len(found)} runs\nR = {-law.a:.3f} exp(H) {law.b:+.3f}"
     table = _table(title, "each run by", "RMSE")
     for word, value in (
         ("its own law (in-sample)", one.rmse_own),
@@ -160,7 +162,7 @@ def _print_together(screen: Any, found: Sequence[RunLaw], one: Pooled) -> None:
     ):
         if isfinite(value):
             table.add_row(word, _decimals(value))
-    screen.print(table)
+    print_whole(table)
 
 
 def _over(values: Sequence[float]) -> float:
@@ -172,7 +174,7 @@ def _decimals(value: float) -> str:
     return f"{value:.3f}" if isfinite(value) else "-"
 
 
-def _print_sizes(screen: Any, known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> None:
+def _print_sizes(known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> None:
     from rich.markup import escape
 
     say("\ncoefficients against the model's size: intercept + slope ln(parameters)")
@@ -180,19 +182,19 @@ def _print_sizes(screen: Any, known: Sequence[RunLaw], law: SizeLaw, doubts: Seq
     for name, line in (("a", law.a), ("b", law.b)):
         r2 = f"{line.r2:.2f}" if isfinite(line.r2) else "-"
         table.add_row(name, f"{line.slope:+.4f}", f"{line.intercept:.3f}", r2)
-    screen.print(table)
+    print_whole(table)
     table = _table(None, "run", "parameters", "residual of a", "of b")
     for one, a, b in zip(known, law.a.residuals, law.b.residuals, strict=True):
         size = f"{one.size:.3g}" + ("" if one.counted else " (by name)")
         table.add_row(escape(one.name), size, f"{a:+.3f}", f"{b:+.3f}")
-    screen.print(table)
+    print_whole(table)
     if out := _left_out(known):
         title = "each size by the lines\nthrough the others"
         table = _table(title, "parameters", "a", "b", "RMSE", "its own law's")
         for one in out:
             numbers = (f"{v:.3f}" for v in (one.a, one.b, one.rmse, one.rmse_own))
             table.add_row(f"{one.size:.3g}", *numbers)
-        screen.print(table)
+        print_whole(table)
     for doubt in doubts:
         say(f"sizes: {doubt}")
 

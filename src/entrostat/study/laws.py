@@ -37,6 +37,7 @@ from ..law import (
 )
 from ..logs.files import atomic
 from ..logs.importers import read
+from ..logs.importers.places import runs_in
 from ..logs.run import Run, last_ones
 from ..models import find
 from ..report.runs import labels
@@ -107,7 +108,8 @@ def run_law(
     """Fit R = -a exp(H) + b to each run, print a table and what speaks against it.
 
     Args:
-        paths: run directories, or what another trainer left (`logs.importers`).
+        paths: run directories, or what another trainer left (`logs.importers`); a directory of
+            several, as of a study, stands for them.
         score: R, as `law.pairs_of` takes it; None is COV's, the validation score, or the training
             reward where a run has too few evaluations.
         share: share of the steps that the early prediction is fitted to.
@@ -124,7 +126,8 @@ def run_law(
         raise ValueError("law needs the directory of a run, or of several")
     if not 0 < share < 1:
         raise ValueError(f"--share must be between 0 and 1, got {share!r}; the paper's is 0.15")
-    runs = [read(path) for path in paths]
+    places = [place for path in paths for place in runs_in(Path(path))]
+    runs = [read(place) for place in places]
     found: list[RunLaw] = []
     failed: dict[str, LawError] = {}
     for run, name in zip(runs, labels(runs), strict=True):

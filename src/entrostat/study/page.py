@@ -13,13 +13,14 @@ from urllib.parse import quote
 from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
 from ..report.page import _write
 from .claims import VERDICTS, Decided
-from .results import Experiment, Group, Results
+from .results import KEPT, SCORE, Experiment, Group, Results
 
 NAMED = 14  # groups up to which a figure names each
-_SIZES = (6.0, 3.2)  # of points, the second where colours begin again
+_SHAPES = ("o", "s", "^", "D", "v", "P")  # of points: another where colours begin again
+_ROOM = 1.25  # times the largest share kept that the picture is wide
 _MARGIN = 0.06  # of a claim's scale, on either side
 _DIGITS = {"distinct": 1, "cumulative": 1}
-_AXES = ("kept", "avg@k")  # across, up
+_AXES = (KEPT, SCORE)  # across, up
 
 
 @dataclass(frozen=True)
@@ -138,24 +139,20 @@ def score_panel(experiment: Experiment) -> Panel | None:
         return None
     curves: list[Curve] = []
     points: list[Points] = []
+    # a wide interval of one would leave no room for the others
+    most = _ROOM * max(100 * group.figures[KEPT].mean for group in groups)
     for place, group in enumerate(groups):
         color = COLORS[place % len(COLORS)]
+        shape = _SHAPES[place // len(COLORS) % len(_SHAPES)]
         kept, score = (group.figures[axis] for axis in _AXES)
-        name = group.name if len(groups) <= NAMED else ""
+        legend = group.name if len(groups) <= NAMED else ""
         x, y = 100 * kept.mean, score.mean
         points.append(
-            Points(
-                name,
-                [x],
-                [y],
-                color,
-                size=_SIZES[place // len(COLORS) % 2],
-                alpha=1.0,
-                name=group.name,
-            )
+            Points(legend, [x], [y], color, size=6.0, alpha=1.0, name=group.name, shape=shape)
         )
         wide, tall = 100 * kept.half, score.half
-        lines = (([x - wide, x + wide], [y, y]), ([x, x], [y - tall, y + tall]))
+        across = ([max(x - wide, 0.0), min(x + wide, most)], [y, y])
+        lines = (across, ([x, x], [y - tall, y + tall]))
         curves += [Curve("", *line, color, width=1.0, alpha=0.6, name=group.name) for line in lines]
     return Panel(
         "Score and entropy kept",

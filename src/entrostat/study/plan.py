@@ -156,11 +156,14 @@ def make_places(plan: Plan) -> None:
         OSError: the disk is full or refuses.
     """
     for experiment, title in plan.titles.items():
+        folder = plan.of(experiment)[0].path.parent
+        if folder.is_symlink():  # of an earlier call, a run of this name
+            folder.unlink()
         runs = {
             each.name: {"group": each.group, "seed": each.seed, "address": each.address}
             for each in plan.of(experiment)
         }
-        with atomic(plan.of(experiment)[0].path.parent / INDEX) as part:
+        with atomic(folder / INDEX) as part:
             part.write_text(json.dumps({"title": title, "runs": runs}, indent=1), encoding="utf-8")
     for each in plan.named:
         if not _own(each.path):
@@ -206,6 +209,10 @@ def check_same(path: Path, config: TrainConfig) -> None:
     Raises:
         ValueError: it holds a run with other settings.
     """
+    if _own(path) and (path / INDEX).exists():
+        raise ValueError(
+            f"{path} holds the runs of a study file of that name; choose another --output"
+        )
     if not _own(path) or not (path / "config.toml").exists():
         return
     there = from_dict(load(path / "config.toml"))

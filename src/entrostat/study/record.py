@@ -9,6 +9,7 @@ weights, what was printed and all clocks but one are not kept, nor the paths of 
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import shutil
@@ -20,6 +21,7 @@ from typing import Any
 from ..config import from_dict, load
 from ..logs.files import atomic, make_directory
 from ..logs.lines import JsonLines
+from ..logs.run import is_line
 from .execute import RECORDED, is_done
 from .plan import Plan, Training
 
@@ -28,6 +30,7 @@ DIGITS = 5
 MOST = 2**28  # bytes of one file, unpacked
 _MACHINE = ("versions", "python", "platform", "processors", "git")
 _WEIGHTS = ("final", "best", "checkpoints")
+_TEXTS = ("config.toml", "objective.json", "environment.json")
 _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 
 
@@ -57,8 +60,15 @@ def save_record(training: Training, record: Path) -> None:
         part.write_bytes(gzip.compress(text, 9, mtime=0))
 
 
+def recorded(plan: Plan, record: Path) -> set[str]:
+    """The addresses of a plan that a record has."""
+    return {a for a in plan.trainings if (record / f"{a}.json.gz").is_file()}
+
+
 def restore(plan: Plan, record: Path) -> set[str]:
     """Put what a record has of a plan in its places, as runs that are done; returns the addresses.
+
+    A run made by hand stays as it is, also where it is not finished.
 
     A run whose policy another one is to begin with, which is not done itself, has to be trained: a
     record has no weights.
@@ -66,7 +76,7 @@ def restore(plan: Plan, record: Path) -> set[str]:
     Raises:
         ValueError: a file of the record cannot be read; names it.
     """
-    have = {a for a in plan.trainings if (record / f"{a}.json.gz").is_file()}
+    have = {a for a in recorded(plan, record) if not _by_hand(plan.trainings[a])}
     done = have | {a for a, each in plan.trainings.items() if is_done(each)}
     missing: set[str] = set()  # recorded, but their weights are wanted
     for address, each in reversed(plan.trainings.items()):  # those that build on others first
@@ -75,12 +85,12 @@ def restore(plan: Plan, record: Path) -> set[str]:
     restored = set()
     for address in have - _trained(plan):
         path = plan.trainings[address].path
-        recorded = (path / RECORDED).exists()
+        there = (path / RECORDED).exists()
         if address in missing:
-            if recorded:
+            if there:
                 shutil.rmtree(path.resolve())
                 make_directory(path.resolve())
-        elif not recorded:
+        elif not there:
             _put(path, _load(record / f"{address}.json.gz", address))
         restored |= {address} - missing
     return restored
@@ -93,12 +103,17 @@ def strip(training: Training) -> None:
     made by hand, which a study only took for its own, keeps all.
     """
     path = training.path.resolve()
-    if path.parent != training.store.resolve():
+    if _by_hand(training):
         return
     with atomic(path / RECORDED) as part:
         part.write_text(json.dumps({"iterations": training.config.iterations}), encoding="utf-8")
     for name in _WEIGHTS:
         shutil.rmtree(path / name, ignore_errors=True)
+
+
+def _by_hand(training: Training) -> bool:
+    """Whether a run lies elsewhere than in the store: a study only took it for its own."""
+    return training.path.resolve().parent != training.store.resolve()
 
 
 def _trained(plan: Plan) -> set[str]:
@@ -117,6 +132,11 @@ def _load(file: Path, address: str) -> dict[str, Any]:
             raise ValueError("it is of another format or training")
         for name in _LOGS:
             _rows(data["logs"][name])
+        if not all(isinstance(data["texts"][name], str) for name in _TEXTS):
+            raise ValueError("its texts are none")
+        metrics = _rows(data["logs"][_LOGS[0]])
+        if type(data["iterations"]) is not int or not metrics or not all(map(is_line, metrics)):
+            raise ValueError("it has no metrics of iterations")
         return data
     except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError,
             RecursionError) as error:  # fmt: skip
@@ -130,7 +150,7 @@ def _put(path: Path, data: Mapping[str, Any]) -> None:
         if rows:
             text = "".join(json.dumps(row) + "\n" for row in rows)
             (path / name).write_text(text, encoding="utf-8")
-    for name in ("config.toml", "objective.json", "environment.json"):
+    for name in _TEXTS:
         (path / name).write_text(str(data["texts"][name]), encoding="utf-8")
     with atomic(path / RECORDED) as part:
         part.write_text(json.dumps({"iterations": data["iterations"]}), encoding="utf-8")
@@ -142,15 +162,22 @@ def _settings(training: Training) -> str:
     config.output = ""
     if training.after is not None:
         config.model = f"{training.after}/{training.start}"
-    config.model = _last(config.model)
-    for task in (config.task, *(one.task or {} for one in config.eval.sets)):
-        task.update({key: _last(value) for key, value in task.items() if isinstance(value, str)})
-    return config.to_toml()
+    kept = {"prompt", "sampling"}  # of the model's text: a stop may be a slash
+    plain = dataclasses.asdict(config)
+    plain = {key: value if key in kept else _without_paths(value) for key, value in plain.items()}
+    return from_dict(plain).to_toml()
 
 
-def _last(name: str) -> str:
-    """A name as it is, of an absolute path its end."""
-    return Path(name).name if Path(name).is_absolute() else name
+def _without_paths(value: Any) -> Any:
+    """Settings in which an absolute path is its end, behind KIND: as well, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: _without_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_paths(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    kind, mark, place = value.rpartition(":")
+    return kind + mark + (Path(place).name if Path(place).is_absolute() else place)
 
 
 def _machine(path: Path) -> str:

@@ -165,8 +165,11 @@ def results_of(
     return Results(experiments, tuple(decided), claims)
 
 
-def misspelt_figures(plan: Plan, done: Collection[str], claims: Claims) -> list[str]:
-    """A sentence for each claim whose figure a run that is done shows to be misspelt.
+def misspelt_figures(
+    plan: Plan, done: Collection[str], claims: Claims | None,
+    asked: Mapping[str, Mapping[str, Figure]] | None = None,
+) -> list[str]:  # fmt: skip
+    """A sentence for each figure that a run which is done shows to be misspelt.
 
     More trainings would not help it. One run of each group is read.
 
@@ -174,22 +177,31 @@ def misspelt_figures(plan: Plan, done: Collection[str], claims: Claims) -> list[
         plan: what there is to do.
         done: addresses of trainings that are done.
         claims: what is to be decided.
+        asked: figures that an experiment's own file names.
     """
     found: dict[str, str] = {}
     first = {(n.experiment, n.group): n for n in reversed(plan.named) if n.address in done}
     for (experiment, group), named in first.items():
-        mine = [c for c in claims.claims if c.experiment == experiment and group in c.every_group]
-        if not mine:
+        wanted = {
+            f"claim {claim.id!r}, figure": claim.figures
+            for claim in (claims.claims if claims else ())
+            if claim.experiment == experiment and group in claim.every_group
+        }
+        mine = (asked or {}).get(experiment, {})
+        wanted |= {f"study {experiment!r}, figures.{word}": (one,) for word, one in mine.items()}
+        if not wanted:
             continue
         run = read_run(plan.trainings[named.address].path)
-        for claim in mine:
-            if why := next(filter(None, (misspelt(run, each) for each in claim.figures)), ""):
-                found[claim.id] = why
-    return [f"claim {name!r}, figure: {why}" for name, why in found.items()]
+        for whose, figures in wanted.items():
+            if why := next(filter(None, (misspelt(run, each) for each in figures)), ""):
+                found[whose] = why
+    return [f"{whose}: {why}" for whose, why in found.items()]
 
 
 def write_results(results: Results, path: Path) -> None:
-    """Write it as JSON: the same runs give the same bytes, whoever did them and whenever.
+    """Write it as JSON: the same logs give the same bytes, whoever did them and whenever.
+
+    Figures of a record are of numbers with its 5 digits.
 
     Raises:
         OSError: the disk is full or refuses.
@@ -251,7 +263,7 @@ def _experiment(
                 values[word] = found
         seeds = tuple(e.seed for e in there)
         groups.append(Group(group, seeds, len(mine), values))
-    groups.sort(key=lambda g: -g.figures[SCORE].mean if SCORE in g.figures else 1.0)
+    groups.sort(key=lambda g: -g.figures[SCORE].mean if SCORE in g.figures else math.inf)
     why = tuple((each.name, failed[each.address]) for each in named if each.address in failed)
     return Experiment(name, plan.titles[name], tuple(groups), why, scored)
 

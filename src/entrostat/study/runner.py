@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from .._text import say
 from ..hosts.lab.progress import duration
+from ..logs.files import make_directory
 from ..logs.run import called, read_run
-from .execute import State, Workers, execute, failed_before, is_done
-from .file import Study, check_runs, read_study, with_seeds
+from .execute import State, Workers, execute, failed_before, is_done, readable
+from .file import RESERVED, Study, check_runs, read_study, with_seeds
 from .local import Local
 from .plan import Plan, Training, anywhere, make_places, plan_of
 
@@ -50,7 +51,8 @@ def run_study(
         claims: a file of claims (`study.claims`) to decide; None takes `claims.toml` of a
             directory that is given.
         train: False reports what is done and starts nothing.
-        seeds: only these of the files' seeds; None takes all.
+        seeds: train only these of the files' seeds; None takes all. What others have done is told
+            of as well: a part of the seeds is not what claims are decided on.
         lean: with a record, remove the weights of a training that is in it, once all that begin
             with its policy are done, and write no page for each training.
 
@@ -59,12 +61,13 @@ def run_study(
             directory holds runs with other settings; no run has started.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    files = _files(given)
+    files = _files(given, claims)
     if lean and record is None:
         raise ValueError("study: --lean removes weights whose numbers are on record; give --record")
     studies = {path.stem: read_study(path, trusted, quick) for path in files}
+    chosen = studies  # what is trained now; what is told of is all that is there
     if seeds is not None:
-        studies = {name: with_seeds(study, seeds, name) for name, study in studies.items()}
+        chosen = {name: with_seeds(study, seeds, name) for name, study in studies.items()}
     for path, study in zip(files, studies.values(), strict=True):
         check_runs(study, path, models=train)
     said = _claims(given, claims)
@@ -75,7 +78,7 @@ def run_study(
             name: list(dict.fromkeys(origin.group for origin in study.origins.values()))
             for name, study in studies.items()
         })  # fmt: skip
-    named = Path(given[0]).stem if len(given) == 1 else "study"
+    named = Path(called(Path(given[0]))).stem if len(given) == 1 else "study"
     directory = Path(output or f"runs/{named}{'-quick' if quick else ''}")
     plan = plan_of(studies, directory, jobs)
     from .fairness import confounded  # loads torch; `train` reads this module before it does
@@ -91,24 +94,32 @@ def run_study(
     make_places(plan)
     kept: Callable[[Training], None] = lambda training: None  # noqa: E731
     if record is not None:
-        from .record import restore
+        from .record import recorded, restore
 
-        known = restore(plan, Path(record))
+        make_directory(Path(record))  # to be refused now, not behind the first training
+        restore(plan, Path(record))
+        known = recorded(plan, Path(record))
         say(f"record: {len(known)} of {len(plan.trainings)} trainings are in {record}", sys.stderr)
         kept = partial(_keep, plan, Path(record), lean)
     done = {a for a, each in plan.trainings.items() if is_done(each)}
     if train:
-        if said is not None:
-            from .results import misspelt_figures
+        from .results import misspelt_figures
 
-            for line in misspelt_figures(plan, done, said):
-                say(f"note: {line}", sys.stderr)
+        asked = {name: study.figures for name, study in studies.items()}
+        for line in misspelt_figures(plan, done, said, asked):
+            say(f"note: {line}", sys.stderr)
+        now = plan if seeds is None else plan_of(chosen, directory, jobs)
         # a cluster's processes start elsewhere
-        state = _execute(plan if ray is None else anywhere(plan), workers, trusted, kept, not lean)
+        state = _execute(now if ray is None else anywhere(now), workers, trusted, kept, not lean)
+        state.done |= done
+        state.failed = failed_before(plan, state.done) | state.failed
     else:
         state = State([], set(), failed_before(plan, done), done)
         if not state.done:
             raise ValueError(f"study: no training of {directory} is done; leave --report out")
+    for address in [a for a in state.done if not readable(plan.trainings[a].path)]:
+        state.done.discard(address)
+        state.failed[address] = f"its metrics cannot be read ({plan.trainings[address].path})"
     _report(plan, studies, state, said)
     for address, why in state.failed.items():
         log = plan.trainings[address].log
@@ -121,7 +132,10 @@ def _keep(plan: Plan, record: Path, lean: bool, training: Training) -> None:
     """A training is done: its numbers into the record; `lean`, what takes room away."""
     from .record import save_record, strip
 
-    save_record(training, record)
+    try:
+        save_record(training, record)
+    except OSError as error:
+        raise ValueError(f"record {str(record)!r}: {error.strerror}") from None
     if not lean:
         return
     for each in (training, plan.trainings.get(training.after or "")):
@@ -132,12 +146,16 @@ def _keep(plan: Plan, record: Path, lean: bool, training: Training) -> None:
             strip(each)
 
 
-def _files(given: Sequence[str | Path]) -> list[Path]:
-    """The study files meant, in order; a directory's by name, without its claims."""
+def _files(given: Sequence[str | Path], claims: str | Path | None = None) -> list[Path]:
+    """The study files meant, in order; a directory's by name, without those of claims."""
+    besides = {Path(claims).resolve()} if claims else set()
     files: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            found = sorted(each for each in path.glob("*.toml") if each.name != CLAIMS)
+            found = sorted(
+                each for each in path.glob("*.toml")
+                if each.name != CLAIMS and each.resolve() not in besides
+            )  # fmt: skip
             if not found:
                 raise ValueError(f"study {str(path)!r}: the directory holds no study file")
             files += found
@@ -146,6 +164,10 @@ def _files(given: Sequence[str | Path]) -> list[Path]:
     if not files:
         raise ValueError("study: claims alone are no study; name the study files too")
     stems = [path.stem for path in files]
+    if taken := [stem for stem in stems if stem in RESERVED]:
+        raise ValueError(
+            f"study: a file called {taken[0]!r} would lie where a study writes; rename it"
+        )
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise ValueError(
             f"study: two files are called {twice[0]!r}, which names the directory of their runs; "
@@ -243,7 +265,8 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
         run = read_run(plan.trainings[address].path)
         seconds += sum(run.series("time/iteration")[1])
         about = _object(run.environment_text)
-        versions = about.get("versions", {})
+        versions = about.get("versions")
+        versions = versions if isinstance(versions, dict) else {}
         machine = [(word, about.get(word)) for word in ("platform", "processors")]
         commit = ("commit", str(about.get("git", ""))[:12])
         for word, text in (*versions.items(), *machine, commit):

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ..config import TrainConfig
-from ..logs.run import last_ones, read_run
+from ..logs.run import held_out, last_ones, read_run, sets_of
 from ..report import comparison_rows
 from ..report.seeds import by_settings, common_name
-from .figures import Figure, value
+from .figures import Figure, of_set, value
 
 LEVEL = 0.95
 
@@ -80,7 +80,9 @@ def group_by_seed(
     configs: Mapping[str, TrainConfig], paths: Mapping[str, Path],
     groups: Mapping[str, str] | None = None, figures: Mapping[str, Figure] | None = None,
 ) -> list[Group]:  # fmt: skip
-    """The groups of two finished runs or more that differ by their seed alone.
+    """The groups of finished runs that differ by their seed alone.
+
+    Of one run there is a group only where figures are asked for.
 
     Args:
         configs: settings by run name.
@@ -93,50 +95,53 @@ def group_by_seed(
         name: {"of": known.get(name, dataclasses.asdict(configs[name]) | {"seed": 0, "output": ""})}
         for name in paths
     }
+    found = _asked(paths, figures) if figures else _usual(paths)
     return [
-        Group(
-            known.get(names[0], common_name(names)),
-            tuple(names),
-            _figures([paths[name] for name in names], figures or {}),
-        )
+        Group(known.get(names[0], common_name(names)), tuple(names), _figures(names, found))
         for names in by_settings(settings)
-        if len(names) > 1
+        if len(names) > 1 or figures
     ]
 
 
-def _figures(paths: Sequence[Path], asked: Mapping[str, Figure]) -> dict[str, Interval]:
+def _figures(
+    names: Sequence[str], found: Mapping[str, Mapping[str, float | None]]
+) -> dict[str, Interval]:
     """Of several runs, those that every run has."""
-    columns = _asked(paths, asked) if asked else _usual(paths)
-    known = {key: [v for v in values if v is not None] for key, values in columns.items()}
-    return {key: interval(values) for key, values in known.items() if len(values) == len(paths)}
+    columns = {word: [values[name] for name in names] for word, values in found.items()}
+    known = {word: [v for v in values if v is not None] for word, values in columns.items()}
+    intervals = {
+        word: spread(values) for word, values in known.items() if len(values) == len(names)
+    }
+    return {word: some for word, some in intervals.items() if some is not None}
 
 
 def _asked(
-    paths: Sequence[Path], figures: Mapping[str, Figure]
-) -> dict[str, Sequence[float | None]]:
-    found: dict[str, list[float | None]] = {word: [] for word in figures}
-    for path in paths:
-        run = read_run(path)
-        for word, figure in figures.items():
-            found[word].append(value(run, figure))
-    return dict(found)
+    paths: Mapping[str, Path], figures: Mapping[str, Figure]
+) -> dict[str, dict[str, float | None]]:
+    """By word and run; those of the set * of the one that all runs are compared by."""
+    runs = {name: read_run(path) for name, path in paths.items()}
+    compared = held_out(sets_of(run) for run in runs.values())
+    return {
+        word: {name: value(run, of_set(figure, compared)) for name, run in runs.items()}
+        for word, figure in figures.items()
+    }
 
 
-def _usual(paths: Sequence[Path]) -> dict[str, Sequence[float | None]]:
+def _usual(paths: Mapping[str, Path]) -> dict[str, dict[str, float | None]]:
     """Entropy of the second tenth of the iterations and of the end (one is noisy), final scores."""
-    rows = comparison_rows(list(paths))
-    early: list[float | None] = []  # None where no iteration has a finite entropy
-    late: list[float | None] = []
-    for path in paths:
+    rows = dict(zip(paths, comparison_rows(list(paths.values())), strict=True))
+    early: dict[str, float | None] = {}  # None where no iteration has a finite entropy
+    late: dict[str, float | None] = {}
+    for name, path in paths.items():
         entropy = read_run(path).series("entropy/exact")[1]
         tenth = max(1, len(entropy) // 10)
-        early.append(mean(some) if (some := entropy[tenth : 2 * tenth] or entropy) else None)
-        late.append(mean(entropy[-last_ones(len(entropy)) :]) if entropy else None)
+        early[name] = mean(some) if (some := entropy[tenth : 2 * tenth] or entropy) else None
+        late[name] = mean(entropy[-last_ones(len(entropy)) :]) if entropy else None
     return {
-        "first": [row.entropy_before for row in rows],
+        "first": {name: row.entropy_before for name, row in rows.items()},
         "early": early,
         "last": late,
-        "avg@k": [row.avg_after for row in rows],
-        "pass@k": [row.pass_after for row in rows],
-        "distinct": [row.distinct_after for row in rows],
+        "avg@k": {name: row.avg_after for name, row in rows.items()},
+        "pass@k": {name: row.pass_after for name, row in rows.items()},
+        "distinct": {name: row.distinct_after for name, row in rows.items()},
     }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from .._text import console, say
+from .._text import console, print_whole, say
 from ..report.runs import apart, k_words
 from .seeds import Group, Interval
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .results import Results
 
 _FILES = 4  # names of experiments that a line has
-_BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; its names' least
+_BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; of names the least
 _USUAL = (
     "; entropy of the first iteration,\n"
     "of the second tenth of the iterations (early) and of the end (a fifteenth)"
@@ -26,6 +26,7 @@ _USUAL = (
 def print_table(rows: Sequence[Row]) -> None:
     """A row a run: entropy and scores before and after."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     # narrow enough for 80 columns
@@ -33,13 +34,13 @@ def print_table(rows: Sequence[Row]) -> None:
         title="before → after training; entropy in nats per token",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
-    table.add_column("run", no_wrap=True)
+    table.add_column("run", overflow="fold", min_width=_NAME)
     k = k_words(rows)
     for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.run.name,
+            escape(row.run.name),
             f"{_figure(row.entropy_before, 2)}→{_figure(row.entropy_after, 2)}",
             "-" if row.entropy_kept is None else f"{row.entropy_kept:.0f}%",
             _figure(row.target, 2),
@@ -48,7 +49,7 @@ def print_table(rows: Sequence[Row]) -> None:
             f"{_figure(row.distinct_before, 1)}→{_figure(row.distinct_after, 1)}",
             "-" if row.seconds is None else f"{row.seconds:.0f}s",
         )
-    console().print(table)
+    print_whole(table)
     say(f"distinct: different right answers among {k} samples of a prompt")
     for note in apart(rows):
         say(f"note: {note}")
@@ -62,6 +63,7 @@ def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
     if not groups:
         return
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
@@ -71,11 +73,11 @@ def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
     columns = list(dict.fromkeys(key for group in groups for key in group.figures))
     table.add_column("settings", no_wrap=True)
     for column in ("n", *columns):
-        table.add_column(column, justify="right", min_width=len(column))
+        table.add_column(escape(column), justify="right", min_width=len(column))
     for group in groups:
         cells = [_interval(group.figures.get(column)) for column in columns]
-        table.add_row(group.name, str(len(group.runs)), *cells)
-    console().print(table)
+        table.add_row(escape(group.name), str(len(group.runs)), *cells)
+    print_whole(table)
 
 
 def print_claims(results: Results) -> None:
@@ -123,7 +125,9 @@ def _effect(one: Decided) -> str:
 
 def _interval(value: Interval | None) -> str:
     # where a line is too narrow it breaks before the interval
-    return "-" if value is None else f"{value.mean:.2f} ±{value.half:.2f}"
+    if value is None:
+        return "-"
+    return f"{value.mean:.2f}" + f" ±{value.half:.2f}" * (value.n > 1)
 
 
 def _figure(value: float | None, digits: int) -> str:

@@ -21,6 +21,7 @@ from ...errors import RunStopped
 from ...logs.files import atomic_directory, make_directory, replacing, writing
 from ...logs.lines import JsonLines, Mark
 from ...logs.run import MOST
+from .. import BUSY
 from . import best
 
 
@@ -51,7 +52,7 @@ class RunDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise ValueError(f"{path}: another process is training in this directory") from None
+            raise ValueError(f"{path}: {BUSY}") from None
         return cls(path, lock)
 
     def write_settings(

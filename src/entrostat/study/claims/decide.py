@@ -36,16 +36,16 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from ..figures import Figure
-from .file import Claim, Claims
+from .file import LEAST, Claim, Claims
 from .statistics import effect
 
 VERDICTS = ("holds", "does not hold", "cannot be told")
-LEAST = 3  # seeds below which nothing is decided
 FEW = 5  # seeds from which the bootstrap has a say: 5^5 resamples
 SHOWN = 0.95  # level of the interval that is shown
 _RESAMPLES = 20_000
 _SHAPES = 100_000
-_CLEAR = 0.2  # t's p from which the bootstrap is not asked: nothing will be decided
+_CLEAR = 0.5  # t's p from which the bootstrap is not asked: no alpha decides there
+_ROUNDING = 1e-12  # of the larger number: two that differ by less are the same
 _CHOICE = "the other seeds are a choice."
 _EXACT = 6  # seeds up to which every resample is taken
 
@@ -180,8 +180,9 @@ def _p_above(effects: tuple[float, ...], least: float) -> float:
         return 1.0
     values = np.asarray(effects, dtype=float)
     mean, error = values.mean(), values.std(ddof=1) / math.sqrt(n)
-    if error <= 1e-12 * max(1.0, abs(mean)):
-        return 0.5**n if mean > least else 1.0
+    if error <= _ROUNDING * max(1.0, abs(mean)):
+        beyond = mean - least > _ROUNDING * max(1.0, abs(mean), abs(least))
+        return 0.5**n if beyond else 1.0
     score = (mean - least) / error
     p = float(student.sf(score, n - 1))
     if n >= FEW and p < _CLEAR:
@@ -220,7 +221,7 @@ def p_skewed(effects: Sequence[float], least: float) -> float:
     plain = p_above(effects, least)
     values = np.asarray(effects, dtype=float)
     n = len(values)
-    if n < LEAST or plain >= _CLEAR or np.ptp(values) <= 1e-12 * max(1.0, abs(values.mean())):
+    if n < LEAST or plain >= _CLEAR or np.ptp(values) <= _ROUNDING * max(1.0, abs(values.mean())):
         return plain
     score = math.sqrt(n) * (values.mean() - least) / values.std(ddof=1)
     return max(plain, float(np.mean(gammainc(n, n / (1 + score * _shapes(n) / math.sqrt(n))))))
@@ -245,7 +246,7 @@ def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
         drawn = values[np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))]
     means, errors = drawn.mean(1), drawn.std(1, ddof=1) / math.sqrt(n)
     shift = means - values.mean()
-    tiny = 1e-12 * max(1.0, float(np.abs(values).max()))
+    tiny = _ROUNDING * max(1.0, float(np.abs(values).max()))
     shift = np.where(np.abs(shift) <= tiny, 0.0, shift)
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = np.where(errors <= tiny, np.sign(shift) * np.inf, shift / errors)
@@ -318,6 +319,8 @@ def _why(
 ) -> str:
     """Why nothing can be told."""
     if len(effects) >= LEAST:
+        if len(set(effects.values())) == 1:
+            return f"All {len(effects)} seeds have the same number, which says little of others."
         return "The interval is too wide for the number of claims."
     for group in claim.every_group:
         if len(done := seeds_of(group)) < LEAST:

@@ -31,6 +31,7 @@ from ...config import load
 from ...logs.run import number
 from ..figures import Figure, read_figure
 
+LEAST = 3  # seeds below which nothing is decided
 PAPERS = ("REPO", "COV", "OPEFO", "STEER", "PAR", "OURS")
 # of each statistic: its groups' keys, and its two directions, of which the first is a plus
 STATISTICS = {
@@ -156,7 +157,7 @@ def check_claims(claims: Claims, groups: Mapping[str, Sequence[str]]) -> None:
         for group in claim.every_group:
             if group not in groups.get(claim.experiment, claim.every_group):
                 near = nearest(group, groups[claim.experiment])
-                hint = f"; did you mean {near!r}?" if near else ""
+                hint = f"; did you mean {near!r}?" if near else "."
                 raise ValueError(
                     f"{where}: {claim.experiment!r} has no group {group!r}{hint} Its groups are "
                     f"{', '.join(groups[claim.experiment])}"
@@ -209,8 +210,11 @@ def _seeds(where: str, given: Any) -> tuple[int, ...] | None:
         return None
     if not isinstance(given, list) or not all(type(seed) is int and seed >= 0 for seed in given):
         raise ValueError(f"{where}: seeds is a list of whole numbers from 0, got {given!r}")
-    if not given or len(set(given)) < len(given):
-        raise ValueError(f"{where}: seeds are different ones, at least one, got {given!r}")
+    if len(given) < LEAST or len(set(given)) < len(given):
+        raise ValueError(
+            f"{where}: seeds are {LEAST} different ones or more, below which nothing is decided, "
+            f"got {given!r}"
+        )
     return tuple(given)
 
 
