@@ -181,6 +181,7 @@ class Record:
             (each.experiment, each.group, each.seed): plan.trainings[each.address].path
             for each in plan.named if each.address in known
         }  # fmt: skip
+        self._planned = [(each.experiment, each.group, each.seed) for each in plan.named]
         self.groups: dict[str, list[str]] = {}
         for each in plan.named:
             groups = self.groups.setdefault(each.experiment, [])
@@ -193,6 +194,10 @@ class Record:
     def seeds(self, experiment: str, group: str) -> list[int]:
         """Those that a group has."""
         return sorted(s for e, g, s in self._runs if (e, g) == (experiment, group))
+
+    def planned(self, experiment: str, group: str) -> list[int]:
+        """Those that a group is to have."""
+        return [s for e, g, s in self._planned if (e, g) == (experiment, group)]
 
     def shared(self, experiment: str, groups: Sequence[str]) -> list[int]:
         """Those that all of the groups have."""
@@ -341,10 +346,16 @@ def estimators(record: Record) -> list[str]:
     return [said(seeds), "", *rows_of(head, rows)]
 
 
+def decided_by(record: Record, file: Path) -> list[Decided]:
+    """The claims of a file; those of experiments that are not whole are not decided."""
+    return decide(
+        read_claims(file), record.figure, record.seeds, planned_of=record.planned
+    )  # fmt: skip
+
+
 def verdicts(record: Record, file: Path) -> list[str]:
     """The claims that are decided, and how many are not."""
-    claims = read_claims(file)
-    decided = decide(claims, record.figure, record.seeds)
+    decided = decided_by(record, file)
     marks = {True: "", False: " (†)"}
     rows = [
         [
@@ -365,11 +376,10 @@ def verdicts(record: Record, file: Path) -> list[str]:
 
 def open_claims(record: Record, file: Path) -> list[str]:
     """The claims that cannot be told, with what was seen."""
-    claims = read_claims(file)
     rows = [
         [one.claim.says, one.claim.paper,
          reach(one), short(one.claim.least), str(len(one.effects))]
-        for one in decide(claims, record.figure, record.seeds) if one.verdict == VERDICTS[2]
+        for one in decided_by(record, file) if one.verdict == VERDICTS[2]
     ]  # fmt: skip
     return rows_of(["claim", "who", "effect, 95% interval", "counts from", "seeds"], rows)
 

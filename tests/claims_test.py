@@ -235,6 +235,25 @@ def test_three_verdicts_with_their_reasons() -> None:
     assert found[0].p_holds == pytest.approx(5 * own)
 
 
+def test_nothing_is_decided_before_all_runs_are_done() -> None:
+    """Else one would be decided at the first seeds that happen to agree."""
+    family = Claims(0.05, (claim("level", "above", 0.2, a="x", than=0.0),), "", Path("claims.toml"))
+
+    def of(done: list[int], planned: list[int]) -> Decided:
+        figures = [1.0, 1.01, 0.99, 1.0, 1.02]
+        return decide(
+            family, lambda e, g, seed, f: figures[seed], lambda e, g: done,
+            planned_of=lambda e, g: planned,
+        )[0]  # fmt: skip
+
+    half = of([0, 1, 2, 3], [0, 1, 2, 3, 4])
+    assert half.verdict == "cannot be told"
+    assert half.why == "4 of the 5 seeds of 'x' are done; it is decided once all are."
+    assert half.estimate == pytest.approx(1.0)
+    assert of([0, 1, 2, 3, 4], [0, 1, 2, 3, 4]).verdict == "holds"
+    assert of([0, 1, 2, 3], []).verdict == "holds"  # where nobody says what was planned
+
+
 def test_the_seeds_that_survive_decide_nothing() -> None:
     """Eight seeds, of which three came to nothing: what the others say is a choice."""
     figures: dict[str, list[float | None]] = {

@@ -161,7 +161,11 @@ def results_of(
         run = read_run(plan.trainings[place[experiment, group, seed]].path)
         return misspelt(run, of_set(figure, scored[experiment]))
 
-    decided = decide(claims, figure_of, seeds_of, lost_of, hint_of)
+    def planned_of(experiment: str, group: str) -> list[int]:
+        named = plan.of(experiment) if experiment in plan.titles else ()
+        return [each.seed for each in named if each.group == group]
+
+    decided = decide(claims, figure_of, seeds_of, lost_of, hint_of, planned_of)
     return Results(experiments, tuple(decided), claims)
 
 

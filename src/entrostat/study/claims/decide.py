@@ -5,8 +5,9 @@ that and for the opposite; each of the two families, all claims of the file, is 
 method, so that the chance of even one false "holds" is at most alpha, and for itself that of one
 false "does not hold". A claim that cannot be computed counts in the family. So does one of which a
 run did not end well, or has not the figure where others have it: what is left are the seeds that
-survived, and of these nothing is decided. And one that names the seeds that decide (`Claim.seeds`)
-waits for the last of them.
+survived, and of these nothing is decided. Nor is one whose runs are not all done: who looks at
+every seed that comes in and stops at a verdict errs more often than once at the end. One that names
+the seeds that decide (`Claim.seeds`) waits for these.
 
 A p-value is Student's, with n - 1 degrees of freedom, or from `FEW` seeds on the larger one of that
 and the studentized bootstrap's (Efron and Tibshirani 1993, Sec. 12.5, 16.4):
@@ -89,6 +90,7 @@ def decide(
     seeds_of: Callable[[str, str], Collection[int]],
     lost_of: Callable[[str, str], Collection[int]] = lambda experiment, group: (),
     hint_of: Callable[[str, str, int, Figure], str] = lambda experiment, group, seed, figure: "",
+    planned_of: Callable[[str, str], Collection[int]] = lambda experiment, group: (),
 ) -> list[Decided]:
     """Decide every claim of a file.
 
@@ -99,14 +101,18 @@ def decide(
         lost_of: (experiment, group) -> the seeds whose runs did not end well.
         hint_of: (experiment, group, seed, figure) -> a sentence more on a figure that a run has
             not; it may be empty.
+        planned_of: (experiment, group) -> the seeds whose runs there are to be.
 
     Returns:
         One a claim, in order.
     """
     sources = [
-        _Source(claim, figure_of, _among(claim, seeds_of), _among(claim, lost_of), hint_of)
+        _Source(
+            claim, figure_of, _among(claim, seeds_of), _among(claim, lost_of), hint_of,
+            _among(claim, planned_of),
+        )
         for claim in claims.claims
-    ]
+    ]  # fmt: skip
     effects = [source.effects() for source in sources]
     lost = [source.lost(each) for source, each in zip(sources, effects, strict=True)]
     whole = [{} if why else each for why, each in zip(lost, effects, strict=True)]
@@ -274,6 +280,7 @@ class _Source:
     seeds_of: Callable[[str], Collection[int]]
     lost_of: Callable[[str], Collection[int]]
     hint_of: Callable[[str, str, int, Figure], str]
+    planned_of: Callable[[str], Collection[int]]
 
     def _figure(self, group: str, seed: int, figure: Figure) -> float | None:
         return self.figure_of(self.claim.experiment, group, seed, figure)
@@ -310,6 +317,13 @@ class _Source:
         for group, seed in product(self.claim.every_group, self.claim.seeds or ()):
             if seed not in self.seeds_of(group):
                 return f"{group!r} has not been trained with seed {seed}, which decides, too."
+        for group in self.claim.every_group:
+            done, planned = set(self.seeds_of(group)), set(self.planned_of(group))
+            if done and planned - done:
+                return (
+                    f"{len(planned & done)} of the {len(planned)} seeds of {group!r} are done; it "
+                    "is decided once all are."
+                )
         without = sorted(self.shared() - set(effects))
         return f"The statistic is not defined with seed {without[0]}: {_CHOICE}" if without else ""
 
