@@ -15,6 +15,7 @@ from entrostat.models import is_whole, model_directory
 from entrostat.study.claims import check_claims, read_claims
 from entrostat.study.file import Study, check_runs, read_study
 from entrostat.study.plan import plan_of
+from scripts import load_script
 
 FOLDER = Path(__file__).parents[1] / "recipes/study"
 RECORD = Path(__file__).parents[1] / "docs/study"
@@ -76,6 +77,11 @@ def test_every_training_on_record_is_one_of_a_recipe(monkeypatch: pytest.MonkeyP
     recorded = {path.name.removesuffix(".json.gz") for path in RECORD.glob("*.json.gz")}
     assert recorded
     assert recorded <= known
+
+
+def test_the_tables_of_the_page_are_those_of_the_record() -> None:
+    """`python benchmarks/study_tables.py --write` puts them there after trainings were recorded."""
+    assert load_script("benchmarks/study_tables.py").main(["--check"]) == 0
 
 
 def quickly(files: list[Path], out: Path, *more: str) -> dict[str, Any]:
