@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from .._names import refuse_options
+from .._text import say
 from .flags import asked_for_help, take, take_switch
 
 
@@ -23,7 +26,7 @@ def study_verb(args: list[str]) -> int:
         "  --record     a directory of numbers without weights: trainings that are in it are\n"
         "               taken from it, those that are done are added\n"
         "  --report     train nothing: tables and pages of what is done\n"
-        "  --seeds      only these of the files' seeds, as 0,1,2\n"
+        "  --seeds      train only these of the files' seeds, as 0,1,2\n"
         "  --lean       with --record: remove the weights of what is on record and begun with\n"
         "               by nothing that is still to be trained (540 MB a run of SmolLM2), and\n"
         "               write no page for each (`entrostat report RUN` does)\n"
@@ -63,11 +66,15 @@ def study_verb(args: list[str]) -> int:
         raise ValueError(f"--seeds takes whole numbers with commas between, got {seeds!r}")
     from ..study import run_study
 
-    return run_study(
-        args, output, None if jobs is None else int(jobs), trusted,
-        quick=quick, ray=ray, record=record, claims=claims, train=not report,
-        seeds=None if seeds is None else [int(word) for word in words], lean=lean,
-    )  # fmt: skip
+    try:
+        return run_study(
+            args, output, None if jobs is None else int(jobs), trusted,
+            quick=quick, ray=ray, record=record, claims=claims, train=not report,
+            seeds=None if seeds is None else [int(word) for word in words], lean=lean,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        say("\ninterrupted; the same command goes on", sys.stderr)
+        return 130
 
 
 def _take_ray(args: list[str]) -> tuple[str | None, list[str]]:
