@@ -294,7 +294,7 @@ def test_no_path_of_a_setting_is_on_record(tmp_path: Path) -> None:
     made = plan(tmp_path)
     training = next(iter(made.trainings.values()))
     finish(training)
-    task = "[task]\nname = 'math:/home/me/x.jsonl'\npath = { train = '/home/me/y.jsonl' }\n"
+    task = "[task]\nname = 'math:/elsewhere/x.jsonl'\npath = { train = '/elsewhere/y.jsonl' }\n"
     text = (training.path / "config.toml").read_text()
     start = text.index("[task]")
     end = text.index("[", start + 1)
@@ -305,7 +305,7 @@ def test_no_path_of_a_setting_is_on_record(tmp_path: Path) -> None:
     (training.path / "config.toml").write_text(rest + task + stop)
     save_record(training, tmp_path / "record")
     data = json.loads(gzip.decompress(next((tmp_path / "record").iterdir()).read_bytes()))
-    assert "/home/me" not in data["texts"]["config.toml"]
+    assert "/elsewhere" not in data["texts"]["config.toml"]
     (tmp_path / "kept.toml").write_text(data["texts"]["config.toml"])
     kept = load(tmp_path / "kept.toml")
     assert kept["task"] == {"name": "math:x.jsonl", "path": {"train": "y.jsonl"}}
