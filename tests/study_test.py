@@ -374,3 +374,18 @@ def test_tasks_of_evaluations_are_checked_before_the_first_run(tmp_path: Path) -
     path.write_text('[[runs]]\nname = "a"\n[[runs.eval]]\nsplit = "test"\ntask = "nonexistent"\n')
     with pytest.raises(ValueError, match=r"run 'a': .*nonexistent"):
         check_runs(read_study(path), path)
+
+
+@pytest.mark.parametrize("name", ["grpo", "a_name_of_twenty_nine_letters"])
+def test_a_table_of_runs_keeps_its_numbers_beside_any_name(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = comparison_rows([run(tmp_path / name, [0.88, 0.31], 0.63)])
+    print_table(rows)
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if "→0.31" in line]
+    assert row.split()[0] == name[: len(row.split()[0])]
+    assert row.split()[1:3] == ["0.88→0.31", "35%"]
+    assert not any("…" in line for line in lines)
+    assert (max(map(len, lines)) <= 80) == (name == "grpo")

@@ -34,7 +34,8 @@ def print_table(rows: Sequence[Row]) -> None:
         title="before → after training; entropy in nats per token",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
-    table.add_column("run", overflow="fold", min_width=_NAME)
+    longest = max((len(row.run.name) for row in rows), default=0)
+    table.add_column("run", overflow="fold", min_width=min(longest, _NAME))
     k = k_words(rows)
     for column in ("entropy", "kept", "target", f"avg@{k}", f"pass@{k}", "distinct", "time"):
         table.add_column(column, justify="right", no_wrap=True)
