@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 
 from scipy.stats import spearmanr
 
@@ -216,6 +215,17 @@ class Record:
         whole = [each for each in found if each is not None]
         return spread(whole) if len(whole) == len(found) else None
 
+    def sure(self, experiment: str, group: str, seeds: Sequence[int], figure: Figure) -> float:
+        """The mean over seeds.
+
+        Raises:
+            ValueError: a run has it not.
+        """
+        some = self.mean(experiment, group, seeds, figure)
+        if some is None:
+            raise ValueError(f"study_tables: {experiment}/{group} does not have {figure}")
+        return some.mean
+
 
 def plain(number: float, digits: int) -> str:
     """A number as the page writes it: no 0 before the point."""
@@ -273,11 +283,12 @@ def off_policy(record: Record) -> list[str]:
     """Updates a rollout batch, by two clips."""
     seeds = record.shared("off_policy", record.groups["off_policy"])
     head, cells = ["updates a batch"], []
-    for column in columns(LATE, SCORE, DISTINCT, half=f"{LATE} {SCORE} {DISTINCT}"):
+    shown = columns(LATE, SCORE, DISTINCT, half=f"{LATE} {SCORE} {DISTINCT}")
+    for column in shown:
         head += [f"{column.word}, default clip", "clip-higher"]
     for updates in (1, 2, 4, 8, 16):
         row = [str(updates)]
-        for column in columns(LATE, SCORE, DISTINCT, half=f"{LATE} {SCORE} {DISTINCT}"):
+        for column in shown:
             figure = read_figure(column.word, column.figure)
             for clip in ("grpo", "clip_higher"):
                 group = f"{clip}-minibatches{updates}"
@@ -308,8 +319,7 @@ def first_moves(record: Record) -> list[str]:
         cells["seeds"].append(said(seeds).removesuffix(".").split(" ", 1)[1])
         cells["settings"].append(str(len(groups)))
         means = {
-            figure: [fmean(record.figure(experiment, g, s, figure) or 0.0 for s in seeds)
-                     for g in groups]
+            figure: [record.sure(experiment, g, seeds, figure) for g in groups]
             for figure in (score, *asked.values())
         }  # fmt: skip
         for word, figure in asked.items():
@@ -330,17 +340,17 @@ def estimators(record: Record) -> list[str]:
     rows = []
     for name, word in names.items():
         row = [word]
+        kinds = {"where": ("pcc", "srcc"), "which": ("pcc", "srcc", "sign")}
+        if name == "first_order":  # of the change at a place alone
+            del kinds["which"]
         for group in ("grpo", "on_policy"):
-            for side, kinds in (
-                ("where", ("pcc", "srcc")),
-                ("which", ("pcc", "srcc", "same_sign")),
-            ):
+            for side in ("where", "which"):
                 found = [
-                    record.mean("estimators", group, seeds,
+                    record.sure("estimators", group, seeds,
                                 Figure("analysis", f"estimators/{name}/{side}/{kind}", "mean"))
-                    for kind in kinds
+                    for kind in kinds.get(side, ())
                 ]  # fmt: skip
-                row.append(" / ".join(plain(some.mean, 2) for some in found if some is not None))
+                row.append(" / ".join(plain(each, 2) for each in found))
         rows.append(row)
     head = ["", "four updates, where", "which", "one update, where", "which"]
     return [said(seeds), "", *rows_of(head, rows)]
@@ -401,14 +411,13 @@ def short(number: float | None) -> str:
 
 def made(record: Record) -> dict[str, list[str]]:
     """Every table by its name."""
-    claims, ours = RECIPES / "claims.toml", RECIPES.parent / "findings/claims.toml"
+    claims = RECIPES / "claims.toml"
     return {name: table(record, asked) for name, asked in TABLES.items()} | {
         "off_policy": off_policy(record),
         "first_moves": first_moves(record),
         "estimators": estimators(record),
         "verdicts": verdicts(record, claims),
         "open": open_claims(record, claims),
-        "ours": verdicts(record, ours),
     }
 
 

@@ -38,7 +38,8 @@ def test_every_run_can_be_meant(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     seeds = {config.seed for config in study.runs.values()}
     assert len(seeds) >= 3
     assert len(quick.runs) * len(seeds) == len(study.runs)
-    assert all(config.iterations <= 5 for config in quick.runs.values())
+    most = 5 if path.stem == "spearman" else 3  # its claim's figure is of four policies or more
+    assert all(config.iterations <= most for config in quick.runs.values())
     words = path.read_text().split("title")[0]
     assert f"entrostat study recipes/study/{path.name}" in words
     assert "on two cores)" in words
