@@ -131,6 +131,15 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
     assert len(capsys.readouterr().out) > 50
 
 
+def test_help_of_a_verb_by_either_spelling(capsys: pytest.CaptureFixture) -> None:
+    assert main(["law", "--help"]) == 0
+    asked = capsys.readouterr().out
+    assert main(["help", "law"]) == 0
+    assert capsys.readouterr().out == asked
+    assert main(["help", "trian"]) == 2
+    assert "Did you mean 'train'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [
@@ -145,6 +154,9 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
         (["train", "--model", "path/to/absent"], "not a name on the hub (OWNER/NAME)"),
         (["train", "--task", "absent.jsonl"], "task 'absent.jsonl': cannot read it"),
         (["train", "--optim.lrr", "1"], "unknown option '--optim.lrr'. Did you mean '--optim.lr'?"),
+        (["train", "--learning-rate", "1"], "Did you mean '--optim.lr'?"),
+        (["train", "--optim.learning_rate", "1"], "Did you mean '--optim.lr'?"),
+        (["train", "--num_generations", "4"], "Did you mean '--sampling.rollouts'?"),
         (["train", "--advantage", "rlo"], "Did you mean 'rloo'?"),
         (["train", "7"], "unexpected '7'"),
         (["train", "--config", "absent.toml"], "cannot read it"),

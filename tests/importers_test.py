@@ -517,6 +517,16 @@ def test_nothing_readable_is_one_line_that_names_path_and_formats(tmp_path, cont
     assert all(f"{name}: {words}" in message for name, words in FORMATS.items())
 
 
+def test_a_run_that_has_only_begun(tmp_path):
+    for name in ("config.toml", "objective.json", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r"has no iteration yet; .*train --resume"):
+        read(tmp_path)
+    (tmp_path / "objective.json").unlink()
+    with pytest.raises(ValueError, match="holds nothing that can be read"):
+        read(tmp_path)
+
+
 def test_wrong_arguments(tmp_path) -> None:
     with pytest.raises(ValueError, match="neither a file nor a directory"):
         read(tmp_path / "absent")

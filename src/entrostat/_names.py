@@ -5,14 +5,47 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+ELSEWHERE = {  # how TRL and veRL call what we have under another name
+    "learning_rate": "optim.lr",
+    "adam_beta1": "optim.betas",
+    "lr_scheduler_type": "optim.schedule",
+    "warmup_steps": "optim.warmup",
+    "lr_warmup_steps": "optim.warmup",
+    "max_grad_norm": "optim.clip",
+    "grad_clip": "optim.clip",
+    "num_iterations": "optim.epochs",
+    "ppo_epochs": "optim.epochs",
+    "per_device_train_batch_size": "optim.micro_batch",
+    "ppo_micro_batch_size_per_gpu": "optim.micro_batch",
+    "loss_type": "optim.aggregation",
+    "loss_agg_mode": "optim.aggregation",
+    "num_generations": "sampling.rollouts",
+    "rollout_n": "sampling.rollouts",
+    "train_batch_size": "sampling.prompts",
+    "max_completion_length": "sampling.max_new_tokens",
+    "max_response_length": "sampling.max_new_tokens",
+    "max_steps": "iterations",
+    "total_training_steps": "iterations",
+    "output_dir": "output",
+    "model_name_or_path": "model",
+    "lora_r": "lora.rank",
+    "lora_rank": "lora.rank",
+    "lora_alpha": "lora.alpha",
+}
+
 
 def close(given: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """The names that are spelled most like `given`, whatever its case; the closest first."""
+    """The names that are spelled most like `given`, whatever its case; the closest first.
+
+    What other trainers call so, where it is among the names, comes before all.
+    """
     lower: dict[str, str] = {}
     for name in names:
         lower.setdefault(name.lower(), name)
-    found = difflib.get_close_matches(given.lower(), list(lower), n=most, cutoff=0.5)
-    return [lower[name] for name in found]
+    same = ELSEWHERE.get(given.rsplit(".", 1)[-1].lower())
+    found = [same] if same in lower else []
+    found += difflib.get_close_matches(given.lower(), list(lower), n=most, cutoff=0.5)
+    return [lower[name] for name in dict.fromkeys(found)][:most]
 
 
 def nearest(given: str, names: Iterable[str]) -> str | None:

@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_streams()
     warnings.showwarning = show_warning
     try:
+        if args[:1] == ["help"] and len(args) > 1:
+            args = [args[1], "--help"]
         if not args or args[0] in ("-h", "--help", "help"):
             say(_HELP.format(version=__version__).rstrip())
             return 0

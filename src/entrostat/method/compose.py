@@ -68,7 +68,9 @@ def resolve(
     chain: Chain = []
     estimators: list[str] = []
     aggregations: list[Aggregation] = []
+    brought: dict[str, str] = {}  # a method that stands for another, by that one's name
     for name, given in items:
+        before = len(chain)
         if name in METHODS:
             made = built(name, METHODS[name], given)
             parts = [(part, built(part, METHODS[part], its)) for part, its in made.stands_for()]
@@ -85,6 +87,7 @@ def resolve(
             estimators.append(name)
         else:
             raise ValueError(unknown_method(name))
+        brought |= {part: name for part, _ in chain[before:] if part != name}
     base = _base([method for _, method in chain])
     if not any(method.kind == "surrogate" for _, method in chain):
         surrogate = base if base in METHODS else RECIPES[base].chain[0][0]
@@ -101,7 +104,7 @@ def resolve(
         raise ValueError(
             f"make_objective: two advantage estimators ({', '.join(estimators)}); name one"
         )
-    _check(chain)
+    _check(chain, brought)
     under = RECIPES[base if base in RECIPES else Method.base]
     if aggregation is None and len(set(aggregations)) > 1:
         raise ValueError(
@@ -152,8 +155,12 @@ def _warn_of_other_bases(chain: Chain, base: str) -> None:
             )
 
 
-def _check(chain: Chain) -> None:
+def _check(chain: Chain, brought: Mapping[str, str]) -> None:
     """Refuse combinations that cannot be meant.
+
+    Args:
+        chain: the methods.
+        brought: who stands for a method, by its name, where that is not what was written.
 
     Raises:
         ValueError: says which methods, and why not together.
@@ -163,7 +170,9 @@ def _check(chain: Chain) -> None:
     for name, coefficient in parts:
         # a clip bound has two sides
         if parts.count((name, coefficient)) > 1 and METHODS[name].kind != "surrogate":
-            raise ValueError(f"make_objective: {name!r} stands twice in {', '.join(names)}")
+            own = f"; {brought.get(name)} is {name} with settings of its own"
+            also = own if name in brought else ""
+            raise ValueError(f"make_objective: {name!r} stands twice in {', '.join(names)}{also}")
     surrogates = [name for name, method in chain if method.kind == "surrogate"]
     if len(surrogates) > 1:
         reasons = [METHODS[name].alone for name in surrogates]

@@ -86,6 +86,11 @@ def read(
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(f"{str(path)!r} cannot be read: {reason}") from None
+    if run is None and entrostat.is_begun(path):
+        raise ValueError(
+            f"{clean(str(path))!r} has no iteration yet; if it was stopped, "
+            "`entrostat train --resume` goes on with it"
+        )
     if run is None:
         raise ValueError(_nothing(path, format, given))
     return run

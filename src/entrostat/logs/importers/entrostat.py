@@ -17,6 +17,11 @@ def is_run(directory: Path) -> bool:
     return '"iteration"' in first[:100_000]
 
 
+def is_begun(directory: Path) -> bool:
+    """Whether it is a run of ours that may as yet have no iteration: it has settings."""
+    return all((directory / name).is_file() for name in ("config.toml", "objective.json"))
+
+
 def under(output: Path) -> Path | None:
     """The run directory that EntropyGRPOTrainer left in TRL's output directory.
 
