@@ -181,6 +181,18 @@ def test_the_report_of_a_study_s_directory_compares_its_runs(
     assert "holds nothing that can be read" in capsys.readouterr().err
 
 
+def test_the_report_of_several_studies(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for study in ("small", "large", "notes"):
+        (tmp_path / study).mkdir()
+    for study in ("small", "large"):
+        run(tmp_path / study / "grpo-0", [0.5, 0.25], None)
+        (tmp_path / study / "study.json").write_text("{}")
+    run(tmp_path / "notes" / "c", [0.5, 0.25], None)  # in what is no study
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("runs: large/grpo-0, small/grpo-0\n")
+    assert ">small/grpo-0<" in (tmp_path / "report.html").read_text()
+
+
 def arms(*methods: object) -> dict[str, TrainConfig]:
     return {f"run-{i}": from_dict({"method": method}) for i, method in enumerate(methods)}
 

@@ -23,9 +23,9 @@ def report_verb(args: list[str]) -> int:
         "       entrostat report PATH [PATH...] --table NAME [--output FILE.md|.tex|.csv]\n"
         "       entrostat report PATH [PATH...] --list\n\n"
         "Write the page of a run, or one that compares several. A path is a run's directory, a\n"
-        "study's (which stands for the runs in it), a log or directory of another trainer, or\n"
-        "what TensorBoard or W&B keep on this machine; of these it is said which entropy they\n"
-        "logged and what could not be read.\n\n"
+        "study's or that of several studies (which stand for the runs in them), a log or\n"
+        "directory of another trainer, or what TensorBoard or W&B keep on this machine; of these\n"
+        "it is said which entropy they logged and what could not be read.\n\n"
         "  --format     entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;\n"
         "               default: by the contents\n"
         "  --step, --entropy, --score    a table's own names of these columns\n"
@@ -73,13 +73,14 @@ def report_verb(args: list[str]) -> int:
         return export(runs[0] if one else runs, figure, table, output)
     from ..logs.run import called
     from ..report import write_comparison, write_report
+    from ..report.runs import told_apart
 
     if one:
         page = write_report(runs[0], Path(output or _default_page(runs[0])))
     else:
         study = paths[0] if len(paths) == 1 else None
         title = "Comparison" if study is None else called(study)
-        say(f"runs: {', '.join(run.name for run in runs)}")
+        say(f"runs: {', '.join(told_apart(runs, [run.name for run in runs]))}")
         page = write_comparison(runs, Path(output or (study or Path()) / "report.html"), title)
     say(f"report: {page}")
     return 0

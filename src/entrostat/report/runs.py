@@ -90,8 +90,14 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
     A chain of methods gives way to a directory's shorter name, the one that a study gave it.
     """
-    names = [_shorter(run) for run in runs]
-    for other in ([run.name for run in runs], [str(run.path) for run in runs]):
+    return told_apart(runs, [_shorter(run) for run in runs])
+
+
+def told_apart(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """These names, with more of its path for each run whose name others have, too."""
+    paths = [run.path for run in runs]
+    within = ["/".join(path.parts[-2:]) for path in paths]  # of one name in two studies
+    for other in ([run.name for run in runs], within, [str(path) for path in paths]):
         times = Counter(names)
         names = [o if times[n] > 1 else n for n, o in zip(names, other, strict=True)]
     times = Counter(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..run import INDEX
 from . import several
 from .trl import states
 
@@ -14,8 +15,20 @@ def is_one(path: Path) -> bool:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The runs within a study's or a tracker's directory; a run, or what is neither, as it is."""
+    """The runs within a study's, several studies' or a tracker's directory.
+
+    A run, or what is none of these, as it is.
+    """
     if not path.is_dir() or is_one(path):
         return [path]
-    runs = sorted(each for each in path.iterdir() if each.is_dir() and is_one(each))
+    studies = (each for each in _directories(path) if (each / INDEX).is_file())
+    runs = _runs(path) or [run for study in studies for run in _runs(study)]
     return runs or several(path) or [path]
+
+
+def _directories(path: Path) -> list[Path]:
+    return sorted(each for each in path.iterdir() if each.is_dir())
+
+
+def _runs(path: Path) -> list[Path]:
+    return [each for each in _directories(path) if is_one(each)]
