@@ -387,11 +387,25 @@ def verdicts(record: Record, file: Path) -> list[str]:
 def open_claims(record: Record, file: Path) -> list[str]:
     """The claims that cannot be told, with what was seen."""
     rows = [
-        [one.claim.says, one.claim.paper,
-         reach(one), short(one.claim.least), str(len(one.effects))]
+        [
+            one.claim.says, one.claim.paper, reach(one), short(one.claim.least),
+            str(len(one.effects)), still_open(one, record),
+        ]
         for one in decided_by(record, file) if one.verdict == VERDICTS[2]
     ]  # fmt: skip
-    return rows_of(["claim", "who", "effect, 95% interval", "counts from", "seeds"], rows)
+    head = ["claim", "who", "effect, 95% interval", "counts from", "seeds", "left open by"]
+    return rows_of(head, rows)
+
+
+def still_open(one: Decided, record: Record) -> str:
+    """Why a claim cannot be told: runs to come, the number of claims, or its own interval."""
+    experiment = one.claim.experiment
+    planned = max(len(record.planned(experiment, group)) for group in one.claim.every_group)
+    if len(one.effects) < planned:
+        return "seeds to come"
+    if one.low is None or one.high is None or one.low <= one.claim.least <= one.high:
+        return "its interval"
+    return f"the other claims (alone: {VERDICTS[one.high < one.claim.least]})"
 
 
 def reach(one: Decided) -> str:

@@ -225,7 +225,7 @@ def test_three_verdicts_with_their_reasons() -> None:
     assert found[0].low < found[0].estimate < found[0].high
     assert found[1].estimate == pytest.approx(-0.5025)
     assert found[0].why == ""
-    assert "interval is too wide" in found[2].why
+    assert found[2].why == "The smallest effect that counts is within its interval."
     same = decided([claim("level", "above", 0.2, a="same", than=0.0)], {"same": [0.1, 0.1, 0.1]})
     assert "3 seeds have the same number" in same[0].why
     assert "'few' has 2 of the 3 seeds" in found[3].why
@@ -233,6 +233,22 @@ def test_three_verdicts_with_their_reasons() -> None:
     # all claims of the file count, also those without a number
     own = stats.ttest_1samp(list(found[0].effects.values()), 0.2, alternative="greater").pvalue
     assert found[0].p_holds == pytest.approx(5 * own)
+
+
+def test_what_a_claim_would_be_alone_is_said() -> None:
+    figures: dict[str, list[float | None]] = {
+        "near": [0.36, 0.36, 0.64, 0.64],  # t = 3.71 above .2, p = .017: enough for 2 claims, not 5
+        "wild": [-3.0, 4.0, 0.0, 2.0],
+    }
+    holds = claim("level", "above", 0.2, a="near", than=0.0)
+    fails = claim("level", "above", 0.8, a="near", than=0.0)
+    other = claim("level", "above", 0.2, a="wild", than=0.0)
+    assert [one.verdict for one in decided([holds, other], figures)] == ["holds", "cannot be told"]
+    found = decided([holds, fails, other, other, other], figures)
+    assert [one.verdict for one in found] == ["cannot be told"] * 5
+    assert found[0].why == "By its own interval it holds; among so many claims that is not enough."
+    assert found[1].why.startswith("By its own interval it does not hold;")
+    assert found[2].why == "The smallest effect that counts is within its interval."
 
 
 def test_nothing_is_decided_before_all_runs_are_done() -> None:

@@ -454,6 +454,16 @@ def test_a_prompt_longer_than_the_context(tmp_path: Path) -> None:
     assert len(metrics(run)) == 1
 
 
+def test_characters_that_the_tokenizer_leaves_out_are_told(tmp_path: Path) -> None:
+    class Words(TargetSum):
+        def example(self, index: int, split: str) -> Example:
+            return Example("Sum: 9/3:", (9, 3))
+
+    words = "tokenizer of tiny leaves out S, m, u: of 'Sum: 9/3:' the policy reads ':9/3:'"
+    with pytest.warns(UserWarning, match=words):
+        train(small(tmp_path, iterations=1), task=Words())
+
+
 def test_an_empty_data_set(tmp_path: Path) -> None:
     class Empty(TargetSum):
         def size(self, split: str) -> int:

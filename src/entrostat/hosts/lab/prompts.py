@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,15 +147,36 @@ def encode(
             )
         if context is not None and len(ids) + new > context:
             whose = "the model's context" if context == policy.context else "sampling.max_context"
-            foreign = is_tiny(config.model) and config.task["name"] not in _OF_TINY
-            other = ". The tiny policy knows target_sum only: give another --model"
             raise refusal(
                 f"a prompt of {len(ids)} tokens and {new} new ones exceed {whose} of {context}: "
                 f"{example.prompt[:60]!r}. Lower --sampling.max-new-tokens (now {new}) or shorten "
-                f"the prompt{other if foreign else ''}"
+                f"the prompt{_another(config)}"
             )
         prompts.append(ids)
     return prompts
+
+
+def warn_of_lost(
+    policy: Policy, config: TrainConfig, examples: Sequence[Example], prompts: Sequence[list[int]]
+) -> None:
+    """Warn where token ids lack characters of their prompts: the policy cannot read the task."""
+    for example, ids in zip(examples, prompts, strict=True):
+        read = policy.tokenizer.decode(ids).casefold()  # some tokenizers know small letters only
+        lost = {
+            c for c in example.prompt if c.isascii() and c.isalnum() and c.casefold() not in read
+        }
+        if lost:
+            warnings.warn(
+                f"the tokenizer of {config.model} leaves out {', '.join(sorted(lost)[:8])}: "
+                f"of {example.prompt[:60]!r} the policy reads {read[:60]!r}{_another(config)}",
+                stacklevel=2,
+            )
+            return
+
+
+def _another(config: TrainConfig) -> str:
+    foreign = is_tiny(config.model) and config.task["name"] not in _OF_TINY
+    return ". The tiny policy knows target_sum only: give another --model" if foreign else ""
 
 
 def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:

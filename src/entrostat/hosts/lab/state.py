@@ -23,7 +23,16 @@ from .needs import Needs, needs_of
 from .policy import Policy, learning_rate, load_policy
 from .prime import Phi, second_model
 from .progress import Say
-from .prompts import context_of, draw, encode, longest, new_tokens, stop_strings, usual
+from .prompts import (
+    context_of,
+    draw,
+    encode,
+    longest,
+    new_tokens,
+    stop_strings,
+    usual,
+    warn_of_lost,
+)
 from .run_directory import default_output
 from .scoring import Scorer
 from .turns import hearing_of
@@ -137,7 +146,9 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     if is_multi_turn(task):  # what stands between turns shows whether there can be any
         hearing_of(policy, config)("", policy.eos[0])
     # prompts that cannot work show here
-    prompts = encode(policy, config, draw(task, config, 1), new, ValueError)
+    first = draw(task, config, 1)
+    prompts = encode(policy, config, first, new, ValueError)
+    warn_of_lost(policy, config, first, prompts)
     check_prompts(held_out, policy)
     if policy.origin is not None:
         say(f"model: {policy.origin['name']}; its weights were quantised to "

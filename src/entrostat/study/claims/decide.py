@@ -127,7 +127,7 @@ def decide(
         robust = verdict == _verdict(plainly[i], plainly_not[i], claims.alpha)
         why = lost[i]
         if verdict == VERDICTS[2] and not why:
-            why = _why(claim, each, sources[i].seeds_of)
+            why = _why(claim, each, sources[i].seeds_of, _alone(low, high, claim.least))
         estimate = float(np.mean(values)) if values else None
         found.append(
             Decided(
@@ -136,6 +136,13 @@ def decide(
             )
         )  # fmt: skip
     return found
+
+
+def _alone(low: float | None, high: float | None, least: float) -> str:
+    """What a claim's own interval says; "" for nothing."""
+    if low is not None and low > least:
+        return VERDICTS[0]
+    return VERDICTS[1] if high is not None and high < least else ""
 
 
 def _both(
@@ -329,13 +336,16 @@ class _Source:
 
 
 def _why(
-    claim: Claim, effects: Mapping[int, float], seeds_of: Callable[[str], Collection[int]]
-) -> str:
+    claim: Claim, effects: Mapping[int, float], seeds_of: Callable[[str], Collection[int]],
+    alone: str,
+) -> str:  # fmt: skip
     """Why nothing can be told."""
     if len(effects) >= LEAST:
         if len(set(effects.values())) == 1:
             return f"All {len(effects)} seeds have the same number, which says little of others."
-        return "The interval is too wide for the number of claims."
+        if alone:
+            return f"By its own interval it {alone}; among so many claims that is not enough."
+        return "The smallest effect that counts is within its interval."
     for group in claim.every_group:
         if len(done := seeds_of(group)) < LEAST:
             return f"{group!r} has {len(done)} of the {LEAST} seeds that are needed at least."
