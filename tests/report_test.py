@@ -19,7 +19,8 @@ import torch
 from entrostat.logs.rollouts import Rollouts, save_rollouts
 from entrostat.report import comparison_rows, write_comparison, write_run_report
 from entrostat.report.curves import scale_of
-from entrostat.report.figures import Curve, Panel, draw, log_ticks, tick
+from entrostat.report.figures import Curve, Panel, draw
+from entrostat.report.ticks import log_ticks, tick, tick_labels
 from entrostat.report.tokens.dumps import choose_iterations
 from entrostat.report.tokens.encoding import pack, script_json
 from entrostat.report.tokens.sample import choose
@@ -635,6 +636,8 @@ def test_ticks():
     assert log_ticks(0.01, 0.3) == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2])
     assert log_ticks(1e-13, 1e-5) == pytest.approx([1e-13, 1e-11, 1e-9, 1e-7, 1e-5])
     assert [tick(v) for v in (0.25, 15000.0, 1e-7, -0.001)] == ["0.25", "15000", "1e-7", "-0.001"]
+    assert tick_labels([0.2 + 0.1, 0.4, 15000.0]) == ["0.3", "0.4", "15000"]
+    assert tick_labels([1.0000002, 1.0000004, 1.0]) == ["1.0000002", "1.0000004", "1"]
 
 
 @pytest.mark.rendered

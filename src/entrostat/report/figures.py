@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .ticks import log_ticks, tick_labels
+
 if TYPE_CHECKING:
     from .picture import Picture
 
@@ -340,7 +342,9 @@ def short(label: str, most: int = 48) -> str:
 
 
 def _set_axes(axes: Any, panel: Panel) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+    from .picture import Labels
 
     values = panel.values
     axes.set_xlabel(short(panel.across))
@@ -356,7 +360,7 @@ def _set_axes(axes: Any, panel: Panel) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: tick(v)))
+        axes.xaxis.set_major_formatter(Labels(tick_labels))
     axes.margins(x=0.02)
     if panel.scale == "linear" and min(values) < 0 < max(values):
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
@@ -370,7 +374,7 @@ def _set_axes(axes: Any, panel: Panel) -> None:
             high = panel.high * 1.02
         axes.set_ylim(low, high)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: tick(v)))
+        axes.yaxis.set_major_formatter(Labels(tick_labels))
         return
     sizes = [abs(v) for v in values if v]
     least, most = max(min(sizes), max(sizes) * 1e-9), max(sizes)
@@ -385,25 +389,4 @@ def _set_axes(axes: Any, panel: Panel) -> None:
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: tick(v)))
-
-
-def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Powers of ten from `low` to `high`, at most `most`; with 2 and 5 times them where few fit."""
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    step = max(1, math.ceil((last - first + 1) / most))
-    powers = [10.0**i for i in range(first, last + 1, step)]
-    if len(powers) >= 3:
-        return powers
-    fine = [m * 10.0**i for i in range(first - 1, last + 1) for m in (1, 2, 5)]
-    fine = [t for t in fine if low * 0.999 <= t <= high * 1.001]
-    return fine if len(fine) <= most else powers
-
-
-def tick(value: float) -> str:
-    """A short label: 0.25, 15000, 1e-7."""
-    text = f"{value:.6g}"
-    if "e" in text:
-        mantissa, _, exponent = text.partition("e")
-        text = f"{mantissa}e{int(exponent)}"
-    return text
+    axes.yaxis.set_major_formatter(Labels(tick_labels))

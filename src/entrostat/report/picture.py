@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import Formatter
 
 DPI = 200  # of PNG files; a notebook shows half of it
 
@@ -20,3 +22,17 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         return self.png(DPI // 2)
+
+
+class Labels(Formatter):
+    """Labels of an axis, made of all its places together."""
+
+    def __init__(self, make: Callable[[Sequence[float]], list[str]]) -> None:
+        self._make = make
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return self._make([x])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        """One label a place."""
+        return self._make([float(value) for value in values])
