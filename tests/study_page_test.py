@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,26 @@ def test_the_page_says_claims_first_and_escapes(plan: Plan, tmp_path: Path) -> N
     # without claims there is no section of them
     plain = write_study(results_of(plan, set(plan.trainings), {}), page, "T", {}, []).read_text()
     assert 'id="claims"' not in plain
+
+
+def test_points_have_the_numbers_of_the_table_where_they_are_many(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = results_of(plan, set(plan.trainings), {})
+    names = [group.name for group in results.experiments[0].groups]
+    panel = score_panel(results.experiments[0])
+    assert panel is not None
+    assert [(p.label, p.tag) for p in panel.points] == [(name, "") for name in names]
+    monkeypatch.setattr("entrostat.study.page.NAMED", len(names) - 1)
+    panel = score_panel(results.experiments[0])
+    assert panel is not None
+    tags = [str(i) for i in range(1, len(names) + 1)]
+    assert [(p.name, p.tag, p.label) for p in panel.points] == [
+        (name, tag, "") for name, tag in zip(names, tags, strict=True)
+    ]
+    text = write_study(results, tmp_path / "p.html", "T", {}, []).read_text()
+    rows = re.findall(r'<th scope="row"><small class="soft">(\d+)</small> (\w+)</th>', text)
+    assert rows == list(zip(tags, names, strict=True))
 
 
 def test_claims_without_trainings_are_counted(plan: Plan, tmp_path: Path, capsys) -> None:

@@ -96,7 +96,10 @@ class Band:
 
 @dataclass(frozen=True)
 class Points:
-    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's, `shape` a marker's."""
+    """A cloud: places `x`, values `y`, both [n]; `name` as a curve's, `shape` a marker's.
+
+    `tag` is a short text beside each point, for clouds that no legend has room for.
+    """
 
     label: str
     x: Sequence[float]
@@ -106,6 +109,7 @@ class Points:
     alpha: float = 0.7
     name: str = ""
     shape: str = "o"
+    tag: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ def alt_text(panel: Panel) -> str:
             parts.append(f"{band.label} reaches from {min(band.low):.4g} to {max(band.high):.4g}")
     for cloud in panel.points:
         parts.append(
-            f"{cloud.label or panel.title}: {len(cloud.x)} points, {min(cloud.y):.4g} to "
+            f"{cloud.label or cloud.name or panel.title}: {len(cloud.x)} points, {min(cloud.y):.4g} to "
             f"{max(cloud.y):.4g} over {min(cloud.x):.4g} to {max(cloud.x):.4g}"
         )
     kind = "Bars" if panel.bars else "Curves" if panel.curves else "Points"
@@ -245,7 +249,8 @@ def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture
     texts = [short(label) for label, _ in entries]
     columns = max(1, min(len(texts), 60 // (6 + max(map(len, texts), default=1))))
     lines = math.ceil(len(texts) / columns)
-    size = size or (4.7, 2.75 + 0.2 * max(1, lines))
+    tagged = 1.2 * any(cloud.tag for cloud in panel.points)
+    size = size or (4.7, 2.75 + 0.2 * max(1, lines) + tagged)
     figure = Picture(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     _plot(axes, panel)
@@ -310,6 +315,10 @@ def _plot(axes: Any, panel: Panel) -> None:
             cloud.x, cloud.y, color=cloud.color, linestyle="", marker=cloud.shape,
             alpha=cloud.alpha, markersize=cloud.size, markeredgewidth=0,
         )  # fmt: skip
+        for place in zip(cloud.x, cloud.y, strict=True) if cloud.tag else ():
+            axes.annotate(
+                short(cloud.tag), place, (3, 3), textcoords="offset points", fontsize=6.5, zorder=5
+            )
     width = 0.8 / max(1, len(panel.bars))
     for i, bars in enumerate(panel.bars):
         left = (i - (len(panel.bars) - 1) / 2) * width

@@ -32,7 +32,7 @@ class Part:
         title: its title.
         link: address of its own page with all curves; None where there is none.
         columns: names of the figures that any group has.
-        rows: name, seeds, and a cell a column of each group.
+        rows: number in the figure or "", name, seeds, and a cell a column of each group.
         held_out: the set that its scores are of; "" where nothing was evaluated.
         figure: score against entropy kept.
         failed: name and reason of runs that are not done.
@@ -42,7 +42,7 @@ class Part:
     title: str
     link: str | None
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
+    rows: tuple[tuple[str, str, str, tuple[str, ...]], ...]
     held_out: str
     figure: Image | None
     failed: tuple[tuple[str, str], ...]
@@ -115,14 +115,15 @@ def write_study(
 
 def _part(experiment: Experiment, page: Path | None, output: Path) -> Part:
     columns = tuple(dict.fromkeys(w for group in experiment.groups for w in group.figures))
-    rows = tuple(
-        (group.name, _seeds(group), tuple(_cell(group, column) for column in columns))
-        for group in experiment.groups
-    )
+    numbers = numbers_of(experiment)
+    rows = []
+    for group in experiment.groups:
+        cells = tuple(_cell(group, column) for column in columns)
+        rows.append((numbers.get(group.name, ""), group.name, _seeds(group), cells))
     panel = score_panel(experiment)
     return Part(
         f"experiment-{experiment.name}", experiment.title,
-        None if page is None else address(page, output), columns, rows, experiment.held_out,
+        None if page is None else address(page, output), columns, tuple(rows), experiment.held_out,
         None if panel is None else draw(panel), experiment.failed,
     )  # fmt: skip
 
@@ -132,8 +133,15 @@ def address(page: Path, output: Path) -> str:
     return quote(os.fsencode(os.path.relpath(page, output.parent)), safe="/")
 
 
+def numbers_of(experiment: Experiment) -> dict[str, str]:
+    """A number a group, by its row in the table, where they are too many for a legend."""
+    names = [group.name for group in experiment.groups]
+    return {name: str(i) for i, name in enumerate(names, 1)} if len(names) > NAMED else {}
+
+
 def score_panel(experiment: Experiment) -> Panel | None:
     """Score against the share of entropy kept: a cross of 95% intervals for each group."""
+    numbers = numbers_of(experiment)
     groups = [g for g in experiment.groups if all(axis in g.figures for axis in _AXES)]
     if not groups:
         return None
@@ -141,22 +149,32 @@ def score_panel(experiment: Experiment) -> Panel | None:
     points: list[Points] = []
     # a wide interval of one would leave no room for the others
     most = _ROOM * max(100 * group.figures[KEPT].mean for group in groups)
+    scores = [group.figures[SCORE].mean for group in groups]
+    beyond = (_ROOM - 1) * max(max(scores) - min(scores), *map(abs, scores))
+    bottom, top = min(scores) - beyond, max(scores) + beyond
     for place, group in enumerate(groups):
         color = COLORS[place % len(COLORS)]
         shape = _SHAPES[place // len(COLORS) % len(_SHAPES)]
         kept, score = (group.figures[axis] for axis in _AXES)
-        legend = group.name if len(groups) <= NAMED else ""
+        tag = numbers.get(group.name, "")
         x, y = 100 * kept.mean, score.mean
         points.append(
-            Points(legend, [x], [y], color, size=6.0, alpha=1.0, name=group.name, shape=shape)
-        )
+            Points(
+                "" if tag else group.name, [x], [y], color, size=3.5 if tag else 6.0, alpha=1.0,
+                name=group.name, shape=shape, tag=tag,
+            )
+        )  # fmt: skip
         wide, tall = 100 * kept.half, score.half
         across = ([max(x - wide, 0.0), min(x + wide, most)], [y, y])
-        lines = (across, ([x, x], [y - tall, y + tall]))
-        curves += [Curve("", *line, color, width=1.0, alpha=0.6, name=group.name) for line in lines]
+        lines = (across, ([x, x], [max(y - tall, bottom), min(y + tall, top)]))
+        alpha = 0.25 if tag else 0.6
+        curves += [
+            Curve("", *line, color, width=1.0, alpha=alpha, name=group.name) for line in lines
+        ]
     return Panel(
         "Score and entropy kept",
-        "Each group's mean over seeds with 95% intervals; to the right more entropy is left.",
+        "Each group's mean over seeds with 95% intervals; to the right more entropy is left."
+        + " Numbers are those of the table." * bool(numbers),
         f"avg@k of {experiment.held_out} at the end", tuple(curves),
         points=tuple(points), across="entropy kept, %",
         name=f"score_{experiment.name}",
