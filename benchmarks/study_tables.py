@@ -232,7 +232,7 @@ def plain(number: float, digits: int) -> str:
     text = f"{number:.{digits}f}"
     if float(text) == 0:
         text = text.lstrip("-")
-    return re.sub(r"^(-?)0\.", r"\1.", text)
+    return bare(text)
 
 
 def said(seeds: Sequence[int]) -> str:
@@ -307,7 +307,8 @@ def first_moves(record: Record) -> list[str]:
     }
     where = ("methods", "clipping", "off_policy", "law", "control", "signs", "steer_control",
              "restore")  # fmt: skip
-    cells: dict[str, list[str]] = {"seeds": [], "settings": []} | {word: [] for word in asked}
+    reach = ("first moves, least to most, nats", "score, least to most")
+    cells: dict[str, list[str]] = {w: [] for w in ("seeds", "settings", *reach, *asked)}
     for experiment in where:
         # one update a batch leaves no policy behind: its KL(old || new) is 0 or not there
         groups = [
@@ -322,6 +323,8 @@ def first_moves(record: Record) -> list[str]:
             figure: [record.sure(experiment, g, seeds, figure) for g in groups]
             for figure in (score, *asked.values())
         }  # fmt: skip
+        for word, figure in zip(reach, (next(iter(asked.values())), score), strict=True):
+            cells[word].append(f"{short(min(means[figure]))} to {short(max(means[figure]))}")
         for word, figure in asked.items():
             rho = float(spearmanr(means[figure], means[score]).statistic)
             cells[word].append(("+" if rho > 0 else "") + plain(rho, 2))
@@ -371,7 +374,7 @@ def verdicts(record: Record, file: Path) -> list[str]:
         [
             one.claim.says, f"{one.claim.paper} {one.claim.where}",
             f"**{one.verdict}**{marks[one.robust]}",
-            reach(one), short(one.claim.least), str(len(one.effects)),
+            reach(one), bare(f"{one.claim.least:g}"), str(len(one.effects)),
         ]
         for verdict in VERDICTS[:2] for one in decided if one.verdict == verdict
     ]  # fmt: skip
@@ -388,7 +391,7 @@ def open_claims(record: Record, file: Path) -> list[str]:
     """The claims that cannot be told, with what was seen."""
     rows = [
         [
-            one.claim.says, one.claim.paper, reach(one), short(one.claim.least),
+            one.claim.says, one.claim.paper, reach(one), bare(f"{one.claim.least:g}"),
             str(len(one.effects)), still_open(one, record),
         ]
         for one in decided_by(record, file) if one.verdict == VERDICTS[2]
@@ -419,8 +422,12 @@ def short(number: float | None) -> str:
     """Two digits, as the page writes them."""
     if number is None:
         return "—"
-    text = f"{number:.2g}"
-    return re.sub(r"^(-?)0\.", r"\1.", text)
+    return "0" if number == 0 else bare(f"{number:#.2g}".removesuffix("."))
+
+
+def bare(number: str) -> str:
+    """Without the 0 before the point."""
+    return re.sub(r"^(-?)0\.", r"\1.", number)
 
 
 def made(record: Record) -> dict[str, list[str]]:

@@ -208,8 +208,9 @@ def alt_text(panel: Panel) -> str:
         if band.label:
             parts.append(f"{band.label} reaches from {min(band.low):.4g} to {max(band.high):.4g}")
     for cloud in panel.points:
+        name = cloud.label or cloud.name or panel.title
         parts.append(
-            f"{cloud.label or cloud.name or panel.title}: {len(cloud.x)} points, {min(cloud.y):.4g} to "
+            f"{name}: {len(cloud.x)} points, {min(cloud.y):.4g} to "
             f"{max(cloud.y):.4g} over {min(cloud.x):.4g} to {max(cloud.x):.4g}"
         )
     kind = "Bars" if panel.bars else "Curves" if panel.curves else "Points"

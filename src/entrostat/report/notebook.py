@@ -48,8 +48,8 @@ def load_runs(
     """Read several runs.
 
     Args:
-        paths: a study's directory, which stands for the runs in it, or paths as of `load_run`,
-            studies among them.
+        paths: the directory of a study or of several, which stands for the runs in it, or paths as
+            of `load_run`, studies among them.
         format: as of `load_run`, for all.
         columns: as of `load_run`, for all.
 
