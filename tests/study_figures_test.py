@@ -193,7 +193,8 @@ def test_the_page_s_numbers_and_places() -> None:
     tables = load_script("benchmarks/study_tables.py")
     numbers = [(0.4567, 2), (-0.4, 2), (-0.001, 2), (1.0, 2), (10.25, 1), (0.0, 1)]
     assert [tables.plain(*each) for each in numbers] == [".46", "-.40", ".00", "1.00", "10.2", ".0"]
-    assert [tables.short(x) for x in (0.2284, -0.2, 1e-6, None)] == [".23", "-.2", "1e-06", "—"]
+    numbers = (0.2284, -0.2, 1e-6, 15.2, 0.0, None)
+    assert [tables.short(x) for x in numbers] == [".23", "-.20", "1.0e-06", "15", "0", "—"]
     assert [tables.said(x) for x in ([0], [0, 1, 2], [0, 2])] == [
         "Seed 0.", "Seeds 0 to 2.", "Seeds 0, 2.",
     ]  # fmt: skip
