@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from entrostat.method.registry import METHODS
 from entrostat.study import method_pages
 from entrostat.study.claims import read_claims
 from entrostat.study.file import Study, read_study
@@ -73,7 +75,7 @@ b = "wide"
 direction = "above"
 least = 0.5
 """
-END = {"plain": 1.0, "wide": 1.2, "steered": 2.0, "steered_slowly": 3.0, "both": 2.5,
+END = {"mine": 2.0, "plain": 1.0, "wide": 1.2, "steered": 2.0, "steered_slowly": 3.0, "both": 2.5,
        "tokens": 0.7, "sequences": 0.8, "held": 1.0}  # fmt: skip
 
 
@@ -101,6 +103,7 @@ def test_the_first_of_several_is_what_the_others_sit_on() -> None:
     assert names_of([{"name": "steer", "lambda_min": 0.5}]) == ("steer",)
     assert names_of(["dapo", {"name": "repo_r"}, "kl_ref"]) == ("repo_r", "kl_ref")
     assert names_of(["steer"]) == ("steer",)
+    assert names_of(["grpo", {"name": "of_mine:halved", "factor": 0.5}]) == ("halved",)
 
 
 def test_a_method_is_put_beside_what_differs_in_it_alone(study: Study, results: Results) -> None:
@@ -121,6 +124,49 @@ def test_a_method_is_put_beside_what_differs_in_it_alone(study: Study, results: 
     assert beside["loop"] == {"tokens": ""}
     # the thermostat makes an entropy bonus of its own, so that LOOP without it is LOOP
     assert beside["thermostat"] == {"held": "tokens"}
+
+
+OF_MINE = """\
+from dataclasses import dataclass
+import entrostat as es
+
+@es.register("halved_here")
+@dataclass(frozen=True)
+class Halved(es.Method):
+    '''Advantages <b>times</b> `factor`.'''
+    factor: float = 0.5
+
+    def prepare(self, batch, state):
+        return batch.replace(advantages=self.factor * batch.advantages)
+"""
+
+
+def test_a_method_of_the_user_s_own_has_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "of_mine.py").write_text(OF_MINE)
+    (tmp_path / "one.toml").write_text(
+        "seeds = [0]\n[base]\niterations = 3\n"
+        '[[runs]]\nname = "plain"\nmethod = "grpo"\n'
+        '[[runs]]\nname = "mine"\nmethod = ["grpo", "of_mine:halved_here"]\n'
+    )
+    study = read_study(tmp_path / "one.toml")
+    made = plan_of({"one": study}, tmp_path / "out")
+    write_runs(made, lambda each: END[each.group])
+    try:
+        results = results_of(made, set(made.trainings), {})
+        uses = uses_of({"one": study}, results)
+        beside = {use.group.name: use.baseline and use.baseline.name for use in uses["halved_here"]}
+        assert beside == {"mine": "plain"}
+        pages = write_method_pages(made, {"one": study}, results, tmp_path / "out/report.html")
+        text = pages["halved_here"].read_text()
+        assert "Advantages &lt;b&gt;times&lt;/b&gt; `factor`." in text
+        assert "mine - plain" in text
+    finally:
+        METHODS.pop("halved_here", None)
+        sys.modules.pop("of_mine", None)
 
 
 def test_runs_that_begin_with_other_policies_are_no_baseline(tmp_path: Path) -> None:

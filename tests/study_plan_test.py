@@ -16,6 +16,7 @@ from entrostat.hosts import BUSY
 from entrostat.logs.run import read_run
 from entrostat.study import local
 from entrostat.study.address import address_of
+from entrostat.study.code import source_of
 from entrostat.study.execute import TRIES, State, execute, failed_before, last_words
 from entrostat.study.file import read_study
 from entrostat.study.local import Local
@@ -66,6 +67,61 @@ def test_the_rows_that_a_task_is_told_to_read_count(tmp_path: Path) -> None:
     second = [address_of(config(task=task)) for task in tasks]
     (folder / "b.jsonl").write_text("more")
     assert len({*first, *second, address_of(config(task=tasks[2]))}) == 7
+
+
+def test_code_that_is_named_counts_with_what_it_imports_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read, never imported: every file here would raise."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "own.py": "import json\nimport helpers\nfrom pack import part\nraise SystemExit(own)",
+        "helpers.py": "raise SystemExit(helpers)", "other.py": "raise SystemExit(other)",
+        "pack/__init__.py": "raise SystemExit(pack)",
+        "pack/part.py": "from .deep import x\nraise SystemExit(part)",
+        "pack/deep.py": "raise SystemExit(deep)", "pack/aside.py": "raise SystemExit(aside)",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    named: list[TrainConfig] = [
+        config(method="own:mine"), config(task={"name": "own:Task"}),
+        config(task={"name": "target_sum", "grader": "own:grade"}),
+        config(eval=[{"name": "far", "task": {"name": "own:Task"}}]),
+    ]  # fmt: skip
+    first = [address_of(each) for each in named]
+    assert len({*first, address_of(config(method="own:another"))}) == 5
+    for name in ("other.py", "pack/aside.py"):
+        (tmp_path / name).write_text("changed")
+        assert [address_of(each) for each in named] == first
+    known = set(first)
+    for name in ("own.py", "helpers.py", "pack/deep.py", "pack/__init__.py"):
+        (tmp_path / name).write_text(files[name] + "\n# changed")
+        found = {address_of(each) for each in named}
+        assert len(found) == 4
+        assert not found & known
+        known |= found
+    broken = address_of(config(method="pack.part:mine"))
+    (tmp_path / "pack/deep.py").write_text("not Python (")  # what can be read counts
+    assert address_of(config(method="pack.part:mine")) != broken
+    assert source_of("nowhere:mine") is None
+    assert source_of("pack.nowhere:mine") is None
+
+
+def test_of_installed_code_the_module_alone_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "of_others.py").write_text("import what_it_needs")
+    (place / "what_it_needs.py").write_text("1")
+    monkeypatch.syspath_prepend(str(place))
+    first = source_of("of_others:mine")
+    assert first is not None
+    (place / "what_it_needs.py").write_text("2")
+    assert source_of("of_others:mine") == first
+    (place / "of_others.py").write_text("import what_it_needs  # changed")
+    assert source_of("of_others:mine") != first
 
 
 def test_a_model_s_files_count_and_its_name_does_not(tmp_path: Path) -> None:

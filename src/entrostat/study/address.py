@@ -3,8 +3,9 @@
 Two runs of the same address are one training, whatever they are called and in whichever file they
 stand. The address is a hash of the settings as they were asked for (without where the run goes and
 who else is told of it), of the bytes of a model, a data file or a directory of them on this
-machine, and, where the run begins with another's policy, of that run's address. Names of ours and
-of the hub stand for themselves. The version of entrostat is no part of it.
+machine, of the source of code that they name (`code.py`), and, where the run begins with another's
+policy, of that run's address. Names of ours, of the hub and of what installed packages offer stand
+for themselves. The version of entrostat is no part of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, Literal
 from ..config import Forecast, TrainConfig
 from ..models import is_ours
 from ..tasks.rows import SUFFIXES
+from ..tasks.trust import code_in
+from .code import source_of
 
 LENGTH = 16  # hexadecimal digits: 64 bits
 # settings of a later version, left out where nobody uses them: older addresses hold
@@ -57,8 +60,17 @@ def address_of(
     read = [found for task in tasks for place in _places(task) if (found := _data(place))]
     if read:
         settings["read"] = read
+    code = {name: source_of(name) for name in sorted(set(code_in(_tables(config)).values()))}
+    if code:
+        settings["code"] = code
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def _tables(config: TrainConfig) -> dict[str, Any]:
+    """The settings that may name code."""
+    sets = [{"task": one.task} for one in config.eval.sets if one.task is not None]
+    return {"task": config.task, "method": config.method, "eval": {"sets": sets}}
 
 
 def _places(task: Mapping[str, Any]) -> list[str]:

@@ -84,18 +84,21 @@ def names_of(method: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _name(entry: Any) -> str:
-    return str(entry["name"] if isinstance(entry, Mapping) else entry)
+    """What a method is registered as: of MODULE:NAME the name."""
+    given = str(entry["name"] if isinstance(entry, Mapping) else entry)
+    return given.rpartition(":")[2]
 
 
 def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[Use, ...]]:
     """By method, in alphabetical order, the settings with a finished run that it takes part in."""
-    known, found = methods(), {}
+    found: dict[str, list[Use]] = {}
     for experiment in results.experiments:
         study = studies[experiment.name]
         configs = {origin.group: study.runs[run] for run, origin in study.origins.items()}
         groups = {group.name: group for group in experiment.groups if group.seeds}
         there = {name: configs[name] for name in configs if name in groups}
         arms = {name: _arm(config) for name, config in there.items()}
+        known = methods()  # now with those of the user's own that these settings name
         starts = {
             origin.group: (origin.after and study.origins[origin.after].group, origin.start)
             for origin in study.origins.values()
@@ -127,9 +130,10 @@ def write_method_pages(
     Raises:
         ValueError: a page cannot be written.
     """
-    known, pages = methods(), {}
     of_name = {each.name: each for each in results.experiments}
-    for method, uses in uses_of(studies, results).items():
+    uses_by_method = uses_of(studies, results)
+    known, pages = methods(), {}
+    for method, uses in uses_by_method.items():
         output = report.parent / FOLDER / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', method)}.html"
         output.parent.mkdir(parents=True, exist_ok=True)
         names = dict.fromkeys(use.experiment for use in uses)

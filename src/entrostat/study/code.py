@@ -1,0 +1,70 @@
+"""What code that settings name is made of, as a hash: its own file and what that imports beside it.
+
+Nothing is imported. The standard library's `modulefinder` reads which modules a module imports;
+only those are followed that lie under the same place of the search path, so that a method in
+`my_methods.py` that uses `helpers.py` beside it has changed when either has. Of a module that was
+installed (`site-packages`) its own file alone counts: what it needs has versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from modulefinder import ModuleFinder
+from pathlib import Path
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def source_of(name: str) -> str | None:
+    """A hash of the source behind "MODULE:NAME".
+
+    Args:
+        name: as a study file has it; the module is looked for in the current folder, then where
+            Python looks.
+
+    Returns:
+        A SHA-256, hexadecimal; None where there is no such module, or it has no source.
+    """
+    module = name.partition(":")[0]
+    found = _located(module)
+    if found is None:
+        return None
+    root, file = found
+    files = {module: file} if root.name in _INSTALLED else _beside(module, root) | {module: file}
+    whole = hashlib.sha256()
+    for each in sorted(files):
+        whole.update(f"{each} ".encode())
+        whole.update(hashlib.sha256(files[each].read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def _located(module: str) -> tuple[Path, Path] | None:
+    """The place of the search path under which a module's source lies, and that source."""
+    places: list[str] | None = [os.getcwd(), *sys.path]
+    spec: ModuleSpec | None = None
+    top: ModuleSpec | None = None
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), places) if places else None
+        if spec is None:
+            return None
+        top = top or spec
+        places = spec.submodule_search_locations and list(spec.submodule_search_locations)
+    if spec is None or top is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    inner = list(top.submodule_search_locations or ())
+    root = Path(inner[0]).parent if inner else Path(spec.origin).parent
+    return root.absolute(), Path(spec.origin)
+
+
+def _beside(module: str, root: Path) -> dict[str, Path]:
+    """The modules under a place that a module leads to, by name; those that can be read."""
+    finder = ModuleFinder(path=[str(root)])
+    with suppress(ImportError, SyntaxError):  # the run itself says so
+        finder.import_hook(module)
+    files = {name: getattr(each, "__file__", None) for name, each in finder.modules.items()}
+    return {name: Path(file) for name, file in files.items() if file and file.endswith(".py")}
