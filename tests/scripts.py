@@ -17,5 +17,8 @@ def load_script(path: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, module)  # a dataclass looks its module up
+    folder = str((ROOT / path).parent)
+    if folder not in sys.path:  # what lies beside it, as when it is run; last: no name is taken
+        sys.path.append(folder)
     spec.loader.exec_module(module)
     return module

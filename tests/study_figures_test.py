@@ -11,8 +11,6 @@ import pytest
 
 from entrostat.logs.run import Run, read_run
 from entrostat.study.figures import Figure, _column, read_figure, value
-from entrostat.study.seeds import Interval
-from scripts import load_script
 
 
 @pytest.fixture(scope="module")
@@ -186,25 +184,3 @@ def test_figures_in_words() -> None:
     assert str(Figure("metric", "x", 0.25)) == "x at 25% of the run"
     assert str(Figure("slope", "x", other="y", lag=2)) == "slope of x and y, 2 later"
     assert "rank correlation" in str(Figure("checkpoints", "test/avg@k"))
-
-
-def test_the_page_s_numbers_and_places() -> None:
-    """benchmarks/study_tables.py: how a number is written, which seeds, what a place holds."""
-    tables = load_script("benchmarks/study_tables.py")
-    numbers = [(0.4567, 2), (-0.4, 2), (-0.001, 2), (1.0, 2), (10.25, 1), (0.0, 1)]
-    assert [tables.plain(*each) for each in numbers] == [".46", "-.40", ".00", "1.00", "10.2", ".0"]
-    numbers = (0.2284, -0.2, 1e-6, 15.2, 0.0, None)
-    assert [tables.short(x) for x in numbers] == [".23", "-.20", "1.0e-06", "15", "0", "—"]
-    assert [tables.said(x) for x in ([0], [0, 1, 2], [0, 2])] == [
-        "Seed 0.", "Seeds 0 to 2.", "Seeds 0, 2.",
-    ]  # fmt: skip
-    column = tables.Column("x", {}, 1, scale=100, unit="%")
-    assert column.cell(Interval(0.125, 0.0625, 3)) == "12.5% ± 6.2"
-    assert column.cell(Interval(0.125, 0.0, 1)) == "12.5%"
-    assert column.cell(None) == ""
-    page = "a\n<!-- table t -->\nold\n<!-- end -->\nb\n"
-    new = tables.with_tables(page, {"t": ["| 1 |"]})
-    assert new == "a\n<!-- table t -->\n\n| 1 |\n\n<!-- end -->\nb\n"
-    assert tables.with_tables(new, {"t": ["| 1 |"]}) == new
-    with pytest.raises(ValueError, match="no table 't'; there are u"):
-        tables.with_tables(page, {"u": []})

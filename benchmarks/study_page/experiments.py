@@ -1,0 +1,240 @@
+"""Tables of one experiment each, or of several beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import sub
+from statistics import mean
+
+from scipy.stats import spearmanr
+
+from entrostat.logs.run import Run
+from entrostat.study.figures import Figure, read_figure
+from entrostat.study.seeds import spread
+
+from .cells import bare, plain, ranged, rows_of, said, short, signed, within
+from .record import Record
+from .settings import DISTINCT, LATE, MODEL, MODEL_ROWS, PASS, SCORE, columns
+
+
+def off_policy(record: Record) -> list[str]:
+    """Updates a rollout batch, by two clips."""
+    seeds = record.shared("off_policy", record.groups["off_policy"])
+    head, cells = ["updates a batch"], []
+    shown = columns(LATE, SCORE, DISTINCT, half=f"{LATE} {SCORE} {DISTINCT}")
+    for column in shown:
+        head += [f"{column.word}, default clip", "clip-higher"]
+    for updates in (1, 2, 4, 8, 16):
+        row = [str(updates)]
+        for column in shown:
+            figure = read_figure(column.word, column.figure)
+            for clip in ("grpo", "clip_higher"):
+                group = f"{clip}-minibatches{updates}"
+                row.append(column.cell(record.mean("off_policy", group, seeds, figure)))
+        cells.append(row)
+    return [said(seeds), "", *rows_of(head, cells)]
+
+
+def first_moves(record: Record) -> list[str]:
+    """Rank correlations over the settings of an experiment: with the score of the end."""
+    score = Figure("evaluation", "test/avg@k", "last")
+    asked = {
+        "first moves, with the score": Figure("metric", "kl/old_new", 0.05),
+        "entropy at the end, with the score": Figure("metric", "entropy/exact", "last"),
+        "entropy summed, with the score": Figure("metric", "entropy/exact", "sum"),
+    }
+    where = ("methods", "clipping", "off_policy", "law", "control", "signs", "steer_control",
+             "restore")  # fmt: skip
+    reach = ("first moves, least to most, nats", "score, least to most")
+    cells: dict[str, list[str]] = {w: [] for w in ("seeds", "settings", *reach, *asked)}
+    for experiment in where:
+        # one update a batch leaves no policy behind: its KL(old || new) is 0 or not there
+        groups = [
+            g for g in record.groups[experiment]
+            if (seeds := record.seeds(experiment, g))
+            and record.figure(experiment, g, seeds[0], asked["first moves, with the score"])
+        ]  # fmt: skip
+        seeds = record.shared(experiment, groups)
+        cells["seeds"].append(said(seeds).removesuffix(".").split(" ", 1)[1])
+        cells["settings"].append(str(len(groups)))
+        means = {
+            figure: [record.sure(experiment, g, seeds, figure) for g in groups]
+            for figure in (score, *asked.values())
+        }  # fmt: skip
+        for word, figure in zip(reach, (next(iter(asked.values())), score), strict=True):
+            cells[word].append(f"{short(min(means[figure]))} to {short(max(means[figure]))}")
+        for word, figure in asked.items():
+            rho = float(spearmanr(means[figure], means[score]).statistic)
+            cells[word].append(signed(rho, 2))
+    return rows_of(["", *(f"`{name}`" for name in where)], [[w, *c] for w, c in cells.items()])
+
+
+def estimators(record: Record, experiment: str, groups: Mapping[str, str]) -> list[str]:
+    """Pearson / Spearman / share of equal signs of formulas with the change of entropy."""
+    names = {
+        "cov": "`cov` (COV Eq. 8)", "omega": "`omega` (STEER)",
+        "omega_realised": "`omega_realised` (STEER Eq. 2)", "opefo": "`opefo` (OPEFO Eq. 6)",
+        "corollary1": "`corollary1` (REPO)", "tabular": "`tabular` (exact for a table)",
+        "first_order": "`first_order` (a derivative)",
+    }  # fmt: skip
+    seeds = record.shared(experiment, list(groups))
+    rows = []
+    for name, word in names.items():
+        row = [word]
+        kinds = {"where": ("pcc", "srcc"), "which": ("pcc", "srcc", "sign")}
+        if name == "first_order":  # of the change at a place alone
+            del kinds["which"]
+        for group in groups:
+            for side in ("where", "which"):
+                found = [
+                    record.sure(experiment, group, seeds,
+                                Figure("analysis", f"estimators/{name}/{side}/{kind}", "mean"))
+                    for kind in kinds.get(side, ())
+                ]  # fmt: skip
+                row.append(" / ".join(plain(each, 2) for each in found))
+        rows.append(row)
+    head = [""]
+    for word in groups.values():
+        head += [f"{word}, where", "which"]
+    return [said(seeds), "", *rows_of(head, rows)]
+
+
+def spearman(record: Record) -> list[str]:
+    """What goes with entropy over the checkpoints of a run, from coefficient to coefficient.
+
+    Figures of the evaluation with the evaluation's own entropy; those of analyses, which are of the
+    iteration's rollouts, with the entropy of these.
+    """
+    groups = record.groups["spearman"]
+    seeds = record.shared("spearman", groups)
+    rows = {
+        "different right answers": "distinct", "n-grams that differ": "diversity/ngram",
+        "self-BLEU": "diversity/self_bleu", "entropy of the prompt": "prompt_entropy",
+        "right answers told from wrong ones by their probability (AUC)": "calibration/auc",
+        "pass@16": "pass@k", "avg@16": "avg@k",
+    }  # fmt: skip
+    cells = []
+    for word, key in rows.items():
+        row = [word]
+        for name in ("test", "other"):
+            if "/" in key and name == "other":
+                row.append("")
+                continue
+            means = [
+                mean(over_checkpoints(record.run("spearman", group, seed), name, key)
+                     for seed in seeds)
+                for group in groups
+            ]  # fmt: skip
+            row.append(ranged(means))
+        cells.append(row)
+    return [said(seeds), "", *rows_of(["", "in domain", "six digits, not trained on"], cells)]
+
+
+def over_checkpoints(run: Run, name: str, key: str) -> float:
+    """Spearman's rho of a figure with entropy."""
+    table, _, inner = key.partition("/")
+    if inner:
+        entropy = {row["iteration"]: row["entropy/exact"] for row in run.metrics}
+        pairs = [(entropy[row["iteration"]], row[table][inner]) for row in run.analysis]
+    else:
+        rows = [row for row in run.evaluation if row["set"] == name]
+        pairs = [(row["entropy"], row[key]) for row in rows]
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic)
+
+
+def sequential(record: Record) -> list[str]:
+    """The second task's score, by what trained on the first and on it."""
+    rows = {
+        "GRPO after GRPO": "grpo", "DAPO after DAPO": "dapo", "REPO-R after REPO-R": "repo_r",
+        "**GRPO after REPO-R**": "repo_r_grpo",
+    }  # fmt: skip
+    ways = {"short_long": "long", "long_short": "short"}
+    seeds = record.shared("sequential", record.groups["sequential"])
+    start = Figure("metric", "entropy/exact", "first")
+
+    def score(group: str, task: str) -> str:
+        figure = Figure("evaluation", f"{task}/avg@k", "last")
+        return within(record.mean("sequential", group, seeds, figure))
+
+    cells = [
+        [
+            word, *(score(f"{way}_{name}", task) for way, task in ways.items()),
+            ", ".join(
+                plain(record.sure("sequential", f"{way}_{name}", seeds, start), 2) for way in ways
+            ),
+        ]
+        for word, name in rows.items()
+    ]  # fmt: skip
+    afresh = {"long": "long_grpo", "short": "short_grpo"}
+    cells.append([
+        "GRPO afresh", *(score(afresh[task], task) for task in ways.values()),
+        ", ".join(plain(record.sure("sequential", afresh[t], seeds, start), 2)
+                  for t in ways.values()),
+    ])  # fmt: skip
+    head = ["", "short, then long", "long, then short", "entropy at the start of the second"]
+    return [said(seeds), "", *rows_of(head, cells)]
+
+
+def beside_grpo(record: Record, experiment: str) -> list[str]:
+    """Settings of a language model less GRPO, seed by seed, the furthest in entropy first."""
+    groups = [name for name in MODEL_ROWS if name != "grpo"]
+    seeds = record.shared(experiment, ["grpo", *groups])
+    # of one right answer there is nothing to be different; of many, one is always among 16
+    last = DISTINCT if experiment == "llm_words" else PASS
+    shown = [column for column in MODEL if column.word in (LATE, SCORE, last)]
+    figures = [read_figure(column.word, column.figure) for column in shown]
+    found = {
+        group: {
+            column.word: spread(list(map(
+                sub, record.each(experiment, group, seeds, figure),
+                record.each(experiment, "grpo", seeds, figure),
+            )))
+            for column, figure in zip(shown, figures, strict=True)
+        }
+        for group in groups
+    }  # fmt: skip
+    groups.sort(key=lambda group: -found[group][LATE].mean)
+    cells = [
+        [MODEL_ROWS[group], *(within(found[group][column.word], column.digits, sign=True)
+                              for column in shown)]
+        for group in groups
+    ]  # fmt: skip
+    return [said(seeds), "", *rows_of(["", *(column.word for column in shown)], cells)]
+
+
+def forecast(record: Record) -> list[str]:
+    """How well the next change of entropy is foretold, by size of batch and momentum."""
+    rows = {
+        "influences, in sample": ("correlation", "forecast/in_sample", 0),
+        "influences, crossed": ("correlation", "forecast/crossed", 0),
+        "in motion alone": ("correlation", "forecast/momentum", 0),
+        "**the step**": ("correlation", "forecast/step", 0),
+        "slope of the step": ("slope", "forecast/step", 0),
+        "slope of crossed": ("slope", "forecast/crossed", 0),
+        "OPEFO's flow S+ - S- (Sec. 4), before the update": ("correlation", "flow/net", 0),
+        "the law of the iterations so far (COV)": ("correlation", "law/change", 0),
+        "the last change": ("correlation", "forecast/change", 1),
+    }
+    batches = [(f"prompts{n}-{beta}+0.95", n, beta) for beta in ("0.9", "0.0")
+               for n in (8, 32, 128, 512)]  # fmt: skip
+    seeds = record.shared("forecast", [group for group, _, _ in batches])
+    cells = []
+    for word, (kind, key, lag) in rows.items():
+        row = [word]
+        for group, _, beta in batches:
+            if key == "forecast/momentum" and beta == "0.0":
+                row.append("none")
+                continue
+            figure = Figure(kind, key, other="forecast/change", lag=lag)
+            try:
+                known = record.each("forecast", group, seeds, figure)
+            except ValueError:
+                if key != "law/change":  # which needs entropy to move in the first iterations
+                    raise
+                row.append("")
+                continue
+            reach = f" ({ranged(known)})" if kind == "correlation" else ""
+            row.append(plain(mean(known), 2) + reach)
+        cells.append(row)
+    head = ["", *(f"{n} x 8, beta1 {bare(f'{float(beta):g}')}" for _, n, beta in batches)]
+    return [said(seeds), "", *rows_of(head, cells)]

@@ -1,0 +1,118 @@
+"""benchmarks/study_tables.py: how the page writes numbers, and what its tables are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from entrostat.study.seeds import Interval
+from scripts import ROOT, load_script
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("benchmarks/study_tables.py")
+
+
+@pytest.fixture(scope="module")
+def cells(script: ModuleType) -> Any:
+    from study_page import cells
+
+    return cells
+
+
+def test_numbers(cells: Any) -> None:
+    numbers = [(0.4567, 2), (-0.4, 2), (-0.001, 2), (1.0, 2), (10.25, 1), (0.0, 1)]
+    assert [cells.plain(*each) for each in numbers] == [".46", "-.40", ".00", "1.00", "10.2", ".0"]
+    assert [cells.signed(*each) for each in numbers] == [
+        "+.46", "-.40", ".00", "+1.00", "+10.2", ".0",
+    ]  # fmt: skip
+    numbers = (0.2284, -0.2, 1e-6, 15.2, 0.0, None)
+    assert [cells.short(x) for x in numbers] == [".23", "-.20", "1.0e-06", "15", "0", "—"]
+    assert [cells.said(x) for x in ([0], [0, 1, 2], [0, 2])] == [
+        "Seed 0.", "Seeds 0 to 2.", "Seeds 0, 2.",
+    ]  # fmt: skip
+    assert cells.ranged([0.5, -0.25, 0.1]) == "-.25 to .50"
+    some = Interval(0.125, 0.0625, 3)
+    assert (cells.within(some), cells.within(some, 1, sign=True)) == (".12 ± .06", "+.1 ± .1")
+    assert (cells.within(Interval(0.5, 0.0, 1)), cells.within(None)) == (".50", "")
+
+
+def test_cells_of_a_column(script: ModuleType) -> None:
+    from study_page.settings import Column
+
+    column = Column("x", {}, 1, scale=100, unit="%")
+    assert column.cell(Interval(0.125, 0.0625, 3)) == "12.5% ± 6.2"
+    assert column.cell(Interval(0.125, 0.0, 1)) == "12.5%"
+    assert column.cell(None) == ""
+
+
+def test_places(script: ModuleType) -> None:
+    page = "a\n<!-- table t -->\nold\n<!-- end -->\nb\n"
+    new = script.with_tables(page, {"t": ["| 1 |"]}.__getitem__)
+    assert new == "a\n<!-- table t -->\n\n| 1 |\n\n<!-- end -->\nb\n"
+    assert script.with_tables(new, {"t": ["| 1 |"]}.__getitem__) == new
+    with pytest.raises(ValueError, match="no table 't'; there are"):
+        script.table_of(None, "t")
+
+
+def test_entropy_and_a_figure_over_checkpoints(script: ModuleType) -> None:
+    from study_page.experiments import over_checkpoints
+
+    # entropy 3, 2, 1; the figure 1, 3, 2: d = 2, 1, 1 -> rho = 1 - 6 * 6 / 24 = -.5
+    sets = [
+        {"set": "test", "entropy": 3.0, "avg@k": 0.1}, {"set": "other", "entropy": 9, "avg@k": 9},
+        {"set": "test", "entropy": 2.0, "avg@k": 0.3}, {"set": "test", "entropy": 1, "avg@k": 0.2},
+    ]  # fmt: skip
+    # of the iteration's own rollouts: ranks alike
+    analyses = [{"iteration": i, "diversity": {"ngram": i / 4}} for i in (1, 3, 4)]
+    metrics = [{"iteration": i, "entropy/exact": i * i} for i in (1, 2, 3, 4)]
+    run: Any = SimpleNamespace(evaluation=sets, analysis=analyses, metrics=metrics)
+    assert over_checkpoints(run, "test", "avg@k") == pytest.approx(-0.5)
+    assert over_checkpoints(run, "test", "diversity/ngram") == pytest.approx(1.0)
+
+
+class Fake:
+    """A record of three seeds in which a setting's figures are its place plus the seed's."""
+
+    def __init__(self, groups: list[str]) -> None:
+        self.groups = groups
+
+    def shared(self, experiment: str, groups: list[str]) -> list[int]:
+        return [0, 1, 2]
+
+    def each(self, experiment: str, group: str, seeds: list[int], figure: Any) -> list[float]:
+        more = 0.5 if group == "opefo" else 0.0
+        # seeds differ by far more than settings; opefo's own difference is .5, .5, .8
+        return [10.0 * seed + more + 0.3 * (more > 0 and seed == 2) for seed in seeds]
+
+
+def test_beside_grpo_is_seed_by_seed(script: ModuleType) -> None:
+    from study_page.experiments import beside_grpo
+    from study_page.settings import MODEL_ROWS
+
+    lines = beside_grpo(Fake(list(MODEL_ROWS)), "llm_words")  # type: ignore[arg-type]
+    assert lines[:3] == ["Seeds 0 to 2.", "", "|  | entropy, end | avg@16 | different |"]
+    # mean .6, s = .3 / sqrt 3 = .1732, t(.975, 2) = 4.302653: half .4303
+    assert lines[4] == "| OPEFO, one update | +.60 ± .43 | +.60 ± .43 | +.6 ± .4 |"
+    assert lines[5].endswith("| .00 ± .00 | .00 ± .00 | .0 ± .0 |")
+    assert len(lines) == 4 + len(MODEL_ROWS) - 1
+    lines = beside_grpo(Fake(list(MODEL_ROWS)), "llm_gym")  # type: ignore[arg-type]
+    assert lines[2] == "|  | entropy, end | avg@16 | pass@16 |"
+
+
+def test_parameters_are_those_of_the_policy_that_ships(script: ModuleType) -> None:
+    from safetensors import safe_open
+
+    from study_page.laws import parameters
+
+    (file,) = Path(ROOT / "src/entrostat/assets/tiny").glob("*.safetensors")
+    count = 0
+    with safe_open(file, framework="np") as tensors:
+        for name in tensors.keys():  # noqa: SIM118 - the handle is not a mapping
+            if "embed" not in name:
+                count += tensors.get_tensor(name).size
+    assert parameters(64, 3) == count == 148_288
