@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from entrostat.logs.run import Run
 from entrostat.study.figures import Figure, read_figure
-from entrostat.study.seeds import spread
+from entrostat.study.seeds import Interval, spread
 
 from .cells import bare, plain, ranged, rows_of, said, short, signed, within
 from .record import Record
@@ -193,7 +193,7 @@ def beside_grpo(record: Record, experiment: str) -> list[str]:
         }
         for group in groups
     }  # fmt: skip
-    groups.sort(key=lambda group: -found[group][LATE].mean)
+    groups.sort(key=lambda group: -(found[group][LATE] or Interval(0.0, 0.0, 0)).mean)
     cells = [
         [MODEL_ROWS[group], *(within(found[group][column.word], column.digits, sign=True)
                               for column in shown)]
