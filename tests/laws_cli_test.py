@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from entrostat.cli import main
+from entrostat.study.law_text import doubts_told
 from entrostat.study.laws import run_law
 
 
@@ -72,6 +73,27 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert found["early"]["rmse"] == pytest.approx(0, abs=1e-12)
     for doubt in found["doubts"]:
         assert f"grpo: {doubt}" in text
+
+
+def test_doubts_of_many_runs_are_told_once_a_kind() -> None:
+    above, low = "The ceiling {} is above 1: so.", "R^2 is {}, below 0.7: so."
+    found = [
+        ("a", [above.format(1.5), low.format(0.25)]), ("b", [above.format("1.2e+03")]), ("c", []),
+        ("d", [above.format(-1)]), ("e", []), ("f", [above.format(2), "Odd."]),
+    ]  # fmt: skip
+    assert doubts_told(found) == [
+        "4 of 6 runs, as a: The ceiling 1.5 is above 1: so. Also b, d, f.",
+        "2 of 6 runs, as c: nothing speaks against the law. Also e.",
+        "a: R^2 is 0.25, below 0.7: so.", "f: Odd.",
+    ]  # fmt: skip
+    assert doubts_told(found[:3]) == [
+        "a: The ceiling 1.5 is above 1: so.", "a: R^2 is 0.25, below 0.7: so.",
+        "b: The ceiling 1.2e+03 is above 1: so.", "c: nothing speaks against the law.",
+    ]  # fmt: skip
+    many = doubts_told([(str(i), ["x 1"]) for i in range(10)])
+    assert many == ["10 of 10 runs, as 0: x 1 Also 1, 2, 3, 4 and 5 more."]
+    many = doubts_told([(str(i), ["x 1"]) for i in range(6)])
+    assert many == ["6 of 6 runs, as 0: x 1 Also 1, 2, 3, 4, 5."]
 
 
 def test_the_table_fits_80_columns(

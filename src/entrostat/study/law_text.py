@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from .laws import Laws, RunLaw
 
 _NAME = 6  # columns that a name has at least
+_FEW = 4  # runs of which each one's doubts are told
+_NONE = "nothing speaks against the law."
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")
 
 
 def alike(found: Sequence[RunLaw]) -> bool:
@@ -64,15 +68,40 @@ def print_laws(laws: Laws) -> None:
             "The runs are fitted to different scores or entropies; their coefficients cannot be "
             "compared."
         )
-    for one in found:
-        for doubt in one.doubts:
-            say(f"{one.name}: {doubt}")
-        if not one.doubts:
-            say(f"{one.name}: nothing speaks against the law.")
+    for text in doubts_told([(one.name, one.doubts) for one in found]):
+        say(text)
     if laws.sizes is not None:
         _print_sizes(*laws.sizes)
     for name, why in laws.failed.items():
         say(f"{name}: not fitted: {why}")
+
+
+def doubts_told(found: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """What speaks against the fits, a line each; of many runs a line for each kind of doubt.
+
+    Doubts are of one kind where they differ in their numbers alone. The words are those of the
+    first run that has it; the JSON has each run's.
+
+    Args:
+        found: name and doubts of each run.
+    """
+    all_told = [(name, text) for name, doubts in found for text in doubts or (_NONE,)]
+    if len(found) <= _FEW:
+        return [f"{name}: {text}" for name, text in all_told]
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for name, text in all_told:
+        kinds.setdefault(_NUMBER.sub("#", text), []).append((name, text))
+    lines = []
+    for some in sorted(kinds.values(), key=len, reverse=True):
+        (first, text), others = some[0], [name for name, _ in some[1:]]
+        if not others:
+            lines.append(f"{first}: {text}")
+            continue
+        shown = others if len(others) <= _FEW + 1 else others[:_FEW]
+        rest = f" and {len(others) - _FEW} more" if shown != others else ""
+        also = f"Also {', '.join(shown)}{rest}."
+        lines.append(f"{len(some)} of {len(found)} runs, as {first}: {text} {also}")
+    return lines
 
 
 def _table(title: str | None, names: str, *columns: str) -> Any:
