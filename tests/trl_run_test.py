@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -642,6 +643,25 @@ def test_precision_is_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     with pytest.raises(ValueError, match=r"precision is 'fp32', but .* --mixed_precision bf16"):
         train(recipe(tmp_path / "run"))
+
+
+def test_characters_that_the_tokenizer_leaves_out_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from entrostat.hosts.lab.progress import Facts
+    from entrostat.hosts.trl import run
+
+    class Words(TargetSum):
+        def example(self, index: int, split: str) -> Example:
+            return Example("Sum: 9/3:", (9, 3))
+
+    words = "tokenizer of tiny leaves out S, m, u: of 'Sum: 9/3:' the policy reads ':9/3:'"
+    with pytest.warns(UserWarning, match=words):
+        run.build(recipe(tmp_path), Words(), 1, Facts(Progress()))
+    monkeypatch.setattr(run, "is_main", lambda: False)  # of several processes one says so
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.build(recipe(tmp_path), Words(), 1, Facts(Progress()))
 
 
 def test_prompts_go_through_the_chat_template_once(tmp_path: Path) -> None:

@@ -337,6 +337,16 @@ class First(TargetSum):
         return float(completion in list("23456789"))
 
 
+def test_characters_that_the_tokenizer_leaves_out_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "sums.jsonl"
+    file.write_text('{"prompt": "Sum: 9/3:", "answer": "3"}\n' * 4)
+    config = config_of(task={"name": str(file), "test": 0.5, "max_new_tokens": 5})
+    task, policy = data.make(config), data.outline(config.model)
+    words = "tokenizer of tiny leaves out S, m, u: of 'Sum: 9/3:' the policy reads ':9/3:'"
+    with pytest.warns(UserWarning, match=words):
+        data.write(tmp_path / "data", config, task, policy, sets_of(config))
+
+
 OTHER = {"name": "verl_run_test:First", "seed": 5}
 SETS: list[dict[str, Any]] = [
     {"prompts": 2, "samples": 4, "temperature": 0.6},

@@ -9,6 +9,7 @@ installed (`site-packages`) its own file alone counts: what it needs has version
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import sys
 from contextlib import suppress
@@ -44,6 +45,7 @@ def source_of(name: str) -> str | None:
 
 def _located(module: str) -> tuple[Path, Path] | None:
     """The place of the search path under which a module's source lies, and that source."""
+    importlib.invalidate_caches()  # a file may be as new as what was listed last
     places: list[str] | None = [os.getcwd(), *sys.path]
     spec: ModuleSpec | None = None
     top: ModuleSpec | None = None

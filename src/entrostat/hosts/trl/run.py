@@ -39,7 +39,7 @@ from ..lab.held_out import check_prompts, held_out_sets
 from ..lab.machine import choose_precision, choose_threads
 from ..lab.policy import learning_rate, load_policy
 from ..lab.progress import Facts, Progress
-from ..lab.prompts import draw, encode, longest, new_tokens, stop_strings
+from ..lab.prompts import draw, encode, longest, new_tokens, stop_strings, warn_of_lost
 from ..lab.resume import keep_settings
 from ..lab.run_directory import RunDirectory, default_output
 from ..lab.scoring import Scorer
@@ -140,7 +140,10 @@ def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Rec
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
     config.optim.lr = learning_rate(config, small)
     # prompts that cannot work show here
-    encode(policy, config, draw(task, config, 1), new, ValueError)
+    first = draw(task, config, 1)
+    prompts = encode(policy, config, first, new, ValueError)
+    if is_main():
+        warn_of_lost(policy, config, first, prompts)
     check_prompts(held_out, policy)
     choose_threads(config, policy, small, say)
     return Recipe(config, task, new, stop, objective, policy, scorer, held_out)

@@ -42,6 +42,7 @@ from ..lab.prompts import (
     stop_strings,
     turns_of,
     usual,
+    warn_of_lost,
 )
 from ..lab.turns import hearing_of
 from ..resolve import check_task, task_of
@@ -225,6 +226,8 @@ def write(
     known: dict[str, list[int]] = {}
     split, widest = task.splits[0], 0
     new, finite = new_tokens(task, config, split), task.size(split) is not None
+    first = [example(task, index, split) for index in drawn(task, config, 1)]
+    warn_of_lost(policy, config, first, encode(policy, config, first, new, ValueError))
 
     def training() -> Iterator[dict[str, Any]]:
         nonlocal known, widest
