@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from entrostat.study.claims import Claim, Claims, Decided, check_claims, decide, read_claims
+from entrostat.study.claims import (
+    Claim,
+    Claims,
+    Decided,
+    check_claims,
+    decide,
+    misspelt_experiments,
+    read_claims,
+)
 from entrostat.study.claims.decide import holm, interval, p_above, p_skewed
 from entrostat.study.claims.statistics import effect
 from entrostat.study.figures import Figure
@@ -384,6 +392,9 @@ def test_seeds_that_decide(tmp_path: Path) -> None:
         ('"trend"', '"trnd"', "Did you mean 'trend'"),
         ('"trend"', '["trend"]', "unknown statistic"),
         ('"PAR"', '"PAX"', "unknown paper 'PAX'"),
+        ("least = 0.05", "leats = 0.05", "unknown key 'leats'. Did you mean 'least'?"),
+        ('statistic = "trend"', "", "has no statistic; there are difference, ratio"),
+        ('says = "It falls."', "", "has no says, which 'trend' needs"),
         ('["a", "b", "c"]', '["a", "b"]', "takes at least 3 different groups"),
         ('["a", "b", "c"]', '["a", "b", "b"]', "takes at least 3 different groups"),
         ('at = "kept"', 'at = "end"', "unknown place 'end'"),
@@ -404,6 +415,45 @@ def test_a_file_that_cannot_be_meant_is_refused(
     with pytest.raises(ValueError) as error:
         read(tmp_path, GOOD.replace(old, new, 1))
     assert told in str(error.value)
+
+
+TWO = """
+[[claims]]
+id = "one"
+paper = "OURS"
+where = "here"
+says = "It is above."
+experiment = "e"
+figure = { metric = "entropy/exact" }
+statistic = "difference"
+a = "x"
+b = "x"
+direction = "above"
+least = 0.05
+"""
+
+
+def test_a_group_beside_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a and b are the same group"):
+        read(tmp_path, TWO)
+    more = TWO.replace('"difference"', '"interaction"').replace('b = "x"', 'b = "y"')
+    with pytest.raises(ValueError, match="c and d are the same group"):
+        read(tmp_path, more + 'c = "z"\nd = "z"\n')
+    read(tmp_path, more + 'c = "x"\nd = "z"\n')  # (x - y) - (x - z)
+
+
+def test_seeds_and_experiments_that_there_are_not(tmp_path: Path) -> None:
+    claims = read(tmp_path, "seeds = [3, 4, 5]\n" + GOOD)
+    groups = {"e": ["a", "b", "c", "d"]}
+    check_claims(claims, groups, {"e": {3, 4, 5, 6}})
+    check_claims(claims, {}, {})  # about others
+    with pytest.raises(ValueError, match=r"seeds \[3, 4, 5\] decide it, and 'e' has no seed 4, 5"):
+        check_claims(claims, groups, {"e": {0, 3}})
+    own = read(tmp_path, GOOD.replace('experiment = "e"', 'experiment = "covarience"'))
+    (line,) = misspelt_experiments(own, ["covariance", "law"])
+    assert "no study file 'covarience' among those given; 'covariance' is" in line
+    assert misspelt_experiments(own, ["covarience"]) == []
+    assert misspelt_experiments(own, ["law"]) == []  # it is of another sitting
 
 
 def test_two_claims_of_one_id(tmp_path: Path) -> None:

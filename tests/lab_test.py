@@ -199,8 +199,9 @@ def test_a_longer_run_goes_on_from_a_finished_one(whole: Path, tmp_path: Path) -
 def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     class Second(Progress):
         def iteration(self, iteration: int, metrics: dict) -> None:
-            with pytest.raises(ValueError, match="another process is training"):
-                train(config, resume=True)
+            for resume in (True, False):  # not "is not empty": that one goes on
+                with pytest.raises(ValueError, match="another process is training"):
+                    train(config, resume=resume)
             raise Stop
 
     config = small(tmp_path / "run", eval={"prompts": 0})

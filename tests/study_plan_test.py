@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -281,6 +282,111 @@ def test_what_cannot_begin_so_is_refused(tmp_path: Path, old: str, new: str, tol
     with pytest.raises(ValueError) as error:
         read_study(tmp_path / "s.toml", quick=True)
     assert told in str(error.value)
+
+
+# --- code that changes under a study
+
+OWN = """\
+seeds = [0]
+[base]
+iterations = 3
+[[runs]]
+name = "a"
+method = ["grpo", "own:mine"]
+[[runs]]
+name = "b"
+method = ["grpo", "own:mine"]
+optim.lr = 1e-4
+[[runs]]
+name = "c"
+method = "grpo"
+"""
+
+
+class Changing:
+    """Workers during whose first training somebody writes another own.py."""
+
+    def __init__(self, workers: Scripted) -> None:
+        self._workers, self.room, self.close = workers, workers.room, workers.close
+        self.start = workers.start
+
+    def ended(self) -> list[tuple[str, int]]:
+        ended = self._workers.ended()
+        if ended:
+            Path("own.py").write_text("2")
+        return ended
+
+
+def test_what_was_trained_while_its_code_changed_is_nobody_s_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("1")
+    made = plan(tmp_path, OWN)
+    make_places(made)
+    kept: list[str] = []
+    workers = Scripted(1, {})
+    state = execute(
+        made, Changing(workers), lambda state: None, keep=lambda each: kept.append(each.path.name)
+    )
+    assert names(workers.started) == ["a-0", "c-0"]  # b has not started with what it is not
+    told = {made.name_of(address): why for address, why in state.failed.items()}
+    changed = "own:mine was changed while the study ran; the same command trains it as it is now"
+    assert told == {"a-0": changed, "b-0": f"not run: {changed}"}
+    assert kept == ["c-0"]
+    a = next(t for t in made.trainings.values() if t.path.name == "a-0")
+    assert list(a.path.iterdir()) == []
+    assert (a.store / f"{a.address}.changed/metrics.jsonl").exists()
+    # both as they are now, and later as they were: nothing of the first try passes for either
+    again, state = carried_out(plan(tmp_path, OWN), 1)
+    assert names(again.started) == ["a-0", "b-0"]
+    assert not state.failed
+    Path("own.py").write_text("1")
+    before, _ = carried_out(plan(tmp_path, OWN), 1)
+    assert names(before.started) == ["a-0", "b-0"]
+
+
+def test_code_that_no_path_leads_to_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an editable install, whose packages a finder of its own finds."""
+    import importlib.util
+
+    (tmp_path / "elsewhere.py").write_text("1")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+            if name != "found_by_a_finder":
+                return None
+            return importlib.util.spec_from_file_location(name, tmp_path / "elsewhere.py")
+
+    assert source_of("found_by_a_finder:mine") is None
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    first = source_of("found_by_a_finder:mine")
+    assert first is not None
+    (tmp_path / "elsewhere.py").write_text("2")
+    assert source_of("found_by_a_finder:mine") != first
+
+
+def test_what_a_package_offers_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "damped-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: damped\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[entrostat.methods]\ndamped_here = of_damped:Damped\n"
+        "[entrostat.graders]\nshout_here = of_damped:shout\n"
+        "[entrostat.tasks]\ncount_here = of_damped:CountUp\n"
+    )
+    (tmp_path / "of_damped.py").write_text("raise SystemExit('never imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = [
+        config(method="damped_here"), config(task="count_here"),
+        config(task={"name": "target_sum", "grader": "shout_here"}),
+    ]  # fmt: skip
+    ours, first = address_of(config()), [address_of(each) for each in named]
+    (tmp_path / "of_damped.py").write_text("raise SystemExit('changed')")
+    second = [address_of(each) for each in named]
+    assert len({ours, *first, *second}) == 7
+    assert address_of(config()) == ours
 
 
 # --- in which order

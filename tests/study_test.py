@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ from entrostat.config import TrainConfig, from_dict
 from entrostat.report import comparison_rows, write_comparison
 from entrostat.study.fairness import confounded
 from entrostat.study.file import check_runs, read_study
+from entrostat.study.plan import plan_of
+from entrostat.study.runner import run_study
 from entrostat.study.seeds import Group, Interval, group_by_seed, interval
 from entrostat.study.tables import print_groups, print_table
+from formulas import write_runs
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -179,6 +183,36 @@ def test_the_report_of_a_study_s_directory_compares_its_runs(
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path / "empty")]) == 2
     assert "holds nothing that can be read" in capsys.readouterr().err
+
+
+def test_the_page_of_one_study_has_its_failures_figures_and_methods(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Of one file and without claims, too."""
+    file = tmp_path / "one.toml"
+    file.write_text(
+        'title = "T"\nseeds = [0, 1]\n[base]\niterations = 3\n'
+        '[figures]\n"entropy at most" = { metric = "entropy/exact", at = "max" }\n'
+        '[[runs]]\nname = "plain"\nmethod = "grpo"\n'
+        '[[runs]]\nname = "steered"\nmethod = "steer"\n'
+    )
+    made = plan_of({"one": read_study(file)}, tmp_path / "out")
+    write_runs(made, lambda each: 1.0 + each.seed)
+    for each in made.trainings.values():
+        (each.path / "recorded.json").write_text('{"iterations": 3}')
+    lost = next(each for each in made.named if each.name == "steered-1")
+    training = made.trainings[lost.address]
+    shutil.rmtree(training.path.resolve())
+    training.failure.write_text("NaN in the <loss>\n")
+    (tmp_path / "out/claims.html").write_text("of claims that are not given now")
+    assert run_study(file, str(tmp_path / "out"), train=False) == 1
+    assert f"methods: {tmp_path / 'out/study.html'}" in capsys.readouterr().out
+    text = (tmp_path / "out/study.html").read_text()
+    for words in ("entropy at most", "NaN in the &lt;loss&gt;", 'href="method_pages/steer.html"'):
+        assert words in text
+    assert "Claims are to be written" not in text
+    assert not (tmp_path / "out/claims.html").exists()
+    assert (tmp_path / "out/method_pages/steer.html").exists()
 
 
 def test_the_report_of_several_studies(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

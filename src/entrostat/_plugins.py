@@ -10,12 +10,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .errors import in_one_line
+
+_NOT_THEIRS = (Path(__file__).parent, Path(importlib.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -99,4 +103,15 @@ def find(name: str, what: str) -> tuple[ModuleType, str]:
                 f"unknown {what} {name!r}: no module {module_name!r} in the current folder or "
                 "installed"
             ) from None
-        raise ValueError(f"{what} {name!r}: importing it raised {in_one_line(error)}") from error
+        raise ValueError(
+            f"{what} {name!r}: importing it raised {in_one_line(error)}{_place(error)}"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in somebody else's code an exception was raised; empty where it says so itself."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.suffix == ".py" and not any(map(file.is_relative_to, _NOT_THEIRS)):
+            return f" ({file.name}, line {frame.lineno})"
+    return ""

@@ -4,8 +4,8 @@ Two runs of the same address are one training, whatever they are called and in w
 stand. The address is a hash of the settings as they were asked for (without where the run goes and
 who else is told of it), of the bytes of a model, a data file or a directory of them on this
 machine, of the source of code that they name (`code.py`), and, where the run begins with another's
-policy, of that run's address. Names of ours, of the hub and of what installed packages offer stand
-for themselves. The version of entrostat is no part of it.
+policy, of that run's address. Names of ours and of the hub stand for themselves. The version of
+entrostat is no part of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..config import Forecast, TrainConfig
 from ..models import is_ours
 from ..tasks.rows import SUFFIXES
 from ..tasks.trust import code_in
-from .code import source_of
+from .code import offered_source, source_of
 
 LENGTH = 16  # hexadecimal digits: 64 bits
 # settings of a later version, left out where nobody uses them: older addresses hold
@@ -60,11 +60,24 @@ def address_of(
     read = [found for task in tasks for place in _places(task) if (found := _data(place))]
     if read:
         settings["read"] = read
-    code = {name: source_of(name) for name in sorted(set(code_in(_tables(config)).values()))}
-    if code:
+    if code := code_of(config):
         settings["code"] = code
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def code_of(config: TrainConfig) -> dict[str, str | None]:
+    """A hash of the source of what is not ours, by the name in the settings (`code.py`)."""
+    found = {name: source_of(name) for name in code_in(_tables(config)).values()}
+    tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
+    named = [("method", each["name"] if isinstance(each, Mapping) else each)
+             for each in config.method]  # fmt: skip
+    named += [("task", task["name"]) for task in tasks]
+    named += [("grader", task["grader"]) for task in tasks if task.get("grader")]
+    for kind, name in named:
+        if (source := offered_source(kind, str(name))) is not None:
+            found[str(name)] = source
+    return dict(sorted(found.items()))
 
 
 def _tables(config: TrainConfig) -> dict[str, Any]:

@@ -3,19 +3,24 @@
 Nothing is imported. The standard library's `modulefinder` reads which modules a module imports;
 only those are followed that lie under the same place of the search path, so that a method in
 `my_methods.py` that uses `helpers.py` beside it has changed when either has. Of a module that was
-installed (`site-packages`) its own file alone counts: what it needs has versions.
+installed (`site-packages`) its own file alone counts: what it needs has versions. What a module
+imports by a computed name, or reads as data, is not seen.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import os
 import sys
 from contextlib import suppress
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from modulefinder import ModuleFinder
 from pathlib import Path
+
+from .._plugins import offers
 
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -46,21 +51,37 @@ def source_of(name: str) -> str | None:
 def _located(module: str) -> tuple[Path, Path] | None:
     """The place of the search path under which a module's source lies, and that source."""
     importlib.invalidate_caches()  # a file may be as new as what was listed last
-    places: list[str] | None = [os.getcwd(), *sys.path]
-    spec: ModuleSpec | None = None
-    top: ModuleSpec | None = None
     parts = module.split(".")
-    for count in range(1, len(parts) + 1):
+    spec = top = _top(parts[0])
+    for count in range(2, len(parts) + 1):
+        places = list(spec.submodule_search_locations or ()) if spec else []
         spec = PathFinder.find_spec(".".join(parts[:count]), places) if places else None
-        if spec is None:
-            return None
-        top = top or spec
-        places = spec.submodule_search_locations and list(spec.submodule_search_locations)
     if spec is None or top is None or not spec.origin or not spec.origin.endswith(".py"):
         return None
     inner = list(top.submodule_search_locations or ())
     root = Path(inner[0]).parent if inner else Path(spec.origin).parent
     return root.absolute(), Path(spec.origin)
+
+
+def _top(name: str) -> ModuleSpec | None:
+    """A module without a point: in the current folder, or by whoever finds modules here."""
+    found = PathFinder.find_spec(name, [os.getcwd()])
+    try:  # also those of an editable install, which no path leads to
+        return found or importlib.util.find_spec(name)
+    except ValueError:  # one that was made by hand
+        return None
+
+
+def offered_source(kind: str, name: str) -> str | None:
+    """The same of what installed packages offer under a name; None where none does."""
+    target = _offered(kind, tuple(sys.path)).get(name)
+    return None if target is None else source_of(target)
+
+
+@lru_cache(8)
+def _offered(kind: str, path: tuple[str, ...]) -> dict[str, str]:
+    """MODULE:NAME by name; packages are looked for under `path`."""
+    return {offer.name: offer.target for offer in offers(kind)}
 
 
 def _beside(module: str, root: Path) -> dict[str, Path]:

@@ -8,18 +8,22 @@ up to three times without an iteration between.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..hosts import BUSY
-from ..logs.files import atomic
+from ..logs.files import atomic, make_directory
 from ..logs.run import is_line
+from .address import code_of
 from .plan import Plan, Training
 
 RECORDED = "recorded.json"  # in the directory of a run whose numbers come from a record
 _ERROR = "entrostat: error: "
+_OTHER_CODE = "{} was changed while the study ran; the same command trains it as it is now"
 TRIES = 3  # times in a row that a killed training is taken up again without having come further
 
 
@@ -92,7 +96,10 @@ def execute(
             for address, code in workers.ended():
                 state.working.discard(address)
                 training = plan.trainings[address]
-                if is_done(training):
+                if (name := _changed(training)) is not None:
+                    _set_aside(training)
+                    _fail(state, training, _OTHER_CODE.format(name))
+                elif is_done(training):
                     state.done.add(address)
                     keep(training)
                 elif code < 0 and _again(kills, address, last_iteration(training.path)):
@@ -134,11 +141,34 @@ def _start_more(
                 continue
             if not workers.room(training):
                 return
+            if (name := _changed(training)) is not None:
+                state.waiting.remove(address)
+                state.failed[address] = f"not run: {_OTHER_CODE.format(name)}"
+                continue
             state.waiting.remove(address)
             state.working.add(address)
             training.failure.unlink(missing_ok=True)
             said[address] = training.log.stat().st_size if training.log.exists() else 0
             workers.start(training, _words(plan, training, more))
+
+
+def _changed(training: Training) -> str | None:
+    """Code that a training names and that is another by now than its address says."""
+    if not training.code:
+        return None
+    now = code_of(training.config)
+    return next((name for name in training.code if now.get(name) != training.code[name]), None)
+
+
+def _set_aside(training: Training) -> None:
+    """Nobody can tell which code made it, so that it must not pass for either's result."""
+    place = training.path.resolve()
+    if place.parent == training.store.resolve():
+        aside = place.with_name(f"{training.address}.changed")
+        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            place.rename(aside)
+        make_directory(place)
 
 
 def _not_run(plan: Plan, before: str) -> str:

@@ -29,7 +29,9 @@ from .grid import axes_of, points_of, refuse_axes
 
 MOST = 1000  # runs: a grid grows fast
 START = ("final", "best")
-RESERVED = ("report.html", "claims.html", "study.json", "results.json", "method_pages")
+RESERVED = (
+    "report.html", "claims.html", "study.html", "study.json", "results.json", "method_pages",
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick", "figures")
 

@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,7 @@ from ..logs.files import atomic, make_directory
 from ..logs.run import INDEX
 from ..models import is_ours
 from ..tasks.sources import from_anywhere
-from .address import address_of
+from .address import address_of, code_of
 from .file import Study
 
 STORE = ".store"
@@ -44,6 +44,7 @@ class Training:
         after: the address of the training whose policy it begins with.
         start: which of that one's policies.
         share: of this machine's processors: 1 / jobs of its file.
+        code: hashes of the code that its settings name, as the address has them.
     """
 
     address: str
@@ -53,6 +54,7 @@ class Training:
     after: str | None
     start: Literal["final", "best"]
     share: float
+    code: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def settings(self) -> Path:
@@ -143,8 +145,9 @@ def plan_of(studies: Mapping[str, Study], output: Path, jobs: int | None = None)
             if address not in trainings or _own(path):
                 share = 1 / (jobs or study.jobs)
                 trainings[address] = Training(
-                    address, config, path, output / STORE, after, origin.start, share
-                )
+                    address, config, path, output / STORE, after, origin.start, share,
+                    code_of(config),
+                )  # fmt: skip
     titles = {experiment: study.title for experiment, study in studies.items()}
     return Plan(output, titles, trainings, tuple(named))
 

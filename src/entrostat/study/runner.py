@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .claims import Claims
 
 CLAIMS = "claims.toml"  # of a directory of studies
+WHOLE = "study.html"  # of one study without claims
 MANY = 24  # runs above which the terminal shows settings, not each run
 
 
@@ -72,12 +73,16 @@ def run_study(
         check_runs(study, path, models=train)
     said = _claims(given, claims)
     if said is not None:
-        from .claims import check_claims  # scipy, which `train` does not need
+        from .claims import check_claims, misspelt_experiments  # scipy, which `train` lacks
 
-        check_claims(said, {
+        groups = {
             name: list(dict.fromkeys(origin.group for origin in study.origins.values()))
             for name, study in studies.items()
-        })  # fmt: skip
+        }  # fmt: skip
+        made = {name: {run.seed for run in s.runs.values()} for name, s in studies.items()}
+        check_claims(said, groups, None if quick else made)
+        for line in misspelt_experiments(said, studies):
+            say(f"note: {line}", sys.stderr)
     named = Path(called(Path(given[0]))).stem if len(given) == 1 else "study"
     directory = Path(output or f"runs/{named}{'-quick' if quick else ''}")
     plan = plan_of(studies, directory, jobs)
@@ -103,6 +108,11 @@ def run_study(
         kept = partial(_keep, plan, Path(record), lean)
     done = {a for a, each in plan.trainings.items() if is_done(each)}
     if train:
+        if done:
+            rest = len(plan.trainings) - len(done)
+            say(
+                f"{len(done)} of {len(plan.trainings)} trainings are done, {rest} to go", sys.stderr
+            )
         from .results import misspelt_figures
 
         asked = {name: study.figures for name, study in studies.items()}
@@ -228,8 +238,7 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
         page = write_comparison(paths, paths[0].parent / "report.html", study.title)
         pages[experiment] = page
         say(f"report: {page}")
-    if len(studies) > 1 or claims is not None:
-        _report_all(plan, studies, state, claims, pages)
+    _report_all(plan, studies, state, claims, pages)
 
 
 def _report_all(
@@ -245,14 +254,18 @@ def _report_all(
     asked = {name: study.figures for name, study in studies.items()}
     results = results_of(plan, state.done, state.failed, claims, asked)
     write_results(results, plan.output / FILE)
-    name = "report.html" if len(plan.titles) > 1 else "claims.html"
+    name = "report.html" if len(plan.titles) > 1 else "claims.html" if claims else WHOLE
+    if name == WHOLE:  # without claims now: an earlier page of some is not of these runs
+        (plan.output / "claims.html").unlink(missing_ok=True)
     title = called(plan.output).capitalize().replace("_", " ")
     of_methods = write_method_pages(plan, studies, results, plan.output / name)
     facts = _facts(plan, state)
     page = write_study(results, plan.output / name, title, pages, facts, of_methods)
-    say()
-    print_claims(results)
-    say(f"report of all: {page}")
+    if claims is not None:
+        say()
+        print_claims(results)
+    word = "report of all" if len(plan.titles) > 1 else "claims" if claims else "methods"
+    say(f"{word}: {page}")
 
 
 def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:

@@ -83,10 +83,12 @@ def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
 
 def print_claims(results: Results) -> None:
     """A line a claim that is told of, two where its name is long; nothing without claims."""
+    from .claims import LEAST  # with scipy; whoever has results has it
+
     if results.told:
         _print_told(results.told)
     for one in results.told:
-        if not one.effects:
+        if not one.effects or len(one.effects) < LEAST:
             say(f"{one.claim.id}: {one.why}")
     if waiting := len(results.waiting):
         say(f"{waiting} claim{'s' * (waiting != 1)} whose trainings are not here: nothing is said")
@@ -102,8 +104,9 @@ def _print_told(decided: Sequence[Decided]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    count = len(decided)
     table = Table(
-        title=f"{len(decided)} claims; effect: mean over seeds, 95% interval",
+        title=f"{count} claim{'s' * (count != 1)}; effect: mean over seeds, 95% interval",
         box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     screen = console()

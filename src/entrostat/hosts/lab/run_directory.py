@@ -190,12 +190,26 @@ def check_output(path: Path, iterations: int, resume: bool) -> None:
         ValueError: it holds a run and none is resumed, or more iterations are done than asked for.
     """
     if not resume and path.exists() and not _unused(path):
+        if _at_work(path):
+            raise ValueError(f"{path}: {BUSY}")
         raise ValueError(
             f"output {str(path)!r} is not empty; go on with it by "
             f"`entrostat train --resume {path}`, or choose another --output"
         )
     if resume:
         check_not_back(path, iterations, RunDirectory(path).finished() or 0)
+
+
+def _at_work(path: Path) -> bool:
+    """Whether a process holds a run's directory."""
+    try:
+        with open(path / ".lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def check_not_back(path: Path, iterations: int, done: int) -> None:

@@ -21,7 +21,7 @@ alpha, of all. Then these seeds decide, all of them, whatever others are on reco
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Claim:
 
     Attributes:
         id: a short name of its own.
-        paper: one of `PAPERS`.
+        paper: one of `PAPERS`; OURS is whoever writes the file.
         where: section, figure or table.
         says: in our words.
         experiment: the study file's stem.
@@ -141,13 +141,17 @@ def read_claims(path: str | Path) -> Claims:
     return Claims(alpha, claims, hashlib.sha256(path.read_bytes()).hexdigest(), path)
 
 
-def check_claims(claims: Claims, groups: Mapping[str, Sequence[str]]) -> None:
+def check_claims(
+    claims: Claims, groups: Mapping[str, Sequence[str]],
+    seeds: Mapping[str, Collection[int]] | None = None,
+) -> None:  # fmt: skip
     """Refuse claims about runs that no study makes.
 
     Args:
         claims: what was read.
         groups: of each experiment that is at hand, the names of its groups; claims about others
             are left alone.
+        seeds: those that each of these has; None does not look.
 
     Raises:
         ValueError: names the claim, and the nearest name.
@@ -162,28 +166,46 @@ def check_claims(claims: Claims, groups: Mapping[str, Sequence[str]]) -> None:
                     f"{where}: {claim.experiment!r} has no group {group!r}{hint} Its groups are "
                     f"{', '.join(groups[claim.experiment])}"
                 )
+        there = set((seeds or {}).get(claim.experiment, claim.seeds or ()))
+        if claim.seeds is not None and (none := set(claim.seeds) - there):
+            raise ValueError(
+                f"{where}: seeds {sorted(claim.seeds)} decide it, and {claim.experiment!r} has no "
+                f"seed {', '.join(map(str, sorted(none)))}"
+            )
+
+
+def misspelt_experiments(claims: Claims, given: Collection[str]) -> list[str]:
+    """Claims about experiments that are not at hand, and are spelled much like one that is."""
+    found = {}
+    for claim in claims.claims:
+        if claim.experiment not in given and (near := nearest(claim.experiment, given)):
+            found[claim.experiment] = near
+    return [
+        f"claims {str(claims.path)!r}: no study file {name!r} among those given; {near!r} is"
+        for name, near in found.items()
+    ]
 
 
 def _claim(where: str, table: Any, seeds: tuple[int, ...] | None) -> Claim:
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} is a table, got {table!r}")
     where = f"{where} ({table.get('id', 'without id')})"
-    statistic = table.get("statistic")
+    if "statistic" not in table:
+        raise ValueError(f"{where} has no statistic; there are {', '.join(STATISTICS)}")
+    statistic = table["statistic"]
     if not isinstance(statistic, str) or statistic not in STATISTICS:
         raise ValueError(f"{where}: {unknown('statistic', str(statistic), STATISTICS)}")
     places, directions = STATISTICS[statistic]
-    more = _MORE.get(statistic, ())
-    for key in (*_KEYS, *places, *more):
-        if key not in table:
-            raise ValueError(f"{where} has no {key}, which {statistic!r} needs")
+    needed = (*_KEYS, *places, *_MORE.get(statistic, ()))
     for key in table:
-        known = (*_KEYS, *places, *more, "seeds")
-        if key not in known:
-            raise ValueError(f"{where}: {unknown('key', key, known)}")
+        if key not in (*needed, "seeds"):
+            raise ValueError(f"{where}: {unknown('key', key, (*needed, 'seeds'))}")
+    if missing := [key for key in needed if key not in table]:
+        raise ValueError(f"{where} has no {', '.join(missing)}, which {statistic!r} needs")
     for key in ("id", "paper", "where", "says", "experiment"):
         if not isinstance(table[key], str) or not table[key].strip():
             raise ValueError(f"{where}: {key} is text, got {table[key]!r}")
-    if table["paper"] not in PAPERS:
+    if table["paper"] not in PAPERS:  # OURS is whoever writes the file
         raise ValueError(f"{where}: {unknown('paper', table['paper'], PAPERS)}")
     if table["direction"] not in directions:
         raise ValueError(
@@ -195,11 +217,14 @@ def _claim(where: str, table: Any, seeds: tuple[int, ...] | None) -> Claim:
         raise ValueError(f"{where}: least is a number from 0, got {table['least']!r}")
     if than is None:
         raise ValueError(f"{where}: than is a number, got {table['than']!r}")
+    groups = {key: _groups(f"{where}: {key}", table[key], statistic) for key in places}
+    for first, second in zip(places[::2], places[1::2], strict=False):  # a and b, c and d
+        if set(groups[first]) == set(groups[second]):
+            raise ValueError(f"{where}: {first} and {second} are the same group")
     return Claim(
         table["id"], table["paper"], table["where"], table["says"], table["experiment"],
         read_figure(f"{where}: figure", table["figure"]), statistic,
-        {key: _groups(f"{where}: {key}", table[key], statistic) for key in places},
-        table["direction"], least,
+        groups, table["direction"], least,
         read_figure(f"{where}: with", table["with"]) if "with" in table else None, than,
         _seeds(where, table["seeds"]) if "seeds" in table else seeds,
     )  # fmt: skip
