@@ -139,6 +139,11 @@ TABLES: dict[str, Table] = {
             "kl_cov": "KL-Cov, no clip", "kl_cov_clipped": "KL-Cov, clip (.2, .2)",
         },
     ),
+    "coefficients": Table(
+        "spearman",
+        USUAL,
+        {"minus": "-.02", "zero": "0", "small": ".003", "middle": ".01", "large": ".03"},
+    ),
     "covariance": Table("covariance", USUAL, {
         "grpo": "GRPO", "clip_cov2e-4": "Clip-Cov, 2e-4 of the tokens", "clip_cov2e-3": "2e-3",
         "clip_cov2e-2": "2e-2", "kl_cov0.1": "KL-Cov, coefficient .1", "kl_cov1": "1",
