@@ -174,6 +174,24 @@ def test_one_that_raises_is_dropped_with_one_warning(
         assert logged(fake) == [1]
 
 
+def test_one_that_is_imported_and_fails_in_one_breath_costs_no_run(
+    tmp_path, fake, monkeypatch
+) -> None:
+    """Both answers are there when somebody first looks, as on a busy machine."""
+    monkeypatch.setenv("ENTROSTAT_FAKE", "init")
+    imported = trackers._Tracker.imported
+
+    def late(self: Any) -> None:
+        os.write(self._orders, bytes(self._outgoing))
+        self._outgoing.clear()
+        self._process.wait(60)
+        imported(self)
+
+    monkeypatch.setattr(trackers._Tracker, "imported", late)
+    with pytest.warns(UserWarning, match="raised RuntimeError: no such server"):
+        follow(recipe(tmp_path / "run", "trackio"), tmp_path / "run", 6)
+
+
 def test_one_that_cannot_be_imported_is_refused_before_the_first_iteration(
     tmp_path, fake, monkeypatch
 ) -> None:

@@ -168,6 +168,7 @@ class _Tracker:
         self.name, self.log = name, folder / f"{name}.log"
         self.finished, self.place = False, ""
         self._imported, self._begun = False, False
+        self._failed: str | None = None  # what went wrong before anybody asked
         self._outgoing, self._incoming = bytearray(), bytearray()
         self._open, self._since = 0, time.monotonic()
         read, self._orders = os.pipe()
@@ -201,6 +202,9 @@ class _Tracker:
         end = time.monotonic() + _IMPORT
         while not self._imported and time.monotonic() < end:
             if (reason := self.look()) is not None:
+                if self._imported:  # and then failed, both in one breath: that costs no run
+                    self._failed = reason
+                    return
                 raise ValueError(f"log.to {self.name!r}: it {reason}; {install(self.name)}")
             select.select([self.answers], [], [], 0.2)
 
@@ -213,6 +217,8 @@ class _Tracker:
 
     def look(self) -> str | None:
         """Write what waits, read what it answered; in words, why it is no use any more."""
+        if self._failed is not None:
+            return self._failed
         with suppress(BlockingIOError, BrokenPipeError):
             while self._outgoing:
                 del self._outgoing[: os.write(self._orders, self._outgoing[: 1 << 16])]
