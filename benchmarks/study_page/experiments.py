@@ -46,7 +46,8 @@ def first_moves(record: Record) -> list[str]:
     where = ("methods", "clipping", "off_policy", "law", "control", "signs", "steer_control",
              "restore")  # fmt: skip
     reach = ("first moves, least to most, nats", "score, least to most")
-    cells: dict[str, list[str]] = {w: [] for w in ("seeds", "settings", *reach, *asked)}
+    by_seed = "first moves, with the score, mean of the seeds' own"
+    cells: dict[str, list[str]] = {w: [] for w in ("seeds", "settings", *reach, *asked, by_seed)}
     for experiment in where:
         # one update a batch leaves no policy behind: its KL(old || new) is 0 or not there
         groups = [
@@ -66,6 +67,15 @@ def first_moves(record: Record) -> list[str]:
         for word, figure in asked.items():
             rho = float(spearmanr(means[figure], means[score]).statistic)
             cells[word].append(signed(rho, 2))
+        moves = next(iter(asked.values()))
+        own = [
+            float(spearmanr(*(
+                [record.sure(experiment, g, [seed], figure) for g in groups]
+                for figure in (moves, score)
+            )).statistic)
+            for seed in seeds
+        ]  # fmt: skip
+        cells[by_seed].append(within(spread(own), sign=True))
     return rows_of(["", *(f"`{name}`" for name in where)], [[w, *c] for w, c in cells.items()])
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from math import isfinite
+from statistics import mean, median
 
 from entrostat.law import (
     EarlyPrediction,
@@ -57,13 +58,21 @@ def over(values: Sequence[float]) -> str:
 
 
 def how_early(found: Sequence[Fitted]) -> str:
-    """Entropy spent and score gained after parts of the steps, means over runs."""
+    """Entropy spent and score gained after parts of the steps.
+
+    Medians over runs: of one that ends near where it began the share is anything.
+    """
     parts = [
-        f"{each.share:.0%} of the steps: {mean(f.spent[i].entropy for f in found):.0%} and "
-        f"{mean(f.spent[i].score for f in found):.0%}"
+        f"{each.share:.0%} of the steps: {middle([f.spent[i].entropy for f in found])} and "
+        f"{middle([f.spent[i].score for f in found])}"
         for i, each in enumerate(found[0].spent)
     ]
-    return f"Entropy spent and score gained, of all of a run's: after {'; '.join(parts)}."
+    return f"Entropy spent and score gained, of all of a run's, medians: after {'; '.join(parts)}."
+
+
+def middle(shares: Sequence[float]) -> str:
+    """The median of those that are."""
+    return f"{median(share for share in shares if isfinite(share)):.0%}"
 
 
 def of_law(record: Record) -> list[str]:

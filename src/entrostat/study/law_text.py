@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import isfinite
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from .._text import print_whole, say
@@ -157,14 +158,14 @@ def _print_rivals(found: Sequence[RunLaw], share: float) -> None:
 
 
 def _print_spent(found: Sequence[RunLaw]) -> None:
-    """Means over the runs that end with less entropy, and over those that end with more score."""
+    """Medians over the runs that end with less entropy, and over those that end with more score."""
     falls, gains = (
         sum(isfinite(getattr(one.spent[0], what)) for one in found) for what in ("entropy", "score")
     )
     columns = (f"entropy spent\n({_runs(falls)})", f"score gained\n({_runs(gains)})")
-    table = _table("how early (COV Fig. 2)", "after", *columns)
+    table = _table("how early (COV Fig. 2), medians", "after", *columns)
     for place, each in enumerate(found[0].spent):
-        cells = (_mean([getattr(one.spent[place], what) for one in found])
+        cells = (_median([getattr(one.spent[place], what) for one in found])
                  for what in ("entropy", "score"))  # fmt: skip
         table.add_row(f"{each.share:.0%} of the steps", *cells)
     print_whole(table)
@@ -174,9 +175,10 @@ def _runs(count: int) -> str:
     return f"{count} run" + "s" * (count != 1)
 
 
-def _mean(shares: Sequence[float]) -> str:
+def _median(shares: Sequence[float]) -> str:
+    """Of a run that ends near where it began a share is anything, and would make the mean."""
     known = [share for share in shares if isfinite(share)]
-    return f"{sum(known) / len(known):.0%}" if known else "-"
+    return f"{median(known):.0%}" if known else "-"
 
 
 def _print_together(found: Sequence[RunLaw], one: Pooled) -> None:
