@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from entrostat.cli import main
-from entrostat.study.law_text import doubts_told
+from entrostat.study.law_text import _median, doubts_told
 from entrostat.study.laws import run_law
 
 
@@ -73,6 +73,12 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert found["early"]["rmse"] == pytest.approx(0, abs=1e-12)
     for doubt in found["doubts"]:
         assert f"grpo: {doubt}" in text
+
+
+def test_how_early_is_not_made_by_one_run() -> None:
+    assert _median([0.2, float("nan"), 9.0, 0.3]) == "30%"
+    assert _median([0.2, -9.0, 0.3, 0.4]) == "25%"
+    assert _median([float("nan")]) == "-"
 
 
 def test_doubts_of_many_runs_are_told_once_a_kind() -> None:

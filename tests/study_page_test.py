@@ -70,7 +70,7 @@ experiment = "another"
 figure = { metric = "entropy/exact", at = "last" }
 statistic = "level"
 a = "x"
-than = 0.0
+than = 0.25
 direction = "above"
 least = 0.5
 """
@@ -180,6 +180,22 @@ def test_points_have_the_numbers_of_the_table_where_they_are_many(
     text = write_study(results, tmp_path / "p.html", "T", {}, []).read_text()
     rows = re.findall(r'<th scope="row"><small class="soft">(\d+)</small> (\w+)</th>', text)
     assert rows == list(zip(tags, names, strict=True))
+
+
+def test_what_a_claim_measures_is_said(plan: Plan, tmp_path: Path) -> None:
+    claims = read_claims(tmp_path / "claims.toml")
+    results = results_of(plan, set(plan.trainings), {}, claims)
+    text = write_study(results, tmp_path / "p.html", "T", {}, []).read_text()
+    assert "entropy/exact at the end; of a: high; b: low<" in text
+    assert "entropy/exact at the end against 0.25; of a: x<" in text  # of a level
+
+
+def test_that_few_seeds_decide_nothing_is_told(plan: Plan, tmp_path: Path, capsys) -> None:
+    two = {each.address for each in plan.named if each.seed < 2}
+    print_claims(results_of(plan, two, {}, read_claims(tmp_path / "claims.toml")))
+    assert "2 claims with fewer than 3 seeds, which decide nothing" in capsys.readouterr().out
+    print_claims(results_of(plan, set(plan.trainings), {}, read_claims(tmp_path / "claims.toml")))
+    assert "fewer than" not in capsys.readouterr().out
 
 
 def test_claims_without_trainings_are_counted(plan: Plan, tmp_path: Path, capsys) -> None:

@@ -212,7 +212,23 @@ def test_the_page_of_one_study_has_its_failures_figures_and_methods(
         assert words in text
     assert "Claims are to be written" not in text
     assert not (tmp_path / "out/claims.html").exists()
+    # three iterations are too few for a verdict, of which nobody is confident then
+    verdicts = (tmp_path / "out/report.html").read_text()
+    assert verdicts.count('<td class="left">cannot tell</td><td>—</td>') == 3
     assert (tmp_path / "out/method_pages/steer.html").exists()
+
+
+def test_how_much_is_done_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text(
+        'seeds = [0, 1]\n[base]\niterations = 3\n[[runs]]\nname = "a"\nmethod = "grpo"\n'
+    )
+    made = plan_of({"one": read_study(file)}, tmp_path / "out")
+    write_runs(made, lambda each: 1.0)
+    for each in made.trainings.values():
+        (each.path / "recorded.json").write_text('{"iterations": 3}')
+    assert run_study(file, str(tmp_path / "out")) == 0
+    assert "2 of 2 trainings are done, 0 to go" in capsys.readouterr().err
 
 
 def test_the_report_of_several_studies(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -38,12 +38,14 @@ def ranged(values: Sequence[float], digits: int = 2) -> str:
     return f"{plain(min(values), digits)} to {plain(max(values), digits)}"
 
 
-def within(some: Interval | None, digits: int = 2, sign: bool = False) -> str:
+def within(
+    some: Interval | None, digits: int = 2, sign: bool = False, unit: str = "", half: bool = True
+) -> str:  # fmt: skip
     """A mean with half of its interval, which one seed does not have; empty without any."""
     if some is None:
         return ""
-    mean = signed(some.mean, digits) if sign else plain(some.mean, digits)
-    return mean + (f" ± {plain(some.half, digits)}" if some.n > 1 else "")
+    mean = (signed if sign else plain)(some.mean, digits) + unit
+    return mean + (f" ± {plain(some.half, digits)}" if half and some.n > 1 else "")
 
 
 def said(seeds: Sequence[int]) -> str:

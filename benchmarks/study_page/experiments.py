@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import sub
 from statistics import mean
 
@@ -38,14 +38,15 @@ def off_policy(record: Record) -> list[str]:
 def first_moves(record: Record) -> list[str]:
     """Rank correlations over the settings of an experiment: with the score of the end."""
     score = Figure("evaluation", "test/avg@k", "last")
+    moves = Figure("metric", "kl/old_new", 0.05)
     asked = {
-        "first moves, with the score": Figure("metric", "kl/old_new", 0.05),
+        "first moves, with the score": moves,
         "entropy at the end, with the score": Figure("metric", "entropy/exact", "last"),
         "entropy summed, with the score": Figure("metric", "entropy/exact", "sum"),
     }
     where = ("methods", "clipping", "off_policy", "law", "control", "signs", "steer_control",
              "restore")  # fmt: skip
-    reach = ("first moves, least to most, nats", "score, least to most")
+    reach = {"first moves, least to most, nats": moves, "score, least to most": score}
     by_seed = "first moves, with the score, mean of the seeds' own"
     cells: dict[str, list[str]] = {w: [] for w in ("seeds", "settings", *reach, *asked, by_seed)}
     for experiment in where:
@@ -53,30 +54,29 @@ def first_moves(record: Record) -> list[str]:
         groups = [
             g for g in record.groups[experiment]
             if (seeds := record.seeds(experiment, g))
-            and record.figure(experiment, g, seeds[0], asked["first moves, with the score"])
+            and record.figure(experiment, g, seeds[0], moves)
         ]  # fmt: skip
         seeds = record.shared(experiment, groups)
-        cells["seeds"].append(said(seeds).removesuffix(".").split(" ", 1)[1])
-        cells["settings"].append(str(len(groups)))
-        means = {
-            figure: [record.sure(experiment, g, seeds, figure) for g in groups]
+        # [settings][seeds] of each figure
+        values = {
+            figure: [record.each(experiment, g, seeds, figure) for g in groups]
             for figure in (score, *asked.values())
         }  # fmt: skip
-        for word, figure in zip(reach, (next(iter(asked.values())), score), strict=True):
+        means = {figure: [mean(each) for each in table] for figure, table in values.items()}
+        cells["seeds"].append(said(seeds).removesuffix(".").split(" ", 1)[1])
+        cells["settings"].append(str(len(groups)))
+        for word, figure in reach.items():
             cells[word].append(f"{short(min(means[figure]))} to {short(max(means[figure]))}")
         for word, figure in asked.items():
-            rho = float(spearmanr(means[figure], means[score]).statistic)
-            cells[word].append(signed(rho, 2))
-        moves = next(iter(asked.values()))
-        own = [
-            float(spearmanr(*(
-                [record.sure(experiment, g, [seed], figure) for g in groups]
-                for figure in (moves, score)
-            )).statistic)
-            for seed in seeds
-        ]  # fmt: skip
-        cells[by_seed].append(within(spread(own), sign=True))
+            cells[word].append(signed(rank_correlation(means[figure], means[score]), 2))
+        pairs = zip(zip(*values[moves], strict=True), zip(*values[score], strict=True), strict=True)
+        cells[by_seed].append(within(spread([rank_correlation(*of) for of in pairs]), sign=True))
     return rows_of(["", *(f"`{name}`" for name in where)], [[w, *c] for w, c in cells.items()])
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rho."""
+    return float(spearmanr(x, y).statistic)
 
 
 def estimators(record: Record, experiment: str, groups: Mapping[str, str]) -> list[str]:
@@ -149,7 +149,7 @@ def over_checkpoints(run: Run, name: str, key: str) -> float:
     else:
         rows = [row for row in run.evaluation if row["set"] == name]
         pairs = [(row["entropy"], row[key]) for row in rows]
-    return float(spearmanr(*zip(*pairs, strict=True)).statistic)
+    return rank_correlation(*zip(*pairs, strict=True))
 
 
 def sequential(record: Record) -> list[str]:

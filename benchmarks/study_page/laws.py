@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import mean, median
@@ -109,20 +109,18 @@ def of_sizes(record: Record) -> list[str]:
     rows = []
     for name, size in sizes.items():
         mine = [each.law for each in found if each.group == name]
-        figures: Mapping[str, Figure] = {
-            "first": Figure("metric", "entropy/exact", "first"),
-            "last": Figure("metric", "entropy/exact", "last"),
-            "score": Figure("evaluation", "test/avg@k", "last"),
-        }
-        first, last, score = (
-            record.mean("law_sizes", name, seeds, figure) for figure in figures.values()
-        )
+        first = record.sure("law_sizes", name, seeds, Figure("metric", "entropy/exact", "first"))
+        last, score = (
+            record.mean("law_sizes", name, seeds, figure) for figure in (
+                Figure("metric", "entropy/exact", "last"),
+                Figure("evaluation", "test/avg@k", "last"),
+            )
+        )  # fmt: skip
+        own = [mean(getattr(law, what) for law in mine) for what in ("a", "b", "ceiling", "r2")]
         rows.append([
-            f"{round(size, -3):,}", plain(first.mean, 2) if first else "", within(last),
-            within(score), *(plain(mean(values), 2) for values in (
-                [law.a for law in mine], [law.b for law in mine], [law.ceiling for law in mine],
-                [law.r2 for law in mine],
-            )), plain(left[size].rmse_own, 3), plain(left[size].rmse, 3),
+            f"{round(size, -3):,}", plain(first, 2), within(last), within(score),
+            *(plain(each, 2) for each in own),
+            plain(left[size].rmse_own, 3), plain(left[size].rmse, 3),
         ])  # fmt: skip
     by_size = coefficients_by_size(of_run, laws)
     lines = " and ".join(

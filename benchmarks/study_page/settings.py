@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from entrostat.study.figures import read_figure
 from entrostat.study.seeds import Interval
 
-from .cells import plain, rows_of, said
+from .cells import rows_of, said, within
 from .record import Record
 
 ENTROPY = {"metric": "entropy/exact"}
@@ -27,12 +27,10 @@ class Column:
     unit: str = ""
 
     def cell(self, some: Interval | None) -> str:
-        if some is None:
-            return ""
-        shown = plain(self.scale * some.mean, self.digits) + self.unit
-        return shown + (f" ± {plain(self.scale * some.half, self.digits)}" * (
-            self.half and some.n > 1
-        ))  # fmt: skip
+        """Its mean over seeds as the page writes it."""
+        if some is not None:
+            some = Interval(self.scale * some.mean, self.scale * some.half, some.n)
+        return within(some, self.digits, unit=self.unit, half=self.half)
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,10 @@ class Table:
 
     Attributes:
         experiment: whose.
-        columns: from left to right; sorted by the first score, or as `rows` has them.
+        columns: from left to right.
         rows: what the page calls a group; empty for all, by their own names.
         halves: whether it is set in two halves beside each other.
-        order: the word of the column that sorts them, the highest first; "" for as they come.
+        order: the word of the column that sorts, the highest first; "" for as the rows come.
     """
 
     experiment: str
@@ -54,13 +52,13 @@ class Table:
     order: str = ""
 
 
-def columns(*words: str, half: str = f"{LATE} {SCORE}", test: str = "test") -> tuple[Column, ...]:
+def columns(*words: str, half: str = f"{LATE} {SCORE}") -> tuple[Column, ...]:
     """The usual ones; those that `half` names get an interval."""
     known = {
         LATE: Column(LATE, ENTROPY),
-        SCORE: Column(SCORE, {"evaluation": f"{test}/avg@k"}),
-        PASS: Column(PASS, {"evaluation": f"{test}/pass@k"}),
-        DISTINCT: Column(DISTINCT, {"evaluation": f"{test}/distinct"}, 1),
+        SCORE: Column(SCORE, {"evaluation": "test/avg@k"}),
+        PASS: Column(PASS, {"evaluation": "test/pass@k"}),
+        DISTINCT: Column(DISTINCT, {"evaluation": "test/distinct"}, 1),
     }
     return tuple(
         Column(w, known[w].figure, known[w].digits, half=w in half) for w in words

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from ..config import Forecast, TrainConfig
 from ..models import is_ours
 from ..tasks.rows import SUFFIXES
-from ..tasks.trust import code_in
+from ..tasks.trust import is_code, is_code_task
 from .code import offered_source, source_of
 
 LENGTH = 16  # hexadecimal digits: 64 bits
@@ -54,7 +54,7 @@ def address_of(
         settings["model"] = [config.model, content]
     else:
         settings["model"] = {"after": after, "start": start}
-    tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
+    tasks = _tasks(config)
     names = [str(task["name"]) for task in tasks]
     settings["files"] = [_content(name) or _content(name.partition(":")[2]) for name in names]
     read = [found for task in tasks for place in _places(task) if (found := _data(place))]
@@ -68,22 +68,23 @@ def address_of(
 
 def code_of(config: TrainConfig) -> dict[str, str | None]:
     """A hash of the source of what is not ours, by the name in the settings (`code.py`)."""
-    found = {name: source_of(name) for name in code_in(_tables(config)).values()}
-    tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
+    tasks = _tasks(config)
     named = [("method", each["name"] if isinstance(each, Mapping) else each)
              for each in config.method]  # fmt: skip
     named += [("task", task["name"]) for task in tasks]
     named += [("grader", task["grader"]) for task in tasks if task.get("grader")]
+    found: dict[str, str | None] = {}
     for kind, name in named:
-        if (source := offered_source(kind, str(name))) is not None:
-            found[str(name)] = source
-    return dict(sorted(found.items()))
+        if is_code_task(name) if kind == "task" else is_code(name):
+            found[name] = source_of(name)
+        elif (source := offered_source(kind, name)) is not None:
+            found[name] = source
+    return found
 
 
-def _tables(config: TrainConfig) -> dict[str, Any]:
-    """The settings that may name code."""
-    sets = [{"task": one.task} for one in config.eval.sets if one.task is not None]
-    return {"task": config.task, "method": config.method, "eval": {"sets": sets}}
+def _tasks(config: TrainConfig) -> list[Mapping[str, Any]]:
+    """What is trained on, then what is evaluated."""
+    return [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
 
 
 def _places(task: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -166,8 +165,7 @@ def _set_aside(training: Training) -> None:
     if place.parent == training.store.resolve():
         aside = place.with_name(f"{training.address}.changed")
         shutil.rmtree(aside, ignore_errors=True)
-        with suppress(OSError):
-            place.rename(aside)
+        place.rename(aside)
         make_directory(place)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .claims import Claims
 
 CLAIMS = "claims.toml"  # of a directory of studies
-WHOLE = "study.html"  # of one study without claims
+WHOLE, DECIDED = "study.html", "claims.html"  # the page of one study, without and with claims
 MANY = 24  # runs above which the terminal shows settings, not each run
 
 
@@ -73,7 +73,7 @@ def run_study(
         check_runs(study, path, models=train)
     said = _claims(given, claims)
     if said is not None:
-        from .claims import check_claims, misspelt_experiments  # scipy, which `train` lacks
+        from .claims import check_claims, misspelt_experiments  # scipy: not for `train`
 
         groups = {
             name: list(dict.fromkeys(origin.group for origin in study.origins.values()))
@@ -254,9 +254,12 @@ def _report_all(
     asked = {name: study.figures for name, study in studies.items()}
     results = results_of(plan, state.done, state.failed, claims, asked)
     write_results(results, plan.output / FILE)
-    name = "report.html" if len(plan.titles) > 1 else "claims.html" if claims else WHOLE
-    if name == WHOLE:  # without claims now: an earlier page of some is not of these runs
-        (plan.output / "claims.html").unlink(missing_ok=True)
+    if len(plan.titles) > 1:
+        name, word = "report.html", "report of all"
+    else:
+        name, word = (WHOLE, "methods") if claims is None else (DECIDED, "claims")
+        for other in {WHOLE, DECIDED} - {name}:  # of an earlier call, and not of these runs
+            (plan.output / other).unlink(missing_ok=True)
     title = called(plan.output).capitalize().replace("_", " ")
     of_methods = write_method_pages(plan, studies, results, plan.output / name)
     facts = _facts(plan, state)
@@ -264,7 +267,6 @@ def _report_all(
     if claims is not None:
         say()
         print_claims(results)
-    word = "report of all" if len(plan.titles) > 1 else "claims" if claims else "methods"
     say(f"{word}: {page}")
 
 

@@ -88,8 +88,10 @@ def print_claims(results: Results) -> None:
     if results.told:
         _print_told(results.told)
     for one in results.told:
-        if not one.effects or len(one.effects) < LEAST:
+        if not one.effects:
             say(f"{one.claim.id}: {one.why}")
+    if few := sum(0 < len(one.effects) < LEAST for one in results.told):
+        say(f"{few} claim{'s' * (few != 1)} with fewer than {LEAST} seeds, which decide nothing")
     if waiting := len(results.waiting):
         say(f"{waiting} claim{'s' * (waiting != 1)} whose trainings are not here: nothing is said")
         given = {each.name for each in results.experiments}

@@ -205,10 +205,10 @@ def _at_work(path: Path) -> bool:
     try:
         with open(path / ".lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # there is none, or it cannot be read: nothing to be told by it
+        return False
     return False
 
 
