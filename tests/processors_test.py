@@ -1,14 +1,15 @@
-"""Processors at hand: affinity, and the quotas of control groups as Linux documents them."""
+"""Processors at hand: affinity, and the quotas of control groups as Linux documents them; kinds."""
 
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
 from entrostat import _processors
-from entrostat._processors import processors
+from entrostat._processors import processor_kind, processors
 
 QUOTA, PERIOD = "cpu,cpuacct/cpu.cfs_quota_us", "cpu,cpuacct/cpu.cfs_period_us"
 
@@ -63,3 +64,24 @@ def test_elsewhere_than_on_linux(machine: Path, monkeypatch: pytest.MonkeyPatch)
     assert processors() == 5
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert processors() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n\nmodel name\t: B\n", "AMD EPYC"),
+        ("model name\t:\nmodel name\t: Neoverse: N1 \n", "Neoverse: N1"),
+        ("processor\t: 0\nCPU part\t: 0xd0c\n", "as said elsewhere"),  # Linux on ARM
+        (None, "as said elsewhere"),  # not Linux
+    ],
+)  # fmt: skip
+def test_kind(
+    text: str | None, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_processors, "_KIND", tmp_path / "cpuinfo")
+    monkeypatch.setattr(platform, "processor", lambda: "as said elsewhere")
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    assert processor_kind() == kind
+    monkeypatch.setattr(platform, "processor", lambda: "")  # many distributions of Linux
+    assert processor_kind()

@@ -45,7 +45,9 @@ def finish(training: Training) -> None:
     path = training.path
     text = training.config.to_toml().replace('model = "tiny"', f'model = "{path}/elsewhere"')
     (path / "config.toml").write_text(text)
-    (path / "environment.json").write_text('{"python": "3", "arguments": ["/some/place/x"]}')
+    (path / "environment.json").write_text(
+        '{"python": "3", "processor": "A", "gpus": [], "arguments": ["/some/place/x"]}'
+    )
     (path / "objective.json").write_text('{"methods": []}')
     rows = [
         {"iteration": 1, "entropy/exact": 0.123456789, "time/iteration": 2.0, "time/score": 1.0},
@@ -114,6 +116,7 @@ def test_numbers_come_back_and_nothing_of_the_machine(tmp_path: Path) -> None:
     ]
     assert run.evaluation == [{"iteration": 2, "split": "test", "avg@k": 0.5}]
     assert run.answers == []
+    assert json.loads(run.environment_text) == {"python": "3", "processor": "A", "gpus": []}
     assert run.planned == 2
     a, b, _ = second.trainings.values()
     assert load(b.path / "config.toml")["model"] == f"{a.address}/final"

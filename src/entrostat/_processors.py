@@ -1,13 +1,15 @@
-"""How many processors there are for this process."""
+"""The processors of this process: how many there are, and of which kind."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_KIND = Path("/proc/cpuinfo")
 
 
 def processors() -> int:
@@ -19,6 +21,19 @@ def processors() -> int:
     allowed = getattr(os, "sched_getaffinity", None)
     count = len(allowed(0)) if allowed else os.cpu_count() or 1
     return max(1, min([count, *map(math.ceil, _quotas())]))
+
+
+def processor_kind() -> str:
+    """What the processor calls itself ("AMD EPYC 9454", "arm"); "" where it does not say.
+
+    Kernels are chosen by it, and those of two kinds round differently.
+    """
+    try:
+        lines = _KIND.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(filter(None, named), "") or platform.processor() or platform.machine()
 
 
 def _quotas() -> Iterator[float]:

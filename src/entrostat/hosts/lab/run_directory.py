@@ -16,6 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..._processors import processor_kind
 from ...config import TrainConfig
 from ...errors import RunStopped
 from ...logs.files import atomic_directory, make_directory, replacing, writing
@@ -262,6 +265,9 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processors": os.cpu_count(),
+        "processor": processor_kind(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "git": _git_revision(),
         "arguments": sys.argv[1:],
     }
