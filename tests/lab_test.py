@@ -78,7 +78,8 @@ def test_run_directory_holds_what_the_readme_promises(whole: Path) -> None:
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert environment["instructions"] == torch.backends.cpu.get_cpu_capability()
-    assert environment["processor"] and len(environment["gpus"]) == torch.cuda.device_count()
+    assert environment["processor"]
+    assert len(environment["gpus"]) == torch.cuda.device_count()
     assert [m["iteration"] for m in metrics(whole)] == [1, 2, 3, 4]
     for line in metrics(whole):
         assert {"entropy/exact", "entropy/nll", "reward/mean", "control/zeta"} <= set(line)

@@ -75,9 +75,7 @@ def test_elsewhere_than_on_linux(machine: Path, monkeypatch: pytest.MonkeyPatch)
         (None, "as said elsewhere"),  # not Linux
     ],
 )  # fmt: skip
-def test_kind(
-    text: str | None, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kind(text: str | None, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_processors, "_KIND", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "processor", lambda: "as said elsewhere")
     if text is not None:

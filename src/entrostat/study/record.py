@@ -30,7 +30,7 @@ DIGITS = 5
 MOST = 2**28  # bytes of one file, unpacked
 _MACHINE = (
     "versions", "python", "platform", "processors", "processor", "instructions", "gpus", "git",
-)
+)  # fmt: skip
 _WEIGHTS = ("final", "best", "checkpoints")
 _TEXTS = ("config.toml", "objective.json", "environment.json")
 _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
