@@ -515,6 +515,9 @@ def test_a_killed_run_goes_on_while_it_comes_further(tmp_path: Path) -> None:
     workers, state = carried_out(plan(tmp_path, FILE), 1, a_0=[*kills, (0, 3)])
     assert not state.failed
     assert names(workers.started)[:6] == ["a-0"] * 6
+    assert [(signal, reached) for _, signal, reached in state.killed] == [
+        (9, 0), (9, 1), (9, 2), (9, 2), (9, 2),
+    ]  # fmt: skip
     stuck = [(-9, 1)] * 9
     (tmp_path / "other").mkdir()
     workers, state = carried_out(plan(tmp_path / "other", FILE), 1, a_0=stuck)

@@ -52,8 +52,8 @@ def fit_doubts(law: EntropyLaw) -> list[str]:
     low, high = law.interval().a
     if law.a <= 0:
         found.append(
-            f"a is {law.a:.3g}, not above 0: the score was not higher where entropy was lower, so "
-            "that nothing was traded."
+            f"a is {law.a:.3g}, not above 0 (95% interval {low:.2g} to {high:.2g}): the score was "
+            "not higher where entropy was lower, so that nothing was traded."
         )
     elif low <= 0:
         found.append(f"The 95% interval of a, {low:.2g} to {high:.2g}, holds 0.")

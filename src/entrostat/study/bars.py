@@ -39,17 +39,19 @@ class Bars:
         sizes = {a: each.config.iterations for a, each in plan.trainings.items()}
         self._sizes, self._reached = sizes, dict.fromkeys(sizes, 0)
         self._all = None
-        if not self._few:
+        if len(plan.trainings) > 1:
             self._all = self._progress.add_task("all", total=sum(sizes.values()), figures="")
         self._said = self._began = time.monotonic()
         self._at_start: int | None = None
         self._told: list[str] = []
         self._failed: set[str] = set()
+        self._killed = 0
         self._progress.start()
 
     def __call__(self, state: State) -> None:
         """Show where things stand, and wait a moment."""
         self._tell_facts(state.working)
+        self._tell_kills(state)
         self._tell_failures(state)
         speak = not self._console.is_terminal and time.monotonic() - self._said > SPEAK
         self._reached |= {address: self._sizes[address] for address in state.done}
@@ -113,13 +115,23 @@ class Bars:
             except (OSError, ValueError, AttributeError):
                 continue
             for line in self._told:
-                text = f"{self._plan.name_of(address)}: {line}"
-                self._console.print(text, markup=False, highlight=False)
+                self._print(f"{self._plan.name_of(address)}: {line}")
             return
+
+    def _tell_kills(self, state: State) -> None:
+        """Each time, when it happens: of one that was killed there is no other word."""
+        for address, signal, reached in state.killed[self._killed :]:
+            name = self._plan.name_of(address)
+            where = f"after iteration {reached}" if reached else "before its first iteration"
+            self._print(f"run {name!r} was killed by signal {signal} {where}; it is taken up again")
+        self._killed = len(state.killed)
 
     def _tell_failures(self, state: State) -> None:
         """Each once, when it happens: the others go on."""
         for address in state.failed.keys() - self._failed:
-            words = f"run {self._plan.name_of(address)!r} stopped: {state.failed[address]}"
-            self._console.print(words, markup=False, highlight=False)
+            self._print(f"run {self._plan.name_of(address)!r} stopped: {state.failed[address]}")
             self._failed.add(address)
+
+    def _print(self, text: str) -> None:
+        wide = not self._console.is_terminal  # a log is read as it is searched, by lines
+        self._console.print(text, markup=False, highlight=False, soft_wrap=wide)

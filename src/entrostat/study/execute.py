@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,12 +55,15 @@ class State:
         working: those that run.
         failed: why, in words, of those that will not be done.
         done: those whose final model is there.
+        killed: addresses that were killed and go on, each time in order, with the signal and the
+            iteration that they had reached.
     """
 
     waiting: list[str]
     working: set[str]
     failed: dict[str, str]
     done: set[str]
+    killed: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 def execute(
@@ -102,6 +105,7 @@ def execute(
                     state.done.add(address)
                     keep(training)
                 elif code < 0 and _again(kills, address, last_iteration(training.path)):
+                    state.killed.append((address, -code, last_iteration(training.path)))
                     state.waiting.insert(0, address)
                 else:
                     _fail(state, training, last_words(training.log, code, said[address]))
