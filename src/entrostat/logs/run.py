@@ -250,6 +250,15 @@ def read_run(path: Path) -> Run:
     return replace(run, notes=tuple(notes))
 
 
+def run_of(run: Path | Run) -> Run:
+    """A run as it is, or read from its directory.
+
+    Raises:
+        ValueError: as `read_run`.
+    """
+    return run if isinstance(run, Run) else read_run(run)
+
+
 def broken(metrics: Lines) -> dict[str, int]:
     """Metrics that end as NaN or infinity, and the iteration from which on they are nothing else.
 

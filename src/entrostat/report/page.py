@@ -20,7 +20,7 @@ from urllib.parse import quote
 from .._text import printable
 from .._version import __version__
 from ..logs.files import atomic
-from ..logs.run import Run, number, read_run
+from ..logs.run import Run, number, read_run, run_of
 from .differences import differences_of
 from .dynamics import Dynamics
 from .explore import explore_of
@@ -130,7 +130,7 @@ def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Com
     if not runs:
         raise ValueError("write_comparison: runs is empty; name at least one run directory")
     output = _page(output)
-    read = [run if isinstance(run, Run) else read_run(run) for run in runs]
+    read = [run_of(run) for run in runs]
     return _put(output, comparison_of(read, title, output))
 
 

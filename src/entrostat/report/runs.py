@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..logs.run import Run, held_out, last_ones, number, read_run, sets_of
+from ..logs.run import Run, held_out, last_ones, number, run_of, sets_of
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,16 @@ def k_words(rows: Sequence[Row]) -> str:
     return str(ks[0]) if len(ks) == 1 else "k"
 
 
-def comparison_rows(runs: list[Path]) -> list[Row]:
+def comparison_rows(runs: Sequence[Path | Run]) -> list[Row]:
     """What each run came to, in the order given.
+
+    Args:
+        runs: run directories, or runs already read.
 
     Raises:
         ValueError: a directory without one whole line of metrics.
     """
-    return rows_of([read_run(path) for path in runs])
+    return rows_of([run_of(run) for run in runs])
 
 
 def _row(run: Run, label: str, split: str) -> Row:

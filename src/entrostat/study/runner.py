@@ -227,15 +227,15 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
         done = [each for each in plan.of(experiment) if each.address in state.done]
         if not done:
             continue
-        paths = [each.path for each in done]
+        runs = {each.name: read_run(each.path) for each in done}
         if len(studies) > 1:
             say(f"\n{experiment}: {study.title}")
-        if len(paths) <= MANY:
-            print_table(comparison_rows(paths))
+        if len(runs) <= MANY:
+            print_table(comparison_rows(list(runs.values())))
         groups = {each.name: each.group for each in done}
-        places = {each.name: each.path for each in done}
-        print_groups(group_by_seed(study.runs, places, groups, study.figures), not study.figures)
-        page = write_comparison(paths, paths[0].parent / "report.html", study.title)
+        print_groups(group_by_seed(study.runs, runs, groups, study.figures), not study.figures)
+        place = done[0].path.parent / "report.html"
+        page = write_comparison(list(runs.values()), place, study.title)
         pages[experiment] = page
         say(f"report: {page}")
     _report_all(plan, studies, state, claims, pages)
@@ -272,9 +272,8 @@ def _report_all(
 
 def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
     """How much was done, where and with what."""
-    found: dict[str, set[str]] = {
-        word: set() for word in ("entrostat", "torch", "commit", "platform", "processors")
-    }
+    words = ("entrostat", "torch", "commit", "platform", "processors", "processor", "instructions")
+    found: dict[str, set[str]] = {word: set() for word in words}
     seconds = 0.0
     for address in state.done:
         run = read_run(plan.trainings[address].path)
@@ -282,7 +281,7 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
         about = _object(run.environment_text)
         versions = about.get("versions")
         versions = versions if isinstance(versions, dict) else {}
-        machine = [(word, about.get(word)) for word in ("platform", "processors")]
+        machine = [(word, about.get(word)) for word in found]
         commit = ("commit", str(about.get("git", ""))[:12])
         for word, text in (*versions.items(), *machine, commit):
             if word in found and text:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ..config import TrainConfig
-from ..logs.run import held_out, last_ones, read_run, sets_of
+from ..logs.run import Run, held_out, last_ones, run_of, sets_of
 from ..report import comparison_rows
 from ..report.seeds import by_settings, common_name
 from .figures import Figure, of_set, value
@@ -77,7 +77,7 @@ def spread(values: Sequence[float]) -> Interval | None:
 
 
 def group_by_seed(
-    configs: Mapping[str, TrainConfig], paths: Mapping[str, Path],
+    configs: Mapping[str, TrainConfig], runs: Mapping[str, Path | Run],
     groups: Mapping[str, str] | None = None, figures: Mapping[str, Figure] | None = None,
 ) -> list[Group]:  # fmt: skip
     """The groups of finished runs that differ by their seed alone.
@@ -86,16 +86,17 @@ def group_by_seed(
 
     Args:
         configs: settings by run name.
-        paths: run directories, of those that are done.
+        runs: directories of those that are done, or what was read of them, by run name.
         groups: what a study calls the settings of each; None compares the settings.
         figures: what to show of them, by the words for it; none for entropy and scores.
     """
     known = groups or {}
     settings = {
         name: {"of": known.get(name, dataclasses.asdict(configs[name]) | {"seed": 0, "output": ""})}
-        for name in paths
+        for name in runs
     }
-    found = _asked(paths, figures) if figures else _usual(paths)
+    read = {name: run_of(run) for name, run in runs.items()}
+    found = _asked(read, figures) if figures else _usual(read)
     return [
         Group(known.get(names[0], common_name(names)), tuple(names), _figures(names, found))
         for names in by_settings(settings)
@@ -116,10 +117,9 @@ def _figures(
 
 
 def _asked(
-    paths: Mapping[str, Path], figures: Mapping[str, Figure]
+    runs: Mapping[str, Run], figures: Mapping[str, Figure]
 ) -> dict[str, dict[str, float | None]]:
     """By word and run; those of the set * of the one that all runs are compared by."""
-    runs = {name: read_run(path) for name, path in paths.items()}
     compared = held_out(sets_of(run) for run in runs.values())
     return {
         word: {name: value(run, of_set(figure, compared)) for name, run in runs.items()}
@@ -127,13 +127,13 @@ def _asked(
     }
 
 
-def _usual(paths: Mapping[str, Path]) -> dict[str, dict[str, float | None]]:
+def _usual(runs: Mapping[str, Run]) -> dict[str, dict[str, float | None]]:
     """Entropy of the second tenth of the iterations and of the end (one is noisy), final scores."""
-    rows = dict(zip(paths, comparison_rows(list(paths.values())), strict=True))
+    rows = dict(zip(runs, comparison_rows(list(runs.values())), strict=True))
     early: dict[str, float | None] = {}  # None where no iteration has a finite entropy
     late: dict[str, float | None] = {}
-    for name, path in paths.items():
-        entropy = read_run(path).series("entropy/exact")[1]
+    for name, run in runs.items():
+        entropy = run.series("entropy/exact")[1]
         tenth = max(1, len(entropy) // 10)
         early[name] = mean(some) if (some := entropy[tenth : 2 * tenth] or entropy) else None
         late[name] = mean(entropy[-last_ones(len(entropy)) :]) if entropy else None

@@ -16,8 +16,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..._processors import processor_kind
 from ...config import TrainConfig
 from ...errors import RunStopped
@@ -254,6 +252,8 @@ def default_output(config: TrainConfig) -> str:
 
 def environment() -> dict[str, Any]:
     """Versions, machine and git revision: what a figure needs to be repeated."""
+    import torch  # which a run that is refused does not need
+
     versions: dict[str, str | None] = {}
     for name in ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym"):
         try:
