@@ -136,7 +136,12 @@ def test_an_interval_without_an_end_is_null_and_shown(plan: Plan, tmp_path: Path
     write_results(results, tmp_path / "results.json")
     data = json.loads((tmp_path / "results.json").read_text())
     assert data["claims"]["decided"][0]["low"] is None
-    write_study(results, tmp_path / "p.html", "T", {}, [])
+    page = write_study(results, tmp_path / "p.html", "T", {}, []).read_text()
+    assert f"(at most {first.high:.3g})" in page
+    assert replace(first, low=0.25, high=1.0).interval() == "0.25 to 1"
+    assert replace(first, low=0.25, high=math.inf).interval("{:.1f}".format) == "at least 0.2"
+    assert replace(first, high=math.inf).interval() == "open to both sides"
+    assert replace(first, low=None, high=None).interval() == ""
 
 
 def test_the_page_says_claims_first_and_escapes(plan: Plan, tmp_path: Path) -> None:

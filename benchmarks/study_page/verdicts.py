@@ -66,4 +66,4 @@ def reach(one: Decided) -> str:
     """A claim's effect with its interval; empty without runs."""
     if one.estimate is None:
         return ""
-    return f"{short(one.estimate)} ({short(one.low)} to {short(one.high)})"
+    return f"{short(one.estimate)} ({one.interval(short) or '—'})"

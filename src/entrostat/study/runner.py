@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CLAIMS = "claims.toml"  # of a directory of studies
 WHOLE, DECIDED = "study.html", "claims.html"  # the page of one study, without and with claims
+_MANY_FACTS = 4  # different commits, say: which run had which stands in its own page
 MANY = 24  # runs above which the terminal shows settings, not each run
 
 
@@ -282,14 +283,20 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
         versions = about.get("versions")
         versions = versions if isinstance(versions, dict) else {}
         machine = [(word, about.get(word)) for word in found]
-        commit = ("commit", str(about.get("git", ""))[:12])
+        commit = ("commit", str(about.get("git") or "")[:12])
         for word, text in (*versions.items(), *machine, commit):
             if word in found and text:
                 found[word].add(str(text))
     facts = [("runs", f"{sum(n.address in state.done for n in plan.named)} of {len(plan.named)}")]
     facts.append(("trainings", f"{len(state.done)} of {len(plan.trainings)}"))
     facts.append(("time of training", duration(seconds)))
-    return facts + [(word, ", ".join(sorted(texts))) for word, texts in found.items() if texts]
+    return facts + [(word, _few(sorted(texts))) for word, texts in found.items() if texts]
+
+
+def _few(texts: Sequence[str]) -> str:
+    """All of a few, and how many more."""
+    more = len(texts) - _MANY_FACTS
+    return ", ".join(texts[:_MANY_FACTS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def _print_told(decided: Sequence[Decided]) -> None:
 
 def _effect(one: Decided) -> str:
     text = "-" if one.estimate is None else f"{one.estimate:.3g}"
-    return text + ("" if one.low is None else f" ({one.low:.2g} to {one.high:.2g})")
+    interval = one.interval("{:.2g}".format)
+    return text + (f" ({interval})" if interval else "")
 
 
 def _interval(value: Interval | None) -> str:

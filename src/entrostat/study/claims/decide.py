@@ -83,6 +83,19 @@ class Decided:
     why: str
     waits: bool
 
+    def interval(self, form: Callable[[float], str] = "{:.3g}".format) -> str:
+        """The 95% interval in words: an end that it lacks is left out; "" where there is none.
+
+        Args:
+            form: how a number is written.
+        """
+        if self.low is None or self.high is None:
+            return ""
+        ends = [form(end) for end in (self.low, self.high) if math.isfinite(end)]
+        if len(ends) == 1:
+            return f"{'at least' if math.isfinite(self.low) else 'at most'} {ends[0]}"
+        return " to ".join(ends) or "open to both sides"
+
 
 def decide(
     claims: Claims,
