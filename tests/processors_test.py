@@ -82,4 +82,5 @@ def test_kind(text: str | None, kind: str, tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "cpuinfo").write_text(text)
     assert processor_kind() == kind
     monkeypatch.setattr(platform, "processor", lambda: "")  # many distributions of Linux
-    assert processor_kind()
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    assert processor_kind() == kind.replace("as said elsewhere", "arm64")

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from entrostat.study.claims import read_claims
+from entrostat.study.execute import State
 from entrostat.study.figures import Figure
 from entrostat.study.file import read_study
 from entrostat.study.page import reach_of, score_panel, write_study
 from entrostat.study.plan import Plan, plan_of
 from entrostat.study.results import misspelt_figures, results_of, write_results
-from entrostat.study.runner import _claims, _files
+from entrostat.study.runner import _claims, _facts, _files
 from entrostat.study.tables import print_claims
 from formulas import write_runs
 
@@ -396,3 +397,16 @@ def test_a_misspelt_figure_of_a_file_is_told(plan: Plan) -> None:
     assert told.startswith(
         "study 'one', figures.r: There is no 'test/avk@k'; did you mean 'test/av"
     )
+
+
+def test_the_machines_of_a_study_are_told_and_not_too_many(plan: Plan) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"[: len(plan.trainings)]
+    assert 4 < len(letters) == len(plan.trainings)
+    for letter, each in zip(letters, plan.trainings.values(), strict=True):
+        about = {"processor": "AMD", "gpus": ["H100"], "git": letter * 40, "platform": None}
+        (each.path / "environment.json").write_text(json.dumps(about))
+    told = dict(_facts(plan, State([], set(), {}, set(plan.trainings))))
+    assert (told["processor"], told["gpus"]) == ("AMD", "H100")
+    shown = ", ".join(letter * 12 for letter in "abcd")
+    assert told["commit"] == f"{shown} and {len(letters) - 4} more"
+    assert "platform" not in told

@@ -24,7 +24,7 @@ def processors() -> int:
 
 
 def processor_kind() -> str:
-    """What the processor calls itself ("AMD EPYC 9454", "arm"); "" where it does not say.
+    """What the processor calls itself ("AMD EPYC 9454"), or its architecture ("arm64").
 
     Kernels are chosen by it, and those of two kinds round differently.
     """

@@ -273,7 +273,8 @@ def _report_all(
 
 def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
     """How much was done, where and with what."""
-    words = ("entrostat", "torch", "commit", "platform", "processors", "processor", "instructions")
+    machine = ("platform", "processors", "processor", "instructions")
+    words = ("entrostat", "torch", "commit", *machine, "gpus")
     found: dict[str, set[str]] = {word: set() for word in words}
     seconds = 0.0
     for address in state.done:
@@ -282,9 +283,11 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
         about = _object(run.environment_text)
         versions = about.get("versions")
         versions = versions if isinstance(versions, dict) else {}
-        machine = [(word, about.get(word)) for word in found]
+        said = [(word, about.get(word)) for word in machine]
         commit = ("commit", str(about.get("git") or "")[:12])
-        for word, text in (*versions.items(), *machine, commit):
+        gpus = about.get("gpus")
+        each = [("gpus", name) for name in gpus] if isinstance(gpus, list) else []
+        for word, text in (*versions.items(), *said, *each, commit):
             if word in found and text:
                 found[word].add(str(text))
     facts = [("runs", f"{sum(n.address in state.done for n in plan.named)} of {len(plan.named)}")]
