@@ -27,6 +27,7 @@ from study_page.settings import TABLES, table
 PAGES = (ROOT / "docs/study.md", ROOT / "docs/dynamics.md")
 PLACE = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = RECIPES / "claims.toml"
+FINDINGS = ROOT / "recipes/findings/claims.toml"
 MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} | {
     "off_policy": experiments.off_policy,
     "first_moves": experiments.first_moves,
@@ -48,6 +49,7 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "law_sizes": laws.of_sizes,
     "verdicts": partial(verdicts.verdicts, file=CLAIMS),
     "open": partial(verdicts.open_claims, file=CLAIMS),
+    "findings": partial(verdicts.of_fresh_seeds, file=FINDINGS),
 }
 
 

@@ -9,6 +9,8 @@ from entrostat.study.claims import VERDICTS, Decided, decide, read_claims
 from .cells import bare, rows_of, short
 from .record import Record
 
+MARKS = {True: "", False: " (†)"}  # behind a verdict, by `Decided.robust`
+
 
 def decided_by(record: Record, file: Path) -> list[Decided]:
     """The claims of a file; those of experiments that are not whole are not decided."""
@@ -20,11 +22,10 @@ def decided_by(record: Record, file: Path) -> list[Decided]:
 def verdicts(record: Record, file: Path) -> list[str]:
     """The claims that are decided, and how many are not."""
     decided = decided_by(record, file)
-    marks = {True: "", False: " (†)"}
     rows = [
         [
             one.claim.says, f"{one.claim.paper} {one.claim.where}",
-            f"**{one.verdict}**{marks[one.robust]}",
+            f"**{one.verdict}**{MARKS[one.robust]}",
             reach(one), bare(f"{one.claim.least:g}"), str(len(one.effects)),
         ]
         for verdict in VERDICTS[:2] for one in decided if one.verdict == verdict
@@ -49,6 +50,21 @@ def open_claims(record: Record, file: Path) -> list[str]:
     ]  # fmt: skip
     head = ["claim", "who", "effect, 95% interval", "counts from", "seeds", "left open by"]
     return rows_of(head, rows)
+
+
+def of_fresh_seeds(record: Record, file: Path) -> list[str]:
+    """All claims of a file whose seeds had no part in what it claims, and which seeds these are."""
+    decided = decided_by(record, file)
+    seeds = sorted({seed for one in decided for seed in one.effects})
+    rows = [
+        [
+            one.claim.says, f"**{one.verdict}**{MARKS[one.robust]}", reach(one),
+            bare(f"{one.claim.least:g}"), str(len(one.effects)),
+        ]
+        for one in decided
+    ]  # fmt: skip
+    head = ["claim", "verdict", "effect, 95% interval", "counts from", "seeds"]
+    return [f"Seeds {seeds[0]} to {seeds[-1]}.", "", *rows_of(head, rows)]
 
 
 def still_open(one: Decided, record: Record) -> str:
