@@ -48,7 +48,7 @@ MARKS = {
 def draw(record: Record) -> Picture:
     """The picture."""
     entropy, score = (read_figure(c.word, c.figure) for c in columns(LATE, SCORE))
-    figure = Picture(figsize=(13, 6.4), layout="constrained")
+    figure = Picture(figsize=(10.4, 5.8), layout="constrained")
     axes = figure.subplots(2, len(TASKS))
     handles: dict[str, Any] = {}
     for (above, below), (task, experiments) in zip(axes.T, TASKS.items(), strict=True):
@@ -65,11 +65,13 @@ def draw(record: Record) -> Picture:
             if x is None or y is None:
                 raise ValueError(f"study_picture: {experiment}/{group} lacks entropy or a score")
             handles[MODEL_ROWS[method]] = below.errorbar(
-                x.mean, y.mean, xerr=x.half, yerr=y.half, color=color, marker=mark, ms=6,
+                x.mean, y.mean, xerr=x.half, yerr=y.half, color=color, marker=mark, ms=5.5,
                 mec="white", mew=0.5, lw=0, elinewidth=1, zorder=front,
             )  # fmt: skip
         above.set(title=f"{task}\n{said(seeds)}", xlabel="iteration", ylim=(0, None))
-        below.set(xlabel="entropy at the end, nats a token", xlim=(0, None), ylim=(0, 1))
+        for axis in (above, below):
+            axis.locator_params(nbins=5)
+        below.set(xlabel="entropy at the end, nats", xlim=(0, None), ylim=(0, 1))
     axes[0, 0].set_ylabel("entropy, nats a token")
     axes[1, 0].set_ylabel("avg@16 at the end")
     figure.legend(
@@ -85,7 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "docs/study.png")
     output = parser.parse_args(words).output
     with tempfile.TemporaryDirectory() as folder, styled():
-        output.write_bytes(draw(Record(Path(folder))).png(dpi=110))
+        output.write_bytes(draw(Record(Path(folder))).png(dpi=140))
     return 0
 
 
