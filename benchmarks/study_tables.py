@@ -44,7 +44,20 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "words_beside": partial(experiments.beside_grpo, experiment="llm_words"),
     "arithmetic_beside": partial(experiments.beside_grpo, experiment="llm_arithmetic"),
     "gym_beside": partial(experiments.beside_grpo, experiment="llm_gym"),
-    "forecast": experiments.forecast,
+    "forecast": partial(
+        experiments.forecast,
+        experiment="forecast",
+        groups={
+            f"prompts{n}-{beta}+0.95": f"{n} x 8, beta1 {word}"
+            for beta, word in (("0.9", ".9"), ("0.0", "0"))
+            for n in (8, 32, 128, 512)
+        },
+    ),
+    "forecast_llm": partial(
+        experiments.forecast,
+        experiment="forecast_llm",
+        groups={"0.9+0.95": "beta1 .9", "0.0+0.95": "beta1 0"},
+    ),
     "law": laws.of_law,
     "law_sizes": laws.of_sizes,
     "verdicts": partial(verdicts.verdicts, file=CLAIMS),

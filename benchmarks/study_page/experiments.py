@@ -12,7 +12,7 @@ from entrostat.logs.run import Run
 from entrostat.study.figures import Figure, read_figure
 from entrostat.study.seeds import Interval, spread
 
-from .cells import bare, plain, ranged, rows_of, said, short, signed, within
+from .cells import plain, ranged, rows_of, said, short, signed, within
 from .record import Record
 from .settings import DISTINCT, LATE, MODEL, MODEL_ROWS, PASS, SCORE, columns
 
@@ -212,8 +212,8 @@ def beside_grpo(record: Record, experiment: str) -> list[str]:
     return [said(seeds), "", *rows_of(["", *(column.word for column in shown)], cells)]
 
 
-def forecast(record: Record) -> list[str]:
-    """How well the next change of entropy is foretold, by size of batch and momentum."""
+def forecast(record: Record, experiment: str, groups: Mapping[str, str]) -> list[str]:
+    """How well the next change of entropy is foretold, by setting."""
     rows = {
         "influences, in sample": ("correlation", "forecast/in_sample", 0),
         "influences, crossed": ("correlation", "forecast/crossed", 0),
@@ -225,19 +225,17 @@ def forecast(record: Record) -> list[str]:
         "the law of the iterations so far (COV)": ("correlation", "law/change", 0),
         "the last change": ("correlation", "forecast/change", 1),
     }
-    batches = [(f"prompts{n}-{beta}+0.95", n, beta) for beta in ("0.9", "0.0")
-               for n in (8, 32, 128, 512)]  # fmt: skip
-    seeds = record.shared("forecast", [group for group, _, _ in batches])
+    seeds = record.shared(experiment, list(groups))
     cells = []
     for word, (kind, key, lag) in rows.items():
         row = [word]
-        for group, _, beta in batches:
-            if key == "forecast/momentum" and beta == "0.0":
+        for group in groups:
+            if key == "forecast/momentum" and "0.0+" in group:  # beta1 = 0: nothing is in motion
                 row.append("none")
                 continue
             figure = Figure(kind, key, other="forecast/change", lag=lag)
             try:
-                known = record.each("forecast", group, seeds, figure)
+                known = record.each(experiment, group, seeds, figure)
             except ValueError:
                 if key != "law/change":  # which needs entropy to move in the first iterations
                     raise
@@ -246,5 +244,4 @@ def forecast(record: Record) -> list[str]:
             reach = f" ({ranged(known)})" if kind == "correlation" else ""
             row.append(plain(mean(known), 2) + reach)
         cells.append(row)
-    head = ["", *(f"{n} x 8, beta1 {bare(f'{float(beta):g}')}" for _, n, beta in batches)]
-    return [said(seeds), "", *rows_of(head, cells)]
+    return [said(seeds), "", *rows_of(["", *groups.values()], cells)]
