@@ -62,6 +62,7 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "law_sizes": laws.of_sizes,
     "verdicts": partial(verdicts.verdicts, file=CLAIMS),
     "open": partial(verdicts.open_claims, file=CLAIMS),
+    "on_both": partial(verdicts.on_both, file=CLAIMS),
     "findings": partial(verdicts.of_fresh_seeds, file=FINDINGS),
 }
 

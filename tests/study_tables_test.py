@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from entrostat.study.claims import read_claims
 from entrostat.study.seeds import Interval
 from scripts import ROOT, load_script
+
+RECIPES = ROOT / "recipes/study"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +106,51 @@ def test_beside_grpo_is_seed_by_seed(script: ModuleType) -> None:
     assert len(lines) == 4 + len(MODEL_ROWS) - 1
     lines = beside_grpo(Fake(list(MODEL_ROWS)), "llm_gym")  # type: ignore[arg-type]
     assert lines[2] == "|  | entropy, end | avg@16 | pass@16 |"
+
+
+def test_a_claim_on_both_policies(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from study_page import verdicts
+
+    # opefo less on_policy, seed by seed: .2, .3, .4 on the tiny policy; 0, -.1, .1 on `words`
+    effects = {"balance": (0.2, 0.3, 0.4), "llm_words": (0.0, -0.1, 0.1)}
+
+    def figure(experiment: str, group: str, seed: int, figure: Any) -> float:
+        return 10.0 * seed + (effects[experiment][seed] if group == "opefo" else 0.0)
+
+    def seeds(experiment: str, group: str) -> list[int]:
+        return [0, 1, 2] if experiment in effects else []
+
+    record: Any = SimpleNamespace(figure=figure, seeds=seeds, planned=seeds)
+    monkeypatch.setattr(verdicts, "ON_BOTH", {"opefo-keeps": ("llm_words",)})
+    lines = verdicts.on_both(record, script.CLAIMS)
+    assert (
+        lines[0] == "| claim | who | counts from | tiny policy | `words` | `arithmetic` | `gym` |"
+    )
+    # s = .1, t(.975, 2) = 4.302653: half .2484; .30 - .25 is below the .1 that counts
+    says = "OPEFO keeps a larger share of entropy than strictly on-policy training."
+    assert lines[2:] == [f"| {says} | OPEFO | .1 | +.30 ± .25 | .00 ± .25 |  |  |"]
+    effects |= {"balance": (0.5, 0.6, 0.7), "llm_words": (-0.5, -0.6, -0.7)}
+    line = verdicts.on_both(record, script.CLAIMS)[2]
+    assert line.endswith("| **+.60 ± .25** | *-.60 ± .25* |  |  |")
+
+
+def test_settings_of_claims_on_both_policies_are_the_same(script: ModuleType) -> None:
+    from study_page.verdicts import ON_BOTH
+
+    claims = {one.id: one for one in read_claims(script.CLAIMS).claims}
+    for name, experiments in ON_BOTH.items():
+        claim = claims[name]
+        tiny, *others = (
+            {
+                run["name"]: run["method"]
+                for run in tomllib.loads((RECIPES / f"{each}.toml").read_text())["runs"]
+            }
+            for each in (claim.experiment, *experiments)
+        )
+        for other in others:
+            assert {g: tiny[g] for g in claim.every_group} == {
+                g: other[g] for g in claim.every_group
+            }
 
 
 def test_parameters_are_those_of_the_policy_that_ships(script: ModuleType) -> None:

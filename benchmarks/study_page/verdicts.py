@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from entrostat.study.claims import VERDICTS, Decided, decide, read_claims
+from entrostat.study.seeds import spread
 
-from .cells import bare, rows_of, short
+from .cells import bare, rows_of, short, within
 from .record import Record
 
 MARKS = {True: "", False: " (†)"}  # behind a verdict, by `Decided.robust`
+DIGITS = 2  # of an effect on both policies
+TASKS = {"llm_words": "`words`", "llm_arithmetic": "`arithmetic`", "llm_gym": "`gym`"}
+ON_BOTH = {  # claims whose settings the language model has, word for word, and where
+    "par-clip-higher-prevents": tuple(TASKS), "cov-clip-cov-keeps": tuple(TASKS),
+    "cov-kl-cov-keeps": tuple(TASKS), "steer-scores": tuple(TASKS),
+    "steer-weights-score": tuple(TASKS), "steer-estimate-ranks": ("estimators_llm",),
+    "steer-estimate-correlates": ("estimators_llm",), "opefo-on-policy-scores": tuple(TASKS),
+    "opefo-on-policy-collapses": tuple(TASKS), "opefo-keeps": tuple(TASKS),
+    "opefo-does-not-inflate": tuple(TASKS), "opefo-scores": tuple(TASKS),
+}  # fmt: skip
 
 
 def decided_by(record: Record, file: Path) -> list[Decided]:
@@ -65,6 +77,47 @@ def of_fresh_seeds(record: Record, file: Path) -> list[str]:
     ]  # fmt: skip
     head = ["claim", "verdict", "effect, 95% interval", "counts from", "seeds"]
     return [f"Seeds {seeds[0]} to {seeds[-1]}.", "", *rows_of(head, rows)]
+
+
+def on_both(record: Record, file: Path) -> list[str]:
+    """What claims come to on the tiny policy and on the language model, each taken alone."""
+    claims = read_claims(file)
+    tiny = {one.claim.id: one for one in decided_by(record, file)}
+    moved = [
+        replace(tiny[name].claim, experiment=experiment)
+        for name, experiments in ON_BOTH.items() for experiment in experiments
+    ]  # fmt: skip
+    found = {
+        (one.claim.id, one.claim.experiment): one
+        for one in decide(replace(claims, claims=tuple(moved)), record.figure, record.seeds)
+    }
+    rows = []
+    for name, experiments in ON_BOTH.items():
+        claim = tiny[name].claim
+        cells = dict.fromkeys(TASKS, "") | {
+            # `estimators_llm` is on `words`, as the first of the tasks
+            (each if each in TASKS else next(iter(TASKS))): alone(found[name, each])
+            for each in experiments
+        }
+        rows.append(
+            [claim.says, claim.paper, bare(f"{claim.least:g}"), alone(tiny[name]), *cells.values()]
+        )
+    return rows_of(["claim", "who", "counts from", "tiny policy", *TASKS.values()], rows)
+
+
+def alone(one: Decided) -> str:
+    """A claim's effect with its own 95% interval: bold where that says it holds, slanting if not.
+
+    Student's interval: of five seeds the bootstrap's, which the verdicts have, goes on and on.
+    """
+    effect = spread(list(one.effects.values()))
+    assert effect is not None  # the page is of experiments that have seeds
+    text = within(effect, DIGITS, sign=True)
+    if effect.mean - effect.half > one.claim.least:
+        return f"**{text}**"
+    if effect.mean + effect.half < one.claim.least:
+        return f"*{text}*"
+    return text
 
 
 def still_open(one: Decided, record: Record) -> str:
