@@ -27,7 +27,7 @@ from study_page.settings import TABLES, table
 PAGES = (ROOT / "docs/study.md", ROOT / "docs/dynamics.md")
 PLACE = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = RECIPES / "claims.toml"
-FINDINGS = ROOT / "recipes/findings/claims.toml"
+FINDINGS = ROOT / "recipes/findings"
 MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} | {
     "off_policy": experiments.off_policy,
     "first_moves": experiments.first_moves,
@@ -63,7 +63,8 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "verdicts": partial(verdicts.verdicts, file=CLAIMS),
     "open": partial(verdicts.open_claims, file=CLAIMS),
     "on_both": partial(verdicts.on_both, file=CLAIMS),
-    "findings": partial(verdicts.of_fresh_seeds, file=FINDINGS),
+    "findings": partial(verdicts.of_fresh_seeds, file=FINDINGS / "claims.toml"),
+    "again": partial(verdicts.of_fresh_seeds, file=FINDINGS / "again.toml"),
 }
 
 

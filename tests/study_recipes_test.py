@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,37 @@ def test_every_claim_is_about_runs_that_are_made() -> None:
     check_claims(claims, made)
 
 
-def test_our_findings_are_about_runs_that_are_made() -> None:
-    claims = read_claims(FOLDER.parent / "findings/claims.toml")
+@pytest.mark.parametrize("file", ["claims.toml", "again.toml"])
+def test_our_findings_are_about_runs_that_are_made(file: str) -> None:
+    claims = read_claims(FOLDER.parent / "findings" / file)
     assert {claim.paper for claim in claims.claims} == {"OURS"}
     made = {path.stem: groups(read_study(path)) for path in FILES}
     assert {claim.experiment for claim in claims.claims} <= set(made)
     check_claims(claims, made)
+
+
+def test_claims_that_are_decided_anew_are_the_same_word_for_word() -> None:
+    """But for the experiment of the same settings on other seeds."""
+    old, new = (
+        {
+            one.id.split("-", 1)[1]: one
+            for one in read_claims(FOLDER.parent / "findings" / file).claims
+        }
+        for file in ("claims.toml", "again.toml")
+    )
+    for name, claim in new.items():
+        assert claim == replace(
+            old[name], id=claim.id, experiment="restore_fresh", seeds=claim.seeds
+        )
+    first, fresh = (
+        {(study.origins[name].group, config.seed): config for name, config in study.runs.items()}
+        for study in (read_study(FOLDER / f"{stem}.toml") for stem in ("restore", "restore_fresh"))
+    )
+    assert {seed for _, seed in fresh} == set(range(8, 16))
+    assert len(fresh) == 9 * 8
+    assert all(
+        config == replace(first[group, 0], seed=seed) for (group, seed), config in fresh.items()
+    )
 
 
 def test_every_training_on_record_is_one_of_a_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
