@@ -271,6 +271,25 @@ def test_fair_studies_get_no_note(methods: tuple[object, ...]) -> None:
     assert confounded(arms(*methods)) == []
 
 
+def test_of_several_files_it_is_said_in_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text(
+            "seeds = [0]\n[base]\niterations = 3\n"
+            '[[runs]]\nname = "a"\nmethod = "grpo"\n[[runs]]\nname = "b"\nmethod = "clip_cov"\n'
+        )
+    files = [tmp_path / "one.toml", tmp_path / "two.toml"]
+    with pytest.raises(ValueError, match="no training of"):
+        run_study(files[:1], str(tmp_path / "out"), train=False)
+    assert "note: b-0: clip_cov sits on" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no training of"):
+        run_study(files, str(tmp_path / "both"), train=False)
+    told = capsys.readouterr().err
+    assert "note: one: b-0: clip_cov sits on" in told
+    assert "note: two: b-0: clip_cov sits on" in told
+
+
 # --- the file
 
 

@@ -89,9 +89,10 @@ def run_study(
     plan = plan_of(studies, directory, jobs)
     from .fairness import confounded  # loads torch; `train` reads this module before it does
 
-    for study in studies.values():
+    for name, study in studies.items():
+        where = f"{name}: " if len(studies) > 1 else ""
         for line in confounded(study.runs):
-            say(f"note: {line}", sys.stderr)
+            say(f"note: {where}{line}", sys.stderr)
     workers: Workers = Local()
     if ray is not None and train:
         from .on_ray import OnRay
