@@ -41,6 +41,7 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     ),
     "spearman": experiments.spearman,
     "sequential": experiments.sequential,
+    "presets": experiments.presets,
     "words_beside": partial(experiments.beside_grpo, experiment="llm_words"),
     "arithmetic_beside": partial(experiments.beside_grpo, experiment="llm_arithmetic"),
     "gym_beside": partial(experiments.beside_grpo, experiment="llm_gym"),
@@ -65,6 +66,8 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "on_both": partial(verdicts.on_both, file=CLAIMS),
     "findings": partial(verdicts.of_fresh_seeds, file=FINDINGS / "claims.toml"),
     "again": partial(verdicts.of_fresh_seeds, file=FINDINGS / "again.toml"),
+    "guesses_momentum": partial(verdicts.of_fresh_seeds, file=FINDINGS / "momentum.toml"),
+    "guesses_warmup": partial(verdicts.of_fresh_seeds, file=FINDINGS / "warmup.toml"),
 }
 
 

@@ -79,6 +79,45 @@ def test_entropy_and_a_figure_over_checkpoints(script: ModuleType) -> None:
     assert over_checkpoints(run, "test", "diversity/ngram") == pytest.approx(1.0)
 
 
+def test_what_the_clip_holds_back_is_of_the_updates_after_the_first(script: ModuleType) -> None:
+    from study_page.experiments import held_back
+
+    def update(high: float, low: float) -> dict[str, Any]:
+        return {"clipped": {"high": {"share": high}, "low": {"share": low}}}
+
+    # two iterations of three updates: (.1 + .2 + .3 + .6) / 4 = .3 above, (.4 + 0 + 0 + .2) / 4 below
+    analysis = [
+        {"updates": [update(9.0, 9.0), update(0.1, 0.4), update(0.2, 0.0)]},
+        {"updates": [update(9.0, 9.0), update(0.3, 0.0), update(0.6, 0.2)]},
+    ]
+    run: Any = SimpleNamespace(analysis=analysis)
+    assert held_back(run, "high") == pytest.approx(0.3)
+    assert held_back(run, "low") == pytest.approx(0.15)
+
+
+def test_presets_are_set_beside_grpo_seed_by_seed(script: ModuleType) -> None:
+    from study_page.experiments import presets
+
+    def run(experiment: str, group: str, seed: int) -> Any:
+        clip = {"clipped": {"high": {"share": 0.01}, "low": {"share": 0.02 * seed}}}
+        line = {"updates": [clip, clip]}
+        rewards = [{"reward/mean": 0.5}, {"reward/mean": 0.1 * seed}]
+        return SimpleNamespace(analysis=[line], metrics=rewards)
+
+    def each(experiment: str, group: str, seeds: list[int], figure: Any) -> list[float]:
+        more = {"first": (0.002, 0.002, 0.005), "sum": (0.01, 0.02, 0.03)}[figure.at]
+        return [10.0 * s + (more[s] if group.endswith("clip_higher") else 0.0) for s in seeds]
+
+    record: Any = SimpleNamespace(shared=lambda *asked: [0, 1, 2], run=run, each=each)
+    lines = presets(record)
+    assert lines[2].count("held back above, below") == 2
+    # the differences' mean .003, s = .001732, t(.975, 2) = 4.302653: half .0043; .02, .01: .0248
+    half = "1.0%, 2.0% | +.0030 ± .0043 | +.020 ± .025 | .50, .10"
+    assert lines[5] == f"| clip-higher: (.2, .28) | {half} | {half} |"
+    assert lines[6].startswith("| clip-lower: (.28, .2) | 1.0%, 2.0% | .0000 ± .0000 |")
+    assert len(lines) == 4 + 7
+
+
 class Fake:
     """A record of three seeds in which a setting's figures are its place plus the seed's."""
 

@@ -185,6 +185,57 @@ def sequential(record: Record) -> list[str]:
     return [said(seeds), "", *rows_of(head, cells)]
 
 
+def presets(record: Record) -> list[str]:
+    """What the clip holds back and what that does to entropy, from the same policies.
+
+    Shares are of the tokens of the second to fourth update of an iteration, at the first of which
+    no ratio differs from 1; changes are GRPO's, and the others' less its, seed by seed.
+    """
+    rows = {
+        "grpo": "GRPO: (.2, .2)", "clip_higher": "clip-higher: (.2, .28)",
+        "clip_lower": "clip-lower: (.28, .2)", "clip_tighter": "clip-tighter: (.12, .2)",
+        "high_free": "no upper bound", "low_free": "no lower bound", "clip_free": "no clip",
+    }  # fmt: skip
+    places = {"base": "base", "half": "after 75 iterations"}
+    seeds = record.shared("presets", [f"{place}_{name}" for place in places for name in rows])
+    shown = {
+        "first iteration": (Figure("analysis", "change/mean", "first"), 4),
+        "five": (Figure("analysis", "change/mean", "sum"), 3),
+    }
+    head = [""]
+    for place in places.values():
+        head += [f"{place}: held back above, below", *shown, "reward, before and fifth"]
+    cells = []
+    for name, word in rows.items():
+        row = [word]
+        for place in places:
+            group = f"{place}_{name}"
+            runs = [record.run("presets", group, seed) for seed in seeds]
+            row.append(
+                ", ".join(
+                    f"{plain(100 * mean(held_back(run, side) for run in runs), 1)}%"
+                    for side in ("high", "low")
+                )
+            )
+            for figure, digits in shown.values():
+                found = record.each("presets", group, seeds, figure)
+                if name != "grpo":
+                    others = record.each("presets", f"{place}_grpo", seeds, figure)
+                    found = list(map(sub, found, others))
+                row.append(within(spread(found), digits, sign=True))
+            rewards = [[line["reward/mean"] for line in run.metrics] for run in runs]
+            row.append(", ".join(plain(mean(each[i] for each in rewards), 2) for i in (0, -1)))
+        cells.append(row)
+    return [said(seeds), "", *rows_of(head, cells)]  # fmt: skip
+
+
+def held_back(run: Run, side: str) -> float:
+    """Share of the tokens that one side of the clip holds back, over updates but the first."""
+    return mean(
+        update["clipped"][side]["share"] for line in run.analysis for update in line["updates"][1:]
+    )
+
+
 def beside_grpo(record: Record, experiment: str) -> list[str]:
     """Settings of a language model less GRPO, seed by seed, the furthest in entropy first."""
     groups = [name for name in MODEL_ROWS if name != "grpo"]

@@ -74,14 +74,17 @@ MODEL_ROWS = {
 }  # fmt: skip
 MOVES = Column("moves", {"metric": "kl/old_new", "at": 0.05}, 4, half=False)
 OFF_TARGET = Column("off by", {"distance": "entropy/exact", "with": "entropy/first"})
+HELD_BACK = (
+    Column("clipped above", {"metric": "clip/high", "at": "mean"}, 2, False, 100, "%"),
+    Column("clipped below", {"metric": "clip/low", "at": "mean"}, 2, False, 100, "%"),
+)
 TABLES: dict[str, Table] = {
     "methods": Table("methods", USUAL, halves=True, order=SCORE),
     "numerics": Table(
         "numerics",
         (
             *columns(LATE, SCORE),
-            Column("clipped above", {"metric": "clip/high", "at": "mean"}, 2, False, 100, "%"),
-            Column("clipped below", {"metric": "clip/low", "at": "mean"}, 2, False, 100, "%"),
+            *HELD_BACK,
         ),
         {
             "dapo": "DAPO", "dapo_rounded": "its log-probs rounded to bf16", "loop": "LOOP",
@@ -135,6 +138,37 @@ TABLES: dict[str, Table] = {
             "grpo": "GRPO, clip (.2, .2), 4 updates", "clip_wide": "clip (1, 1)",
             "clip_cov": "Clip-Cov, clip (1, 1)", "clip_cov_clipped": "Clip-Cov, clip (.2, .2)",
             "kl_cov": "KL-Cov, no clip", "kl_cov_clipped": "KL-Cov, clip (.2, .2)",
+        },
+    ),
+    "momentum": Table(
+        "momentum",
+        (*HELD_BACK, MOVES, *columns(LATE, SCORE, DISTINCT)),
+        {
+            f"{name}-{beta}+0.95": f"{word}{more}"
+            for beta, more in (("0.9", ""), ("0.0", ", beta1 0"))
+            for name, word in {
+                "grpo": "GRPO: (.2, .2)", "clip_higher": "clip-higher: (.2, .28)",
+                "clip_lower": "clip-lower: (.28, .2)", "high_free": "no upper bound",
+                "low_free": "no lower bound", "clip_free": "no clip",
+            }.items()
+        },
+    ),
+    "warmup": Table(
+        "warmup",
+        (
+            Column("reward, lowest", {"metric": "reward/mean", "at": "min"}),
+            MOVES, *columns(LATE, SCORE, DISTINCT),
+        ),
+        {
+            f"{name}{warm}": f"{word}{more}"
+            for name, word in {
+                "updates1": "GRPO, 1 update", "updates4": "GRPO, 4 updates",
+                "updates16": "GRPO, 16 updates", "clip_free": "no clip, 4 updates",
+                "clip_wide": "GRPO, clip (1, 1)", "clip_cov": "Clip-Cov, clip (1, 1)",
+                "kl_cov": "KL-Cov, no clip",
+                "extreme": "GRPO, clip (.99, 5), 16 updates",
+            }.items()
+            for warm, more in (("", ""), ("_warm", ", warm-up"))
         },
     ),
     "coefficients": Table(
