@@ -167,6 +167,7 @@ TABLES: dict[str, Table] = {
                 "clip_wide": "GRPO, clip (1, 1)", "clip_cov": "Clip-Cov, clip (1, 1)",
                 "kl_cov": "KL-Cov, no clip",
                 "extreme": "GRPO, clip (.99, 5), 16 updates",
+                "on_policy": "on-policy, one update", "opefo": "OPEFO, one update",
             }.items()
             for warm, more in (("", ""), ("_warm", ", warm-up"))
         },
