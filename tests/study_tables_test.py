@@ -85,7 +85,7 @@ def test_what_the_clip_holds_back_is_of_the_updates_after_the_first(script: Modu
     def update(high: float, low: float) -> dict[str, Any]:
         return {"clipped": {"high": {"share": high}, "low": {"share": low}}}
 
-    # two iterations of three updates: (.1 + .2 + .3 + .6) / 4 = .3 above, (.4 + 0 + 0 + .2) / 4 below
+    # two iterations of three updates; above (.1 + .2 + .3 + .6) / 4, below (.4 + 0 + 0 + .2) / 4
     analysis = [
         {"updates": [update(9.0, 9.0), update(0.1, 0.4), update(0.2, 0.0)]},
         {"updates": [update(9.0, 9.0), update(0.3, 0.0), update(0.6, 0.2)]},
