@@ -62,7 +62,9 @@ def test_every_claim_is_about_runs_that_are_made() -> None:
     check_claims(claims, made)
 
 
-@pytest.mark.parametrize("file", ["claims.toml", "again.toml", "momentum.toml", "warmup.toml"])
+@pytest.mark.parametrize(
+    "file", ["claims.toml", "again.toml", "momentum.toml", "warmup.toml", "opefo_dose.toml"]
+)
 def test_our_findings_are_about_runs_that_are_made(file: str) -> None:
     claims = read_claims(FOLDER.parent / "findings" / file)
     assert {claim.paper for claim in claims.claims} == {"OURS"}

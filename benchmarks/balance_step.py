@@ -1,0 +1,218 @@
+"""Where OPEFO's balance points the step, to first order: along reward and along entropy. CPU.
+
+The gradient is linear in OPEFO's lam: tokens that its closed form says raise entropy weigh 1 + lam,
+those that lower it 1 - lam. So one batch says what any lam would do: how fast the expected reward
+and the mean entropy (both by gradients on a *second* batch, so that the noise of one does not count
+as agreement) change along the step that on-policy training makes (lam 0), along OPEFO's, and at
+which lam each of the two stands still. Cosines are of the plain gradients; "AdamW's first step" is
+that of their signs, which is the step that AdamW makes from empty moments.
+
+    reward      cosine of the step with the gradient of the expected reward (RLOO, summed tokens)
+    entropy     its cosine with the gradient of the mean entropy a token, exact at these states
+    left        the reward's derivative at the lam where entropy's is 0, of that at lam 0
+    best        the same of the best step that leaves entropy alone: 1 - cos^2 of the two gradients
+
+Policies: the base, and after `--iterations` of on-policy training and of OPEFO. Each gradient is of
+`--prompts` x `--rollouts` answers; a seed draws its own.
+
+Examples:
+    python benchmarks/balance_step.py --output runs/balance_step
+    python benchmarks/balance_step.py --model smollm2 --task words --rate 1e-5 --prompts 22
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import torch
+from torch import Tensor
+
+import entrostat as es
+from entrostat.batch import TokenBatch
+from entrostat.config import TrainConfig, from_dict
+from entrostat.hosts.lab.experience import measure, sample_rollouts
+from entrostat.hosts.lab.rollout import Sequences
+from entrostat.hosts.lab.state import State, build
+
+ON_POLICY, OPEFO = ["grpo", "reinforce"], "opefo"
+REWARD = ["rloo", "reinforce"]
+TEMPERATURE = 1.0
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of one batch, flat [P] float32: of the losses that training minimises, and of the entropy."""
+
+    reward: Tensor
+    on_policy: Tensor
+    opefo: Tensor
+    entropy: Tensor
+    lam: float
+
+
+def gradients(state: State, iteration: int, micro_batch: int) -> Gradients:
+    """Of a batch of that iteration's prompts."""
+    with state.scorer as score:
+        sampled = sample_rollouts(state, iteration, lambda tokens: None)
+        rewards = sampled.scored(score)
+    batch, sequences = measure(state, sampled, rewards), sampled.sequences
+    whole = {
+        name: es.make_objective(method, aggregation=aggregation, updates=1)
+        for name, method, aggregation in (
+            ("reward", REWARD, "seq_mean_token_sum_norm"),
+            ("on_policy", ON_POLICY, "token_mean"),
+            ("opefo", OPEFO, "token_mean"),
+        )
+    }
+    found = {
+        name: of_loss(state, sequences, batch, objective, micro_batch)
+        for name, objective in whole.items()
+    }
+    lam = found["opefo"][1]
+    return Gradients(
+        found["reward"][0], found["on_policy"][0], found["opefo"][0],
+        of_entropy(state, sequences, micro_batch), lam,
+    )  # fmt: skip
+
+
+def of_loss(
+    state: State, sequences: Sequences, batch: TokenBatch, objective: es.Objective, size: int
+) -> tuple[Tensor, float]:
+    """A loss's gradient [P], and how far its weights reach beyond 1."""
+    batch = objective.prepare(batch)
+    terms = objective.plan(batch)
+    state.policy.model.zero_grad(set_to_none=True)
+    for rows in torch.arange(len(batch)).split(size):
+        stats = state.policy.token_stats(sequences[rows], TEMPERATURE)
+        slice_ = batch[rows].replace(logp=stats.logp)
+        objective.loss(slice_, terms[rows]).loss.backward()
+    weights = terms.weight[batch.mask & (terms.advantage != 0)]
+    return flat(state), float(weights.max()) - 1
+
+
+def of_entropy(state: State, sequences: Sequences, size: int) -> Tensor:
+    """The gradient [P] of the mean entropy over these tokens."""
+    tokens = sequences.mask.sum()
+    state.policy.model.zero_grad(set_to_none=True)
+    for rows in torch.arange(len(sequences.tokens)).split(size):
+        part = sequences[rows]
+        entropy = state.policy.token_stats(part, TEMPERATURE).entropy
+        (torch.where(part.mask, entropy, 0).sum() / tokens).backward()
+    return flat(state)
+
+
+def flat(state: State) -> Tensor:
+    """The gradients of the trained parameters as one vector."""
+    parts = [p.grad for p in state.policy.trained().values()]
+    return torch.cat([p.flatten().float() for p in parts if p is not None])
+
+
+def compared(one: Gradients, other: Gradients) -> dict[str, float]:
+    """The step of `one` batch beside the gradients of the `other`.
+
+    Norms are those of the part that both batches share (the product of their gradients), without
+    the noise of either.
+    """
+
+    def norm(of: str) -> float:
+        return math.sqrt(max(float(getattr(one, of) @ getattr(other, of)), 0.0)) or math.nan
+
+    def cosine(step: str, along: str) -> float:
+        return float(getattr(one, step) @ getattr(other, along)) / (norm(step) * norm(along))
+
+    def slope(step: str, along: str) -> float:
+        return float(getattr(one, step) @ getattr(other, along))
+
+    def signed(step: str) -> float:
+        return float(getattr(one, step).sign() @ other.reward)
+
+    lam = one.lam
+    # derivatives at lam 0 and at OPEFO's, and the line through them; a step goes against the loss
+    reward, reward_there = slope("on_policy", "reward"), slope("opefo", "reward")
+    entropy, entropy_there = -slope("on_policy", "entropy"), -slope("opefo", "entropy")
+    still = lam * entropy / (entropy - entropy_there)
+    both = cosine("reward", "entropy") * cosine("entropy", "reward")
+    return {
+        "lam": lam,
+        "reward, on-policy": cosine("on_policy", "reward"),
+        "reward, OPEFO": cosine("opefo", "reward"),
+        "entropy, on-policy": -cosine("on_policy", "entropy"),
+        "entropy, OPEFO": -cosine("opefo", "entropy"),
+        "lam, entropy still": still,
+        "left": 1 + still / lam * (reward_there / reward - 1),
+        "best": 1 - both,
+        "lam, reward still": lam * reward / (reward - reward_there),
+        "AdamW's first step, OPEFO of on-policy": signed("opefo") / signed("on_policy"),
+    }
+
+
+def policies(args: argparse.Namespace) -> dict[str, str]:
+    """The base and what training makes of it, by name; those that are there are not made again."""
+    found = {"base": args.model}
+    for name, method in (("on-policy", ON_POLICY), ("OPEFO", OPEFO)):
+        for iterations in args.iterations:
+            run = args.output / f"{args.model}-{args.task}-{name}-{iterations}".lower()
+            if not (run / "final").exists():
+                es.train(from_dict(settings(args, args.model) | {
+                    "method": method, "iterations": iterations, "output": str(run),
+                    "sampling": {"prompts": args.batch[0], "rollouts": args.batch[1]},
+                    "optim": {
+                        "aggregation": "token_mean", "epochs": 1, "minibatches": 1,
+                        "lr": args.rate, "warmup": args.warmup,
+                    },
+                    "eval": {"prompts": 0}, "save": {"rollouts_every": 0, "checkpoints": 0},
+                }))  # fmt: skip
+            found[f"{name}, {iterations} iterations"] = str(run / "final")
+    return found
+
+
+def settings(args: argparse.Namespace, model: str) -> dict[str, object]:
+    """What trainings and batches have in common."""
+    return {"model": model, "task": args.task, "seed": 0}
+
+
+def of_policy(args: argparse.Namespace, model: str, seed: int) -> dict[str, float]:
+    """Both ways round: either batch's step beside the other's gradients; means of the two."""
+    config: TrainConfig = from_dict(settings(args, model) | {
+        "seed": 1000 + seed, "method": "rloo",
+        "sampling": {"prompts": args.prompts, "rollouts": args.rollouts},
+        "optim": {"epochs": 1, "minibatches": 1},
+    })  # fmt: skip
+    state = build(config.validate(), None, lambda *said: None)
+    halves = [gradients(state, iteration, args.micro_batch) for iteration in (1, 2)]
+    ways = [compared(*halves), compared(*reversed(halves))]
+    return {name: mean(way[name] for way in ways) for name in ways[0]}
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("runs/balance_step"))
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--task", default="target_sum")
+    parser.add_argument("--iterations", type=int, nargs="*", default=[15, 75])
+    parser.add_argument("--batch", type=int, nargs=2, default=[32, 8], help="of the trainings")
+    parser.add_argument("--rate", type=float, default=4.24e-4, help="learning rate of these")
+    parser.add_argument("--warmup", type=int, default=0, help="updates of warm-up of these")
+    parser.add_argument("--prompts", type=int, default=256, help="of a gradient")
+    parser.add_argument("--rollouts", type=int, default=16, help="of each of its prompts")
+    parser.add_argument("--micro-batch", type=int, default=256)
+    parser.add_argument("--seeds", type=int, default=4)
+    args = parser.parse_args()
+    for name, model in policies(args).items():
+        found = [of_policy(args, model, seed) for seed in range(args.seeds)]
+        print(f"{name} ({args.model}, {args.task}; mean and range over {args.seeds} seeds)")
+        for key in found[0]:
+            values = [each[key] for each in found]
+            print(f"  {key:40s} {mean(values):+.3f}  ({min(values):+.3f} to {max(values):+.3f})")
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
