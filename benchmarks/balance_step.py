@@ -12,6 +12,9 @@ that of their signs, which is the step that AdamW makes from empty moments.
     left        the reward's derivative at the lam where entropy's is 0, of that at lam 0
     best        the same of the best step that leaves entropy alone: 1 - cos^2 of the two gradients
 
+How far that holds: along the signs of either step, by shares of the learning rate, what becomes of
+the expected reward (importance weights on the second batch) and of the entropy at its states.
+
 Policies: the base, and after `--iterations` of on-policy training and of OPEFO. Each gradient is of
 `--prompts` x `--rollouts` answers; a seed draws its own.
 
@@ -27,6 +30,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,12 +45,15 @@ from entrostat.hosts.lab.state import State, build
 ON_POLICY, OPEFO = ["grpo", "reinforce"], "opefo"
 REWARD = ["rloo", "reinforce"]
 TEMPERATURE = 1.0
+SHARES = (0.01, 0.03, 0.1, 0.3)  # of the learning rate
 
 
 @dataclass(frozen=True)
-class Gradients:
-    """Of one batch, flat [P] float32: of the losses that training minimises, and of the entropy."""
+class Half:
+    """A batch; gradients, flat [P] float32, of losses to be minimised, and of the entropy."""
 
+    batch: TokenBatch
+    sequences: Sequences
     reward: Tensor
     on_policy: Tensor
     opefo: Tensor
@@ -54,28 +61,21 @@ class Gradients:
     lam: float
 
 
-def gradients(state: State, iteration: int, micro_batch: int) -> Gradients:
-    """Of a batch of that iteration's prompts."""
+def half_of(state: State, iteration: int, micro_batch: int) -> Half:
+    """A batch of that iteration's prompts."""
     with state.scorer as score:
         sampled = sample_rollouts(state, iteration, lambda tokens: None)
         rewards = sampled.scored(score)
     batch, sequences = measure(state, sampled, rewards), sampled.sequences
-    whole = {
-        name: es.make_objective(method, aggregation=aggregation, updates=1)
-        for name, method, aggregation in (
-            ("reward", REWARD, "seq_mean_token_sum_norm"),
-            ("on_policy", ON_POLICY, "token_mean"),
-            ("opefo", OPEFO, "token_mean"),
-        )
-    }
-    found = {
-        name: of_loss(state, sequences, batch, objective, micro_batch)
-        for name, objective in whole.items()
-    }
-    lam = found["opefo"][1]
-    return Gradients(
-        found["reward"][0], found["on_policy"][0], found["opefo"][0],
-        of_entropy(state, sequences, micro_batch), lam,
+
+    def gradient(method: str | list[str], aggregation: Any) -> tuple[Tensor, float]:
+        objective = es.make_objective(method, aggregation=aggregation, updates=1)
+        return of_loss(state, sequences, batch, objective, micro_batch)
+
+    opefo, lam = gradient(OPEFO, "token_mean")
+    return Half(
+        batch, sequences, gradient(REWARD, "seq_mean_token_sum_norm")[0],
+        gradient(ON_POLICY, "token_mean")[0], opefo, of_entropy(state, sequences, micro_batch), lam,
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def flat(state: State) -> Tensor:
     return torch.cat([p.flatten().float() for p in parts if p is not None])
 
 
-def compared(one: Gradients, other: Gradients) -> dict[str, float]:
+def compared(one: Half, other: Half) -> dict[str, float]:
     """The step of `one` batch beside the gradients of the `other`.
 
     Norms are those of the part that both batches share (the product of their gradients), without
@@ -150,6 +150,40 @@ def compared(one: Gradients, other: Gradients) -> dict[str, float]:
     }
 
 
+def along(
+    state: State, one: Half, other: Half, lengths: list[float], micro_batch: int
+) -> dict[str, float]:
+    """Changes of the expected reward and of the mean entropy, by how far every parameter moves.
+
+    Along the signs of `one` batch's gradients, from where the policy stands and with it there again
+    in the end; by the rollouts of the `other`, weighted to the moved policy.
+    """
+    assert other.batch.rewards is not None
+    params, mask = list(state.policy.trained().values()), other.sequences.mask
+    start = [p.detach().clone() for p in params]
+    sizes = [p.numel() for p in params]
+
+    def move(step: Tensor) -> None:
+        for p, old, part in zip(params, start, step.split(sizes), strict=True):
+            p.data.copy_(old + part.view_as(p))
+
+    centred = (other.batch.rewards - other.batch.rewards.mean()).double()
+    logp, entropy = other.batch.old_logp.double(), other.batch.old_entropy
+    assert entropy is not None
+    found: dict[str, float] = {}
+    for name in ("on_policy", "opefo"):
+        step = -getattr(one, name).sign()
+        for length in lengths:
+            move(length * step)
+            there = state.policy.measure(other.sequences, TEMPERATURE, micro_batch)
+            weight = torch.where(mask, there.logp.double() - logp, 0).sum(1).exp()
+            rise = torch.where(mask, there.entropy.double() - entropy, 0).sum() / mask.sum()
+            found[f"{name} by {length:.1e}: reward"] = float(weight @ centred / weight.sum())
+            found[f"{name} by {length:.1e}: entropy"] = float(rise)
+    move(torch.zeros_like(one.reward))
+    return found
+
+
 def policies(args: argparse.Namespace) -> dict[str, str]:
     """The base and what training makes of it, by name; those that are there are not made again."""
     found = {"base": args.model}
@@ -183,8 +217,12 @@ def of_policy(args: argparse.Namespace, model: str, seed: int) -> dict[str, floa
         "optim": {"epochs": 1, "minibatches": 1},
     })  # fmt: skip
     state = build(config.validate(), None, lambda *said: None)
-    halves = [gradients(state, iteration, args.micro_batch) for iteration in (1, 2)]
-    ways = [compared(*halves), compared(*reversed(halves))]
+    one, two = (half_of(state, iteration, args.micro_batch) for iteration in (1, 2))
+    lengths = [args.rate * share for share in SHARES]
+    ways = [
+        compared(*pair) | along(state, *pair, lengths, args.micro_batch)
+        for pair in ((one, two), (two, one))
+    ]
     return {name: mean(way[name] for way in ways) for name in ways[0]}
 
 
@@ -210,7 +248,7 @@ def main() -> None:
         print(f"{name} ({args.model}, {args.task}; mean and range over {args.seeds} seeds)")
         for key in found[0]:
             values = [each[key] for each in found]
-            print(f"  {key:40s} {mean(values):+.3f}  ({min(values):+.3f} to {max(values):+.3f})")
+            print(f"  {key:40s} {mean(values):+.4f}  ({min(values):+.4f} to {max(values):+.4f})")
         print(flush=True)
 
 

@@ -42,6 +42,7 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "spearman": experiments.spearman,
     "sequential": experiments.sequential,
     "presets": experiments.presets,
+    "opefo_tokens": experiments.opefo_tokens,
     "words_beside": partial(experiments.beside_grpo, experiment="llm_words"),
     "arithmetic_beside": partial(experiments.beside_grpo, experiment="llm_arithmetic"),
     "gym_beside": partial(experiments.beside_grpo, experiment="llm_gym"),
@@ -68,6 +69,7 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "again": partial(verdicts.of_fresh_seeds, file=FINDINGS / "again.toml"),
     "guesses_momentum": partial(verdicts.of_fresh_seeds, file=FINDINGS / "momentum.toml"),
     "guesses_warmup": partial(verdicts.of_fresh_seeds, file=FINDINGS / "warmup.toml"),
+    "guesses_dose": partial(verdicts.of_fresh_seeds, file=FINDINGS / "opefo_dose.toml"),
 }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from statistics import mean
+from typing import Any
 
 from scipy.stats import spearmanr
 
@@ -234,6 +235,39 @@ def held_back(run: Run, side: str) -> float:
     return mean(
         update["clipped"][side]["share"] for line in run.analysis for update in line["updates"][1:]
     )
+
+
+def opefo_tokens(record: Record) -> list[str]:
+    """What balances the flow of entropy by Eq. 6 and exactly, and what the step then does to it.
+
+    Means over the analyses but that of the first iteration, whose step is AdamW's from empty
+    moments; changes of the batch's mean entropy, in thousandths of a nat an iteration.
+    """
+    rows = {
+        "on_policy": "on-policy", "opefo": "OPEFO", "influence_flow": "balance by exact influences"
+    }  # fmt: skip
+    seeds = record.shared("opefo_tokens", list(rows))
+    figures: dict[str, tuple[Callable[[Mapping[str, Any]], float], float, int]] = {
+        "tokens of right answers": (lambda line: line["correct"]["right"]["share"], 1, 2),
+        "lam by Eq. 6": (lambda line: lam_of(line, "opefo"), 1, 2),
+        "by exact influences": (lambda line: lam_of(line, "influence"), 1, 2),
+        "step, first order": (lambda line: line["change/first_order"], 1e3, 2),
+        "step, whole": (lambda line: line["change/mean"], 1e3, 2),
+    }  # fmt: skip
+    cells = []
+    for group, word in rows.items():
+        lines = [record.run("opefo_tokens", group, seed).analysis[1:] for seed in seeds]
+        cells.append([word] + [
+            within(spread([scale * mean(map(of, each)) for each in lines]), digits)
+            for of, scale, digits in figures.values()
+        ])  # fmt: skip
+    return [said(seeds), "", *rows_of(["", *figures], cells)]
+
+
+def lam_of(line: Mapping[str, Any], flow: str) -> float:
+    """The lam in [-1, 1] that would balance a flow as an analysis measured it (OPEFO Eq. 9)."""
+    increase, decrease = (line["flow"][flow][side] for side in ("increase", "decrease"))
+    return (decrease - increase) / (decrease + increase)
 
 
 def beside_grpo(record: Record, experiment: str) -> list[str]:

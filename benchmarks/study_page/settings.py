@@ -157,7 +157,8 @@ TABLES: dict[str, Table] = {
         "warmup",
         (
             Column("reward, lowest", {"metric": "reward/mean", "at": "min"}),
-            MOVES, *columns(LATE, SCORE, DISTINCT),
+            MOVES, Column("after the warm-up", {"metric": "kl/old_new", "at": 0.12}, 4, half=False),
+            *columns(LATE, SCORE, DISTINCT),
         ),
         {
             f"{name}{warm}": f"{word}{more}"
@@ -170,6 +171,14 @@ TABLES: dict[str, Table] = {
                 "on_policy": "on-policy, one update", "opefo": "OPEFO, one update",
             }.items()
             for warm, more in (("", ""), ("_warm", ", warm-up"))
+        },
+    ),
+    "opefo_dose": Table(
+        "opefo_dose",
+        columns(LATE, SCORE, DISTINCT),
+        {
+            "on_policy": "0 (on-policy)", "lam0.1": ".1", "lam0.2": ".2", "lam0.3": ".3",
+            "lam0.4": ".4", "lam0.5": ".5", "opefo": "by its rule",
         },
     ),
     "coefficients": Table(
