@@ -1,0 +1,55 @@
+"""benchmarks/balance_step.py: which way OPEFO's balance points a step."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from entrostat.config import from_dict
+from entrostat.hosts.lab.state import build
+from scripts import load_script
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("benchmarks/balance_step.py")
+
+
+def test_where_reward_and_entropy_stand_still(script: ModuleType) -> None:
+    half: Any = SimpleNamespace(
+        reward=torch.tensor([1.0, 0.0]), on_policy=torch.tensor([2.0, 0.0]),
+        opefo=torch.tensor([1.0, -2.0]), entropy=torch.tensor([1.0, 1.0]), lam=0.5,
+    )  # fmt: skip
+    found = script.compared(half, half)
+    # a step goes against its gradient: entropy changes by -2 at lam 0, by -(1 - 2) = 1 at lam .5,
+    # by 0 a third of 1 between; the reward's slope by 2 and 1, by 0 at 1
+    assert found["lam, entropy still"] == pytest.approx(1 / 3)
+    assert found["lam, reward still"] == pytest.approx(1.0)
+    assert found["left"] == pytest.approx((2 - 2 / 3) / 2)
+    assert found["best"] == pytest.approx(0.5)  # 45 degrees between the gradients
+    assert found["reward, on-policy"] == pytest.approx(1.0)
+    assert found["reward, OPEFO"] == pytest.approx(5**-0.5)
+    assert found["entropy, on-policy"] == pytest.approx(-(2**-0.5))
+    assert found["entropy, OPEFO"] == pytest.approx(10**-0.5)
+
+
+def test_short_steps_change_what_the_slopes_say(script: ModuleType) -> None:
+    config = from_dict({
+        "method": "rloo", "sampling": {"prompts": 16, "rollouts": 4},
+        "optim": {"epochs": 1, "minibatches": 1},
+    })  # fmt: skip
+    state = build(config.validate(), None, lambda *said: None)
+    before = [p.detach().clone() for p in state.policy.trained().values()]
+    one, two = (script.half_of(state, iteration, 64) for iteration in (1, 2))
+    length = 1e-6
+    found = script.along(state, one, two, [length], 64)
+    for name in ("on_policy", "opefo"):
+        slope = -float(getattr(one, name).sign() @ two.entropy)
+        changed = found[f"{name} by {length:.1e}: entropy"]
+        assert changed == pytest.approx(length * slope, rel=0.03, abs=2e-6)
+        assert abs(changed) > 1e-5  # what is compared is more than rounding
+    after = state.policy.trained().values()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
