@@ -206,26 +206,24 @@ def test_parameters_are_those_of_the_policy_that_ships(script: ModuleType) -> No
     assert parameters(64, 3) == count == 148_288
 
 
-def test_what_balances_a_flow_and_what_the_step_does(script: ModuleType) -> None:
+def test_what_would_balance_a_flow(script: ModuleType) -> None:
     from study_page.experiments import lam_of, opefo_tokens
 
-    def line(whole: float) -> dict[str, Any]:
+    def line(decrease: float) -> dict[str, Any]:
         flows = {
-            "opefo": {"increase": 1.0, "decrease": 3.0},
+            "opefo": {"increase": 1.0, "decrease": decrease},
             "influence": {"increase": 3.0, "decrease": 2.0},
         }
-        right = {"right": {"share": 0.25}}
-        return {"flow": flows, "correct": right, "change/first_order": -2e-3, "change/mean": whole}
+        return {"flow": flows, "correct": {"right": {"share": 0.25}}}
 
-    assert lam_of(line(0.0), "opefo") == pytest.approx(0.5)
-    assert lam_of(line(0.0), "influence") == pytest.approx(-0.2)
-    # the first analysis does not count; of the others the seeds' means are 1 and 2 thousandths
-    runs = {0: [line(9.0), line(0.0), line(2e-3)], 1: [line(9.0), line(1e-3), line(3e-3)]}
+    assert lam_of(line(3.0), "opefo") == pytest.approx(0.5)
+    assert lam_of(line(3.0), "influence") == pytest.approx(-0.2)
+    # the first analysis does not count; of the others the seeds' means are 1/4 and 1/2
+    runs = {0: [line(9.0), line(1.0), line(3.0)], 1: [line(9.0), line(3.0), line(3.0)]}
     record: Any = SimpleNamespace(
         shared=lambda *asked: [0, 1],
         run=lambda experiment, group, seed: SimpleNamespace(analysis=runs[seed]),
     )
     lines = opefo_tokens(record)
-    # 1.5, s = .7071, t(.975, 1) = 12.706: half 6.353
-    expected = ".25 ± .00 | .50 ± .00 | -.20 ± .00 | -2.00 ± .00 | 1.50 ± 6.35 |"
-    assert lines[4] == f"| on-policy | {expected}"
+    # mean .375, s = .17678, t(.975, 1) = 12.706: half 1.588
+    assert lines[4] == "| on-policy | .25 ± .00 | .38 ± 1.59 | -.20 ± .00 |"

@@ -238,28 +238,25 @@ def held_back(run: Run, side: str) -> float:
 
 
 def opefo_tokens(record: Record) -> list[str]:
-    """What balances the flow of entropy by Eq. 6 and exactly, and what the step then does to it.
+    """What would balance the flow of entropy by Eq. 6, and by the exact influences of its tokens.
 
     Means over the analyses but that of the first iteration, whose step is AdamW's from empty
-    moments; changes of the batch's mean entropy, in thousandths of a nat an iteration.
+    moments.
     """
     rows = {
         "on_policy": "on-policy", "opefo": "OPEFO", "influence_flow": "balance by exact influences"
     }  # fmt: skip
     seeds = record.shared("opefo_tokens", list(rows))
-    figures: dict[str, tuple[Callable[[Mapping[str, Any]], float], float, int]] = {
-        "tokens of right answers": (lambda line: line["correct"]["right"]["share"], 1, 2),
-        "lam by Eq. 6": (lambda line: lam_of(line, "opefo"), 1, 2),
-        "by exact influences": (lambda line: lam_of(line, "influence"), 1, 2),
-        "step, first order": (lambda line: line["change/first_order"], 1e3, 2),
-        "step, whole": (lambda line: line["change/mean"], 1e3, 2),
-    }  # fmt: skip
+    figures: dict[str, Callable[[Mapping[str, Any]], float]] = {
+        "tokens of right answers": lambda line: line["correct"]["right"]["share"],
+        "lam by Eq. 6": lambda line: lam_of(line, "opefo"),
+        "by exact influences": lambda line: lam_of(line, "influence"),
+    }
     cells = []
     for group, word in rows.items():
         lines = [record.run("opefo_tokens", group, seed).analysis[1:] for seed in seeds]
         cells.append([word] + [
-            within(spread([scale * mean(map(of, each)) for each in lines]), digits)
-            for of, scale, digits in figures.values()
+            within(spread([mean(map(of, each)) for each in lines])) for of in figures.values()
         ])  # fmt: skip
     return [said(seeds), "", *rows_of(["", *figures], cells)]
 
