@@ -4,113 +4,113 @@ The gradient is linear in OPEFO's lam: tokens that its closed form says raise en
 those that lower it 1 - lam. So one batch says what any lam would do: how fast the expected reward
 and the mean entropy (both by gradients on a *second* batch, so that the noise of one does not count
 as agreement) change along the step that on-policy training makes (lam 0), along OPEFO's, and at
-which lam each of the two stands still. Cosines are of the plain gradients; "AdamW's first step" is
-that of their signs, which is the step that AdamW makes from empty moments.
+which lam each of the two stands still. All in float32.
 
     reward      cosine of the step with the gradient of the expected reward (RLOO, summed tokens)
     entropy     its cosine with the gradient of the mean entropy a token, exact at these states
     left        the reward's derivative at the lam where entropy's is 0, of that at lam 0
     best        the same of the best step that leaves entropy alone: 1 - cos^2 of the two gradients
 
-How far that holds: along the signs of either step, by shares of the learning rate, what becomes of
-the expected reward (importance weights on the second batch) and of the entropy at its states. In
-float32: of weights from 4 bits many lie exactly between two neighbours of bf16, and a step of any
-length tips them all.
+How far that holds: along the signs of either gradient, which is the step that AdamW makes from
+empty moments, by shares of the learning rate, what becomes of the expected reward (importance
+weights on the second batch) and of the entropy at its states. "real step" is the root mean square
+of what one more iteration of the training moves the parameters by, of those that it moves.
 
 Policies: the base, and after `--iterations` of on-policy training and of OPEFO. Each gradient is of
 `--prompts` x `--rollouts` answers; a seed draws its own.
 
 Examples:
-    python benchmarks/balance_step.py --output runs/balance_step
-    python benchmarks/balance_step.py --model smollm2 --task words --rate 1e-5 --prompts 22
+    python benchmarks/balance_step.py --warmup 10
+    python benchmarks/balance_step.py --model smollm2 --task words --rate 1e-5 --prompts 22 \\
+        --rollouts 8 --micro-batch 32 --seeds 2 --iterations
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import entrostat as es
 from entrostat.batch import TokenBatch
-from entrostat.config import TrainConfig, from_dict
+from entrostat.config import from_dict
+from entrostat.hosts.lab.analysis import meter_of
 from entrostat.hosts.lab.experience import measure, sample_rollouts
+from entrostat.hosts.lab.influence import loss_gradient
+from entrostat.hosts.lab.meter import Meter
 from entrostat.hosts.lab.rollout import Sequences
 from entrostat.hosts.lab.state import State, build
+from entrostat.method.opefo import balance, entropy_change
 
-ON_POLICY, OPEFO = ["grpo", "reinforce"], "opefo"
-REWARD = ["rloo", "reinforce"]
-TEMPERATURE = 1.0
+TRAINED = {"on-policy": ["grpo", "reinforce"], "OPEFO": "opefo"}
+LOSSES: dict[str, dict[str, Any]] = {
+    "reward": {"method": ["rloo", "reinforce"], "aggregation": "seq_mean_token_sum_norm"},
+    **{name: {"method": m, "aggregation": "token_mean"} for name, m in TRAINED.items()},
+}
 SHARES = (0.01, 0.03, 0.1, 0.3)  # of the learning rate
 
 
 @dataclass(frozen=True)
 class Half:
-    """A batch; gradients, flat [P] float32, of losses to be minimised, and of the entropy."""
+    """A batch and its gradients.
+
+    Attributes:
+        batch: rollouts [B, T] of the policy as it stands.
+        sequences: the same as token ids.
+        gradients: flat [P] float32: of each of `LOSSES`, and of the mean "entropy" a token.
+        lam: what OPEFO's rule asks for.
+    """
 
     batch: TokenBatch
     sequences: Sequences
-    reward: Tensor
-    on_policy: Tensor
-    opefo: Tensor
-    entropy: Tensor
+    gradients: dict[str, Tensor]
     lam: float
 
 
-def half_of(state: State, iteration: int, micro_batch: int) -> Half:
+def half_of(state: State, iteration: int) -> Half:
     """A batch of that iteration's prompts."""
     with state.scorer as score:
         sampled = sample_rollouts(state, iteration, lambda tokens: None)
-        rewards = sampled.scored(score)
-    batch, sequences = measure(state, sampled, rewards), sampled.sequences
-
-    def gradient(method: str | list[str], aggregation: Any) -> tuple[Tensor, float]:
-        objective = es.make_objective(method, aggregation=aggregation, updates=1)
-        return of_loss(state, sequences, batch, objective, micro_batch)
-
-    opefo, lam = gradient(OPEFO, "token_mean")
-    return Half(
-        batch, sequences, gradient(REWARD, "seq_mean_token_sum_norm")[0],
-        gradient(ON_POLICY, "token_mean")[0], opefo, of_entropy(state, sequences, micro_batch), lam,
-    )  # fmt: skip
+        batch = measure(state, sampled, sampled.scored(score))
+    planned = {name: with_terms(batch, **loss) for name, loss in LOSSES.items()}
+    of_logp = {name: loss_gradient(*each)[0] for name, each in planned.items()}
+    _, prepared, terms = planned["OPEFO"]
+    assert prepared.entropy is not None
+    change = entropy_change(terms.advantage, prepared.logp, prepared.entropy)
+    lam = balance(*prepared.whole.sum(change.clamp(min=0), (-change).clamp(min=0)))
+    sequences = sampled.sequences
+    return Half(batch, sequences, gradients(meter_of(state), sequences, of_logp), lam)
 
 
-def of_loss(
-    state: State, sequences: Sequences, batch: TokenBatch, objective: es.Objective, size: int
-) -> tuple[Tensor, float]:
-    """A loss's gradient [P], and how far its weights reach beyond 1."""
-    batch = objective.prepare(batch)
-    terms = objective.plan(batch)
-    state.policy.model.zero_grad(set_to_none=True)
-    for rows in torch.arange(len(batch)).split(size):
-        stats = state.policy.token_stats(sequences[rows], TEMPERATURE)
-        slice_ = batch[rows].replace(logp=stats.logp)
-        objective.loss(slice_, terms[rows]).loss.backward()
-    weights = terms.weight[batch.mask & (terms.advantage != 0)]
-    return flat(state), float(weights.max()) - 1
+def with_terms(batch: TokenBatch, **loss: Any) -> tuple[es.Objective, TokenBatch, es.Terms]:
+    """An objective, the batch prepared for it, and its terms."""
+    objective = es.make_objective(**loss, updates=1)
+    prepared = objective.prepare(batch)
+    return objective, prepared, objective.plan(prepared)
 
 
-def of_entropy(state: State, sequences: Sequences, size: int) -> Tensor:
-    """The gradient [P] of the mean entropy over these tokens."""
-    tokens = sequences.mask.sum()
-    state.policy.model.zero_grad(set_to_none=True)
-    for rows in torch.arange(len(sequences.tokens)).split(size):
-        part = sequences[rows]
-        entropy = state.policy.token_stats(part, TEMPERATURE).entropy
-        (torch.where(part.mask, entropy, 0).sum() / tokens).backward()
-    return flat(state)
-
-
-def flat(state: State) -> Tensor:
-    """The gradients of the trained parameters as one vector."""
-    parts = [p.grad for p in state.policy.trained().values()]
-    return torch.cat([p.flatten().float() for p in parts if p is not None])
+def gradients(meter: Meter, sequences: Sequences, of_logp: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of the losses whose derivatives by the log-probs [B, T] are given, and of the entropy."""
+    params, tokens = list(meter.policy.trained().values()), sequences.mask.sum()
+    found = {name: torch.zeros(sum(p.numel() for p in params)) for name in (*of_logp, "entropy")}
+    for rows in meter.pieces(sequences):
+        stats, mask = meter.stats(sequences[rows]), sequences.mask[rows]
+        values = {name: (each[rows] * stats.logp).sum() for name, each in of_logp.items()}
+        values["entropy"] = torch.where(mask, stats.entropy, 0).sum() / tokens
+        for name, value in values.items():
+            parts = torch.autograd.grad(
+                value, params, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            found[name] += torch.cat([part.flatten() for part in parts])
+    return found
 
 
 def compared(one: Half, other: Half) -> dict[str, float]:
@@ -120,48 +120,41 @@ def compared(one: Half, other: Half) -> dict[str, float]:
     the noise of either.
     """
 
+    def slope(step: str, along: str) -> float:
+        return float(one.gradients[step] @ other.gradients[along])
+
     def norm(of: str) -> float:
-        return math.sqrt(max(float(getattr(one, of) @ getattr(other, of)), 0.0)) or math.nan
+        return math.sqrt(max(slope(of, of), 0.0)) or math.nan
 
     def cosine(step: str, along: str) -> float:
-        return float(getattr(one, step) @ getattr(other, along)) / (norm(step) * norm(along))
-
-    def slope(step: str, along: str) -> float:
-        return float(getattr(one, step) @ getattr(other, along))
-
-    def signed(step: str) -> float:
-        return float(getattr(one, step).sign() @ other.reward)
+        return slope(step, along) / (norm(step) * norm(along))
 
     lam = one.lam
     # derivatives at lam 0 and at OPEFO's, and the line through them; a step goes against the loss
-    reward, reward_there = slope("on_policy", "reward"), slope("opefo", "reward")
-    entropy, entropy_there = -slope("on_policy", "entropy"), -slope("opefo", "entropy")
+    reward, reward_there = slope("on-policy", "reward"), slope("OPEFO", "reward")
+    entropy, entropy_there = -slope("on-policy", "entropy"), -slope("OPEFO", "entropy")
     still = lam * entropy / (entropy - entropy_there)
-    both = cosine("reward", "entropy") * cosine("entropy", "reward")
     return {
         "lam": lam,
-        "reward, on-policy": cosine("on_policy", "reward"),
-        "reward, OPEFO": cosine("opefo", "reward"),
-        "entropy, on-policy": -cosine("on_policy", "entropy"),
-        "entropy, OPEFO": -cosine("opefo", "entropy"),
+        "reward, on-policy": cosine("on-policy", "reward"),
+        "reward, OPEFO": cosine("OPEFO", "reward"),
+        "entropy, on-policy": -cosine("on-policy", "entropy"),
+        "entropy, OPEFO": -cosine("OPEFO", "entropy"),
         "lam, entropy still": still,
         "left": 1 + still / lam * (reward_there / reward - 1),
-        "best": 1 - both,
+        "best": 1 - cosine("reward", "entropy") * cosine("entropy", "reward"),
         "lam, reward still": lam * reward / (reward - reward_there),
-        "AdamW's first step, OPEFO of on-policy": signed("opefo") / signed("on_policy"),
     }
 
 
-def along(
-    state: State, one: Half, other: Half, lengths: list[float], micro_batch: int
-) -> dict[str, float]:
+def along(state: State, one: Half, other: Half, lengths: list[float]) -> dict[str, float]:
     """Changes of the expected reward and of the mean entropy, by how far every parameter moves.
 
     Along the signs of `one` batch's gradients, from where the policy stands and with it there again
     in the end; by the rollouts of the `other`, weighted to the moved policy.
     """
-    assert other.batch.rewards is not None
-    params, mask = list(state.policy.trained().values()), other.sequences.mask
+    meter = meter_of(state)
+    params, mask = list(meter.policy.trained().values()), other.sequences.mask
     start = [p.detach().clone() for p in params]
     sizes = [p.numel() for p in params]
 
@@ -169,62 +162,71 @@ def along(
         for p, old, part in zip(params, start, step.split(sizes), strict=True):
             p.data.copy_(old + part.view_as(p))
 
+    assert other.batch.rewards is not None
+    assert other.batch.old_entropy is not None
     centred = (other.batch.rewards - other.batch.rewards.mean()).double()
-    logp, entropy = other.batch.old_logp.double(), other.batch.old_entropy
-    assert entropy is not None
+    logp, entropy = other.batch.old_logp.double(), other.batch.old_entropy.double()
     found: dict[str, float] = {}
-    for name in ("on_policy", "opefo"):
-        step = -getattr(one, name).sign()
+    for name in TRAINED:
+        step = -one.gradients[name].sign()
         for length in lengths:
             move(length * step)
-            there = state.policy.measure(other.sequences, TEMPERATURE, micro_batch)
-            weight = torch.where(mask, there.logp.double() - logp, 0).sum(1).exp()
-            rise = torch.where(mask, there.entropy.double() - entropy, 0).sum() / mask.sum()
+            there = meter.measure(other.sequences)
+            weight = torch.where(mask, there.logp - logp, 0).sum(1).exp()
+            rise = torch.where(mask, there.entropy - entropy, 0).sum() / mask.sum()
             found[f"{name} by {length:.1e}: reward"] = float(weight @ centred / weight.sum())
             found[f"{name} by {length:.1e}: entropy"] = float(rise)
-    move(torch.zeros_like(one.reward))
+    move(torch.zeros(sum(sizes)))
     return found
 
 
-def policies(args: argparse.Namespace) -> dict[str, str]:
-    """The base and what training makes of it, by name; those that are there are not made again."""
-    found = {"base": args.model}
-    for name, method in (("on-policy", ON_POLICY), ("OPEFO", OPEFO)):
+def policies(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """The base and what training makes of it: a name and where it is."""
+    yield f"base of {args.model}", args.model
+    for name in TRAINED:
         for iterations in args.iterations:
-            run = args.output / f"{args.model}-{args.task}-{name}-{iterations}".lower()
-            if not (run / "final").exists():
-                es.train(from_dict(settings(args, args.model) | {
-                    "method": method, "iterations": iterations, "output": str(run),
-                    "sampling": {"prompts": args.batch[0], "rollouts": args.batch[1]},
-                    "optim": {
-                        "aggregation": "token_mean", "epochs": 1, "minibatches": 1,
-                        "lr": args.rate, "warmup": args.warmup,
-                    },
-                    "eval": {"prompts": 0}, "save": {"rollouts_every": 0, "checkpoints": 0},
-                }))  # fmt: skip
-            found[f"{name}, {iterations} iterations"] = str(run / "final")
-    return found
+            here, further = (trained(args, name, iterations + more) for more in (0, 1))
+            step = torch.cat([(further[k] - here[k]).flatten() for k in here]).float()
+            step = float(step[step != 0].square().mean().sqrt()) / args.rate
+            yield (
+                f"after {iterations} iterations, {name}; real step {step:.2f} of the rate",
+                str(place(args, name, iterations) / "final"),
+            )
 
 
-def settings(args: argparse.Namespace, model: str) -> dict[str, object]:
-    """What trainings and batches have in common."""
-    return {"model": model, "task": args.task, "seed": 0, "precision": args.precision}
+def place(args: argparse.Namespace, name: str, iterations: int) -> Path:
+    """Where a training is."""
+    return args.output / f"{args.model}-{args.task}-{name}-{iterations}".lower()
+
+
+def trained(args: argparse.Namespace, name: str, iterations: int) -> dict[str, Tensor]:
+    """The parameters after so many iterations; not trained again where they are."""
+    run = place(args, name, iterations)
+    if not (run / "final").exists():
+        es.train(from_dict({
+            "model": args.model, "task": args.task, "method": TRAINED[name],
+            "iterations": iterations, "output": str(run),
+            "sampling": {"prompts": args.batch[0], "rollouts": args.batch[1]},
+            "optim": {
+                "aggregation": "token_mean", "epochs": 1, "minibatches": 1,
+                "lr": args.rate, "warmup": args.warmup,
+            },
+            "eval": {"prompts": 0}, "save": {"rollouts_every": 0, "checkpoints": 0},
+        }))  # fmt: skip
+    return load_file(run / "final" / "model.safetensors")
 
 
 def of_policy(args: argparse.Namespace, model: str, seed: int) -> dict[str, float]:
     """Both ways round: either batch's step beside the other's gradients; means of the two."""
-    config: TrainConfig = from_dict(settings(args, model) | {
-        "seed": 1000 + seed, "method": "rloo",
+    config = from_dict({
+        "model": model, "task": args.task, "seed": 1000 + seed, "method": "rloo",
         "sampling": {"prompts": args.prompts, "rollouts": args.rollouts},
-        "optim": {"epochs": 1, "minibatches": 1},
+        "optim": {"epochs": 1, "minibatches": 1, "micro_batch": args.micro_batch},
     })  # fmt: skip
     state = build(config.validate(), None, lambda *said: None)
-    one, two = (half_of(state, iteration, args.micro_batch) for iteration in (1, 2))
+    one, two = (half_of(state, iteration) for iteration in (1, 2))
     lengths = [args.rate * share for share in SHARES]
-    ways = [
-        compared(*pair) | along(state, *pair, lengths, args.micro_batch)
-        for pair in ((one, two), (two, one))
-    ]
+    ways = [compared(*pair) | along(state, *pair, lengths) for pair in ((one, two), (two, one))]
     return {name: mean(way[name] for way in ways) for name in ways[0]}
 
 
@@ -240,18 +242,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs=2, default=[32, 8], help="of the trainings")
     parser.add_argument("--rate", type=float, default=4.24e-4, help="learning rate of these")
     parser.add_argument("--warmup", type=int, default=0, help="updates of warm-up of these")
-    parser.add_argument("--precision", default="fp32", help="as of `entrostat train`")
     parser.add_argument("--prompts", type=int, default=256, help="of a gradient")
     parser.add_argument("--rollouts", type=int, default=16, help="of each of its prompts")
     parser.add_argument("--micro-batch", type=int, default=256)
     parser.add_argument("--seeds", type=int, default=4)
     args = parser.parse_args()
-    for name, model in policies(args).items():
+    for name, model in policies(args):
         found = [of_policy(args, model, seed) for seed in range(args.seeds)]
-        print(f"{name} ({args.model}, {args.task}; mean and range over {args.seeds} seeds)")
+        print(f"{name} ({args.task}; mean and range over {args.seeds} seeds)")
         for key in found[0]:
             values = [each[key] for each in found]
-            print(f"  {key:40s} {mean(values):+.4f}  ({min(values):+.4f} to {max(values):+.4f})")
+            print(f"  {key:30s} {mean(values):+.4f}  ({min(values):+.4f} to {max(values):+.4f})")
         print(flush=True)
 
 

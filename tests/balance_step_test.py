@@ -19,10 +19,12 @@ def script() -> ModuleType:
 
 
 def test_where_reward_and_entropy_stand_still(script: ModuleType) -> None:
+    gradients = {
+        "reward": [1.0, 0.0], "on-policy": [2.0, 0.0], "OPEFO": [1.0, -2.0], "entropy": [1.0, 1.0],
+    }  # fmt: skip
     half: Any = SimpleNamespace(
-        reward=torch.tensor([1.0, 0.0]), on_policy=torch.tensor([2.0, 0.0]),
-        opefo=torch.tensor([1.0, -2.0]), entropy=torch.tensor([1.0, 1.0]), lam=0.5,
-    )  # fmt: skip
+        gradients={name: torch.tensor(each) for name, each in gradients.items()}, lam=0.5
+    )
     found = script.compared(half, half)
     # a step goes against its gradient: entropy changes by -2 at lam 0, by -(1 - 2) = 1 at lam .5,
     # by 0 a third of 1 between; the reward's slope by 2 and 1, by 0 at 1
@@ -39,15 +41,15 @@ def test_where_reward_and_entropy_stand_still(script: ModuleType) -> None:
 def test_short_steps_change_what_the_slopes_say(script: ModuleType) -> None:
     config = from_dict({
         "method": "rloo", "sampling": {"prompts": 16, "rollouts": 4},
-        "optim": {"epochs": 1, "minibatches": 1},
+        "optim": {"epochs": 1, "minibatches": 1, "micro_batch": 48},
     })  # fmt: skip
     state = build(config.validate(), None, lambda *said: None)
     before = [p.detach().clone() for p in state.policy.trained().values()]
-    one, two = (script.half_of(state, iteration, 64) for iteration in (1, 2))
+    one, two = (script.half_of(state, iteration) for iteration in (1, 2))
     length = 1e-6
-    found = script.along(state, one, two, [length], 64)
-    for name in ("on_policy", "opefo"):
-        slope = -float(getattr(one, name).sign() @ two.entropy)
+    found = script.along(state, one, two, [length])
+    for name in ("on-policy", "OPEFO"):
+        slope = -float(one.gradients[name].sign() @ two.gradients["entropy"])
         changed = found[f"{name} by {length:.1e}: entropy"]
         assert changed == pytest.approx(length * slope, rel=0.03, abs=2e-6)
         assert abs(changed) > 1e-5  # what is compared is more than rounding

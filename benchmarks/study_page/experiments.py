@@ -10,6 +10,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from entrostat.logs.run import Run
+from entrostat.method.opefo import balance
 from entrostat.study.figures import Figure, read_figure
 from entrostat.study.seeds import Interval, spread
 
@@ -263,8 +264,7 @@ def opefo_tokens(record: Record) -> list[str]:
 
 def lam_of(line: Mapping[str, Any], flow: str) -> float:
     """The lam in [-1, 1] that would balance a flow as an analysis measured it (OPEFO Eq. 9)."""
-    increase, decrease = (line["flow"][flow][side] for side in ("increase", "decrease"))
-    return (decrease - increase) / (decrease + increase)
+    return balance(line["flow"][flow]["increase"], line["flow"][flow]["decrease"])
 
 
 def beside_grpo(record: Record, experiment: str) -> list[str]:
