@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from entrostat.models import TINY
@@ -41,6 +41,16 @@ class LetterE:
     def score(self, completion: str, example: Example) -> float:
         letters = [letter for letter in completion.lower() if letter.isalpha()]
         return letters.count("e") / max(1, len(letters))
+
+
+class Letters(LetterE):
+    """The same reward for a model without a chat template: its prompts are made-up words."""
+
+    name = "letters"
+    chat = False
+
+    def example(self, index: int, split: str) -> Example:
+        return Example(" ".join("bcdf"[(index + i) % 4] + "aeiou"[i % 5] for i in range(24)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,8 @@ class Job:
 
     def make_task(self) -> Task:
         """The same prompts in the same order for both sides and all rounds."""
-        return LetterE() if self.task == LetterE.name else make_task(self.task, seed=0)
+        own = {LetterE.name: LetterE, Letters.name: Letters}
+        return own[self.task]() if self.task in own else make_task(self.task, seed=0)
 
     def __str__(self) -> str:
         return (
@@ -111,10 +122,16 @@ class Run:
     counted: int
     seed: int
     measure: bool = True  # the lab's `sampling.measure`
+    device: str = "cpu"
+    directory: str = ""  # of a model that has no name
 
     @property
     def iterations(self) -> int:
         return self.warm_up + self.counted
+
+    @property
+    def model(self) -> str:
+        return self.directory or self.job.model
 
     def between(self, ends: list[float]) -> list[float]:
         """Seconds of each counted iteration, from the moments at which all of them ended."""
@@ -133,9 +150,15 @@ CHAT = Job(
     "smollm2", LetterE.name, prompts=4, rollouts=8, new_tokens=256, epochs=1, minibatches=2,
     lr=1e-6, checkpoint_every=0, threads=2, huge_pages=True, rounds=2, warm_up=1, iterations=2,
 )  # fmt: skip
+LETTERS = Job(
+    "shape", Letters.name, prompts=8, rollouts=16, new_tokens=128, epochs=1, minibatches=2,
+    lr=1e-6, checkpoint_every=0, threads=8, huge_pages=False, rounds=1, warm_up=1, iterations=2,
+)  # fmt: skip
+FEW_LETTERS = replace(LETTERS, prompts=2, rollouts=4, new_tokens=8, threads=1)
 
-# by model, then by job; the first is the default
+# by model, then by job; the first is the default. gpu/model.py makes the model "shape"
 JOBS: dict[str, dict[str, Job]] = {
     TINY: {"target_sum": TARGET_SUM},
     "smollm2": {"words": WORDS, "chat": CHAT},
+    "shape": {"letters": LETTERS, "few_letters": FEW_LETTERS},
 }

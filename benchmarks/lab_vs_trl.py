@@ -1,6 +1,7 @@
 """Seconds of one GRPO iteration: entrostat's lab against TRL 1.16's GRPOTrainer, the same job.
 
-The jobs (`jobs.py`), each on a CPU, with the same prompts in the same order, no network:
+The jobs (`jobs.py`), each on a CPU unless `--device cuda`, with the same prompts in the same order,
+no network:
 - `--model tiny`, the default: the demo. The shipped tiny policy on `target_sum`, 32 prompts x 8
   rollouts, at most 13 new tokens, then 2 epochs of 2 minibatches of 128 rollouts: 4 AdamW updates.
 - `--model smollm2 --job words`: SmolLM2-135M (`entrostat model smollm2`) on few-shot prompts in
@@ -95,12 +96,16 @@ TRL = "1.16.0"
 ENVIRONMENT = {
     "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1", "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }  # fmt: skip
 
 
-def peak() -> float:
-    """The largest resident memory of this process so far, in GB (1e9 bytes)."""
+def peak(device: str) -> float:
+    """The most memory that this process has held so far, on its device, in GB (1e9 bytes)."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
@@ -122,8 +127,8 @@ def run_lab(run: Run, directory: Path) -> dict[str, Any]:
 
     precision: Any = run.precision
     settings = config.TrainConfig(
-        method=["grpo_token"], task={"name": job.task}, model=job.model, iterations=run.iterations,
-        seed=run.seed, output=str(directory / "run"), device="cpu", precision=precision,
+        method=["grpo_token"], task={"name": job.task}, model=run.model, iterations=run.iterations,
+        seed=run.seed, output=str(directory / "run"), device=run.device, precision=precision,
         threads=run.threads,
         sampling=config.Sampling(
             prompts=job.prompts, rollouts=job.rollouts, max_new_tokens=job.new_tokens,
@@ -156,7 +161,7 @@ def run_lab(run: Run, directory: Path) -> dict[str, Any]:
             part: median(row[f"time/{part}"] for row in rows[run.warm_up :])
             for part in ("sample", "score", "measure", "update")
         },
-        "peak": peak(),
+        "peak": peak(run.device),
         "tokens": mean(int(n.sum()) for n in lengths),
         "trained": job.epochs * trained, "signal": job.epochs * trained,
         "equal": mean(equal),
@@ -166,8 +171,11 @@ def run_lab(run: Run, directory: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_trl(run: Run, directory: Path) -> dict[str, Any]:
-    """Train in TRL; seconds of the counted iterations, other figures of all."""
+def run_trl(run: Run, directory: Path, objective: bool = False) -> dict[str, Any]:
+    """Train in TRL; seconds of the counted iterations, other figures of all.
+
+    `objective`: in `EntropyGRPOTrainer`, with the objective that the lab trains with.
+    """
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
@@ -179,7 +187,7 @@ def run_trl(run: Run, directory: Path) -> dict[str, Any]:
 
     torch.set_num_threads(run.threads)
     job = run.job
-    source = find(job.model)
+    source = find(run.model)
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     tokenizer: Any = AutoTokenizer.from_pretrained(source)
     task = job.make_task()
@@ -235,7 +243,17 @@ def run_trl(run: Run, directory: Path) -> dict[str, Any]:
         lengths.append([len(ids) for ids in completion_ids])
         return rewards[-1]
 
-    class Counted(GRPOTrainer):
+    trainer_class: Any = GRPOTrainer
+    said: dict[str, Any] = {"loss_type": "bnpo"}
+    own: dict[str, Any] = {}
+    if objective:
+        from entrostat import make_objective
+        from entrostat.hosts.trl import EntropyGRPOTrainer
+
+        trainer_class, said = EntropyGRPOTrainer, {}
+        own = {"objective": make_objective("grpo_token", aggregation="token_mean")}
+
+    class Counted(trainer_class):
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             events.append(f"loss {len(inputs['completion_ids'])}")
             masked.append(int(inputs["completion_mask"].sum()))
@@ -265,15 +283,15 @@ def run_trl(run: Run, directory: Path) -> dict[str, Any]:
                 clock.clear()
 
     settings = GRPOConfig(
-        output_dir=str(directory), seed=run.seed, use_cpu=True, bf16=run.precision == "bf16",
-        gradient_checkpointing=False,
+        output_dir=str(directory), seed=run.seed, use_cpu=run.device == "cpu",
+        bf16=run.precision == "bf16", gradient_checkpointing=False,
         # all rollouts at once, then every epoch an update on each minibatch of them
         num_generations=job.rollouts, per_device_train_batch_size=job.minibatch,
         gradient_accumulation_steps=1, steps_per_generation=job.minibatches,
         num_iterations=job.epochs, max_steps=job.updates * run.iterations, shuffle_dataset=False,
         max_completion_length=job.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         generation_kwargs={"use_cache": True},
-        loss_type="bnpo", scale_rewards="group", epsilon=0.2, epsilon_high=0.2, beta=0.0,
+        scale_rewards="group", epsilon=0.2, epsilon_high=0.2, beta=0.0, **said,
         learning_rate=job.lr, lr_scheduler_type="constant", warmup_steps=0, adam_beta1=0.9,
         adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0, optim="adamw_torch_fused",
         report_to="none", disable_tqdm=True, logging_strategy="no", logging_nan_inf_filter=False,
@@ -283,6 +301,7 @@ def run_trl(run: Run, directory: Path) -> dict[str, Any]:
     trainer = Counted(
         model=model, reward_funcs=reward, args=settings, callbacks=[Stamps()],
         train_dataset=Dataset.from_dict({"prompt": texts}), processing_class=tokenizer,
+        **own,
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.train()
@@ -290,7 +309,7 @@ def run_trl(run: Run, directory: Path) -> dict[str, Any]:
     assert events == one * run.iterations, f"an iteration should be {one}: {events[:20]}"
     assert sum(masked) == job.epochs * sum(map(sum, lengths)), "not each token in each epoch"
     assert torch.get_num_threads() == run.threads
-    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float32, "cpu")}
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float32, run.device)}
     assert trainer.accelerator.native_amp == (run.precision == "bf16")
     assert model.config._attn_implementation == "sdpa"
     logged = trainer.state.log_history[-1]
@@ -312,19 +331,25 @@ def run_trl(run: Run, directory: Path) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "parts": {part: median(each[part] for each in parts) for part in parts[0]},
-        "peak": peak(),
+        "peak": peak(run.device),
         "tokens": tokens, "trained": job.epochs * tokens, "signal": job.epochs * signal,
         "equal": mean(mean(flat) for flat in equal),
         "rewards": means, "entropy": logged["entropy"], "loss": logged["train_loss"],
     }  # fmt: skip
 
 
-SIDES = {"lab": run_lab, "trl": run_trl}
+def run_objective(run: Run, directory: Path) -> dict[str, Any]:
+    """Train in TRL with our objective."""
+    return run_trl(run, directory, objective=True)
+
+
+SIDES = {"lab": run_lab, "trl": run_trl, "objective": run_objective}
 
 
 def environment(run: Run) -> dict[str, str]:
     """What both sides run with."""
-    return {
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if run.device == "cpu" else {}
+    return hidden | {
         "OMP_NUM_THREADS": f"{run.threads}", "MKL_NUM_THREADS": f"{run.threads}",
         "THP_MEM_ALLOC_ENABLE": f"{int(run.huge_pages)}", **ENVIRONMENT,
     }  # fmt: skip
@@ -361,6 +386,14 @@ def table(rounds: list[dict[str, dict[str, Any]]], job: Job) -> str:
             f"{name:32}{pooled[top] / pooled['TRL']:8.3f}   by round: median {median(each):.3f}, "
             f"{min(each):.3f} to {max(each):.3f} ({' '.join(f'{x:.3f}' for x in each)})"
         ]
+    if "objective" in rounds[0]:
+        each = [
+            median(one["objective"]["seconds"]) / median(one["trl"]["seconds"]) for one in rounds
+        ]
+        lines += [
+            f"{'ratio TRL with objective / TRL':32}{median(each):8.3f}   by round: {min(each):.3f} "
+            f"to {max(each):.3f}"
+        ]
     for name, side in (("lab's parts", "lab"), ("TRL's parts", "trl")):
         each = [one[side]["parts"] for one in rounds]
         parts = {part: median(of_round[part] for of_round in each) for part in each[0]}
@@ -380,7 +413,7 @@ def table(rounds: list[dict[str, dict[str, Any]]], job: Job) -> str:
         "peak memory of a process, GB": (".2f", lambda side: side["peak"]),
     }
     for name, (form, figure) in rows.items():
-        values = [mean(figure(one[side]) for one in rounds) for side in SIDES]
+        values = [mean(figure(one[side]) for one in rounds) for side in ("lab", "trl")]
         lines += [f"{name:32}" + "".join(f"{value:>8{form}}" for value in values)]
     return "\n".join(lines)
 
@@ -392,12 +425,16 @@ def about(run: Run) -> dict[str, str]:
     except OSError:
         info = []
     names = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
-    packages = ("torch", "transformers", "trl", "accelerate", "entrostat")
+    from entrostat import __version__
+
+    packages = ("torch", "transformers", "trl", "accelerate")
     both = ", ".join(f"{key}={value}" for key, value in environment(run).items())
     return {
         "job": f"{run.job}, {run.precision}; {run.warm_up} of warm-up, {run.counted} counted",
         "command": shlex.join(["python", *sys.argv]),
-        "versions": ", ".join(f"{name} {metadata.version(name)}" for name in packages),
+        "versions": ", ".join(
+            [f"entrostat {__version__}", *(f"{name} {metadata.version(name)}" for name in packages)]
+        ),
         "python": platform.python_version(),
         "processor": f"{names[0] if names else platform.machine()}, {os.cpu_count()} seen",
         "load at start": f"{os.getloadavg()[0]:.2f}",
@@ -422,6 +459,9 @@ def parse() -> tuple[argparse.Namespace, Run]:
     add("--warm-up", type=int, help="iterations before those counted (default 2, 1 with smollm2)")
     add("--iterations", type=int,
         help="counted iterations per process (default 10, 2 with smollm2)")  # fmt: skip
+    add("--device", choices=["cpu", "cuda"], default="cpu", help="default %(default)s")
+    add("--directory", default="", help="of the model `shape` (benchmarks/gpu/model.py)")
+    add("--objective", action="store_true", help="a third side: TRL with our objective")
     add("--json", type=Path, metavar="FILE", help="also write all figures there")
     add("--side", choices=list(SIDES), help=argparse.SUPPRESS)
     add("--seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -438,7 +478,7 @@ def parse() -> tuple[argparse.Namespace, Run]:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return args, Run(
         job, args.precision, args.threads, bool(args.huge_pages), args.warm_up, args.iterations,
-        args.seed, bool(args.measure),
+        args.seed, bool(args.measure), args.device, args.directory,
     )  # fmt: skip
 
 
@@ -460,22 +500,26 @@ def main() -> None:
     from entrostat.models import find
 
     try:
-        find(run.job.model)
+        find(run.model)
     except ValueError as error:
         sys.exit(str(error))
     facts = about(run)
     passed = (
-        "model", "job", "precision", "threads", "huge_pages", "warm_up", "iterations", "measure"
+        "model", "job", "precision", "threads", "huge_pages", "warm_up", "iterations", "measure",
+        "device", "directory",
     )  # fmt: skip
     flags = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in passed]
+    sides = [side for side in SIDES if side != "objective" or args.objective]
     rounds: list[dict[str, dict[str, Any]]] = []
     for i in range(args.rounds):
-        rounds.append({side: child(side, i, flags, run) for side in SIDES})
+        rounds.append({})
+        for side in sides:
+            rounds[-1][side] = child(side, i, flags, run)
+            if args.json:  # what is known so far
+                args.json.write_text(json.dumps({**facts, "rounds": rounds}, indent=1))
         took = ", ".join(f"{s} {median(one['seconds']):.3f} s" for s, one in rounds[-1].items())
         print(f"round {i + 1} of {args.rounds}: {took}", file=sys.stderr, flush=True)
     print(table(rounds, run.job), "", *(f"{k}: {v}" for k, v in facts.items()), sep="\n")
-    if args.json:
-        args.json.write_text(json.dumps({**facts, "rounds": rounds}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

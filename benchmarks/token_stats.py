@@ -1,6 +1,6 @@
 """Token statistics beside TRL's, veRL's, Liger's and full logits: accuracy, time, memory.
 
-Sections (`--only` takes a comma-separated list; default: all but gpu, and gpu where there is one):
+Sections (`--only` takes a comma-separated list; default: all; a GPU's are in gpu/):
 
 accuracy   Entropy, log-prob and their gradients against float64 at V = 151,936: peaked rows with
            1 - p_max from 1e-1 to 1e-12, flat, all about -1e4, and tied. Hidden states are the
@@ -17,8 +17,6 @@ speed      CPU, float32, forward and backward, N = 1024, V = 32,768, D = 256 and
 memory     Peak memory of ours as N and V grow, D = 64: N + V, not N V.
 threshold  The plain form against the tiled one over V, N and D, and which PLAIN_LOGITS loses least.
 tiles      Time of tile sizes, N = 1024, V = 32,768.
-gpu        bfloat16, N = 16,384, D = 4096, V = 151,936: forward over one cuBLAS product, forward and
-           backward over four, scratch memory; who runs out of memory is said.
 
 A contender that does not import is skipped, with a line. Liger's Python package imports only where
 triton is installed; on CPU it then runs torch code of veRL's formulas.
@@ -57,10 +55,9 @@ from torch import Tensor
 
 # this file also runs in veRL's environment, where neither entrostat nor TRL is: imports are late
 
-SECTIONS = ("accuracy", "speed", "memory", "threshold", "tiles", "gpu")
+SECTIONS = ("accuracy", "speed", "memory", "threshold", "tiles")
 LEVELS = [10.0**-k for k in range(1, 13)]
 TRL_CHUNK = 32768  # what TRL itself calls it with
-GPU = "cuda"
 
 Stats = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
 Step = Callable[[], object]
@@ -645,78 +642,6 @@ def tiles(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-# --- gpu
-
-
-def scratch(step: Step, inputs: tuple[Tensor, ...], backward: bool) -> float:
-    """Peak GPU memory of a call beyond what was there and the gradients it returns, MB."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    step()
-    torch.cuda.synchronize()
-    given = sum(x.numel() * x.element_size() for x in inputs[:2]) if backward else 0
-    return (torch.cuda.max_memory_allocated() - before - given) / 1e6
-
-
-def gpu(args: argparse.Namespace) -> dict[str, Any]:
-    """Time and memory on CUDA."""
-    accurate = accuracy(args, GPU)
-    N, D, V = (max(64, x // args.shrink) for x in (16384, 4096, 151936))
-    inputs = make_inputs(N, D, V, GPU, torch.bfloat16)
-    names = ["entrostat", "entrostat, tiled", "entrostat + moments",
-             "entrostat + moments, with their gradient", "TRL", "veRL", "veRL, Triton", "Liger",
-             "full logits"]  # fmt: skip
-    contenders = load(names)
-    result: dict[str, Any] = {"accuracy": accurate}
-    for backward in (False, True):
-        steps: dict[str, Step] = {}
-        taken: dict[str, float] = {}
-        lost: list[str] = []
-        for name in contenders:
-            if not backward and name.endswith("their gradient"):
-                continue
-            step = make_step(name, contenders[name], inputs, backward)
-            try:
-                step()  # compiles
-                taken[name] = scratch(step, inputs, backward)
-                steps[name] = step
-            except torch.cuda.OutOfMemoryError:
-                lost.append(name)
-            except Exception as error:  # a peer's kernel may not run on this device
-                say(f"{name}: {type(error).__name__}: {error}")
-            torch.cuda.empty_cache()
-        # after the others' memory was taken: it holds [N, V]
-        steps[PRODUCTS[0]] = make_step(PRODUCTS[0], None, inputs, backward)
-        taken[PRODUCTS[0]] = math.nan
-        # a contender may fit alone and not beside the products' output
-        for name in list(steps):
-            try:
-                steps[name]()
-            except torch.cuda.OutOfMemoryError:
-                lost.append(f"{name} (beside the products' output)")
-                del steps[name]
-            torch.cuda.empty_cache()
-        times = interleave(steps, args.rounds)
-        del steps
-        torch.cuda.empty_cache()
-        count = "four products" if backward else "one product"
-        print(f"{'Forward and backward' if backward else 'Forward'}, "
-              f"{torch.cuda.get_device_name()}, bfloat16, N = {N}, D = {D}, V = {V}, "
-              f"{args.rounds} rounds. Ratio to {count}.\n")  # fmt: skip
-        rows, out = [], {}
-        for name in sorted(times, key=lambda name: statistics.median(times[name])):
-            one = summary(times[name], times[PRODUCTS[0]]) | {"scratch_mb": taken[name]}
-            out[name] = one
-            rows.append([name, f"{one['median_ms']:.1f}", f"{one['min_ms']:.1f}",
-                         f"{one['ratio']:.2f}", f"{one['of_minima']:.2f}",
-                         f"{one['scratch_mb']:.0f}"])  # fmt: skip
-        rows += [[name, "out of memory", "", "", "", ""] for name in lost]
-        table(["", "median ms", "min ms", "ratio", "of minima", "scratch MB"], rows)
-        result["backward" if backward else "forward"] = {"times": out, "out_of_memory": lost}
-    return result
-
-
 # --- command line
 
 
@@ -793,9 +718,7 @@ def main() -> None:
     if unknown := [name for name in sections if name not in SECTIONS]:
         parser.error(f"--only {unknown[0]}: the sections are {', '.join(SECTIONS)}")
     if not sections:
-        sections = [name for name in SECTIONS if name != "gpu" or torch.cuda.is_available()]
-    if "gpu" in sections and not torch.cuda.is_available():
-        parser.error("section gpu needs CUDA, and torch finds none")
+        sections = list(SECTIONS)
     try:
         args.tokens = [int(n) for n in args.tokens.split(",")]
     except ValueError:
@@ -807,7 +730,7 @@ def main() -> None:
     print(*(f"{key}: {value}" for key, value in facts.items()), "", sep="\n")
     result: dict[str, Any] = {"about": facts}
     run = {"accuracy": accuracy, "speed": speed, "memory": memory, "threshold": threshold,
-           "tiles": tiles, "gpu": gpu}  # fmt: skip
+           "tiles": tiles}  # fmt: skip
     for name in sections:
         say(f"{name} ...")
         print(f"## {name}\n")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import shutil
+import weakref
 from collections import namedtuple
 from contextlib import nullcontext
 from pathlib import Path
@@ -244,6 +246,31 @@ def test_what_a_micro_batch_keeps(
     real = kept_by_autograd(policy, sequences)
     # few logits are kept whole, many in tiles, so what few show is too much for many
     assert real / 1.5 < found < real * (1.5 if V == 15 else 4)
+
+
+def test_what_was_tried_is_given_back() -> None:
+    """A node that keeps its own output, as attention and softmax do, must not keep itself."""
+    nodes: list[weakref.ref[Any]] = []
+
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            nodes.append(weakref.ref(ctx))
+            y = x.exp()
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0] * ctx.saved_tensors[0]
+
+    layer = torch.nn.Linear(3, 5)
+    policy: Any = SimpleNamespace(
+        model=layer, token_stats=lambda sequences, temperature: Keeps.apply(layer(torch.ones(7, 3)))
+    )
+    assert needs._saved(policy, SimpleNamespace()) == 4 * (7 * 3 + 7 * 5)
+    gc.collect()
+    assert [node() for node in nodes] == [None]
 
 
 # ---------------------------------------------------------------------------------------- refusals

@@ -280,8 +280,7 @@ def test_other_architectures_match_an_unpadded_pass(
     if not with_logits:  # statistics from hidden states, in tiles of 4 tokens x 6 columns
         monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALLEST_VOCABULARY", 1)
         monkeypatch.setattr("entrostat.stats.choose.PLAIN_LOGITS", 0)
-        monkeypatch.setattr("entrostat.stats.choose.ROWS", 4)
-        monkeypatch.setattr("entrostat.stats.choose.COLUMNS", 6)
+        monkeypatch.setattr("entrostat.stats.choose.TILE", (4, 6))
 
     from entrostat.hosts.lab.pretrain import tokenizer
 

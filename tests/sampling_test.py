@@ -22,8 +22,10 @@ import entrostat as es
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
 from entrostat.hosts.lab import train
+from entrostat.hosts.lab.abilities import can_graph
 from entrostat.hosts.lab.cache import RoomyLayer, branch
 from entrostat.hosts.lab.choice import LARGE, _look_up, choose
+from entrostat.hosts.lab.graphed import GraphedDecoder
 from entrostat.hosts.lab.policy import Policy
 from entrostat.hosts.lab.prompts import stop_strings
 from entrostat.hosts.lab.rollout import Sequences, sample
@@ -393,7 +395,7 @@ def test_a_cache_in_half_precision_changes_no_number_under_autocast(
 
     half = run()
     assert dtypes == {torch.bfloat16}
-    monkeypatch.setattr("entrostat.hosts.lab.cache._autocast_dtype", lambda device: None)
+    monkeypatch.setattr("entrostat.hosts.lab.cache.autocast_dtype", lambda device: None)
     full = run()
     assert dtypes == {torch.float32}
     assert torch.equal(half.tokens, full.tokens)
@@ -467,6 +469,64 @@ def test_shared_prompts_give_what_a_pass_each_gives(
     assert sorted(set(short.mask.sum(-1).tolist()))[-1] == T
     assert 0 < int(short.finished.sum()) < 12
     assert {rows for rows, _ in growths} >= {4, 6}  # twelve at first, six at last
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_decoding_in_full_buffers_gives_what_a_growing_cache_gives(
+    half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a CUDA graph runs, without the graph: some rows end early and are taken out."""
+    model, kept = language_model("Llama"), []
+    select = GraphedDecoder.select
+
+    def counted(self: GraphedDecoder, rows: Tensor) -> None:
+        kept.append(len(rows))
+        select(self, rows)
+
+    monkeypatch.setattr(GraphedDecoder, "select", counted)
+    how: dict[str, Any] = (
+        {"autocast": lambda: torch.autocast("cpu", torch.bfloat16)} if half else {}
+    )
+
+    def greedy(graph: bool) -> Sequences:
+        return sample(
+            model, [[5, 6, 7, 8, 9], [11], [12, 13, 14], [20, 21]], rollouts=3, max_new_tokens=60,
+            eos=list(range(2, 8)), pad=0, generator=None, graph=graph, **how,
+        )  # fmt: skip
+
+    growing, full = greedy(graph=False), greedy(graph=True)
+    assert len({*growing.mask.sum(-1).tolist()}) > 2
+    assert kept
+    assert kept[0] <= 6  # half of twelve
+    if not half:  # products of bf16 numbers are added up in another order, and a choice may turn
+        assert torch.equal(full.tokens, growing.tokens)
+        assert torch.equal(full.finished, growing.finished)
+        torch.testing.assert_close(full.sampler_logp, growing.sampler_logp, atol=2e-5, rtol=0)
+    else:
+        # the first token is the prompt's own pass; the second one's log-prob is a step's
+        second = growing.mask[:, 1] & (growing.completions[:, 0] == full.completions[:, 0])
+        assert int(second.sum()) >= 6
+        torch.testing.assert_close(
+            full.sampler_logp[second, 1], growing.sampler_logp[second, 1], atol=2e-2, rtol=0
+        )
+
+
+@pytest.mark.parametrize(("kind", "can"), [("Llama", True), ("Gemma3", False)])
+def test_which_models_decode_in_full_buffers(kind: str, can: bool) -> None:
+    """A layer that attends in a window keeps no full buffer."""
+    policy: Any = SimpleNamespace(
+        model=language_model(kind), device=torch.device("cpu"), shares=True
+    )
+    assert can_graph(policy) is can
+
+
+def test_a_decoder_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy: Any = SimpleNamespace(
+        model=language_model("Llama"), device=torch.device("cpu"), shares=True
+    )
+    step = GraphedDecoder.__call__
+    monkeypatch.setattr(GraphedDecoder, "__call__", lambda *args: 1.01 * step(*args))
+    assert can_graph(policy) is False
 
 
 # ------------------------------------------------------------------------------------------- stops

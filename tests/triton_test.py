@@ -37,8 +37,10 @@ def by_triton(z: torch.Tensor, targets: torch.Tensor, tile: tuple[int, int], **m
     return es.token_stats(z, eye, targets, implementation="triton", tile=tile, moments=True, **more)
 
 
+@pytest.mark.parametrize("block", [2048, 4])  # a tile's row at once, or in several blocks
 @pytest.mark.parametrize("tile", [(4, 8), (3, 5), (64, 64), (1, 16)])
-def test_values_and_gradients(tile):
+def test_values_and_gradients(tile, block, monkeypatch):
+    monkeypatch.setattr("entrostat.stats.fold_triton.BLOCK", block)
     g = torch.Generator().manual_seed(0)
     z = (3 * torch.randn(7, 29, generator=g)).requires_grad_()
     targets = torch.randint(0, 29, (7,), generator=g)
@@ -70,12 +72,14 @@ def test_nearly_certain_rows_keep_their_relative_accuracy(rest, where):
     assert gradient[0, where].item() == pytest.approx(r, rel=1e-5)  # 1 - p, which would cancel
 
 
-def test_a_maximum_that_moves_at_every_tile_and_one_in_the_last():
+@pytest.mark.parametrize("tile", [(2, 4), (2, 24)])
+def test_a_maximum_that_moves_at_every_block_and_one_in_the_last(tile, monkeypatch):
+    monkeypatch.setattr("entrostat.stats.fold_triton.BLOCK", 4)
     rising = torch.arange(24.0).view(1, 24).repeat(2, 1)
     rising[1] = -1e4
     rising[1, 23] = -1e4 + 3
     targets = torch.tensor([3, 23])
-    found, exact = by_triton(rising, targets, (2, 4)), definition(rising, targets)
+    found, exact = by_triton(rising, targets, tile), definition(rising, targets)
     for field in FIELDS:
         assert_close(getattr(found, field).double(), exact[field], rtol=2e-6, atol=1e-7)
 
@@ -127,6 +131,28 @@ def test_bias_minus_infinity_temperature_softcap_and_ignored_targets():
         )
 
 
+def test_gradients_in_the_dtype_of_the_products_that_follow():
+    """A half is the float32 gradient, rounded once; a softcap's derivative comes before that."""
+    from entrostat.stats.fold_triton import TritonFold
+    from entrostat.stats.sums import Head, coefficients
+    from entrostat.stats.tiled import sums
+
+    g = torch.Generator().manual_seed(2)
+    z, targets = torch.randn(6, 9, generator=g), torch.tensor([0, 8, 3, 3, 1, 2])
+    incoming = (*torch.randn(2, 6, generator=g), None, None)
+    for head in (Head(temperature=0.5), Head(softcap=2.0)):
+        found = sums(z, torch.eye(9), None, targets, head, moments=False)
+        by = coefficients(found, incoming, targets)
+
+        def gradient(dtype: torch.dtype, head=head, found=found, by=by):
+            fold = TritonFold((6, 9), dtype)
+            return fold.gradient_(head.apply_(z.clone()), 0, targets, found, by, head)
+
+        exact, half = gradient(torch.float32), gradient(torch.float16)
+        assert torch.equal(half.half(), exact.half())
+        assert half.dtype == (torch.float32 if head.softcap else torch.float16)
+
+
 COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
@@ -136,14 +162,15 @@ from entrostat.stats import fold_triton as f
 sums = ["*fp64"] * 4
 for kernel, types, constants in (
     (f._fold_kernel, ["*fp32", "i32", "i32", "i32", "*i64", "*i64", "*fp32", "*fp32", *sums],
-     {"MOMENTS": True, "BLOCK": 4096}),
-    (f._gradient_kernel, ["*fp32", "i32", "i32", "i32", "fp32", "*i64", "*i64", *["*fp32"] * 7],
-     {"HAS_B": True, "HAS_C": True, "HAS_D": True, "HAS_TARGET": True, "BLOCK": 4096}),
+     {"MOMENTS": True, "BLOCK": f.BLOCK}),
+    (f._gradient_kernel,
+     ["*fp32", "i32", "*bf16", "i32", "i32", "i32", "fp32", "*i64", "*i64", *["*fp32"] * 7],
+     {"HAS_B": True, "HAS_C": True, "HAS_D": True, "HAS_TARGET": True, "BLOCK": f.BLOCK}),
 ):
     types = types + ["constexpr"] * len(constants)
     signature = dict(zip(kernel.arg_names, types, strict=True))
     source = ASTSource(kernel, signature, constexprs=constants)
-    done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": f.WARPS})
     assert done.asm["cubin"]
 print("compiled")
 """

@@ -12,7 +12,7 @@ from .forward_mode import forward_mode_stats, is_dual
 from .plain import plain_stats, uncompiled
 from .reference import TokenStats
 from .sums import Head
-from .tiled import COLUMNS, CUDA_COLUMNS, CUDA_ROWS, ROWS, TiledStats
+from .tiled import CUDA_TILE, TILE, Tile, TiledStats
 
 Implementation = Literal["auto", "plain", "tiled", "triton"]
 # up to this many logits the plain form is faster, by measurement: docs/numerics.md
@@ -31,7 +31,7 @@ def token_stats(
     scale: float = 1.0,
     ignore_index: int = -100,
     implementation: Implementation = "auto",
-    tile: tuple[int, int] | None = None,
+    tile: Tile | None = None,
 ) -> TokenStats:
     """Statistics of softmax(softcap(scale (hidden weight^T + bias)) / temperature), differentiable.
 
@@ -91,7 +91,7 @@ def token_stats(
     elif implementation == "plain":
         found = _plain(flat, weight, bias, ids, head, moments)
     else:
-        tile = tile or ((CUDA_ROWS, CUDA_COLUMNS) if flat.is_cuda else (ROWS, COLUMNS))
+        tile = tile or (CUDA_TILE if flat.is_cuda else TILE)
         found = _tiled(flat, weight, bias, ids, head, moments, tile, implementation == "triton")
     if not everything:
         place = keep.nonzero()[:, 0]
@@ -113,7 +113,7 @@ def _plain(
 @uncompiled
 def _tiled(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head,
-    moments: bool, tile: tuple[int, int], triton: bool,
+    moments: bool, tile: Tile, triton: bool,
 ) -> list[Tensor]:  # fmt: skip
     return list(TiledStats.apply(hidden, weight, bias, targets, head, moments, tile, triton))
 
@@ -124,7 +124,7 @@ def _has_triton(hidden: Tensor) -> bool:
 
 def _check(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float,
-    softcap: float | None, scale: float, tile: tuple[int, int] | None,
+    softcap: float | None, scale: float, tile: Tile | None,
 ) -> None:  # fmt: skip
     if weight.ndim != 2 or hidden.shape[-1] != weight.shape[-1]:
         raise ValueError(

@@ -1,7 +1,7 @@
 """What happens to a tile of logits, in plain torch operations: any device, float32 or float64.
 
-The operations go over a tile in strips of some rows, so that a strip stays in a core's cache from
-one operation to the next.
+On a CPU the operations go over a tile in strips of some rows, so that a strip stays in a core's
+cache from one operation to the next. On a GPU a strip is the tile: launches cost more.
 
 Shapes: a tile has R tokens and C columns of the vocabulary, from column `left` on.
 """
@@ -30,7 +30,8 @@ class TorchFold:
     def __init__(self, largest_tile: tuple[int, int], like: Tensor, forbidden: bool) -> None:
         rows, columns = largest_tile
         self.forbidden = forbidden
-        self.height = max(1, min(rows, _STRIP // max(1, columns)))
+        strip = rows * columns if like.is_cuda else _STRIP
+        self.height = max(1, min(rows, strip // max(1, columns)))
         self._buffers = [like.new_empty(self.height * columns)]
         self._like = like
 

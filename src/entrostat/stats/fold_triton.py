@@ -1,14 +1,16 @@
 """What happens to a tile of logits, as one Triton kernel forward and one backward.
 
-A program handles one token's row of a tile and holds it in registers: a tile is read once and, for
-the gradient, written once. The arithmetic is that of `fold_torch`. Without a GPU the kernels run
-under Triton's interpreter (TRITON_INTERPRET=1), which is how they are tested there.
+A program handles one token's row of a tile, block by block in registers: a tile is read once and,
+for the gradient, written once, in the dtype of the products that follow. The arithmetic is that of
+`fold_torch`. Without a GPU the kernels run under Triton's interpreter (TRITON_INTERPRET=1), which
+is how they are tested there.
 
 Shapes: a tile has R tokens and C columns of the vocabulary, from column `left` on.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,6 +18,9 @@ from torch import Tensor
 from .sums import LOWEST, Coefficients, Head, Sums
 
 _LOWEST = tl.constexpr(LOWEST)
+# columns in registers at once, and the warps that hold them: by measurement (docs/gpu.md)
+BLOCK = 2048
+WARPS = 4
 
 
 @triton.jit
@@ -24,56 +29,63 @@ def _fold_kernel(
     MOMENTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    place = tl.arange(0, BLOCK)
-    inside = place < columns
     z_row = z_ptr + row.to(tl.int64) * stride
-    z = tl.load(z_row + place, mask=inside, other=-float("inf"))
     goal = tl.load(targets + row) - left
     if (goal >= 0) & (goal < columns):
         tl.store(target + row, tl.load(z_row + goal))
-    before = tl.load(largest + row)
-    peak = tl.max(z, axis=0)
-    index = tl.argmax(z, axis=0)
-    higher = peak > before
-    now = tl.maximum(before, peak)
-    z = tl.maximum(z - tl.maximum(now, _LOWEST), _LOWEST)
-    e = tl.exp(z)
-    e = tl.where(inside & ((place != index) | (higher == 0)), e, 0.0)
-    ze = z * e
-    first = before == -float("inf")
-    # where the maximum moves, the old one joins the sums
-    moved = higher & (first == 0)
-    shift = tl.where(moved, before.to(tl.float64) - now.to(tl.float64), 0.0)
-    shift = tl.maximum(shift, _LOWEST)
-    decay = tl.where(higher & first, 0.0, tl.exp(shift))
-    joins = tl.where(moved, 1.0, 0.0).to(tl.float64)
-    old = tl.load(rest + row) + joins
-    tl.store(rest + row, decay * old + tl.sum(e, axis=0).to(tl.float64))
-    tl.store(
-        slope + row,
-        decay * (tl.load(slope + row) + shift * old) + tl.sum(ze, axis=0).to(tl.float64),
-    )
-    if MOMENTS:
-        old = tl.load(rest2 + row) + joins
-        square = decay * decay
-        tl.store(rest2 + row, square * old + tl.sum(e * e, axis=0).to(tl.float64))
-        tl.store(
-            slope2 + row,
-            square * (tl.load(slope2 + row) + shift * old) + tl.sum(ze * e, axis=0).to(tl.float64),
-        )
+    now = tl.load(largest + row)
+    where = tl.load(top + row)
+    total, total_z = tl.load(rest + row), tl.load(slope + row)
+    square, square_z = tl.load(rest2 + row), tl.load(slope2 + row)
+    for start in range(0, columns, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < columns
+        z = tl.load(z_row + place, mask=inside, other=-float("inf"))
+        before = now
+        peak = tl.max(z, axis=0)
+        higher = peak > before
+        now = tl.maximum(before, peak)
+        index = tl.full([], -1, tl.int32)
+        if higher:  # in few blocks after the first, and the search is as dear as a sum
+            index = start + tl.argmax(z, axis=0).to(tl.int32)
+        z = tl.maximum(z - tl.maximum(now, _LOWEST), _LOWEST)
+        e = tl.exp(z)
+        e = tl.where(inside & (place != index), e, 0.0)
+        ze = z * e
+        first = before == -float("inf")
+        # where the maximum moves, the old one joins the sums
+        moved = higher & (first == 0)
+        shift = tl.where(moved, before.to(tl.float64) - now.to(tl.float64), 0.0)
+        shift = tl.maximum(shift, _LOWEST)
+        decay = tl.where(higher & first, 0.0, tl.exp(shift))
+        joins = tl.where(moved, 1.0, 0.0).to(tl.float64)
+        old = total + joins
+        total = decay * old + tl.sum(e, axis=0).to(tl.float64)
+        total_z = decay * (total_z + shift * old) + tl.sum(ze, axis=0).to(tl.float64)
+        if MOMENTS:
+            old = square + joins
+            decay = decay * decay
+            square = decay * old + tl.sum(e * e, axis=0).to(tl.float64)
+            square_z = decay * (square_z + shift * old) + tl.sum(ze * e, axis=0).to(tl.float64)
+        where = tl.where(higher, (left + index).to(tl.int64), where)
     tl.store(largest + row, now)
-    if higher:
-        tl.store(top + row, (left + index).to(tl.int64))
+    tl.store(top + row, where)
+    tl.store(rest + row, total)
+    tl.store(slope + row, total_z)
+    if MOMENTS:
+        tl.store(rest2 + row, square)
+        tl.store(slope2 + row, square_z)
 
 
 @triton.jit
 def _gradient_kernel(
-    z_ptr, stride, columns, left, factor, targets, top, largest, a, b, c, d, at_top, at_target,
+    z_ptr, stride, out_ptr, out_stride, columns, left, factor, targets, top, largest,
+    a, b, c, d, at_top, at_target,
     HAS_B: tl.constexpr, HAS_C: tl.constexpr, HAS_D: tl.constexpr, HAS_TARGET: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    place = tl.arange(0, BLOCK)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < columns
     z_row = z_ptr + row.to(tl.int64) * stride
     z = tl.load(z_row + place, mask=inside, other=-float("inf"))
@@ -92,16 +104,26 @@ def _gradient_kernel(
     if HAS_TARGET:
         here = place == tl.load(targets + row) - left
         g += tl.where(here, tl.load(at_target + row), 0.0)
-    tl.store(z_row + place, g * factor, mask=inside)
+    out_row = out_ptr + row.to(tl.int64) * out_stride
+    tl.store(out_row + place, (g * factor).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 class TritonFold:
-    """Folds tiles into the sums, and turns tiles into gradients, on the GPU; float32 tiles."""
+    """Folds tiles into the sums, and turns tiles into gradients, on the GPU; float32 tiles.
+
+    Args:
+        largest_tile: (R, C) of the largest tile.
+        operand: the dtype that gradients are multiplied in; a half gets a buffer of its own.
+    """
+
+    def __init__(self, largest_tile: tuple[int, int], operand: torch.dtype) -> None:
+        self._size, self._operand = largest_tile, operand
+        self._buffer: Tensor | None = None
 
     def fold(self, z: Tensor, left: int, targets: Tensor, into: Sums) -> None:
         """Add a tile of logits z [R, C] float32 to the sums of its tokens [R]."""
         moments = into.rest2 is not None
-        second = (into.rest2, into.slope2) if moments else (into.rest, into.slope)  # not read
+        second = (into.rest2, into.slope2) if moments else (into.rest, into.slope)  # not used
         rows, columns = z.shape
         if rows and columns:
             _fold_kernel[(rows,)](
@@ -113,19 +135,32 @@ class TritonFold:
     def gradient_(
         self, z: Tensor, left: int, targets: Tensor, found: Sums, by: Coefficients, head: Head
     ) -> Tensor:
-        """From logits z [R, C] float32 to the gradient of the head's raw outputs, in place."""
+        """From logits z [R, C] float32 to the gradient of the head's raw outputs.
+
+        In z, or in the buffer of halves. A softcap's derivative is applied in float32.
+        """
         rows, columns = z.shape
         capped = None if head.softcap is None else z.clone()
         factor = head.factor if head.softcap is None else 1.0
+        out = z if capped is not None else self._output(z)
         if rows and columns:
-            _gradient_kernel[(rows,)](
-                z, z.stride(0), columns, left, factor, targets, found.top, found.largest,
-                by.a, _or(by.b, by.a), _or(by.c, by.a), _or(by.d, by.a), by.at_top,
+            launch = _launch(columns)
+            _gradient_kernel[(rows, triton.cdiv(columns, launch["BLOCK"]))](
+                z, z.stride(0), out, out.stride(0), columns, left, factor, targets, found.top,
+                found.largest, by.a, _or(by.b, by.a), _or(by.c, by.a), _or(by.d, by.a), by.at_top,
                 _or(by.at_target, by.a),
                 HAS_B=by.b is not None, HAS_C=by.c is not None, HAS_D=by.d is not None,
-                HAS_TARGET=by.at_target is not None, **_launch(columns),
+                HAS_TARGET=by.at_target is not None, **launch,
             )  # fmt: skip
-        return z if capped is None else head.backward_(z, capped)
+        return out if capped is None else head.backward_(z, capped)
+
+    def _output(self, z: Tensor) -> Tensor:
+        if z.dtype == self._operand:
+            return z
+        if self._buffer is None:
+            R, C = self._size
+            self._buffer = z.new_empty(R * C, dtype=self._operand)
+        return self._buffer[: z.numel()].view_as(z)
 
 
 def _or(given: Tensor | None, other: Tensor) -> Tensor:
@@ -134,5 +169,5 @@ def _or(given: Tensor | None, other: Tensor) -> Tensor:
 
 
 def _launch(columns: int) -> dict[str, int]:
-    block = triton.next_power_of_2(columns)
-    return {"BLOCK": block, "num_warps": min(16, max(1, block // 512))}
+    block = min(BLOCK, triton.next_power_of_2(columns))
+    return {"BLOCK": block, "num_warps": max(1, min(WARPS, block // 32))}

@@ -21,9 +21,12 @@ from torch import Tensor
 from .fold_torch import TorchFold
 from .sums import LOWEST, Coefficients, Head, Sums, coefficients, once
 
-# tokens x columns of a tile: by measurement on two cores (docs/numerics.md); on CUDA 256 MB
-ROWS, COLUMNS = 1024, 2048
-CUDA_ROWS, CUDA_COLUMNS = 16384, 4096
+Tile = tuple[int, int]  # tokens, columns
+
+# by measurement: on two cores (docs/numerics.md), on an H200 (docs/gpu.md), whose 132
+# multiprocessors 33 x 256 columns fill; a tile has 554 MB there
+TILE: Tile = (1024, 2048)
+CUDA_TILE: Tile = (16384, 8448)
 _HALF = (torch.bfloat16, torch.float16)
 
 
@@ -37,7 +40,7 @@ class Fold(Protocol):
     def gradient_(
         self, z: Tensor, left: int, targets: Tensor, found: Sums, by: Coefficients, head: Head
     ) -> Tensor:
-        """A tile's gradient, in place."""
+        """A tile's gradient; the tile is overwritten."""
         ...
 
 
@@ -46,7 +49,7 @@ class _Tiles:
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head,
-        tile: tuple[int, int],
+        tile: Tile,
     ) -> None:  # fmt: skip
         self.hidden, self.weight, self.bias, self.head = hidden, weight, bias, head
         self.rows = list(_spans(len(hidden), tile[0]))
@@ -65,7 +68,7 @@ class _Tiles:
         if triton:
             from .fold_triton import TritonFold
 
-            return TritonFold()
+            return TritonFold(self.size, self.operand)
         return TorchFold(self.size, self._tile, self.forbidden)
 
     def weight_of(self, span: slice) -> Tensor:
@@ -122,7 +125,7 @@ def _spans(total: int, size: int) -> Iterator[slice]:
 
 def sums(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head,
-    moments: bool, tile: tuple[int, int] = (ROWS, COLUMNS), triton: bool = False,
+    moments: bool, tile: Tile = TILE, triton: bool = False,
 ) -> Sums:  # fmt: skip
     """One pass over the vocabulary.
 
@@ -139,18 +142,19 @@ def sums(
     tiles = _Tiles(hidden, weight, bias, head, tile)
     found = Sums.empty(len(hidden), tiles.dtype, hidden.device, moments)
     fold = tiles.fold(triton)
+    parts = [(rows, targets[rows], found.of(rows)) for rows in tiles.rows]
     for columns in tiles.columns:
         w = tiles.weight_of(columns)
-        for rows in tiles.rows:
+        for rows, theirs, into in parts:
             z = tiles.logits(tiles.hidden_of(rows), w, columns)
-            fold.fold(z, columns.start, targets[rows], found.of(rows))
+            fold.fold(z, columns.start, theirs, into)
     return found
 
 
 def gradients(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, head: Head, found: Sums,
     incoming: tuple[Tensor | None, ...], wanted: tuple[bool, ...],
-    tile: tuple[int, int] = (ROWS, COLUMNS), triton: bool = False,
+    tile: Tile = TILE, triton: bool = False,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of hidden, weight and bias, each tile's logits computed again.
 
@@ -187,7 +191,7 @@ def gradients(
             if dw is not None:
                 tiles.add_product_(dw, g.t(), h)
             if db is not None:
-                db += g.sum(0)
+                db += g.sum(0, dtype=db.dtype)
         if d_bias is not None and db is not None:
             d_bias[columns] = db.to(d_bias.dtype)
         if d_weight is not None and dw is not None and dw.dtype != d_weight.dtype:

@@ -77,6 +77,26 @@ def can_share(policy: Policy, name: str) -> bool:
     raise ValueError(f"model {name!r}: cannot sample from it ({reason})")
 
 
+def can_graph(policy: Policy) -> bool:
+    """Whether decoding with CUDA graphs (`graphed`) gives what decoding without gives."""
+    settings = policy.model.config.get_text_config()
+    kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
+    if not policy.shares or settings._attn_implementation != "sdpa" or kinds != {"full_attention"}:
+        return False
+    chosen = torch.linspace(0.1, 0.9, 4 * 5, device=policy.device, dtype=torch.float64).view(4, 5)
+    try:
+        with_graph, without = (
+            sample(
+                policy.model, [[1, 2], [1]], rollouts=2, max_new_tokens=5, eos=[], pad=0,
+                generator=chosen, graph=graph,
+            ).sampler_logp
+            for graph in (True, False)
+        )  # fmt: skip
+    except (AttributeError, RuntimeError, ValueError, TypeError, NotImplementedError, IndexError):
+        return False
+    return torch.allclose(with_graph, without, atol=1e-3)
+
+
 @torch.no_grad()
 def can_pack(policy: Policy) -> bool:
     """Whether packed sequences give what padded ones do: asked of the model itself.

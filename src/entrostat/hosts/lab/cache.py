@@ -62,13 +62,14 @@ def branch(cache: Any, repeats: int, room: int) -> None:
         if type(layer) is DynamicLayer and layer.is_initialized:
             roomy = RoomyLayer()
             roomy.__dict__.update(layer.__dict__)
-            roomy.widen(repeats, min(room, _STEP), _autocast_dtype(roomy.keys.device.type))
+            roomy.widen(repeats, min(room, _STEP), autocast_dtype(roomy.keys.device.type))
             cache.layers[i] = roomy
         else:
             layer.batch_repeat_interleave(repeats)
 
 
-def _autocast_dtype(device: str) -> torch.dtype | None:
+def autocast_dtype(device: str) -> torch.dtype | None:
+    """The dtype of autocast on a kind of device; None outside it."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 

@@ -23,7 +23,15 @@ from ...errors import in_one_line
 from ...models import find, provenance, write_provenance
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
-from .abilities import attends_rows, can_pack, can_share, known_head, prepacks, window
+from .abilities import (
+    attends_rows,
+    can_graph,
+    can_pack,
+    can_share,
+    known_head,
+    prepacks,
+    window,
+)
 from .attention import row_attention
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
@@ -50,6 +58,7 @@ class Policy:
         window: sequences that are longer are not packed: the model attends in windows so long.
         shares: whether sampling computes a prompt once for its rollouts.
         prepacks: whether sampling multiplies by reordered copies of the weights (`prepacked`).
+        graphs: whether sampling decodes with CUDA graphs (`graphed`).
         head: how logits follow from hidden states, where statistics are taken without logits.
         half: the dtype of autocast, or None.
         origin: what is known of where the weights came from (`models.provenance`), or None.
@@ -67,6 +76,7 @@ class Policy:
     window: int | None = None
     shares: bool = False
     prepacks: bool = False
+    graphs: bool = False
     head: LanguageHead | None = None
     half: torch.dtype | None = None
     origin: dict[str, Any] | None = None
@@ -77,7 +87,9 @@ class Policy:
             return replace(self, device=device)
         half, own = self.half, self.autocast
         autocast = own if half is None else partial(torch.autocast, device.type, dtype=half)
-        return replace(self, device=device, autocast=autocast, prepacks=False, rows=False)
+        return replace(
+            self, device=device, autocast=autocast, prepacks=False, rows=False, graphs=False
+        )
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are trained, by name."""
@@ -303,6 +315,7 @@ def load_policy(config: TrainConfig) -> Policy:
     policy.rows = attends_rows(policy) and not config.gradient_checkpointing
     policy.shares = can_share(policy, config.model)
     policy.prepacks = prepacks(policy, config.precision)
+    policy.graphs = device.type == "cuda" and can_graph(policy)
     policy.head = known_head(policy)
     policy.autocast = autocast
     policy.half = _DTYPES.get(config.precision)

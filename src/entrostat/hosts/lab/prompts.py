@@ -207,5 +207,6 @@ def sampler_settings(
         "autocast": policy.autocast,
         "share": policy.shares,
         "prepack": policy.prepacks,
+        "graph": policy.graphs,
         "stops": Stops(stop, policy.texts) if stop else None,
     }

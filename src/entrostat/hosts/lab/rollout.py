@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ...errors import RunStopped
 from ...stats import token_stats_from_logits
-from .cache import branch
+from .cache import autocast_dtype, branch
 from .choice import Source, choose
 from .economy import Enough
+from .graphed import GraphedDecoder
 from .prepacked import prepacked
 from .stops import Stops
 
@@ -103,6 +104,7 @@ def sample(
     autocast: Callable[[], AbstractContextManager] = nullcontext,
     share: bool = True,
     prepack: bool = False,
+    graph: bool = False,
     stops: Stops | None = None,
     exact: bool = False,
     enough: Enough | None = None,
@@ -126,6 +128,7 @@ def sample(
         autocast: context for the forward passes.
         share: compute a prompt once and branch its cache; False where the cache cannot.
         prepack: multiply by reordered copies of the weights where that pays (`prepacked`).
+        graph: decode with one CUDA graph a step (`graphed`); needs `share`.
         stops: strings that end a sequence as well.
         exact: also the entropies, and the log-probs by the statistics that a pass of training uses.
         enough: stop as soon as so many of the sequences at once have ended; None waits for all.
@@ -160,8 +163,14 @@ def sample(
                 position_ids=positions(real[begin]), use_cache=True, logits_to_keep=1,
             )  # fmt: skip
             cache, logits = out.past_key_values, out.logits[:, -1]
-            if share:
+            decode = None
+            if share and graph:
+                decode = GraphedDecoder(
+                    model, cache, real[group], rollouts, P + T, autocast_dtype(device.type)
+                )
+            elif share:
                 branch(cache, rollouts, room=T - 1)
+            if share:
                 logits = logits.repeat_interleave(rollouts, 0)
             first, last = int(group[0]), int(group[-1])
             rows = torch.arange(first * rollouts, (last + 1) * rollouts, device=device)
@@ -197,15 +206,21 @@ def sample(
                     if enough.reached(finished[here], number[here]):
                         dropped[here] = ~finished[here]
                         break
-                # rows that ended only cost time; dropping them copies the cache, so not each step
-                if share and len(live) <= len(rows) * 3 // 4:
-                    cache.batch_select_indices(keep.nonzero()[:, 0])
+                # rows that ended only cost time; dropping them copies the cache, and captures a
+                # graph again, so not each step
+                if share and len(live) <= len(rows) * (2 if decode else 3) // 4:
+                    kept = keep.nonzero()[:, 0]
+                    (decode.select if decode else cache.batch_select_indices)(kept)
                     rows, place = live, place[keep]
-                logits = model(
-                    input_ids=tokens[rows, P + step, None],
-                    attention_mask=attention[rows, : P + step + 1],
-                    position_ids=place, past_key_values=cache, use_cache=True, logits_to_keep=1,
-                ).logits[:, -1]  # fmt: skip
+                if decode:
+                    logits = decode(tokens[rows, P + step], place, P + step)
+                else:
+                    logits = model(
+                        input_ids=tokens[rows, P + step, None],
+                        attention_mask=attention[rows, : P + step + 1],
+                        position_ids=place, past_key_values=cache, use_cache=True,
+                        logits_to_keep=1,
+                    ).logits[:, -1]  # fmt: skip
                 place = place + 1
     for module in training:
         module.training = True

@@ -37,7 +37,8 @@ def update_policy(
     """All updates of an iteration; their figures, over all tokens of these."""
     config, before = state.config, state.updates
     place = (iteration - 1) * config.updates  # of an update among those planned
-    select = generator(config.seed, iteration, "select", state.policy.device)
+    # on the CPU: the same tokens are selected whatever the device
+    select = generator(config.seed, iteration, "select", torch.device("cpu"))
     tally = Tally()
     for place, rows in _minibatches(state, iteration, len(selection)):
         lr = learning_rate_at(config, place, state.updates)

@@ -1,0 +1,177 @@
+"""Decoding on a GPU with one CUDA graph a step.
+
+A step of decoding launches some 20 kernels a layer, and for models up to a few billion parameters
+launching them takes longer than running them. A CUDA graph launches all at once. Its tensors stay
+where they are, so keys and values lie in buffers of full length and a mask hides what is not
+written yet. Without CUDA the same forward pass runs as it is, which is how it is tested.
+
+Shapes: b sequences, J key-value heads of size D, G query heads on each, S places, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.cache_utils import DynamicLayer
+
+NAME = "entrostat_decode"
+
+
+class PreallocatedLayer(DynamicLayer):
+    """Keys and values [b, J, S, D] of full length; `update` writes one place of each sequence."""
+
+    keys: Any
+    values: Any
+    place: Tensor  # [1] int64, shared by the layers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new keys and values [b, J, 1, D] at `place`; returns the buffers."""
+        self.keys.index_copy_(2, self.place, key_states.to(self.keys.dtype))
+        self.values.index_copy_(2, self.place, value_states.to(self.values.dtype))
+        return self.keys, self.values
+
+
+class GraphedDecoder:
+    """Steps of decoding behind a prompt.
+
+    Args:
+        model: a Hugging Face causal LM whose layers all attend to every place.
+        cache: keys and values of the prompts, as the model's own pass left them.
+        attention: [b / repeats, P] int64, 1 on the prompts' tokens.
+        repeats: sequences of a prompt, side by side.
+        places: S, of prompt and completion.
+        dtype: of keys and values; None keeps that of the cache.
+    """
+
+    def __init__(
+        self, model: Any, cache: Any, attention: Tensor, repeats: int, places: int,
+        dtype: torch.dtype | None,
+    ) -> None:  # fmt: skip
+        device = attention.device
+        self.model, self.cache = model, cache
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        S = places + -places % 8  # fused attention reads masks in rows of 8
+        for i, layer in enumerate(cache.layers):
+            fixed = PreallocatedLayer()
+            fixed.__dict__.update(layer.__dict__)
+            fixed.place = self._place
+            fixed.keys = _spread(layer.keys, repeats, S, dtype)
+            fixed.values = _spread(layer.values, repeats, S, dtype)
+            cache.layers[i] = fixed
+        P = attention.shape[1]
+        b = len(attention) * repeats
+        self._mask = torch.full(
+            (b, 1, 1, S), -torch.inf, dtype=cache.layers[0].keys.dtype, device=device
+        )
+        seen = attention.bool().repeat_interleave(repeats, 0)
+        self._mask[:, 0, 0, :P].masked_fill_(seen, 0)
+        self._allocate(b, device)
+
+    def _allocate(self, b: int, device: torch.device) -> None:
+        self._tokens, self._positions = torch.zeros(2, b, 1, dtype=torch.int64, device=device)
+        self._graph: Any = None
+        self._logits: Tensor | None = None
+        self._warm = False
+
+    def __call__(self, tokens: Tensor, positions: Tensor, place: int) -> Tensor:
+        """Logits [b, V] after one more token of each sequence; valid until the next call.
+
+        Args:
+            tokens: [b] int64.
+            positions: [b, 1] int64, position ids.
+            place: where among the S places the token goes.
+        """
+        self._tokens.copy_(tokens[:, None])
+        self._positions.copy_(positions)
+        self._place.fill_(place)
+        self._mask[:, :, :, place] = 0
+        if self._pool is None or not self._warm:  # libraries set themselves up in the first pass
+            self._warm = True
+            return self._forward()
+        if self._graph is None:
+            self._graph = self._captured()
+        self._graph.replay()
+        assert self._logits is not None
+        return self._logits
+
+    def _captured(self) -> Any:
+        """The forward pass as a graph; `torch.cuda.graph` would empty torch's cache of memory."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                self._logits = self._forward()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        return graph
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some sequences [n], in new buffers."""
+        for layer in self.cache.layers:
+            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+        self._mask = self._mask[rows]
+        self._allocate(len(rows), rows.device)
+
+    def _forward(self) -> Tensor:
+        with _decoding(self.model):
+            return self.model(
+                input_ids=self._tokens, attention_mask=self._mask, position_ids=self._positions,
+                past_key_values=self.cache, use_cache=True, logits_to_keep=1,
+            ).logits[:, -1]  # fmt: skip
+
+
+def _spread(x: Tensor, repeats: int, places: int, dtype: torch.dtype | None) -> Tensor:
+    """[b, J, P, D] as [b repeats, J, S, D], each sequence repeated; zeros where nothing is yet."""
+    b, J, P, D = x.shape
+    buffer = x.new_zeros(b, repeats, J, places, D, dtype=dtype or x.dtype)
+    buffer[:, :, :, :P] = x[:, None]
+    return buffer.view(b * repeats, J, places, D)
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
+    scaling: float | None = None, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """As transformers asks for: query [b, G J, 1, D], key and value [b, J, S, D] -> [b, 1, G J, D].
+
+    The query heads on a key-value head are its rows, so that keys and values are not repeated.
+    """
+    if kwargs.get("softcap") is not None:
+        raise ValueError(f"{NAME} has no softcap")  # found when the model is tried
+    b, H, n, D = query.shape
+    J = key.shape[1]
+    grouped = query.reshape(b, J, H // J * n, D).to(value.dtype)
+    mask = attention_mask.expand(b, J, H // J, -1)
+    out = scaled_dot_product_attention(grouped, key, value, mask, scale=scaling)
+    return out.reshape(b, H, n, D).transpose(1, 2).contiguous(), None
+
+
+@cache
+def _register() -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, _attend)
+
+
+@contextmanager
+def _decoding(model: Any) -> Iterator[None]:
+    """While open, a model's layers attend by `_attend`."""
+    _register()
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
