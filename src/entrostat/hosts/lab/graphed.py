@@ -2,8 +2,9 @@
 
 A step of decoding launches some 20 kernels a layer, and for models up to a few billion parameters
 launching them takes longer than running them. A CUDA graph launches all at once. Its tensors stay
-where they are, so keys and values lie in buffers of full length and a mask hides what is not
-written yet. Without CUDA the same forward pass runs as it is, which is how it is tested.
+where they are, so keys and values lie in buffers and a mask hides what is not written yet. Where
+the buffers are full, or half of the sequences have ended, new ones are made and the graph is
+captured again. Without CUDA the same forward pass runs as it is, which is how it is tested.
 
 Shapes: b sequences, J key-value heads of size D, G query heads on each, S places, V vocabulary.
 """
@@ -21,10 +22,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import DynamicLayer
 
 NAME = "entrostat_decode"
+_ROOM = 512  # places for completions at first; then twice as many in all
 
 
 class PreallocatedLayer(DynamicLayer):
-    """Keys and values [b, J, S, D] of full length; `update` writes one place of each sequence."""
+    """Buffers of keys and values [b, J, S, D]; `update` writes one place of each sequence."""
 
     keys: Any
     values: Any
@@ -47,7 +49,7 @@ class GraphedDecoder:
         cache: keys and values of the prompts, as the model's own pass left them.
         attention: [b / repeats, P] int64, 1 on the prompts' tokens.
         repeats: sequences of a prompt, side by side.
-        places: S, of prompt and completion.
+        places: of prompt and completion, at most.
         dtype: of keys and values; None keeps that of the cache.
     """
 
@@ -55,11 +57,11 @@ class GraphedDecoder:
         self, model: Any, cache: Any, attention: Tensor, repeats: int, places: int,
         dtype: torch.dtype | None,
     ) -> None:  # fmt: skip
-        device = attention.device
-        self.model, self.cache = model, cache
+        device, P = attention.device, attention.shape[1]
+        self.model, self.cache, self._places = model, cache, places
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        S = places + -places % 8  # fused attention reads masks in rows of 8
+        S = _eighths(min(places, P + _ROOM))
         for i, layer in enumerate(cache.layers):
             fixed = PreallocatedLayer()
             fixed.__dict__.update(layer.__dict__)
@@ -67,17 +69,15 @@ class GraphedDecoder:
             fixed.keys = _spread(layer.keys, repeats, S, dtype)
             fixed.values = _spread(layer.values, repeats, S, dtype)
             cache.layers[i] = fixed
-        P = attention.shape[1]
-        b = len(attention) * repeats
-        self._mask = torch.full(
-            (b, 1, 1, S), -torch.inf, dtype=cache.layers[0].keys.dtype, device=device
-        )
         seen = attention.bool().repeat_interleave(repeats, 0)
+        self._mask = _hidden(len(seen), S, cache.layers[0].keys)
         self._mask[:, 0, 0, :P].masked_fill_(seen, 0)
-        self._allocate(b, device)
+        self._forget()
 
-    def _allocate(self, b: int, device: torch.device) -> None:
-        self._tokens, self._positions = torch.zeros(2, b, 1, dtype=torch.int64, device=device)
+    def _forget(self) -> None:
+        """Inputs and no graph yet, for the buffers as they are."""
+        shape = (2, len(self._mask), 1)
+        self._tokens, self._positions = self._place.new_zeros(shape)
         self._graph: Any = None
         self._logits: Tensor | None = None
         self._warm = False
@@ -90,6 +90,8 @@ class GraphedDecoder:
             positions: [b, 1] int64, position ids.
             place: where among the S places the token goes.
         """
+        if place >= self._mask.shape[-1]:
+            self._grow()
         self._tokens.copy_(tokens[:, None])
         self._positions.copy_(positions)
         self._place.fill_(place)
@@ -121,7 +123,18 @@ class GraphedDecoder:
         for layer in self.cache.layers:
             layer.keys, layer.values = layer.keys[rows], layer.values[rows]
         self._mask = self._mask[rows]
-        self._allocate(len(rows), rows.device)
+        self._forget()
+
+    def _grow(self) -> None:
+        """Twice the places, or as many as there can be."""
+        S, before = self._mask.shape[-1], self._mask
+        S = _eighths(min(self._places, 2 * S))
+        for layer in self.cache.layers:
+            layer.keys = _spread(layer.keys, 1, S, None)
+            layer.values = _spread(layer.values, 1, S, None)
+        self._mask = _hidden(len(before), S, before)
+        self._mask[..., : before.shape[-1]] = before
+        self._forget()
 
     def _forward(self) -> Tensor:
         with _decoding(self.model):
@@ -129,6 +142,16 @@ class GraphedDecoder:
                 input_ids=self._tokens, attention_mask=self._mask, position_ids=self._positions,
                 past_key_values=self.cache, use_cache=True, logits_to_keep=1,
             ).logits[:, -1]  # fmt: skip
+
+
+def _eighths(places: int) -> int:
+    """Rounded up: fused attention reads masks in rows of 8."""
+    return places + -places % 8
+
+
+def _hidden(b: int, places: int, like: Tensor) -> Tensor:
+    """A mask [b, 1, 1, S] that hides every place."""
+    return like.new_full((b, 1, 1, places), -torch.inf)
 
 
 def _spread(x: Tensor, repeats: int, places: int, dtype: torch.dtype | None) -> Tensor:
