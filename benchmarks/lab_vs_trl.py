@@ -244,14 +244,14 @@ def run_trl(run: Run, directory: Path, objective: bool = False) -> dict[str, Any
         return rewards[-1]
 
     trainer_class: Any = GRPOTrainer
-    said: dict[str, Any] = {"loss_type": "bnpo"}
-    own: dict[str, Any] = {}
+    loss: dict[str, Any] = {"loss_type": "bnpo"}
+    more: dict[str, Any] = {}
     if objective:
         from entrostat import make_objective
         from entrostat.hosts.trl import EntropyGRPOTrainer
 
-        trainer_class, said = EntropyGRPOTrainer, {}
-        own = {"objective": make_objective("grpo_token", aggregation="token_mean")}
+        trainer_class, loss = EntropyGRPOTrainer, {}
+        more = {"objective": make_objective("grpo_token", aggregation="token_mean")}
 
     class Counted(trainer_class):
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -291,7 +291,7 @@ def run_trl(run: Run, directory: Path, objective: bool = False) -> dict[str, Any
         num_iterations=job.epochs, max_steps=job.updates * run.iterations, shuffle_dataset=False,
         max_completion_length=job.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         generation_kwargs={"use_cache": True},
-        scale_rewards="group", epsilon=0.2, epsilon_high=0.2, beta=0.0, **said,
+        scale_rewards="group", epsilon=0.2, epsilon_high=0.2, beta=0.0, **loss,
         learning_rate=job.lr, lr_scheduler_type="constant", warmup_steps=0, adam_beta1=0.9,
         adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0, optim="adamw_torch_fused",
         report_to="none", disable_tqdm=True, logging_strategy="no", logging_nan_inf_filter=False,
@@ -301,7 +301,7 @@ def run_trl(run: Run, directory: Path, objective: bool = False) -> dict[str, Any
     trainer = Counted(
         model=model, reward_funcs=reward, args=settings, callbacks=[Stamps()],
         train_dataset=Dataset.from_dict({"prompt": texts}), processing_class=tokenizer,
-        **own,
+        **more,
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.train()
@@ -516,7 +516,8 @@ def main() -> None:
         for side in sides:
             rounds[-1][side] = child(side, i, flags, run)
             if args.json:  # what is known so far
-                args.json.write_text(json.dumps({**facts, "rounds": rounds}, indent=1))
+                text = json.dumps({**facts, "rounds": rounds}, indent=1)
+                args.json.write_text(text, encoding="utf-8")
         took = ", ".join(f"{s} {median(one['seconds']):.3f} s" for s, one in rounds[-1].items())
         print(f"round {i + 1} of {args.rounds}: {took}", file=sys.stderr, flush=True)
     print(table(rounds, run.job), "", *(f"{k}: {v}" for k, v in facts.items()), sep="\n")

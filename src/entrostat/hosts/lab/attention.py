@@ -10,8 +10,8 @@ Shapes: R rows, S places, H query heads on J key-value heads of size D, G = H / 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -76,21 +76,26 @@ def _attend(
 
 
 @cache
-def _register() -> None:
+def _register(name: str, attend: Callable[..., tuple[Tensor, None]]) -> None:
     # what this imports brings torch's compiler, which takes longer than torch itself
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, _attend)
+    AttentionInterface.register(name, attend)
 
 
 @contextmanager
-def row_attention(model: Any) -> Iterator[None]:
-    """While open, a model's layers attend by `_attend`, given a bool mask [R, 1, S, S]."""
-    _register()
+def attending(model: Any, name: str, attend: Callable[..., tuple[Tensor, None]]) -> Iterator[None]:
+    """While open, a model attends by a function of ours, known to transformers as `name`."""
+    _register(name, attend)
     config = model.config.get_text_config()
     before = config._attn_implementation
-    config._attn_implementation = NAME
+    config._attn_implementation = name
     try:
         yield
     finally:
         config._attn_implementation = before
+
+
+def row_attention(model: Any) -> AbstractContextManager[None]:
+    """While open, a model's layers attend by `_attend`, given a bool mask [R, 1, S, S]."""
+    return attending(model, NAME, _attend)

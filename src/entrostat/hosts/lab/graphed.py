@@ -11,15 +11,14 @@ Shapes: b sequences, J key-value heads of size D, G query heads on each, S place
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import DynamicLayer
+
+from .attention import attending
 
 NAME = "entrostat_decode"
 _ROOM = 512  # places for completions at first; then twice as many in all
@@ -137,7 +136,7 @@ class GraphedDecoder:
         self._forget()
 
     def _forward(self) -> Tensor:
-        with _decoding(self.model):
+        with attending(self.model, NAME, _attend):
             return self.model(
                 input_ids=self._tokens, attention_mask=self._mask, position_ids=self._positions,
                 past_key_values=self.cache, use_cache=True, logits_to_keep=1,
@@ -178,23 +177,3 @@ def _attend(
     mask = attention_mask.expand(b, J, H // J, -1)
     out = scaled_dot_product_attention(grouped, key, value, mask, scale=scaling)
     return out.reshape(b, H, n, D).transpose(1, 2).contiguous(), None
-
-
-@cache
-def _register() -> None:
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(NAME, _attend)
-
-
-@contextmanager
-def _decoding(model: Any) -> Iterator[None]:
-    """While open, a model's layers attend by `_attend`."""
-    _register()
-    config = model.config.get_text_config()
-    before = config._attn_implementation
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
