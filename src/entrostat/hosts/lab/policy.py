@@ -24,14 +24,8 @@ from ...models import find, provenance, write_provenance
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
 from .abilities import (
-    attends_rows,
-    can_graph,
-    can_pack,
-    can_share,
-    known_head,
-    prepacks,
-    window,
-)
+    attends_rows, can_graph, can_pack, can_share, known_head, prepacks, window,
+)  # fmt: skip
 from .attention import row_attention
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
