@@ -23,9 +23,7 @@ from ...errors import in_one_line
 from ...models import find, provenance, write_provenance
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
-from .abilities import (
-    attends_rows, can_graph, can_pack, can_share, known_head, prepacks, window,
-)  # fmt: skip
+from . import abilities
 from .attention import row_attention
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
@@ -305,12 +303,12 @@ def load_policy(config: TrainConfig) -> Policy:
     )  # fmt: skip
     # weights are float32: without autocast the two ways to compute differ by rounding alone
     policy.autocast = nullcontext
-    policy.packs, policy.window = can_pack(policy), window(policy)
-    policy.rows = attends_rows(policy) and not config.gradient_checkpointing
-    policy.shares = can_share(policy, config.model)
-    policy.prepacks = prepacks(policy, config.precision)
-    policy.graphs = device.type == "cuda" and can_graph(policy)
-    policy.head = known_head(policy)
+    policy.packs, policy.window = abilities.can_pack(policy), abilities.window(policy)
+    policy.rows = abilities.attends_rows(policy) and not config.gradient_checkpointing
+    policy.shares = abilities.can_share(policy, config.model)
+    policy.prepacks = abilities.prepacks(policy, config.precision)
+    policy.graphs = device.type == "cuda" and abilities.can_graph(policy)
+    policy.head = abilities.known_head(policy)
     policy.autocast = autocast
     policy.half = _DTYPES.get(config.precision)
     return policy
