@@ -248,8 +248,8 @@ def test_what_a_micro_batch_keeps(
     assert real / 1.5 < found < real * (1.5 if V == 15 else 4)
 
 
-def test_what_was_tried_is_given_back() -> None:
-    """A node that keeps its own output, as attention and softmax do, must not keep itself."""
+def test_the_trial_of_a_pass_is_freed() -> None:
+    """A node that saves its own output, as softmax does, is freed."""
     nodes: list[weakref.ref[Any]] = []
 
     class Keeps(torch.autograd.Function):

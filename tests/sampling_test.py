@@ -504,8 +504,8 @@ def test_decoding_in_full_buffers_gives_what_a_growing_cache_gives(
     assert len({*growing.mask.sum(-1).tolist()}) > 2
     assert kept
     assert kept[0] <= 6  # half of twelve
-    # places for 5 of the prompt and 7 more, rounded up to 16; doubled when one more is needed, to
-    # the 67 that there can be. The last token sampled is not put in.
+    # 5 places of the prompt and 7 more, rounded up to 16; doubled when one more is needed, up to
+    # 67 in all. The last token sampled is never an input.
     last = 5 + int(full.mask.sum(-1).max()) - 2
     assert grown == [new for old, new in ((16, 32), (32, 64), (64, 72)) if last >= old]
     assert grown

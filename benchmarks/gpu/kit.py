@@ -37,7 +37,7 @@ class Kit:
         Args:
             case: what was tried.
             ok: whether it is as asked; None where nothing is asked.
-            asked: the bound, in words.
+            asked: the bound, as text; empty where nothing is asked.
             **figures: numbers and short texts, by name.
         """
         found = {"stage": self.stage, "case": case, "ok": ok, "asked": asked, "figures": figures}

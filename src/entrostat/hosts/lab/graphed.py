@@ -60,7 +60,7 @@ class GraphedDecoder:
         self.model, self.cache, self._places = model, cache, places
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        S = _eighths(min(places, P + _ROOM))
+        S = _multiple_of_8(min(places, P + _ROOM))
         for i, layer in enumerate(cache.layers):
             fixed = PreallocatedLayer()
             fixed.__dict__.update(layer.__dict__)
@@ -127,7 +127,7 @@ class GraphedDecoder:
     def _grow(self) -> None:
         """Twice the places, or as many as there can be."""
         S, before = self._mask.shape[-1], self._mask
-        S = _eighths(min(self._places, 2 * S))
+        S = _multiple_of_8(min(self._places, 2 * S))
         for layer in self.cache.layers:
             layer.keys = _spread(layer.keys, 1, S, None)
             layer.values = _spread(layer.values, 1, S, None)
@@ -143,8 +143,8 @@ class GraphedDecoder:
             ).logits[:, -1]  # fmt: skip
 
 
-def _eighths(places: int) -> int:
-    """Rounded up: fused attention reads masks in rows of 8."""
+def _multiple_of_8(places: int) -> int:
+    """Round up: fused attention reads rows of a mask 8 numbers at a time."""
     return places + -places % 8
 
 

@@ -192,7 +192,7 @@ def _saved(policy: Policy, sequences: Sequences) -> int:
         storage = x.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
-        return x.detach()  # an output that a node keeps would keep the node, for good
+        return x.detach()  # else a node that saves its own output is never freed
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
         stats = policy.token_stats(sequences, 1.0)
