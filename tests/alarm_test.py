@@ -192,7 +192,9 @@ def test_a_run_that_goes_on_has_the_figures_it_would_have_had():
 
 
 def test_a_target_of_perplexity_is_no_entropy():
-    config = TrainConfig(method=[{"name": "thermostat", "target": "perplexity 0.8x"}])
+    config = TrainConfig(
+        method=[{"name": "thermostat", "target": "perplexity 0.8x", "knob": "zeta"}]
+    )
     watch = sentinel(config, print)
     watch.line({"entropy/exact": 0.9, "control/target": 2.1})
     assert watch.alarm.target is None

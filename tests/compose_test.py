@@ -256,7 +256,10 @@ ENTROPY = "both control the entropy coefficient.*would fight; keep one, or fix"
         (["neg_only", "steer", "pos_only"], "pos_only and neg_only together leave no token"),
         (["steer", "ppo", "steer"], "'steer' stands twice in ppo, steer, steer"),
         (["gspo_repo_r", "repo_r"], "twice in .*; gspo_repo_r is repo_r with settings of its own"),
-        (["thermostat", "repo_r"], "twice in .*; thermostat is repo_r with settings of its own"),
+        (
+            [{"name": "thermostat", "knob": "zeta"}, "repo_r"],
+            "twice in .*; thermostat is repo_r with settings of its own",
+        ),
         (["kl_ref", {"name": "kl_ref", "coef": 1.0}], "'kl_ref' stands twice"),
         (["ppo", "ppo"], r"two surrogates \(ppo, ppo\)"),
     ],

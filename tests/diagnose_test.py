@@ -328,7 +328,7 @@ def test_trl_lines_run():
     for line in lines[:-1]:
         exec(line, names)  # our own text
     objective = es.make_objective(**names["own"])
-    assert "controller='thermostat'" in repr(objective)
+    assert "HeldEntropy(target=0.907" in repr(objective)
     assert lines[-1].endswith("objective=make_objective(**own))")
 
 

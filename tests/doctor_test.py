@@ -95,7 +95,7 @@ def test_a_clean_run_has_no_finding(method: Any) -> None:
         ("penalties", {"method": ["kl_cov"], "optim": ON_POLICY}, "`kl_cov` (its penalty is flat)"),
         (
             "authority",
-            {"method": [{"name": "thermostat", "target": "1.25x"}]},
+            {"method": [{"name": "thermostat", "target": "1.25x", "knob": "zeta"}]},
             "zeta is asked to hold 1.25x of the first entropy; on target_sum it did not hold 1x",
         ),
         ("authority", {"method": [{"name": "repo_r", "target": 0.0}]}, "a target of 0"),
@@ -476,7 +476,7 @@ def test_weights_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
 
     before: dict[str, torch.Tensor] = {}
     monkeypatch.setattr(state, "load_policy", keep)
-    checked("authority", config([{"name": "thermostat", "target": "0.75x"}]))
+    checked("authority", config([{"name": "thermostat", "target": "0.75x", "knob": "zeta"}]))
     assert all(torch.equal(p, before[name]) for name, p in loaded[0].trained().items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,19 @@ def test_selections_controllers_and_reference_survive_a_kill(tmp_path: Path) -> 
     assert all(line["terms/frozen"] > 0 for line in lines)
 
 
+@pytest.mark.parametrize("solve", ["sample", "exact"])
+def test_a_multiplier_survives_a_kill(tmp_path: Path, solve: str) -> None:
+    method = [{"name": "thermostat", "target": "0.7x", "solve": solve}]
+    lines = lines_of_a_run_that_survives_a_kill(tmp_path, method)
+    assert all(line["thermostat/foretold"] < 0 for line in lines[2:])  # the target lies below
+    for before, after in pairwise(lines):
+        change = after["entropy/exact"] - before["entropy/exact"]
+        assert after["thermostat/realised"] == pytest.approx(change)
+
+
 @pytest.mark.parametrize("target", ["linear 1x 0.5x", "perplexity 0.9x"])
 def test_a_thermostat_survives_a_kill(tmp_path: Path, target: str) -> None:
-    method = [{"name": "thermostat", "target": target, "relief": "entropy_coef"}]
+    method = [{"name": "thermostat", "target": target, "knob": "zeta"}]
     lines = lines_of_a_run_that_survives_a_kill(tmp_path, method)
     targets = [line["control/target"] for line in lines]
     if target.startswith("linear"):
@@ -56,7 +67,6 @@ def test_a_thermostat_survives_a_kill(tmp_path: Path, target: str) -> None:
     else:
         assert targets == pytest.approx([0.9 * lines[0]["entropy/perplexity"]] * 4)
     assert lines[-1]["control/zeta"] < 0  # the target lies below the entropy
-    assert lines[-1]["control/entropy_coef"] < 0
     assert lines[-1]["thermostat/gain"] > 0
 
 

@@ -15,7 +15,6 @@ import entrostat as es
 from entrostat.control import (
     Observation,
     Range,
-    Relief,
     Thermostat,
     ThermostatState,
     parse_target,
@@ -349,32 +348,6 @@ def test_the_papers_controllers_take_a_share_and_no_schedule(name):
 # ---------------------------------------------------------------------------- relief
 
 
-def test_relief_by_hand():
-    relief = Relief(0.0, Range(-1, 1))
-    state = relief.observe(relief.init(), Observation(1.0, position=1.0))
-    assert state.mean == pytest.approx(0.55)
-    assert state.value == pytest.approx(2 * 0.005 * 0.1)  # the range is 2 wide
-    with pytest.raises(ValueError, match="controller='relief' needs `position`"):
-        relief.observe(relief.init(), Observation(1.0))
-
-
-@pytest.mark.parametrize("strength", [0.2, 1.0, 5.0])
-def test_the_slow_knob_takes_over(strength):
-    fast, slow = Thermostat(0.0, Range(-1, 1), 1.0), Relief(0.0, Range(-1, 1))
-    a, b, H = fast.init(), slow.init(), 1.0
-    zeta, seen = [], []
-    for _ in range(400):
-        a = fast.observe(a, Observation(H))
-        b = slow.observe(b, Observation(H, position=a.position))
-        zeta.append(a.value)
-        seen.append(H)
-        H += -0.06 + 0.08 * a.value + 0.08 * strength * b.value
-    assert max(zeta[:60]) > 0.7 or strength > 1
-    left = max(0.0, 0.06 / 0.08 - strength)  # what the slow one cannot carry at its end
-    assert zeta[-1] == pytest.approx(left, abs=0.05)
-    assert max(abs(h - 1) for h in seen[100:]) < 0.05
-
-
 # ---------------------------------------------------------------------------- as methods
 
 
@@ -445,73 +418,6 @@ def test_every_knob_moves_the_loss_as_its_coefficient_does(knob):
         assert_close(moved.abs(), torch.full((6, 5), abs(value), dtype=torch.float64))
 
 
-def test_the_objective_tells_the_relief_where_the_knob_stands():
-    objective = es.make_objective("thermostat", relief="entropy_coef", target=1.0)
-    assert objective.names == ("ppo", "repo_r", "entropy_bonus")
-    for i in range(30):
-        objective.observe(entropy=1 - 0.02 * i)
-    figures = objective.metrics()
-    assert figures["control/zeta"] == 1
-    assert figures["control/entropy_coef"] > 0.02
-
-
-def test_a_relief_needs_a_thermostat_and_two_thermostats_would_fight():
-    held = {"name": "repo_r", "controller": "thermostat"}
-    slow = {"name": "entropy_bonus", "controller": "relief"}
-    assert es.make_objective([held, slow]).names == ("ppo", "repo_r", "entropy_bonus")
-    for chain in ([slow], [slow, held]):
-        with pytest.raises(ValueError, match="entropy_bonus with controller='relief' relieves"):
-            es.make_objective(chain)
-    with pytest.raises(ValueError, match="repo_r and entropy_bonus are both thermostats"):
-        es.make_objective([held, slow | {"controller": "thermostat"}])
-
-
-@pytest.mark.parametrize(
-    ("knob", "relief", "names", "figures"),
-    [
-        ("zeta", "zeta_d", ("repo_r", "repo_d"), ("zeta", "repo_d_zeta")),
-        ("zeta_d", "zeta", ("repo_d", "repo_r"), ("zeta", "repo_r_zeta")),
-        ("clip_high", "clip_low", ("clip_bound",) * 2, ("clip_high", "clip_low")),
-        ("clip_low", "clip_high", ("clip_bound",) * 2, ("clip_low", "clip_high")),
-    ],
-)
-def test_knobs_of_one_name_or_one_method_relieve_each_other(knob, relief, names, figures):
-    objective = es.make_objective("thermostat", knob=knob, relief=relief, target=1.0)
-    assert objective.names == ("ppo", *names)
-    for i in range(20):
-        objective.observe(entropy=1 - 0.04 * i)
-    seen = objective.metrics()
-    held, slow = (seen[f"control/{name}"] for name in figures)
-    ends = {"zeta": 1, "zeta_d": 10, "clip_high": 3, "clip_low": 0.02}
-    rest = {"zeta": 0, "zeta_d": 0, "clip_high": 0.28, "clip_low": 0.2}
-    assert held == ends[knob]  # entropy fell for long
-    assert abs(slow - rest[relief]) > 0.01  # and the other knob helps
-    assert (slow > rest[relief]) == (relief != "clip_low")
-    if "clip" in knob:
-        terms = objective.plan(batch())
-        high, low = seen["control/clip_high"], seen["control/clip_low"]
-        assert_close(terms.ratio_max, torch.full((6, 5), 1 + high, dtype=torch.float64))
-        assert_close(terms.ratio_min, torch.full((6, 5), 1 - low, dtype=torch.float64))
-    again = es.make_objective("thermostat", knob=knob, relief=relief, target=1.0)
-    again.load_state_dict(json.loads(json.dumps(objective.state_dict())))
-    assert again.metrics() == seen
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_surrogate_relieves_a_thermostat_wherever_it_is_listed(late):
-    chain = [{"name": "thermostat", "target": 1.0}, {"name": "adapo", "controller": "relief"}]
-    objective = es.make_objective(chain[::-1] if late else chain)
-    mean, z = 0.5, 0.5  # of [.028, 2.8], .28 is the middle
-    for i in range(6):
-        objective.observe(entropy=1 - 0.05 * i)
-        figures = objective.metrics()
-        x = (figures["control/zeta"] + 1) / 2  # of this iteration
-        mean += (x - mean) / 10
-        z += 0.005 * (2 * mean - 1)
-        assert figures["control/clip_high"] == pytest.approx(0.028 * 100**z, rel=1e-12)
-    assert z > 0.501
-
-
 @pytest.mark.parametrize("knob", ["clip_high", "clip_low"])
 @pytest.mark.parametrize(
     ("beside", "words"),
@@ -519,10 +425,7 @@ def test_a_surrogate_relieves_a_thermostat_wherever_it_is_listed(late):
         ("gspo", "clip_bound and gspo .*never acts on it"),
         ("gspo_adapo", "clip_bound .*never acts on it|both control the upper clip bound"),
         ("reinforce", "clip_bound and reinforce .*without a ratio there is no clip to move"),
-        (
-            {"name": "opefo", "controller": "relief"},
-            "clip_bound and reinforce .*without a ratio there is no clip to move",
-        ),
+        ("opefo", "clip_bound and reinforce .*without a ratio there is no clip to move"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:make_objective")
@@ -547,7 +450,7 @@ def test_a_clip_that_never_acts_is_no_knob(knob, beside, words):
         ),
         (
             ["adapo", {"name": "thermostat", "target": 0.5}],
-            "adapo steers .* '1x' and repo_r to 0.5",
+            "adapo steers .* '1x' and thermostat to 0.5",
         ),
     ],
 )
@@ -567,10 +470,6 @@ def test_two_controllers_of_one_target_stand_side_by_side():
     # a gate waits for an entropy, it holds none
     gated = [{"name": "repo_r", "target": 0.7}, {"name": "adaptive_entropy", "target": 0.3}]
     assert es.make_objective(["dapo", *gated]).names == ("ppo", "repo_r", "adaptive_entropy")
-    # a relief has no target of its own
-    fixed = [{"name": "repo_r", "controller": "none", "zeta": 0.1}, {"name": "thermostat",
-             "knob": "entropy_coef", "relief": "pos_weight", "target": 0.5}]  # fmt: skip
-    assert es.make_objective(fixed).names == ("ppo", "repo_r", "entropy_bonus", "pos_adv")
 
 
 @pytest.mark.parametrize(
@@ -593,7 +492,6 @@ GSPO = {"ratio": "sequence", "low": 3e-4, "high": 4e-4}
 GSPO_ENDS = {"high_min": 4e-4 * 0.2 / 0.28, "high_max": 4e-4 * 0.3 / 0.28}
 
 
-@pytest.mark.parametrize("controller", ["thermostat", "relief"])
 @pytest.mark.parametrize(
     ("name", "given", "ends"),
     [
@@ -614,8 +512,8 @@ GSPO_ENDS = {"high_min": 4e-4 * 0.2 / 0.28, "high_max": 4e-4 * 0.3 / 0.28}
         ("adapo", GSPO | {"high_min": 2e-4, "high_max": 8e-4}, (2e-4, 8e-4)),
     ],
 )
-def test_the_range_that_a_user_gives_is_kept(name, given, ends, controller):
-    method = built(name, METHODS[name], given | {"controller": controller})
+def test_the_range_that_a_user_gives_is_kept(name, given, ends):
+    method = built(name, METHODS[name], given | {"controller": "thermostat"})
     range = method.law().range
     assert (range.low, range.high) == pytest.approx(ends)
 
@@ -661,9 +559,7 @@ def test_a_checkpoint_from_before_a_parameter_was_there_is_read():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"knob": "eta"}, "thermostat: knob must be 'zeta'"),
-        ({"relief": "eta"}, "thermostat: relief must be 'none'"),
-        ({"relief": "zeta"}, "relief must be another knob than 'zeta'"),
+        ({"knob": "eta"}, "thermostat: knob must be 'multiplier'"),
         ({"target": "much"}, "thermostat: target 'much' is none of"),
         ({"gain": 2}, "thermostat: .*unknown parameter|thermostat: .*gain"),
     ],

@@ -21,7 +21,7 @@ from torch import Tensor
 from ._names import unknown
 from .advantage import advantages as estimate_advantages
 from .batch import Terms, TokenBatch, at_least_float32
-from .control import Observation, ReliefState, ThermostatState
+from .control import Observation
 from .loss import (
     Aggregation,
     LossOutput,
@@ -292,6 +292,7 @@ class Objective:
         nll: float | None = None,
         progress: float | None = None,
         perplexity: float | None = None,
+        stderr: float | None = None,
     ) -> None:
         """Move the controllers, once per iteration, before its updates.
 
@@ -300,6 +301,7 @@ class Objective:
             nll: masked mean of -lp0 over the same tokens, nats.
             progress: 0 at the first iteration of the run, 1 at the last.
             perplexity: mean over responses of exp(their mean -lp0).
+            stderr: standard error of `entropy` between prompts, nats; NaN or None where unknown.
 
         Raises:
             ValueError: not a finite number, or a method needs a signal that is not given.
@@ -307,6 +309,7 @@ class Objective:
         given = {
             "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
         }  # fmt: skip
+        given["stderr"] = None if stderr is not None and math.isnan(stderr) else stderr
         signals = {name: None if x is None else float(x) for name, x in given.items()}
         for name, value in signals.items():
             if value is not None and not math.isfinite(value):
@@ -315,19 +318,9 @@ class Objective:
             raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
         seen = Observation(
             float(entropy), nll=signals["nll"], progress=signals["progress"],
-            perplexity=signals["perplexity"],
+            perplexity=signals["perplexity"], stderr=signals["stderr"],
         )  # fmt: skip
-        moved = [
-            state if isinstance(state, ReliefState) else method.observe(state, seen)
-            for _, method, state in self._chain()
-        ]
-        held = next((state for state in moved if isinstance(state, ThermostatState)), None)
-        if held is not None:  # a surrogate's relief stands before the thermostat in the chain
-            seen = dataclasses.replace(seen, position=held.position)
-        self.states = [
-            method.observe(state, seen) if isinstance(state, ReliefState) else state
-            for method, state in zip(self.methods, moved, strict=True)
-        ]
+        self.states = [method.observe(state, seen) for _, method, state in self._chain()]
 
     def metrics(self) -> dict[str, float]:
         """The controllers' figures now: `control/...`."""

@@ -197,7 +197,12 @@ def iterate(trainer: EntropyTrainer, step: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "method",
-    ["[dapo,repo_r]", "[clip_wide,{name:clip_cov,at_least:1}]", "[clip_higher,steer]"],
+    [
+        "[dapo,repo_r]",
+        "[clip_wide,{name:clip_cov,at_least:1}]",
+        "[clip_higher,steer]",
+        "thermostat",
+    ],
 )
 def test_twenty_steps(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(method, tmp_path, monkeypatch)
@@ -217,7 +222,7 @@ def test_twenty_steps(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     # two updates an iteration: the second is off-policy, and planned after a pass of its own
     # where the method reads the current policy
     assert all(m["kl/old_new"] > 0 for m in log)
-    assert log[0]["plan/passes"] == (0.0 if "repo_r" in method else 0.5)
+    assert log[0]["plan/passes"] == (0.5 if "clip_cov" in method or "steer" in method else 0.0)
     entropy = [m["entropy/exact"] for m in log]
     reward = [m["reward/mean"] for m in log]
     assert abs(log[-1]["entropy/exact"] - entropy_of(trainer, weights, STEPS)) < 1e-5
@@ -233,6 +238,13 @@ def test_twenty_steps(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert metrics["control/zeta"] == state.value
             assert metrics["control/target"] == state.target
         assert log[-1]["control/zeta"] > 1e-3
+    if method == "thermostat":
+        # the driver's state is what the workers left: foretold change and multiplier move
+        assert all(m["thermostat/foretold"] != 0 for m in log[1:])
+        assert all(m["control/multiplier"] != 0 for m in log[1:])
+        print([(round(m["entropy/exact"], 3), round(m["control/multiplier"], 3)) for m in log])
+        late = sum(entropy[-5:]) / 5
+        assert abs(late / entropy[0] - 1) < 0.1
     if "clip_cov" in method:
         assert any(m["terms/frozen"] > 0 for m in log)
     if "steer" in method:

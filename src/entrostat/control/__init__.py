@@ -5,21 +5,23 @@ A controller is a frozen dataclass of hyperparameters with two pure functions, `
 over the full rollout batch, in nats, before any update. Without a `target` the first entropy seen
 becomes the target (REPO, section 3). The papers' (`laws`) step by amounts set by hand; their range
 [low, high] applies from the first move on, so a start outside it is kept until then. Beside them is
-a proportional-integral law with gains set by hand, to compare with. The `Thermostat` is ours and
-learns what its coefficient does.
+a proportional-integral law with gains set by hand, to compare with. The `Multiplier` (ours)
+solves for an entropy bonus from gradients; the `Thermostat` (ours) learns what any coefficient
+does.
 """
 
 from .alarm import Alarm, Forecast
 from .base import Controller, ControlState, Observation, at_limit
 from .knob import Range
 from .laws import Additive, Flip, Multiplicative, PiState, ProportionalIntegral
-from .relief import Relief, ReliefState
+from .multiplier import Multiplier, MultiplierState
 from .target import Target, TargetSpec, held_target, parse_target, plain_target
 from .thermostat import Thermostat, ThermostatState
 
 __all__ = [
     "Additive", "Alarm", "ControlState", "Controller", "Flip", "Forecast", "Multiplicative",
-    "Observation", "PiState", "ProportionalIntegral", "Range", "Relief", "ReliefState", "Target",
-    "TargetSpec", "Thermostat", "ThermostatState", "at_limit", "held_target", "parse_target",
+    "Multiplier", "MultiplierState", "Observation", "PiState", "ProportionalIntegral", "Range",
+    "Target", "TargetSpec",
+    "Thermostat", "ThermostatState", "at_limit", "held_target", "parse_target",
     "plain_target",
 ]  # fmt: skip

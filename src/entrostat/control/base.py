@@ -17,15 +17,14 @@ class Observation:
         perplexity: mean over responses of exp(their mean -lp0); None where the host does not give
             it.
         progress: 0 at the first iteration of the run, 1 at the last; None where unknown.
-        position: of the thermostat's knob that stands before in the chain, from 0, where it lowers
-            entropy most, to 1; None without one.
+        stderr: standard error of `entropy` between prompts, nats; None where unknown.
     """
 
     entropy: float
     nll: float | None = None
     progress: float | None = None
     perplexity: float | None = None
-    position: float | None = None
+    stderr: float | None = None
 
     def need(self, name: str, who: str) -> float:
         """The signal `name`, which `who` cannot do without.

@@ -42,11 +42,6 @@ class ThermostatState(ControlState):
     bank: Bank | None = None
     wish: float = 0.0
 
-    @property
-    def position(self) -> float | None:
-        """The knob from 0, where it lowers entropy most, to 1; None until the first update."""
-        return None if self.bank is None else float(self.bank.knob)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for a checkpoint."""
         out = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -77,8 +77,8 @@ def _hold(run: Run, judged: Judged) -> Lines:
         target = "1x"
     return (
         f"Hold entropy with the thermostat ({_words(target)}; the target is yours to choose): "
-        "entropy should come to it within some ten iterations and stay, or the page says which "
-        "knob is at its limit.",
+        "entropy should come to it within some ten iterations and stay, or the page says why "
+        "not.",
         _methods(run, {"name": "thermostat", "target": _number(target)}),
     )
 
@@ -93,9 +93,9 @@ def _number(target: str) -> float | str:
 
 def _other_knob(run: Run, judged: Judged) -> Lines:
     return (
-        "Let another knob hold: the entropy bonus went furthest of those measured, both ways "
+        "Let the thermostat solve for an entropy bonus; no range ends its authority "
         "(docs/thermostat.md).",
-        _methods(run, {"name": "thermostat", "target": f"{SHARE:g}x", "knob": "entropy_coef"}),
+        _methods(run, {"name": "thermostat", "target": f"{SHARE:g}x"}),
     )
 
 
@@ -247,10 +247,9 @@ def _per_token(run: Run, judged: Judged) -> Lines:
 def _weaker_bonus(run: Run, judged: Judged) -> Lines:
     if run.source == SLIME:
         return "Leave the bonus out; entropy should stop rising.", {SLIME: "--entropy-coef 0"}
-    table: dict[str, float | str] = {"name": "thermostat", "target": "1x", "knob": "entropy_coef"}
     return (
-        "Let the thermostat move the bonus, both ways, in place of a fixed coefficient.",
-        _methods(run, table),
+        "Let the thermostat solve for the bonus, both ways, in place of a fixed coefficient.",
+        _methods(run, {"name": "thermostat", "target": "1x"}),
     )
 
 

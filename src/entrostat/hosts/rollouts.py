@@ -41,10 +41,11 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
     assert batch.old_entropy is not None
     H = row_sums(batch.old_entropy.detach()) / batch.lengths.clamp(min=1)
     nll = -row_sums(batch.old_logp.detach()) / batch.lengths.clamp(min=1)
-    (rewards, group, trained, lengths, H, nll), _ = batch.whole.gather(
-        batch.rewards.double(), batch.group, batch.lengths > 0,
+    (rewards, group, tokens, lengths, H, nll), _ = batch.whole.gather(
+        batch.rewards.double(), batch.group, batch.lengths,
         batch.lengths if lengths is None else lengths, H, nll,
     )  # fmt: skip
+    trained, stderr = tokens > 0, standard_error(H, tokens, group)
     known = ~rewards.isnan()
     rewards, group = rewards[known], group[known]
     groups = Groups(group, rewards.dtype)
@@ -54,6 +55,7 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
     best = best.scatter_reduce(0, groups.index, rewards, "amax")
     values = {
         "entropy/exact": entropy,
+        "entropy/stderr": stderr,
         # OPEFO Eq. 5: short responses count as much as long ones
         "entropy/response_mean": H.sum() / trained.sum().clamp(min=1),
         "entropy/nll": -logp,
@@ -67,6 +69,30 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
         "rollout/tokens": lengths.sum(),
     }
     return {key: float(value) for key, value in values.items()}
+
+
+def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
+    """Standard error between prompts of the mean entropy of a token, nats.
+
+    With S_p the sum of the entropies and N_p the tokens of prompt p, the mean is the ratio of their
+    sums, and its variance is P / (P - 1) sum_p (S_p - mean N_p)^2 / (sum_p N_p)^2 (Cochran,
+    Sampling Techniques, 6.3). Of a single prompt its rollouts are compared; of one rollout: NaN.
+
+    Args:
+        H: [A] mean entropy of each rollout, nats.
+        tokens: [A] its tokens.
+        group: [A] its prompt.
+    """
+    units = Groups(group, torch.float64).index
+    if int(units.max()) == 0:  # one prompt
+        units = torch.arange(len(units), device=units.device)
+    P = int(units.max()) + 1
+    if P < 2:
+        return math.nan
+    N = tokens.double()
+    mean = (H * N).sum() / N.sum().clamp(min=1)
+    off = N.new_zeros(P).index_add_(0, units, (H - mean) * N)
+    return float((P / (P - 1) * off.square().sum()).sqrt() / N.sum().clamp(min=1))
 
 
 def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:

@@ -17,7 +17,7 @@ from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled
 from ..method.registry import METHODS
-from ..method.thermostat import knob_of
+from ..method.thermostat import HeldEntropy, knob_of
 from .run import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
@@ -70,6 +70,8 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
     sentences = []
     for table in tables:
         name, method = str(table.get("name")), _rebuilt(table)
+        if isinstance(method, HeldEntropy):
+            sentences += _bound(metrics)
         if method is None or method.actuator is None or method.controls() is None:
             continue
         coefficient, parameter = method.actuator
@@ -94,6 +96,20 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
             text += f" Raise --method.{name + '.' if several else ''}{parameter}."
         sentences.append(text)
     return sentences
+
+
+def _bound(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence where the multiplier was at its largest, and that was not enough."""
+    bound = _series(metrics, "thermostat/bound")
+    aim = Aim("entropy", _series(metrics, KEYS["entropy"]), _series(metrics, "control/target"))
+    half = bound[len(bound) // 2 :]
+    if 2 * sum(half) <= len(half) or aim.held:
+        return []
+    return [
+        f"the multiplier was at its largest in {sum(bound):.0f} of {len(bound)} iterations, the "
+        f"entropy's gradient as long as the whole one: it cannot hold the target{aim.distance}. "
+        "Ask for less, or lower optim.lr."
+    ]
 
 
 def _without_authority(

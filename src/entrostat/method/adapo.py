@@ -34,8 +34,7 @@ class Adapo(Controlled):
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         ratio: "token" (PPO's) or "sequence" (GSPO's).
         controller: "factor"; "thermostat" (ours), from a tenth to ten times `high`, but for ends
-            (high_min, high_max) that are not the defaults, on a logarithmic scale; or "relief", for
-            the thermostat of a method before this one.
+            (high_min, high_max) that are not the defaults, on a logarithmic scale.
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
     first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
@@ -49,7 +48,7 @@ class Adapo(Controlled):
     factor: float = 1.01
     target: float | str | None = None
     ratio: Literal["token", "sequence"] = "token"
-    controller: Literal["factor", "thermostat", "relief"] = "factor"
+    controller: Literal["factor", "thermostat"] = "factor"
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO App. B"
@@ -62,7 +61,7 @@ class Adapo(Controlled):
     def __post_init__(self) -> None:
         check_bounds("adapo", self.low, self.high)
         one_of("adapo", "ratio", self.ratio, ("token", "sequence"))
-        one_of("adapo", "controller", self.controller, ("factor", "thermostat", "relief"))
+        one_of("adapo", "controller", self.controller, ("factor", "thermostat"))
         if self.controller != "factor":
             unread(self, "adapo", f"controller={self.controller!r}", ("factor",))
         self.check_law("adapo", "high")

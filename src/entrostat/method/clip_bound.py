@@ -9,7 +9,7 @@ import torch
 
 from ..batch import Terms, TokenBatch
 from ..control import Range
-from .base import one_of, unread
+from .base import one_of
 from .controlled import Controlled, Law, learnt_law
 
 
@@ -23,13 +23,13 @@ class ClipBound(Controlled):
 
     Parameters:
         side: "high", in [.02, 3] from .28, or "low", in [.02, .95] from .2.
-        controller: "thermostat", or "relief" for the thermostat of a method before this one.
-        target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
+        controller: "thermostat".
+        target: nats per token; None takes that of the first iteration, "0.8x" a
             share of it; also schedules (docs/thermostat.md).
     """
 
     side: Literal["low", "high"] = "high"
-    controller: Literal["thermostat", "relief"] = "thermostat"
+    controller: Literal["thermostat"] = "thermostat"
     target: float | str | None = None
 
     paper: ClassVar[str] = "ours; PAR 6"
@@ -45,9 +45,7 @@ class ClipBound(Controlled):
 
     def __post_init__(self) -> None:
         one_of("clip_bound", "side", self.side, ("low", "high"))
-        one_of("clip_bound", "controller", self.controller, ("thermostat", "relief"))
-        if self.controller != "thermostat":
-            unread(self, "clip_bound", f"controller={self.controller!r}", ("target",))
+        one_of("clip_bound", "controller", self.controller, ("thermostat",))
         object.__setattr__(self, "actuator", (f"clip_{self.side}", None))
         self.check_law("clip_bound", "the bound")
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from .._names import unknown
 from ..advantage import ESTIMATORS
-from ..control import Relief, Thermostat, parse_target
+from ..control import Multiplier, Thermostat, parse_target
 from ..loss import Aggregation
 from .base import Method
 from .controlled import Controlled, Law
 from .names import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
+from .thermostat import HeldEntropy
 
 MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
 Chain = list[tuple[str, Method]]
@@ -211,33 +212,20 @@ def _check(chain: Chain, brought: Mapping[str, str]) -> None:
 
 
 def _check_thermostats(chain: Chain) -> None:
-    """Refuse a relief without a thermostat before it, and two thermostats.
+    """Refuse two thermostats.
 
     Raises:
-        ValueError: says which method, and what to write.
+        ValueError: says which methods.
     """
     held = None
-    # a surrogate stands first wherever it was listed: its relief may follow the thermostat
-    for name, method in sorted(chain, key=_follows):
-        law = _law(method)
-        if isinstance(law, Relief) and held is None:
-            raise ValueError(
-                f"make_objective: {name} with controller='relief' relieves a thermostat; list a "
-                "method with controller='thermostat' before it"
-            )
-        if isinstance(law, Thermostat):
+    for name, method in chain:
+        if isinstance(method, HeldEntropy) or isinstance(_law(method), Thermostat):
             if held is not None:
                 raise ValueError(
                     f"make_objective: {held} and {name} are both thermostats of the same entropy "
-                    f"and would fight; give {name} controller='relief'"
+                    "and would fight; keep one"
                 )
             held = name
-
-
-def _follows(pair: tuple[str, Method]) -> bool:
-    """Whether it is the relief of a surrogate."""
-    _, method = pair
-    return method.kind == "surrogate" and isinstance(_law(method), Relief)
 
 
 def _law(method: Method) -> Law | None:
@@ -256,11 +244,13 @@ def _check_targets(chain: Chain) -> None:
     """
     first: tuple[str, Any, bool] | None = None
     for name, method in chain:
-        law = _law(method)
-        if law is None or isinstance(law, Relief):
+        law = method.law() if isinstance(method, HeldEntropy) else _law(method)
+        if law is None:
             continue
         spec = law.target
-        meant = isinstance(law, Thermostat) or spec != method.parameters().get("target")
+        meant = isinstance(law, Thermostat | Multiplier) or spec != method.parameters().get(
+            "target"
+        )
         if first is None:
             first = name, spec, meant
         elif (meant or first[2]) and parse_target(spec) != parse_target(first[1]):

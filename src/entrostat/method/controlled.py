@@ -12,13 +12,12 @@ from ..control import (
     Observation,
     ProportionalIntegral,
     Range,
-    Relief,
     TargetSpec,
     Thermostat,
 )
 from .base import Method
 
-Law = Multiplicative | Additive | ProportionalIntegral | Thermostat | Relief
+Law = Multiplicative | Additive | ProportionalIntegral | Thermostat
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,8 @@ class Controlled(Method):
     """A method with one coefficient, which the law of its controller moves, or none does.
 
     Every such method takes `controller="thermostat"`, which holds the target whatever the
-    coefficient does, and "relief", which makes room for the thermostat of a method before it in the
-    chain. A subclass says what the coefficient is (`actuator`, `coefficient`) and gives its law.
+    coefficient does. A subclass says what the coefficient is (`actuator`, `coefficient`) and gives
+    its law.
 
     Class attributes:
         coefficient: what it is called in a sentence.
@@ -73,7 +72,7 @@ class Controlled(Method):
         law = self.law()
         if law is None:
             return state
-        if isinstance(law, Thermostat | Relief):
+        if isinstance(law, Thermostat):
             return law.observe(state, seen)
         return law.update(state, seen.entropy)
 
@@ -98,6 +97,4 @@ def learnt_law(controller: str, start: float, range: Range, target: TargetSpec) 
     """
     if controller == "thermostat":
         return Thermostat(start, range, target)
-    if controller == "relief":
-        return Relief(range.holds(start), range)
     return None

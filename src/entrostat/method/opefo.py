@@ -49,15 +49,14 @@ class Opefo(Controlled):
             and "minus_only" (the adaptive lam on one side, weight 1 on the other).
         lam: the coefficient of mode "static".
         controller: "none"; "thermostat" (ours) adds an offset in [-1, 1] to the lam of each update,
-            whose sum stays there too, and so holds a target where balance alone drifts; or
-            "relief", for the thermostat of a method before this one.
+            whose sum stays there too, and so holds a target where balance alone drifts.
         target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; also schedules (docs/thermostat.md).
     """
 
     mode: Mode = "adaptive"
     lam: float = 1e-3
-    controller: Literal["none", "thermostat", "relief"] = "none"
+    controller: Literal["none", "thermostat"] = "none"
     target: float | str | None = None
 
     paper: ClassVar[str] = "OPEFO 5"
@@ -70,7 +69,7 @@ class Opefo(Controlled):
     def __post_init__(self) -> None:
         one_of("opefo", "mode", self.mode, ("adaptive", "static", "plus_only", "minus_only"))
         in_range("opefo", "lam", self.lam, -1, 1)
-        one_of("opefo", "controller", self.controller, ("none", "thermostat", "relief"))
+        one_of("opefo", "controller", self.controller, ("none", "thermostat"))
         if self.mode != "static":
             unread(self, "opefo", f"mode={self.mode!r}", ("lam",))
         if self.controller != "thermostat":

@@ -43,7 +43,7 @@ class PosAdv(Controlled):
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
         controller: of schedule "entropy": "additive"; "thermostat" (ours), in [0, 2], so that it
-            can lower entropy as well; or "relief", for the thermostat of a method before this one.
+            can lower entropy as well.
 
     Ours, since the formulas are lost from the text at hand: the step and the start of schedule
     "entropy" and E (.01, 1 and 10 here), and that lam stays within [0, 1], of which the text says
@@ -55,7 +55,7 @@ class PosAdv(Controlled):
     delta: float = 0.01
     weight: float = 1.0
     epochs: int = 10
-    controller: Literal["additive", "thermostat", "relief"] = "additive"
+    controller: Literal["additive", "thermostat"] = "additive"
 
     paper: ClassVar[str] = "PAR 7.3"
     reads_current: ClassVar[bool] = False
@@ -64,7 +64,7 @@ class PosAdv(Controlled):
 
     def __post_init__(self) -> None:
         one_of("pos_adv", "schedule", self.schedule, ("entropy", "stage", "epoch"))
-        one_of("pos_adv", "controller", self.controller, ("additive", "thermostat", "relief"))
+        one_of("pos_adv", "controller", self.controller, ("additive", "thermostat"))
         if self.controller == "thermostat" and self.target is type(self).target:
             # PAR's own number is no target to hold; `is`, since a user may say .2
             object.__setattr__(self, "target", "1x")

@@ -22,7 +22,6 @@ _UNREAD = {
     "none": ("target", "coef_min", "coef_max"),
     "doubling": (),
     "thermostat": (),
-    "relief": ("target",),
 }
 
 
@@ -37,8 +36,7 @@ class EntropyBonus(Controlled):
 
     Parameters:
         coef: coefficient; the start value under a controller.
-        controller: "none"; "doubling"; "thermostat" (ours), which pushes both ways; or "relief",
-            for the thermostat of a method before this one.
+        controller: "none"; "doubling"; "thermostat" (ours), which pushes both ways.
         coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5]; a coef_max that
             is not the default makes it [-coef_max, coef_max], and such a coef_min is its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
@@ -46,7 +44,7 @@ class EntropyBonus(Controlled):
     """
 
     coef: float = 1e-3
-    controller: Literal["none", "doubling", "thermostat", "relief"] = "none"
+    controller: Literal["none", "doubling", "thermostat"] = "none"
     coef_min: float = 1e-3
     coef_max: float = 10.0
     target: float | str | None = None

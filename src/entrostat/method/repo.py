@@ -52,7 +52,6 @@ _UNREAD = {
     "doubling": (),
     "pi": ("zeta",),
     "thermostat": (),
-    "relief": ("target",),
     "none": ("zeta_min", "zeta_max", "target"),
 }
 
@@ -66,7 +65,7 @@ class _Repo(Controlled):
     zeta_max: float = 1e-1
     target: float | str | None = None
     center: Center = "state"
-    controller: Literal["doubling", "pi", "thermostat", "relief", "none"] = "doubling"
+    controller: Literal["doubling", "pi", "thermostat", "none"] = "doubling"
 
     paper: ClassVar[str] = "REPO 3, App. B"
     needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
@@ -84,10 +83,6 @@ class _Repo(Controlled):
             self.law() or self._doubling()
         except ValueError as error:
             raise ValueError(f"{self._name}: zeta's {error}") from None
-
-    def controls(self) -> str | None:
-        """Zeta; that of a relief, which looks at a knob and not at entropy, is its own."""
-        return f"{self._name}'s zeta" if self.controller == "relief" else super().controls()
 
     def _doubling(self) -> Multiplicative:
         return Multiplicative(self.zeta, self.zeta_min, self.zeta_max, self.target)
@@ -139,8 +134,8 @@ class RepoR(_Repo):
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
         controller: "doubling"; "thermostat" (ours); "pi", a proportional-integral law whose gains
-            were set by hand on one language model, over the thermostat's range; "relief", for the
-            thermostat of a method before this one; or "none" to keep zeta as it is.
+            were set by hand on one language model, over the thermostat's range; or "none" to keep
+            zeta as it is.
         bidirectional: let doubling push both ways.
         flip: "gradual" or "immediate" (with `bidirectional`).
 
@@ -200,8 +195,7 @@ class RepoD(_Repo):
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
             mean over the batch.
         controller: "doubling"; "thermostat" (ours); "pi", as of `repo_r`, whose zeta its gains were
-            set for; "relief", for the thermostat of a method before this one; or "none" to keep
-            zeta as it is.
+            set for; or "none" to keep zeta as it is.
         scope: "batch" takes one dH for the whole batch; "token" takes each token's own.
 
     Deviations: the paper's beta counters the change "on a per-token level", at each state; its

@@ -52,8 +52,7 @@ class Steer(Controlled):
         lambda_max: largest weight of "linear"; under a controller at least 1.
         quantile: threshold of "binary".
         controller: "none"; "thermostat" (ours) moves lambda_min in [.001, 1], on a logarithmic
-            scale: it can slow a fall, not reverse it; or "relief", for the thermostat of a method
-            before this one.
+            scale: it can slow a fall, not reverse it.
         target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; also schedules (docs/thermostat.md).
         signed: x = Om in "linear" and "binary", as App. E.3 prints them: the token that lowers
@@ -69,7 +68,7 @@ class Steer(Controlled):
     lambda_max: float = 1.2
     quantile: float = 0.8
     signed: bool = False
-    controller: Literal["none", "thermostat", "relief"] = "none"
+    controller: Literal["none", "thermostat"] = "none"
     target: float | str | None = None
 
     paper: ClassVar[str] = "STEER 5, App. E.3"
@@ -88,7 +87,7 @@ class Steer(Controlled):
         if self.mapping == "exp":
             ignored = (*ignored, "signed")
         unread(self, "steer", f"mapping={self.mapping!r}", ignored)
-        one_of("steer", "controller", self.controller, ("none", "thermostat", "relief"))
+        one_of("steer", "controller", self.controller, ("none", "thermostat"))
         if self.controller != "thermostat":
             unread(self, "steer", f"controller={self.controller!r}", ("target",))
         if self.controller != "none" and self.mapping == "linear" and self.lambda_max < 1:

@@ -1,16 +1,20 @@
-"""The thermostat by name: one knob that holds a target, and a slow one that relieves it."""
+"""The thermostat by name: a multiplier that is solved for, or a knob that is learnt."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..control import parse_target
-from .base import Method, one_of
+import torch
+
+from ..batch import Terms, TokenBatch
+from ..control import Multiplier, MultiplierState, Observation, parse_target
+from .base import Method, one_of, unread
 
 Knob = Literal[
-    "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight", "balance", "lambda_min"
-]
+    "multiplier", "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight",
+    "balance", "lambda_min",
+]  # fmt: skip
 # the method that has the knob, at rest
 KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "zeta": ("repo_r", {"zeta": 0.0}),
@@ -32,48 +36,88 @@ def knob_of(name: str, coefficient: str) -> str:
 
 @dataclass(frozen=True)
 class HeldEntropy(Method):
-    """The thermostat (ours): holds entropy at a target with a knob, and learns how on line.
+    """The thermostat (ours): holds the mean entropy at a target.
 
-    A bank of Kalman filters learns from each iteration's entropy what the knob does: how strongly,
-    how late, and how entropy drifts without it; the knob goes where that says. No gain is set by
-    hand. docs/thermostat.md has the equations, what was measured and what it cannot do.
+    Before every update it solves for the multiplier c of an entropy bonus, loss - c * (masked mean
+    of H): the one under which AdamW's coming steps change entropy by the wanted amount. It needs
+    one gradient of the mean entropy, of some rollouts of the minibatch. `control.multiplier` has
+    the equations, docs/thermostat.md what was measured.
 
     Parameters:
         target: what to hold: nats per token (0.7), a share of the first iteration's ("0.8x"; None
             is "1x"), a schedule over the run ("linear 1x 0.6x", "cosine 1x 0.6x", "points 0:1x
-            0.5:0.8x 1:0.6x"), or any of these of a response's perplexity ("perplexity 0.9x").
-        knob: what it moves: "zeta" of bidirectional REPO-R in [-1, 1]; "zeta_d" of REPO-D in
-            [0, 10]; "clip_high" in [.02, 3] or "clip_low" in [.02, .95], the surrogate's clip;
-            "entropy_coef" in [-.5, .5]; "pos_weight", of positive advantages, in [0, 2];
-            "balance", an offset of OPEFO's lam in [-1, 1]; "lambda_min" of STEER in [.001, 1].
-        relief: another of these, which slowly takes over what the knob carries in the mean, so that
-            this stays free to move both ways; "none" without.
+            0.5:0.8x 1:0.6x"). With a knob, any of these of a response's perplexity ("perplexity
+            0.9x"), too.
+        solve: "sample" takes the gradient on every fourth rollout of a minibatch and holds in every
+            trainer; "exact" takes it on all of them, beside the objective's, and finds the root of
+            AdamW's step in closed form (the lab).
+        side: "both", or "below" for a multiplier that is never negative: entropy is kept from
+            falling below the target, and not pushed down to it.
+        knob: "multiplier"; or a coefficient that a bank of Kalman filters moves by what it learns
+            of it on line, without a gradient: "zeta" of bidirectional REPO-R in [-1, 1]; "zeta_d"
+            of REPO-D in [0, 10]; "clip_high" in [.02, 3] or "clip_low" in [.02, .95], the
+            surrogate's clip; "entropy_coef" in [-.5, .5]; "pos_weight", of positive advantages, in
+            [0, 2]; "balance", an offset of OPEFO's lam in [-1, 1]; "lambda_min" of STEER in [.001,
+            1].
     """
 
     target: float | str | None = None
-    knob: Knob = "zeta"
-    relief: str = "none"
+    solve: Literal["sample", "exact"] = "sample"
+    side: Literal["both", "below"] = "both"
+    knob: Knob = "multiplier"
 
     paper: ClassVar[str] = "ours"
-    needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
-    base: ClassVar[str] = "dapo"
+    needs: ClassVar[tuple[str, ...]] = ("entropy", "old_entropy")
+    reads_current: ClassVar[bool] = False
+    penalises: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        one_of("thermostat", "knob", self.knob, tuple(KNOBS))
-        one_of("thermostat", "relief", self.relief, ("none", *KNOBS))
-        if self.relief == self.knob:
-            raise ValueError(f"thermostat: relief must be another knob than {self.knob!r}")
+        one_of("thermostat", "knob", self.knob, ("multiplier", *KNOBS))
+        one_of("thermostat", "solve", self.solve, ("sample", "exact"))
+        one_of("thermostat", "side", self.side, ("both", "below"))
         try:
             parse_target(self.target)
+            if self.knob == "multiplier":
+                self.law()
         except ValueError as error:
             raise ValueError(f"thermostat: {error}") from None
+        if self.knob != "multiplier":
+            unread(self, "thermostat", f"knob={self.knob!r}", ("solve", "side"))
 
     def stands_for(self) -> list[tuple[str, dict[str, Any]]]:
-        """The method that has the knob, held by a thermostat, and that of the relief."""
+        """The method that has the knob, held by a thermostat; none for the multiplier."""
+        if self.knob == "multiplier":
+            return []
         name, given = KNOBS[self.knob]
         target = {"target": "1x" if self.target is None else self.target}
-        chain = [(name, given | target | {"controller": "thermostat"})]
-        if self.relief != "none":
-            name, given = KNOBS[self.relief]
-            chain.append((name, given | {"controller": "relief"}))
-        return chain
+        return [(name, given | target | {"controller": "thermostat"})]
+
+    def law(self) -> Multiplier:
+        """What decides on the multiplier."""
+        return Multiplier(self.target, self.side)
+
+    def controls(self) -> str:
+        """The multiplier, which is a bonus' coefficient."""
+        return "the entropy coefficient"
+
+    def init(self) -> MultiplierState:
+        """No multiplier; nothing is known."""
+        return self.law().init()
+
+    def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
+        """The filter sees the iteration's entropy."""
+        return self.law().observe(state, seen)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Add the bonus; the exact form's is not in the loss."""
+        return terms if self.solve == "exact" else terms.add_entropy(state.value)
+
+    def metrics(self, state: MultiplierState) -> dict[str, float]:
+        """`control/multiplier`, `control/target` and `thermostat/...`."""
+        out = {"control/multiplier": state.value}
+        if state.target is not None:
+            out["control/target"] = state.target
+        figures = self.law().figures(state)
+        return out | {f"thermostat/{name}": value for name, value in figures.items()}

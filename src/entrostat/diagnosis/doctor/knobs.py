@@ -12,7 +12,6 @@ from ...control import (
     ControlState,
     Multiplicative,
     ProportionalIntegral,
-    Relief,
     Thermostat,
     parse_target,
 )
@@ -35,7 +34,7 @@ def ends_of(method: Method) -> tuple[float, float] | None:
     law: Any = method.law() if isinstance(method, Controlled) else None
     if isinstance(method, AdaptiveEntropy):
         return method.coef_min, method.coef_max
-    if isinstance(law, Thermostat | Relief):
+    if isinstance(law, Thermostat):
         return law.range.value(0.0), law.range.value(1.0)
     if isinstance(law, Multiplicative):
         return (-law.high if law.bidirectional else law.low), law.high

@@ -154,6 +154,7 @@ def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str
         entropy=figures["entropy/exact"],
         nll=figures["entropy/nll"],
         perplexity=figures["entropy/perplexity"],
+        stderr=figures["entropy/stderr"],
         progress=(iteration - 1) / max(1, state.config.iterations - 1),
     )
     return state.objective.metrics()

@@ -18,6 +18,7 @@ Purpose = Literal[
     "temper",
     "influence",
     "forecast",
+    "hold",
 ]
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 

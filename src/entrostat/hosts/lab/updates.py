@@ -15,9 +15,11 @@ from torch import Tensor
 from ...batch import Terms, TokenBatch
 from ...dynamics import online
 from ...errors import RunStopped
+from ..hold import Hold
 from ..rollouts import Tally, at_update
 from .analysis import Analysis, watched
 from .experience import Selection
+from .held import Gradient, look, solve
 from .numerics import exact_figures, rounds, with_rounded_ratio
 from .policy import Policy
 from .rollout import Sequences
@@ -38,7 +40,11 @@ def update_policy(
     config, before = state.config, state.updates
     place = (iteration - 1) * config.updates  # of an update among those planned
     # on the CPU: the same tokens are selected whatever the device
-    select = generator(config.seed, iteration, "select", torch.device("cpu"))
+    select, looking = (
+        generator(config.seed, iteration, purpose, torch.device("cpu"))
+        for purpose in ("select", "hold")
+    )
+    hold = Hold.of(state.objective)
     tally = Tally()
     for place, rows in _minibatches(state, iteration, len(selection)):
         lr = learning_rate_at(config, place, state.updates)
@@ -46,6 +52,11 @@ def update_policy(
         made = state.updates - before
         # on analysed iterations, measures the minibatch before and after
         with watched(analysis, rows, lr):
+            if hold is not None and not hold.exact:
+                look(
+                    state, hold, selection.batch[rows], selection.sequences[rows], looking,
+                    unseen=0 < made < config.optim.minibatches,
+                )  # fmt: skip
             figures = update(
                 state, selection.batch[rows], selection.sequences[rows], select,
                 fresh=made == 0, where=f"iteration {iteration}, update {made + 1}",
@@ -92,6 +103,8 @@ def update(
         RunStopped: the loss or the gradient is not finite; no step is made.
     """
     optimizer, scaler = state.optimizer, state.scaler
+    hold = Hold.of(state.objective)
+    entropy = Gradient(state) if hold is not None and hold.exact else None
     pieces = torch.arange(len(batch), device=batch.mask.device).split(
         state.config.optim.micro_batch
     )
@@ -100,14 +113,20 @@ def update(
     figures: dict[str, Tensor] = {}
     for rows in pieces:
         mine = None if terms is None else terms[rows]
-        part = _backward(state, batch[rows], sequences[rows], mine, generator, fresh)
+        part = _backward(
+            state, batch[rows], sequences[rows], mine, generator, fresh, entropy, batch.mask.sum()
+        )
         for key, value in part.items():
             figures[key] = figures[key] + value if key in figures else value
     scaler.unscale_(optimizer)
     parameters = optimizer.param_groups[0]["params"]
+    if hold is not None and entropy is not None:
+        solve(state, hold, entropy, not fresh)
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.config.optim.clip))
     numbers = {key: float(value) for key, value in figures.items()}
     _check_step(state, online.figures(numbers)["loss/total"], norm, where)
+    if hold is not None:
+        hold.stepped(norm, state.config.optim.clip, optimizer)
     scaler.step(optimizer)
     scaler.update()
     if scaler.is_enabled():
@@ -143,10 +162,13 @@ def _backward(
     terms: Terms | None,
     generator: torch.Generator,
     fresh: bool,
+    entropy: Gradient | None,
+    tokens: Tensor,
 ) -> dict[str, Tensor]:
     """Add a micro-batch's gradient; returns sums that add up over micro-batches.
 
-    `terms` are None where it is the whole minibatch.
+    `terms` are None where it is the whole minibatch, of `tokens` [] tokens. The gradient of the
+    mean entropy is added to `entropy`, where it is wanted.
     """
     stats = state.policy.token_stats(sequences, state.config.sampling.temperature)
     batch = at_update(batch, stats.logp, stats.entropy, fresh)
@@ -155,6 +177,8 @@ def _backward(
         terms = state.objective.plan(exact, generator) if terms is None else terms
         batch = with_rounded_ratio(exact, numerics)
     out = state.objective.loss(batch, terms, generator)
+    if entropy is not None:
+        entropy.add(stats.entropy, exact, tokens, keep=True)
     state.scaler.scale(out.loss).backward()
     if rounds(numerics):
         out.metrics |= exact_figures(exact, batch, out.terms)

@@ -94,7 +94,7 @@ class Analyst(TrainerCallback):
             ready: the same, prepared.
         """
         trainer = self.trainer
-        self._iteration = trainer.state.global_step // trainer._updates + 1
+        self._iteration = trainer.state.global_step // trainer.updates + 1
         self._analysis = self._update = self._figures = None
         self.seconds = 0.0
         due = self._analyze.due(self._iteration)

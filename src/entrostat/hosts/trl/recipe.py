@@ -163,7 +163,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
 
     @property
     def _iteration(self) -> int:
-        return self.state.global_step // self._updates + 1
+        return self.state.global_step // self.updates + 1
 
     def _tokenize_prompts(self, prompts: list[str]) -> Any:
         return self.recipe.drawn.token_ids(prompts), None, {}
@@ -237,10 +237,10 @@ class RecipeTrainer(EntropyGRPOTrainer):
         """Of an iteration of so many tokens whose updates are made: what the loss does not say."""
         analysed = 0.0 if self._analyst is None else self._analyst.seconds
         self._clock.lap("update", without=analysed)
-        last = iteration * self._updates - 1
+        last = iteration * self.updates - 1
         norms = [norm for norm in self._norms if math.isfinite(norm)]
         return {
-            "optim/updates": self._updates,
+            "optim/updates": self.updates,
             "optim/lr": learning_rate_at(self.recipe.config, last, last),
             **({"grad/norm": sum(norms) / len(norms)} if norms else {}),
             **self._clock.figures(tokens),

@@ -161,7 +161,7 @@ class EachIteration(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The line, an evaluation, and whether TRL writes a checkpoint now."""
-        done, rest = divmod(state.global_step, self.trainer._updates)
+        done, rest = divmod(state.global_step, self.trainer.updates)
         if rest:
             return
         tokens = self.record.held.get("rollout/tokens", 0.0)
@@ -174,6 +174,6 @@ class EachIteration(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The checkpoint is written, but for its seal."""
         self.trainer.accelerator.wait_for_everyone()  # each writes the state of its own chance
-        done = state.global_step // self.trainer._updates
+        done = state.global_step // self.trainer.updates
         self.record.checkpoint(done, Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self.record.progress.iteration(done, {})

@@ -1,6 +1,6 @@
 """`EntropyGRPOTrainer`: TRL's GRPOTrainer whose loss an entrostat objective decides.
 
-TRL samples, scores, shuffles, runs the model and steps the optimizer. Four of its methods are
+TRL samples, scores, shuffles, runs the model and steps the optimizer. Five of its methods are
 extended (docs/hosts/trl.md has the page for users):
 
     _calculate_rewards                    -> the raw rewards of all ranks are kept
@@ -9,6 +9,7 @@ extended (docs/hosts/trl.md has the page for users):
     _compute_loss                         -> terms of the whole optimizer step, all ranks; TRL's own
                                              loss for its log, `Objective.loss` for the gradient
     _get_per_token_logps_and_entropies    -> what the forward pass gave is kept for that
+    _get_grad_norm                        -> the thermostat learns how much of a gradient was left
 
 Shapes: B rollouts of a micro-batch on this rank, T completion tokens at most.
 """
@@ -34,6 +35,7 @@ from ...dynamics import online
 from ...method import MethodSpec
 from ...objective import Objective
 from ...whole import Ranks
+from ..hold import Hold
 from ..mismatch import mismatch
 from ..ranks import gather_batch, ranks, shared_generator, sum_over_ranks
 from ..rollouts import Tally, at_update, describe, graded, idle_groups
@@ -42,6 +44,7 @@ from . import settings
 from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
+from .held import check_whole, look
 from .iteration import IMAGES, OLD_ENTROPY, OLD_LOGP, addition, loss_mask, token_batch, watched
 from .stops import Ending, with_stops
 
@@ -117,6 +120,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._analyst: Analyst | None = None
         super().__init__(**given)
         self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
+        self._hold = Hold.of(self.objective)
+        if self._hold is not None:
+            check_whole(self._hold, self.accelerator.distributed_type)
         self._control = EntropyControl()
         self._control.objective = self.objective
         self.add_callback(self._control)
@@ -146,15 +152,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 state.stateful_callbacks.setdefault(name, callback.state())
         self._plan = self._generated_at = None
         if self._run_log is not None and self.accelerator.is_main_process:
-            self._run_log.open(state.global_step // self._updates)
-            self._run_log.write_settings(self, math.ceil(state.max_steps / self._updates))
+            self._run_log.open(state.global_step // self.updates)
+            self._run_log.write_settings(self, math.ceil(state.max_steps / self.updates))
 
     @property
-    def _ranks(self) -> Ranks:
+    def ranks(self) -> Ranks:
         return ranks(device=self.accelerator.device)
 
     @property
-    def _updates(self) -> int:
+    def updates(self) -> int:
         """Optimizer steps per generation batch, at least 1."""
         micro = self.args.steps_per_generation * self.num_iterations
         return max(1, micro // self.args.gradient_accumulation_steps)
@@ -193,9 +199,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _measure(self, model: nn.Module, inputs: dict[str, Any]) -> Pass:
-        """Log-probs and entropies [B, T] of the policy as it stands, without gradient.
+        """Log-probs and entropies [B, T] of the policy as it stands, without gradient."""
+        return self.extra_pass(model, inputs)
 
-        A pass that TRL does not make: its dropout draws from no stream that training draws from.
+    def extra_pass(self, model: nn.Module, inputs: dict[str, Any]) -> Pass:
+        """Log-probs and entropies [B, T] of rollouts, in a pass that TRL does not make.
+
+        Its dropout draws from no stream that training draws from.
         """
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -227,7 +237,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             output[OLD_LOGP], output[OLD_LOGP], mask, rewards=rewards[mine], group=group[mine],
             entropy=output[OLD_ENTROPY], old_entropy=output[OLD_ENTROPY],
             ref_logp=output.get("ref_per_token_logps"),
-            rollout=torch.arange(len(rewards), device=mask.device)[mine], ranks=self._ranks,
+            rollout=torch.arange(len(rewards), device=mask.device)[mine], ranks=self.ranks,
         )  # fmt: skip
         # a truncated completion that TRL masks is as long as it is
         full = torch.tensor([len(ids) for ids in completions], device=mask.device)
@@ -242,7 +252,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             A = output["advantages"]
             (signals,) = batch.whole.group_sums(group[mine], (A != 0).long())
             ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
-            figures |= watched(ready, A, exact=self._updates == 1)
+            figures |= watched(ready, A, exact=self.updates == 1)
         else:
             self._observe(figures)
             outcome = graded(self.objective, batch)
@@ -255,7 +265,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 self._analyst.generated(output, outcome.replace(rewards=batch.rewards), ready)
         figures["rollout/zero_advantage_groups"] = idle_groups(ready)
         self._record(figures)
-        iteration = self.state.global_step // self._updates + 1
+        iteration = self.state.global_step // self.updates + 1
         if self._run_log is not None and self._run_log.due(iteration):
             rows = own_rows(self._tokenizer, output, texts, mask, finished)
             rows, whole = gather_object(rows), gather_batch(ready)
@@ -274,11 +284,11 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if not figures["rollout/tokens"]:
             return
         # 0 in the first iteration, 1 in the last, as in the lab
-        last = math.ceil(self.state.max_steps / self._updates) - 1
+        last = math.ceil(self.state.max_steps / self.updates) - 1
         self.objective.observe(
             entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
-            perplexity=figures["entropy/perplexity"],
-            progress=min(1.0, self.state.global_step // self._updates / max(1, last)),
+            perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
+            progress=min(1.0, self.state.global_step // self.updates / max(1, last)),
         )  # fmt: skip
 
     # ------------------------------------------------------------------ once an optimizer step
@@ -300,13 +310,17 @@ class EntropyGRPOTrainer(GRPOTrainer):
             self._analyst.before_step(pieces)
         fresh = self._generated_at == self.state.global_step
         # correction and edits are not the methods' to see
-        mine = token_batch(pieces).replace(correction=None, edited=None, ranks=self._ranks)
+        mine = token_batch(pieces).replace(correction=None, edited=None, ranks=self.ranks)
         if self.objective.reads_current and not fresh:
             now = [self._measure(model, piece) for piece in pieces]
             mine = mine.replace(
                 logp=torch.cat([logp for logp, _, _ in now]),
                 entropy=torch.cat([entropy for _, entropy, _ in now]),
             )
+        if self._hold is not None:
+            made = self.state.global_step - (self._generated_at or 0)
+            seen = made * self.current_gradient_accumulation_steps
+            look(self, self._hold, model, pieces, 0 < seen < self.args.steps_per_generation)
         choice = shared_generator(self.args.seed, "select", self.state.global_step)
         terms = self.objective.plan(mine, choice)
         ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
@@ -360,6 +374,12 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._passes.append((logp, entropy, aux))
         return logp, entropy, aux
 
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm)
+        if self._hold is not None:
+            self._hold.stepped(float(norm), self.args.max_grad_norm or math.inf, self.optimizer)
+        return norm
+
     # ------------------------------------------------------------------ figures
 
     def _record(self, figures: dict[str, float]) -> None:
@@ -388,12 +408,12 @@ class EntropyGRPOTrainer(GRPOTrainer):
             self._tally.add(total)
         self._plan = None
         done = self.state.global_step + 1
-        if done % self._updates:
+        if done % self.updates:
             return
         if self._analyst is not None and self._analyst.running:
             self._analyst.hold(self._tally.figures())
         elif self._run_log is not None and self.accelerator.is_main_process:
-            self._run_log.line(done // self._updates, self._tally.figures())
+            self._run_log.line(done // self.updates, self._tally.figures())
         self._tally = Tally()
 
 

@@ -87,7 +87,8 @@ def prepare(
     figures = begun[0][1]
     objective.observe(
         entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
-        perplexity=figures["entropy/perplexity"], progress=progress,
+        perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
+        progress=progress,
     )  # fmt: skip
 
     def judged(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:

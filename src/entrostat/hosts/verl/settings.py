@@ -20,6 +20,7 @@ from verl.workers.config import PolicyLossConfig
 
 from ...advantage import advantages
 from ...objective import Objective, make_objective
+from ..hold import Hold
 from ..rollouts import FIELDS
 from .selfcheck import NAME, check
 
@@ -142,6 +143,9 @@ def _refusals(config: Any, objective: Objective) -> list[tuple[bool, str]]:
          "set trainer.use_v1=True"),
         ("entropy" in needs and not actor.calculate_entropy,
          f"{names} needs the current policy's entropy; set {_HERE}.calculate_entropy=True"),
+        ((hold := Hold.of(objective)) is not None and (hold.exact or actor.strategy != "fsdp2"),
+         "thermostat: in veRL the multiplier is solved for with solve='sample' under "
+         f"{_HERE}.strategy=fsdp2; set both, or knob='entropy_coef'"),
         ("ref_logp" in needs and not actor.use_kl_loss,
          f"{names} needs a reference policy, which veRL makes only with {_HERE}.use_kl_loss=True "
          "(its coefficient is not used)"),

@@ -29,10 +29,12 @@ from ...batch import TokenBatch
 from ...dynamics import online
 from ...logs.files import atomic
 from ...logs.rollouts import save_rollouts
+from ..hold import Hold
 from .checkpoints import LINE
 from .completions import read
 from .driver import noted, numbers, prepare
 from .dump import rollouts_of
+from .held import HELD
 from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
 from .selfcheck import NAME, check
 from .settings import check_run
@@ -148,6 +150,9 @@ class EntropyTrainer(PPOTrainerSync):
         batch = super()._update_actor(batch, metrics)
         ours = [key for key in metrics if key.startswith(f"actor/{PREFIX}")]
         values = {key.removeprefix(f"actor/{PREFIX}"): metrics.pop(key) for key in ours}
+        held = {key: values.pop(key) for key in list(values) if key.startswith(HELD)}
+        if held and (hold := Hold.of(self.objective)) is not None:
+            hold.take({key.removeprefix(HELD): value for key, value in held.items()})
         metrics.update(online.figures(values))
         return batch
 

@@ -21,8 +21,10 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from ...batch import TokenBatch
 from ...objective import Objective
+from ..hold import Hold
 from ..ranks import ranks, shared_generator
-from .loss import NOTE, ROW, Update, loss, responses, token_batch
+from .held import HELD, look
+from .loss import NOTE, PREFIX, ROW, Update, loss, responses, token_batch
 from .selfcheck import check
 from .settings import PolicyLoss
 
@@ -41,7 +43,10 @@ class EntropyTrainingWorker(TrainingWorker):
         """
         check()
         self.objective = settings.objective()
-        self.seed = settings.seed
+        self.seed, self.hold = settings.seed, Hold.of(self.objective)
+        if self.hold is not None:
+            step = self.engine.optimizer_step
+            self.engine.optimizer_step = lambda: self._stepped(step())
 
     def train_mini_batch(self, data: Any) -> Any:
         """All updates of a rollout batch, under the controllers' state that the driver sends.
@@ -59,7 +64,22 @@ class EntropyTrainingWorker(TrainingWorker):
         told = json.loads(note)
         self.objective.load_state_dict(told["objective"])
         self.step, self.updates = told["step"], 0
-        return super().train_mini_batch(data)
+        self.epochs = tu.get(data, "epochs", default=1)
+        size = tu.get(data, "mini_batch_size") // self.engine.get_data_parallel_size()
+        self.planned = self.epochs * (len(data) // size)
+        output = super().train_mini_batch(data)
+        if self.hold is not None and output is not None:
+            held = {f"{PREFIX}{HELD}{key}": [x] for key, x in self.hold.numbers().items()}
+            tu.get(output, "metrics").update(held)
+        return output
+
+    def _stepped(self, norm: Any) -> Any:
+        """The multiplier learns of the gradient; its norm, as veRL's engine gave it."""
+        assert self.hold is not None
+        self.hold.stepped(
+            float(norm), self.engine.optimizer_config.clip_grad, self.engine.optimizer
+        )
+        return norm
 
     def train_batch(self, data: Any) -> Any:
         """One optimizer step: plan, then veRL's own loop over micro-batches."""
@@ -77,12 +97,16 @@ class EntropyTrainingWorker(TrainingWorker):
         objective = self.objective
         assert objective is not None
         fresh = self.updates == 0
+        group = self.engine.get_data_parallel_group()
         batch = token_batch(data, objective, get_device_id())
+        batch = batch.replace(ranks=ranks(group, batch.mask.device))
         again = objective.reads_current and not fresh
         if again:
             batch = self._measure(data, batch)
-        group = self.engine.get_data_parallel_group()
-        batch = batch.replace(ranks=ranks(group, batch.mask.device))
+        if self.hold is not None:
+            unseen = 0 < self.updates < self.planned // self.epochs
+            stream = (self.seed, "hold", self.step, self.updates)
+            look(self.engine, self.hold, self._ready(data), batch, self.planned, stream, unseen)
         generator = shared_generator(self.seed, "select", self.step, self.updates)
         terms = objective.plan(batch, generator)
         live = batch.whole.over(batch.policy_mask)
@@ -93,6 +117,19 @@ class EntropyTrainingWorker(TrainingWorker):
             "plan/passes": float(again),
         }
         return Update(objective, batch, terms, fresh, figures)
+
+    def _ready(self, data: Any) -> Any:
+        """The minibatch with the settings that veRL's worker gives its engine for training."""
+        view, engine = data.copy(), self.engine_config
+        tu.assign_non_tensor(
+            view,
+            use_remove_padding=self.model_config.get("use_remove_padding", False),
+            use_dynamic_bsz=engine.use_dynamic_bsz,
+            max_token_len_per_gpu=engine.max_token_len_per_gpu,
+            micro_batch_size_per_gpu=engine.micro_batch_size_per_gpu,
+            use_fused_kernels=engine.use_fused_kernels,
+        )
+        return view
 
     def _measure(self, data: Any, batch: TokenBatch) -> TokenBatch:
         """The batch with the current policy's log-probs and entropies."""

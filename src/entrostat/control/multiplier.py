@@ -1,0 +1,308 @@
+"""The thermostat's multiplier: the entropy bonus that the coming updates need, solved for.
+
+Once per update, h the gradient of the mean entropy on some of the minibatch's rollouts, m and P
+AdamW's momentum and preconditioner (bias-corrected), C the multiplier that m already holds:
+
+    A = <h, -P m>     first-order change of entropy by an update of the policy as it moves now
+    B = <h, P h>      the same by a unit of the multiplier, once momentum has taken it up
+    c = C + (d - A) / (W B)                                                              (1)
+
+d is the change of entropy wanted of an update. An update takes only a part w = 1 - beta1 of a
+gradient. W = w brings the wanted change with the very next one, and every error of A comes into c
+tenfold; W = 1 is the multiplier under which entropy would drift as wanted for good, and acts ten
+updates late. Entropy is to be at its target in N = 4 iterations; with momentum's lag that is
+critically damped for W = N w / 4, so W depends on the updates of an iteration, and on nothing set
+by hand. c is then the coefficient of an entropy bonus.
+
+A Kalman filter of the entropy H, its change D since the iteration began, and the bias b, the change
+of an iteration that first order does not explain, supplies d. It is told every update's foretold
+change and sees the rollouts' mean entropy with its standard error, and, at an update, how far the
+entropy of the same tokens has come since they were sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import ControlState, Observation
+from .target import Target, TargetSpec, parse_target
+
+Array = NDArray[np.float64]
+
+HORIZON = 3.0  # iterations in which entropy is to be at its target
+DAMPING = 4.0  # of momentum's lag over the horizon: critical
+LARGEST = 1.0  # the bonus' gradient over the whole one, norms
+# standard deviations an iteration, of the first entropy: chosen by the likelihood of the entropies
+# of the first runs, both policies (docs/thermostat_record.md)
+WANDER = 0.01  # of the entropy beside what is foretold,
+UNSURE = 0.25  # and as a share of that
+RESTLESS = 0.003  # of the bias
+BIASED = 0.03  # of the bias at first
+FADING = 0.9  # of the bias, an iteration: what was not foreseen need not last
+POOL = 20  # iterations over which the relative standard error is averaged
+SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
+
+
+@dataclass(frozen=True)
+class Response:
+    """How entropy answers to the coming update, from its gradient h on some rollouts.
+
+    Attributes:
+        drift: A, nats an update.
+        gain: B, nats an update and unit of the multiplier.
+        norm: of h.
+        young: w, the part of the next update that its own gradient has: (1 - beta1) / (1 -
+            beta1^(t + 1)) after t updates.
+        lasting: 1 - beta1.
+        corrected: 1 - beta1^t.
+    """
+
+    drift: float
+    gain: float
+    norm: float
+    young: float
+    lasting: float
+    corrected: float
+
+
+def lasting_part(young: float, lasting: float, updates: int) -> float:
+    """W of equation (1).
+
+    Args:
+        young: the part of the next update that its own gradient has.
+        lasting: 1 - beta1.
+        updates: of an iteration.
+    """
+    return min(1.0, max(young, HORIZON * updates * lasting / DAMPING))
+
+
+@dataclass(frozen=True)
+class MultiplierState(ControlState):
+    """The multiplier now, and what the filter knows.
+
+    Attributes:
+        value: the multiplier c.
+        target: what is to be held now, nats; None until the first entropy was seen.
+        first: the first entropy seen.
+        mean: of H, D and b, nats.
+        covariance: [9] of these.
+        noise: standard error of an iteration's entropy over that entropy.
+        seen: iterations.
+        last: the last entropy seen, nats.
+        foretold: change of entropy that is foretold of this iteration's updates so far, nats.
+        promised: the same of the last iteration's updates.
+        realised: what came: the last entropy seen less the one before it.
+        inside: the multiplier that AdamW's momentum holds, before its bias correction.
+        clipping: what clipping leaves of a gradient, from 0 to 1.
+        norm: of the gradient.
+        share: norm of the bonus' gradient over that of the whole, of the last update.
+        bound: whether that was at its largest.
+    """
+
+    first: float | None = None
+    mean: tuple[float, ...] = ()
+    covariance: tuple[float, ...] = ()
+    noise: float = 0.0
+    seen: int = 0
+    last: float | None = None
+    foretold: float = 0.0
+    promised: float = 0.0
+    realised: float = 0.0
+    inside: float = 0.0
+    clipping: float = 1.0
+    norm: float = 0.0
+    share: float = 0.0
+    bound: bool = False
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> MultiplierState:
+        """The inverse of `to_dict`."""
+        read: dict[str, Any] = {key: tuple(data[key]) for key in ("mean", "covariance")}
+        return cls(**{**data, **read})
+
+    @property
+    def scale(self) -> float:
+        """The first entropy, nats."""
+        return max(self.first or 0.0, 1e-3)
+
+    def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
+        return replace(
+            self, mean=tuple(mean.tolist()), covariance=tuple(covariance.ravel().tolist()), **others
+        )
+
+    def _known(self) -> tuple[Array, Array]:
+        return np.array(self.mean), np.array(self.covariance).reshape(3, 3)
+
+    def measured(self, place: int, value: float, variance: float) -> MultiplierState:
+        """The filter after a measurement of H (0) or D (1)."""
+        x, P = self._known()
+        gain = P[place] / (P[place, place] + variance)
+        return self._filtered(x + gain * (value - x[place]), P - np.outer(gain, P[place]))
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """Solves for the multiplier that brings entropy to its target and keeps it there.
+
+    Parameters:
+        target: what to hold (`entrostat.control.target`), an entropy; None takes the first one.
+        side: "both", or "below" for a multiplier that is never negative.
+
+    Raises:
+        ValueError: the target cannot be read, or is a perplexity.
+    """
+
+    target: TargetSpec = None
+    side: str = "both"
+
+    def __post_init__(self) -> None:
+        if self.wanted.signal != "entropy":
+            raise ValueError(
+                f"target {self.target!r}: the multiplier is solved for from the gradient of the "
+                "entropy; hold a perplexity with another knob (knob='entropy_coef', say)"
+            )
+
+    @property
+    def wanted(self) -> Target:
+        """The target, read."""
+        return parse_target(self.target)
+
+    def init(self) -> MultiplierState:
+        """No multiplier; nothing is known."""
+        return MultiplierState(0.0, self.wanted.fixed)
+
+    def observe(self, state: MultiplierState, seen: Observation) -> MultiplierState:
+        """The state after an iteration's entropy, before its updates.
+
+        Raises:
+            ValueError: the target needs a progress that the host does not report.
+        """
+        first = seen.entropy if state.first is None else state.first
+        state = replace(state, target=self.wanted.at(seen.progress, first), first=first)
+        n, noise = min(state.seen, POOL), state.noise
+        if seen.stderr is not None and seen.entropy > 0:
+            relative = seen.stderr / seen.entropy
+            noise = math.sqrt((n * noise**2 + relative**2) / (n + 1))
+        # of the entropy expected: a high one, whose error is large too, must not count for less
+        error = max(noise * (state.mean[0] if state.mean else seen.entropy), 1e-3 * state.scale)
+        state = replace(
+            state, noise=noise, seen=state.seen + 1, last=seen.entropy, foretold=0.0,
+            promised=state.foretold,
+            realised=0.0 if state.last is None else seen.entropy - state.last,
+        )  # fmt: skip
+        if not state.mean:
+            prior = np.diag([error**2, 0.0, (BIASED * state.scale) ** 2])
+            return state._filtered(np.array([seen.entropy, 0.0, 0.0]), prior)
+        x, P = state.measured(0, seen.entropy, error**2)._known()
+        F = np.diag([1.0, 0.0, FADING])  # an iteration begins: D is 0
+        P = F @ P @ F
+        P[2, 2] += (RESTLESS * state.scale) ** 2
+        return state._filtered(F @ x, P)
+
+    def moved(self, state: MultiplierState, change: float, stderr: float) -> MultiplierState:
+        """The state after the entropy of the same tokens was measured again, during the updates.
+
+        Args:
+            state: that before it.
+            change: mean entropy of some of the iteration's tokens now less that before the
+                iteration's updates, nats.
+            stderr: its standard error.
+        """
+        return state.measured(1, change, stderr**2)
+
+    def decide(self, state: MultiplierState, response: Response, updates: int) -> MultiplierState:
+        """The state with the multiplier of the coming update, by equation (1).
+
+        Args:
+            state: that before it.
+            response: of entropy to it.
+            updates: of an iteration.
+        """
+        inside = state.inside / response.corrected
+        lack = self.lack(state, updates) - response.drift
+        part = lasting_part(response.young, response.lasting, updates)
+        c = (inside + lack / max(part * response.gain, 1e-30)) / state.clipping
+        low, high = self.ends(state, response.norm)
+        bounded = min(max(c, low), high)
+        more = response.young * (state.clipping * bounded - inside) * response.gain
+        return self.decided(state, bounded, response.drift + more, response.norm, updates)
+
+    def lack(self, state: MultiplierState, updates: int) -> float:
+        """d: the change of entropy wanted of an update, nats."""
+        assert state.target is not None
+        H, _, bias = state.mean
+        return (state.target - H) / (HORIZON * updates) - bias / updates
+
+    def ends(self, state: MultiplierState, norm: float) -> tuple[float, float]:
+        """The least and the largest multiplier, where the entropy's gradient has this norm."""
+        largest = LARGEST * state.norm / max(norm, 1e-30)
+        return (0.0 if self.side == "below" else -largest), largest
+
+    def decided(
+        self, state: MultiplierState, c: float, change: float, norm: float, updates: int
+    ) -> MultiplierState:
+        """The state with a multiplier, and the filter carried over its update.
+
+        Args:
+            state: that before it.
+            c: the multiplier.
+            change: of entropy that is foretold of the update, nats.
+            norm: of the entropy's gradient.
+            updates: of an iteration.
+        """
+        share = abs(c) * norm / max(state.norm, 1e-30)
+        bound = c in self.ends(state, norm)
+        return replace(self.foretell(state, change, updates), value=c, share=share, bound=bound)
+
+    def foretell(self, state: MultiplierState, change: float, updates: int) -> MultiplierState:
+        """The filter carried over an update that is to change entropy by `change` nats."""
+        x, P = state._known()
+        F = np.array([[1, 0, 1 / updates], [0, 1, 1 / updates], [0, 0, 1]])
+        x = F @ x + np.array([change, change, 0])
+        P = F @ P @ F.T
+        P[:2, :2] += (WANDER * state.scale) ** 2 / updates + (UNSURE * change) ** 2
+        return state._filtered(x, P, foretold=state.foretold + change)
+
+    def stepped(
+        self, state: MultiplierState, norm: float, clip: float, lasting: float
+    ) -> MultiplierState:
+        """The state after an update whose gradient had this norm.
+
+        Args:
+            state: that before it.
+            norm: of the gradient before clipping; not finite where the update was skipped.
+            clip: the largest norm that clipping leaves; infinite without.
+            lasting: 1 - beta1.
+        """
+        if not math.isfinite(norm):
+            return state
+        left = min(1.0, clip / (norm + 1e-6))
+        slow = SLOW if state.norm else 0.0
+        return replace(
+            state,
+            inside=state.inside + lasting * (left * state.value - state.inside),
+            clipping=left + slow * (state.clipping - left),
+            norm=norm + slow * (state.norm - norm),
+        )
+
+    def figures(self, state: MultiplierState) -> dict[str, float]:
+        """What is known when an iteration begins, to log.
+
+        `foretold`, `realised`: change of entropy by the updates of the iteration before, nats;
+        `bias`: change of an iteration that first order does not explain, nats; `level`: the
+        entropy, filtered, nats; `stderr`: standard error of the measured entropy, nats; `share`:
+        norm of the bonus' gradient over that of the whole, in the last update; `bound`: 1 where
+        that is at its largest.
+        """
+        if not state.mean:
+            return {}
+        return {
+            "foretold": state.promised, "realised": state.realised, "bias": state.mean[2],
+            "level": state.mean[0], "stderr": state.noise * state.mean[0], "share": state.share,
+            "bound": float(state.bound),
+        }  # fmt: skip

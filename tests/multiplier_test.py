@@ -1,0 +1,372 @@
+"""The thermostat's multiplier: AdamW in closed form, first order, the filter, made-up plants."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import entrostat as es
+from entrostat.control import Multiplier, MultiplierState, Observation
+from entrostat.control import multiplier as module
+from entrostat.control.adamw import Coming, solve
+from entrostat.control.multiplier import Response, lasting_part
+from entrostat.hosts.hold import Hold, Moved, response, sample
+from entrostat.hosts.rollouts import standard_error
+
+BETAS, CLIP = (0.9, 0.95), 1.0
+
+
+# ---------------------------------------------------------------------------- AdamW's step
+
+
+def weights(seed: int = 0) -> list[torch.nn.Parameter]:
+    g = torch.Generator().manual_seed(seed)
+    shapes = ((4, 3), (5,))
+    return [torch.nn.Parameter(torch.randn(s, generator=g, dtype=torch.float64)) for s in shapes]
+
+
+def drawn(seed: int) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return [torch.randn(p.shape, generator=g, dtype=torch.float64) for p in weights()]
+
+
+def adamw(parameters: list[torch.nn.Parameter], steps: int, decay: float, lr: float = 1e-2):
+    optimizer = torch.optim.AdamW(parameters, lr=lr, betas=BETAS, weight_decay=decay)
+    for i in range(steps):
+        for p, g in zip(parameters, drawn(10 + i), strict=True):
+            p.grad = g.clone()
+        optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("steps", [0, 1, 7])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("size", [0.01, 3.0])  # below and above the clip
+def test_the_closed_form_is_the_optimizers_step(steps, decay, size):
+    parameters = weights()
+    optimizer = adamw(parameters, steps, decay)
+    loss, entropy, c = [size * g for g in drawn(1)], drawn(2), 0.4
+    coming = Coming(optimizer, loss, entropy, CLIP)
+    foretold = coming.change(c, coming.clipping(c, coming.products()))
+    steps_foretold = list(coming.steps(c, coming.clipping(c, coming.products())))
+    before = [p.detach().clone() for p in parameters]
+    for p, g, h in zip(parameters, loss, entropy, strict=True):
+        p.grad = g - c * h
+    torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+    optimizer.step()
+    moved = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
+    for mine, true in zip(steps_foretold, moved, strict=True):
+        assert_close(mine, true, rtol=1e-7, atol=1e-12)
+    wanted = sum(float((h * s).sum()) for h, s in zip(entropy, moved, strict=True))
+    assert foretold == pytest.approx(wanted, rel=1e-7)
+
+
+def test_nothing_is_written_into_the_optimizer():
+    parameters = weights()
+    optimizer = adamw(parameters, 3, 0.1)
+    before = json.dumps([[x.tolist() for x in s.values()] for s in optimizer.state.values()])
+    coming = Coming(optimizer, drawn(1), drawn(2), CLIP)
+    coming.change(0.3, 1.0, inside=0.2)
+    after = json.dumps([[x.tolist() for x in s.values()] for s in optimizer.state.values()])
+    assert after == before
+    for g, again in zip(coming.loss, drawn(1), strict=True):
+        assert torch.equal(g, again)
+
+
+class Policy(torch.nn.Module):
+    """A softmax over 6 actions in 5 states, by a hidden layer; float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(3)
+        make = lambda *s: torch.nn.Parameter(torch.randn(*s, generator=g, dtype=torch.float64))  # noqa: E731
+        self.x, self.first, self.second = make(5, 4).detach(), make(4, 8), make(8, 6)
+
+    def entropy(self) -> torch.Tensor:
+        logp = torch.log_softmax(torch.tanh(self.x @ self.first) @ self.second, -1)
+        return -(logp.exp() * logp).sum(-1).mean()
+
+
+def test_first_order_errors_fall_with_the_square_of_the_learning_rate():
+    errors = []
+    for lr in (2e-3, 1e-3, 5e-4):
+        policy = Policy()
+        parameters = list(policy.parameters())
+        optimizer = torch.optim.AdamW(parameters, lr=lr, betas=BETAS, weight_decay=0.0)
+        H = policy.entropy()
+        entropy = torch.autograd.grad(H, parameters)
+        g = torch.Generator().manual_seed(4)
+        loss = [torch.randn(p.shape, generator=g, dtype=torch.float64) for p in parameters]
+        coming = Coming(optimizer, loss, entropy, CLIP)
+        foretold = coming.change(0.3, coming.clipping(0.3, coming.products()))
+        for p, a, b in zip(parameters, loss, entropy, strict=True):
+            p.grad = a - 0.3 * b
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+        optimizer.step()
+        errors.append(abs(float((policy.entropy() - H).detach()) - foretold))
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
+    assert errors[1] / errors[2] == pytest.approx(4, rel=0.1)
+
+
+def test_roots_by_hand():
+    cubic = lambda c: c**3 + c  # noqa: E731
+    assert solve(cubic, 10.0, -5, 5, 0.0, 1e-9) == pytest.approx(2, abs=1e-8)
+    assert solve(cubic, -10.0, -5, 5, 4.0, 1e-9) == pytest.approx(-2, abs=1e-8)
+    assert solve(cubic, 1e3, -5, 5, 0.0, 1e-9) == 5  # there is none: the nearer end
+    assert solve(cubic, -1e3, -5, 5, 0.0, 1e-9) == -5
+    assert solve(cubic, 0.0, 0, 5, -3.0, 1e-9) == 0
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+def test_a_response_by_autograd(steps):
+    parameters = weights()
+    optimizer = adamw(parameters, steps, 0.0)
+    entropy = drawn(5)
+    found = response(optimizer, parameters, entropy)
+    assert found is not None
+    # A: of a step whose gradient is what momentum holds, so that m and v stay what they are; B: its
+    # derivative by the momentum, along h
+    drift = gain = 0.0
+    for p, h in zip(parameters, entropy, strict=True):
+        s = optimizer.state[p]
+        shift = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        m_hat = s["exp_avg"] / (1 - BETAS[0] ** steps) - shift * h
+        v_hat = s["exp_avg_sq"] / (1 - BETAS[1] ** steps)
+        change = (h * (-1e-2 * m_hat / (v_hat.sqrt() + 1e-8))).sum()
+        drift += float(change.detach())
+        gain += float(torch.autograd.grad(change, shift)[0])
+    assert found.drift == pytest.approx(drift, rel=1e-5)  # the sums are of float32
+    assert found.gain == pytest.approx(gain, rel=1e-5)
+    assert found.norm == pytest.approx(sum(float((h * h).sum()) for h in entropy) ** 0.5, rel=1e-6)
+    assert found.young == pytest.approx(0.1 / (1 - 0.9 ** (steps + 1)))
+    assert response(torch.optim.AdamW(weights()), weights(), entropy) is None
+
+
+def test_another_optimizer_is_refused():
+    parameters = weights()
+    optimizer = torch.optim.RMSprop(parameters, lr=1e-3)
+    for p, g in zip(parameters, drawn(1), strict=True):
+        p.grad = g
+    optimizer.step()
+    with pytest.raises(ValueError, match=r"RMSprop keeps .*use AdamW, or knob='entropy_coef'"):
+        response(optimizer, parameters, drawn(2))
+
+
+# ---------------------------------------------------------------------------- the filter
+
+
+def posterior(entropies, errors, foretold, scale) -> np.ndarray:
+    """Mean of (H, b) from the joint Gaussian of everything that is drawn, one update an iteration.
+
+    z = (H_0, b_0, then of each iteration the wandering of H, that of b); H and b are linear in z.
+    """
+    n = len(entropies)
+    H, b, fixed = np.zeros((n, 2 * n)), np.zeros((n, 2 * n)), np.zeros(n)
+    H[0, 0] = b[0, 1] = 1
+    variance = [errors[0] ** 2, (module.BIASED * scale) ** 2]
+    for t in range(1, n):
+        H[t], b[t] = H[t - 1] + b[t - 1], module.FADING * b[t - 1]
+        H[t, 2 * t], b[t, 2 * t + 1] = 1, 1
+        fixed[t] = fixed[t - 1] + foretold[t - 1]
+        wander = (module.WANDER * scale) ** 2 + (module.UNSURE * foretold[t - 1]) ** 2
+        variance += [wander, (module.RESTLESS * scale) ** 2]
+    P = np.diag(variance)
+    seen, off = H[1:], np.array(entropies[1:]) - entropies[0] - fixed[1:]
+    S = seen @ P @ seen.T + np.diag(np.square(errors[1:]))
+    z = P @ seen.T @ np.linalg.solve(S, off)
+    return np.array([entropies[0] + fixed[-1] + H[-1] @ z, b[-1] @ z])
+
+
+def test_the_filter_is_the_exact_posterior():
+    law = Multiplier("1x")
+    entropies, foretold = [1.0, 0.93, 0.97, 0.9, 0.95], [-0.02, 0.03, -0.05, 0.01]
+    state, errors = law.init(), []
+    for i, H in enumerate(entropies):
+        # an error of 2% of the entropy that is expected
+        expected = state.mean[0] if state.mean else H
+        errors.append(0.02 * expected)
+        state = law.observe(state, Observation(H, stderr=0.02 * H))
+        if i < len(foretold):
+            state = law.foretell(state, foretold[i], 1)
+    mean = posterior(entropies, errors, foretold, 1.0)
+    assert (state.mean[0], state.mean[2]) == pytest.approx(tuple(mean), rel=1e-9)
+
+
+def test_what_became_of_the_same_tokens_corrects_entropy_and_bias():
+    law = Multiplier("1x")
+    state = law.foretell(law.observe(law.init(), Observation(1.0, stderr=0.05)), 0.0, 2)
+    seen = law.moved(state, -0.2, 1e-6)  # nearly exact
+    assert seen.mean[1] == pytest.approx(-0.2, rel=1e-3)
+    assert seen.mean[0] == pytest.approx(0.8, rel=1e-2)  # D and H wander together
+    assert seen.mean[2] < 0
+    assert law.moved(state, -0.2, 1e6).mean == pytest.approx(state.mean, abs=1e-9)
+
+
+def test_the_multiplier_by_hand():
+    law, state = Multiplier(0.9), Multiplier(0.9).init()
+    state = law.observe(state, Observation(1.0, stderr=0.02))
+    state = replace(state, inside=0.05, clipping=0.5, norm=2.0)
+    found = Response(drift=-0.01, gain=0.02, norm=1.0, young=0.2, lasting=0.1, corrected=0.5)
+    # N = 3 iterations of 4 updates: W = 12 * .1 / 4 = .3; d = (.9 - 1) / 12
+    assert lasting_part(0.2, 0.1, 4) == pytest.approx(0.3)
+    taken = 0.05 / 0.5 + (-0.1 / 12 + 0.01) / (0.3 * 0.02)
+    after = law.decide(state, found, 4)
+    assert after.value == pytest.approx(taken / 0.5)
+    # the next update takes w = .2 of the gradient
+    assert after.foretold == pytest.approx(-0.01 + 0.2 * (taken - 0.1) * 0.02)
+    assert after.share == pytest.approx(abs(after.value) / 2)
+    assert not after.bound
+    # at most as long as the whole gradient was
+    far = law.decide(state, replace(found, drift=-1.0), 4)
+    assert (far.value, far.bound) == (2.0, True)
+    assert Multiplier(0.9, "below").decide(state, replace(found, drift=1.0), 4).value == 0
+
+
+def test_a_high_entropy_counts_as_much_as_a_low_one():
+    # the error is taken of the entropy that is expected, so that 1 + x and 1 - x weigh alike
+    law = Multiplier("1x")
+    state = law.observe(law.init(), Observation(1.0, stderr=0.1))
+    up, down = (law.observe(state, Observation(1 + x, stderr=0.1 * (1 + x))) for x in (0.3, -0.3))
+    assert up.mean[0] - 1 == pytest.approx(1 - down.mean[0], rel=1e-9)
+
+
+def play(law: Multiplier, drift: float, K: int, *, lag: float = 0.9, n: int = 60, noise=0.02):
+    """Entropies of a plant with AdamW's momentum, and the last state."""
+    rng, state, H, m, t, seen = np.random.default_rng(1), law.init(), 1.0, 0.0, 0, []
+    gain = 0.05 / K
+    for _ in range(n):
+        state = law.observe(state, Observation(H + noise * rng.standard_normal(), stderr=noise))
+        seen.append(H)
+        for _ in range(K):
+            if t:
+                corrected = 1 - lag**t
+                young = (1 - lag) / (1 - lag ** (t + 1))
+                found = Response(m / corrected, gain, 1.0, young, 1 - lag, corrected)
+                state = law.decide(state, found, K)
+            else:
+                state = law.decided(state, 0.0, 0.0, 0.0, K)
+            state = law.stepped(state, 1.0, math.inf, 1 - lag)
+            fresh = drift / K + 0.3 * abs(drift) / K * rng.standard_normal()
+            m = lag * m + (1 - lag) * (fresh + state.value * gain)
+            t += 1
+            H += m / (1 - lag**t)
+    return np.array(seen), state
+
+
+@pytest.mark.parametrize("K", [1, 2, 4, 16])
+@pytest.mark.parametrize("drift", [-0.04, 0.02])
+@pytest.mark.parametrize("target", ["1x", "0.7x"])
+def test_a_plant_with_momentum_is_held(K, drift, target):
+    H, state = play(Multiplier(target), drift, K)
+    wanted = float(target[:-1]) * state.first
+    assert abs(H[25:].mean() / wanted - 1) < 0.02
+    assert H[25:].std() / wanted < 0.03
+    assert state.value == pytest.approx(-drift / 0.05, abs=0.6)
+
+
+def test_from_below_only_it_waits_and_then_holds():
+    H, state = play(Multiplier("0.7x", "below"), -0.04, 4)
+    assert (np.diff(H[:6]) < 0).all()
+    assert abs(H[25:].mean() / (0.7 * state.first) - 1) < 0.03
+
+
+def test_a_schedule_needs_progress_and_a_perplexity_another_knob():
+    law = Multiplier("linear 1x 0.5x")
+    state = law.observe(law.init(), Observation(1.0, progress=0.0, stderr=0.02))
+    assert law.observe(state, Observation(1.0, progress=0.5, stderr=0.02)).target == 0.75
+    with pytest.raises(ValueError, match="needs `progress`"):
+        law.observe(law.init(), Observation(1.0))
+    with pytest.raises(ValueError, match=r"thermostat: target 'perplexity 2': .*entropy_coef"):
+        es.make_objective("thermostat", target="perplexity 2")
+
+
+def test_a_state_goes_on_from_its_json():
+    law = Multiplier("1x")
+    state = law.observe(law.init(), Observation(1.0, stderr=0.02))
+    state = law.foretell(state, 0.01, 4)
+    again = MultiplierState.from_dict(json.loads(json.dumps(state.to_dict())))
+    assert again == state
+    assert law.observe(again, Observation(0.9)) == law.observe(state, Observation(0.9))
+
+
+# ---------------------------------------------------------------------------- as a method
+
+
+def test_what_updates_changed_goes_to_another_process():
+    one, other = (Hold.of(es.make_objective("thermostat", target=0.8)) for _ in range(2))
+    assert one is not None
+    assert other is not None
+    for hold in (one, other):
+        hold._objective.observe(entropy=1.0, stderr=0.02)
+    one.state = one.law.decide(
+        replace(one.state, norm=1.0), Response(-0.01, 0.1, 1.0, 0.2, 0.1, 0.5), 4
+    )
+    other.take(json.loads(json.dumps(one.numbers())))
+    assert other.state == one.state
+    assert Hold.of(es.make_objective("grpo")) is None
+    assert Hold.of(es.make_objective("thermostat", knob="zeta")) is None
+
+
+def test_the_bonus_is_in_the_loss_unless_it_is_solved_for_exactly():
+    logp = -torch.rand(4, 3, generator=torch.Generator().manual_seed(0)) - 0.1
+    batch = es.TokenBatch(
+        logp, logp, torch.ones(4, 3), torch.zeros(4), entropy=2 * logp.abs(),
+        old_entropy=2 * logp.abs(),
+    )  # fmt: skip
+    for how, wanted in (("sample", -0.3 * float(2 * logp.abs().mean())), ("exact", 0.0)):
+        objective = es.make_objective("thermostat", target=1.0, solve=how)
+        hold = Hold.of(objective)
+        assert hold is not None
+        hold.state = replace(hold.state, value=0.3)
+        assert float(objective.loss(batch).loss) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_sample_is_a_fourth_and_eight_at_least():
+    g = torch.Generator()
+    for count, n in ((64, 16), (20, 8), (5, 5), (33, 9)):
+        rows = sample(count, g.manual_seed(0))
+        assert len(rows) == n
+        assert len(rows.unique()) == n
+        assert rows.max() < count
+    assert len(sample(64, g, world=4, multiple=5)) == 20
+    assert len(sample(8, g, world=4)) == 2
+
+
+def test_the_standard_error_between_prompts_by_hand():
+    # two prompts: sums 1 * 2 + 3 * 2 = 8 of 4 tokens, 2 * 1 + 6 * 3 = 20 of 4; the mean is 3.5
+    H, tokens = torch.tensor([1.0, 3.0, 2.0, 6.0]), torch.tensor([2, 2, 1, 3])
+    group = torch.tensor([7, 7, 3, 3])
+    off = (8 - 3.5 * 4) ** 2 + (20 - 3.5 * 4) ** 2
+    assert standard_error(H, tokens, group) == pytest.approx(math.sqrt(2 * off) / 8)
+    # one prompt: its rollouts are compared
+    alone = standard_error(H[:2], tokens[:2], group[:2])
+    assert alone == pytest.approx(math.sqrt(2 * ((1 - 2) ** 2 * 4 * 2)) / 4)
+    assert math.isnan(standard_error(H[:1], tokens[:1], group[:1]))
+    moved = Moved.of(H.double() * tokens, tokens, group)
+    assert moved.change == pytest.approx(3.5)
+    assert moved.stderr == pytest.approx(math.sqrt(2 * off) / 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"solve": "often"}, "thermostat: solve must be 'sample' or 'exact', got 'often'"),
+        ({"side": "above"}, "thermostat: side must be 'both' or 'below', got 'above'"),
+        ({"target": "much"}, "thermostat: target 'much' is none of"),
+        ({"knob": "eta"}, "thermostat: knob must be 'multiplier'"),
+    ],
+)
+def test_errors_name_the_parameter(given, words):
+    with pytest.raises(ValueError, match=words):
+        es.make_objective("thermostat", **given)
+
+
+def test_two_thermostats_are_refused():
+    with pytest.raises(ValueError, match="both thermostats"):
+        es.make_objective(["thermostat", {"name": "repo_r", "controller": "thermostat"}])
+    with pytest.raises(ValueError, match="both control the entropy coefficient"):
+        es.make_objective(["thermostat", {"name": "entropy_bonus", "controller": "doubling"}])
