@@ -1,16 +1,19 @@
-"""The thermostat on every knob beside the papers' controllers: how near a target entropy stays.
+"""How near a target entropy stays: the thermostat, its knobs, the papers' controllers.
 
-    python benchmarks/thermostat.py --output runs/thermostat                    # hours: 5 seeds
-    python benchmarks/thermostat.py --knobs zeta --seeds 1 --output /tmp/quick  # minutes
-    python benchmarks/thermostat.py --table --output runs/thermostat            # of what is there
+    python benchmarks/thermostat.py --output runs/thermostat                          # hours
+    python benchmarks/thermostat.py --knobs multiplier --seeds 1 --output /tmp/quick  # minutes
+    python benchmarks/thermostat.py --table --output runs/thermostat          # of what is there
 
 Runs `target_sum` with the tiny policy, 150 iterations, once for each knob, target and seed; a
-finished run is not made again. Of iterations 60 to 150, entropy before each iteration's updates:
+finished run is not made again. Of iterations 10 to 150, entropy before each iteration's updates:
 
-    deviation   RMS of (H - target) / target
-    mean        the largest |mean of ten iterations in a row - target| / target
-    arrived     the first iteration with which a mean of ten within 5% of the target begins
-    noise       standard deviation of H at a policy that does not move (lr 0), over its mean
+    off         RMS of the deviation of means of five iterations from the target, over the target
+    noise       standard error of such a mean: of an iteration's entropy between prompts, over
+                sqrt 5 and the target
+    mean        the mean deviation, over the target
+    settled     the first iteration with which a mean of five within 10% begins, seed by seed
+    reward      of the last ten iterations
+    coefficient mean and standard deviation over iterations 10 to 30
 
 Results are ratios of one run; nothing is timed.
 """
@@ -29,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 KNOBS = (
-    "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight", "balance",
+    "multiplier", "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight", "balance",
     "lambda_min",
 )  # fmt: skip
 # the papers' controllers, on their own knobs
@@ -39,15 +42,13 @@ PAPERS = {
     "pos_adv": ["pos_adv"],
 }
 TARGETS = (0.5, 0.75, 1.0, 1.25)
-ITERATIONS, LATE = 150, 60
+ITERATIONS, FROM = 150, 10
 ON_POLICY = ["--optim.epochs", "1", "--optim.minibatches", "1"]
 
 
 def command(name: str, target: float, seed: int, path: Path) -> list[str]:
-    """The run's command line; name is a knob, a paper's controller or "still"."""
-    if name == "still":
-        method = ["grpo", "--optim.lr", "1e-12"]
-    elif name in KNOBS:
+    """The run's command line; name is a knob or a paper's controller."""
+    if name in KNOBS:
         method = ["thermostat", "--method.knob", name, "--method.target", f"{target:g}x"]
         method += ON_POLICY if name == "balance" else []
     else:
@@ -59,16 +60,16 @@ def command(name: str, target: float, seed: int, path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def entropies(path: Path) -> list[float]:
+def lines(path: Path) -> list[dict[str, float]]:
     """Of each iteration of a finished run; empty without one."""
     log = path / "metrics.jsonl"
     rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return [row["entropy/exact"] for row in rows] if len(rows) == ITERATIONS else []
+    return rows if len(rows) == ITERATIONS else []
 
 
 def run(name: str, target: float, seed: int, output: Path) -> None:
     path = output / f"{name}-{target:g}-{seed}"
-    if entropies(path):
+    if lines(path):
         return
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     found = subprocess.run(
@@ -77,30 +78,57 @@ def run(name: str, target: float, seed: int, output: Path) -> None:
     print(f"{path.name}: {'done' if found.returncode == 0 else found.stderr[-300:]}", flush=True)
 
 
-def tens(values: Sequence[float]) -> list[float]:
-    return [statistics.fmean(values[i : i + 10]) for i in range(len(values) - 9)]
+def fives(values: Sequence[float]) -> list[float]:
+    return [statistics.fmean(values[i : i + 5]) for i in range(len(values) - 4)]
 
 
-def arrived(deviations: Sequence[float]) -> int | None:
-    """The first iteration with which a mean of ten deviations within 5% begins."""
-    near = (i for i, mean in enumerate(tens(deviations), 1) if abs(mean) <= 0.05)
-    return next(near, None)
+def rms(values: Sequence[float]) -> float:
+    return math.sqrt(statistics.fmean(x * x for x in values))
+
+
+def figures(rows: Sequence[dict[str, float]], target: float) -> dict[str, float]:
+    """What is said of one run; `target` is a share of the first entropy."""
+    wanted = target * rows[0]["entropy/exact"]
+    off = [row["entropy/exact"] / wanted - 1 for row in rows]
+    settled = [i for i, mean in enumerate(fives(off), 1) if abs(mean) <= 0.1]
+    found = {
+        "off": rms(fives(off[FROM - 1 :])),
+        "mean": statistics.fmean(off[FROM - 1 :]),
+        "settled": settled[0] if settled else math.inf,
+        "reward": statistics.fmean(row["reward/mean"] for row in rows[-10:]),
+    }
+    if "entropy/stderr" in rows[0]:
+        errors = [row["entropy/stderr"] / wanted for row in rows[FROM - 1 :]]
+        found["noise"] = rms(errors) / math.sqrt(5)
+    keys = [k for k in rows[-1] if k.startswith("control/") and k != "control/target"]
+    if keys:
+        values = [row[keys[0]] for row in rows[FROM - 1 : 30]]
+        found |= {"coefficient": statistics.fmean(values), "spread": statistics.pstdev(values)}
+    return found
 
 
 def row(name: str, target: float, seeds: int, output: Path) -> str | None:
-    rms, worst, when = [], [], []
-    for seed in range(seeds):
-        H = entropies(output / f"{name}-{target:g}-{seed}")
-        if H:
-            D = [x / (target * H[0]) - 1 for x in H]
-            rms.append(math.sqrt(statistics.fmean(d * d for d in D[LATE - 1 :])))
-            worst.append(max(abs(m) for m in tens(D[LATE - 1 :])))
-            when.append(arrived(D))
-    if not rms:
+    """A line of the table: means over the seeds, with the least and the largest."""
+    runs = [lines(output / f"{name}-{target:g}-{seed}") for seed in range(seeds)]
+    found = [figures(rows, target) for rows in runs if rows]
+    if not found:
         return None
-    times = " ".join("-" if t is None else str(t) for t in when)
-    mean = statistics.fmean(rms)
-    return f"{name} | {target:g}x | {len(rms)} | {mean:.3f} | {max(worst):.3f} | {times}"
+
+    def of(key: str, form: str = ".3f") -> str:
+        values = [one[key] for one in found if key in one]
+        if not values:
+            return ""
+        low, high = min(values), max(values)
+        return f"{statistics.fmean(values):{form}} ({low:{form}} to {high:{form}})"
+
+    ratios = [one["off"] / one["noise"] for one in found if "noise" in one]
+    cells = [
+        name, f"{target:g}x", str(len(found)), of("off"), of("noise"),
+        f"{statistics.fmean(ratios):.2f}" if ratios else "", of("mean", "+.3f"),
+        " ".join(f"{one['settled']:g}" for one in found), of("reward", ".2f"),
+        of("coefficient", ".2f"), of("spread", ".2f"),
+    ]  # fmt: skip
+    return " | ".join(cells)
 
 
 def main() -> None:
@@ -120,15 +148,13 @@ def main() -> None:
         for target in given.targets
         for name in given.knobs
     ]
-    jobs.insert(0, ("still", 1.0, 0))
     if not given.table:
         with ThreadPoolExecutor(given.jobs) as pool:
             list(pool.map(lambda job: run(job[0], job[1], job[2], given.output), jobs))
-    still = entropies(given.output / "still-1-0")
-    if still:
-        noise = statistics.stdev(still) / statistics.fmean(still)
-        print(f"noise of a measurement: {noise:.4f} of the entropy")
-    print("knob | target | seeds | deviation | worst mean of ten | arrived")
+    print(
+        "knob | target | seeds | off | noise | off / noise | mean | settled | reward | "
+        "coefficient | its spread"
+    )
     for name in given.knobs:
         for target in given.targets:
             line = row(name, target, given.seeds, given.output)

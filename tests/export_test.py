@@ -89,7 +89,7 @@ def test_a_page_has_the_figures_that_go_by_names(tmp_path: Path) -> None:
 
 
 NAMES = [
-    "thermostat", "evaluation_scores", "ratio", "kl_old", "kl_reference", "loss",
+    "foretold", "thermostat", "evaluation_scores", "ratio", "kl_old", "kl_reference", "loss",
     "token_weight", "held_tokens", "learning_rate", "zero_advantage_groups",
     "zero_advantage_share", "completion_length", "truncated", "failed_answers",
     "token_covariance", "touched_tokens", "touched_entropy", "quadrants", "prime_loss",
@@ -102,7 +102,7 @@ NAMES = [
 def test_names_are_those_of_this_list(tmp_path: Path) -> None:
     """They are written in people's scripts: whoever changes a title keeps the name."""
     keys = (
-        "thermostat/gain", "eval_reward", "ratio/mean", "kl/old_new", "kl/ref", "loss/total",
+        "thermostat/foretold", "thermostat/gain", "eval_reward", "ratio/mean", "kl/old_new", "kl/ref", "loss/total",
         "terms/weight", "terms/frozen", "rollout/zero_advantage_groups",
         "rollout/zero_advantage_share", "rollout/length_mean", "rollout/truncated",
         "reward/failed", "prime/loss", "prime/accuracy", "prime/reward_mean", "prime/grad_norm",

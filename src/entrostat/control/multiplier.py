@@ -36,7 +36,9 @@ Array = NDArray[np.float64]
 
 HORIZON = 3.0  # iterations in which entropy is to be at its target
 DAMPING = 4.0  # of momentum's lag over the horizon: critical
-LARGEST = 1.0  # the bonus' gradient over the whole one, norms
+# the bonus' gradient over the whole one, norms: entropy that is pushed down faster than the policy
+# gradient takes it costs the score
+LARGEST, LEAST = 1.0, -0.3
 # standard deviations an iteration, of the first entropy: chosen by the likelihood of the entropies
 # of the first runs, both policies (docs/thermostat_record.md)
 WANDER = 0.01  # of the entropy beside what is foretold,
@@ -151,7 +153,7 @@ class Multiplier:
 
     Parameters:
         target: what to hold (`entrostat.control.target`), an entropy; None takes the first one.
-        side: "both", or "below" for a multiplier that is never negative.
+        side: "both", where a negative multiplier is small, or "below", where there is none.
 
     Raises:
         ValueError: the target cannot be read, or is a perplexity.
@@ -240,8 +242,8 @@ class Multiplier:
 
     def ends(self, state: MultiplierState, norm: float) -> tuple[float, float]:
         """The least and the largest multiplier, where the entropy's gradient has this norm."""
-        largest = LARGEST * state.norm / max(norm, 1e-30)
-        return (0.0 if self.side == "below" else -largest), largest
+        unit = state.norm / max(norm, 1e-30)
+        return (0.0 if self.side == "below" else LEAST * unit), LARGEST * unit
 
     def decided(
         self, state: MultiplierState, c: float, change: float, norm: float, updates: int

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..logs.run import Run
 from .curves import coefficient, curves_of, logged, named, say_smoothed, scale_of, smoothed
-from .figures import BLACK, BLUE, COLORS, ORANGE, PURPLE, RED, Curve, Panel
+from .figures import BLACK, BLUE, COLORS, ORANGE, PURPLE, RED, Band, Curve, Panel
 from .runs import drawable
 from .tokens.dumps import choose_iterations, read_dump
 from .update_panels import update_panels
@@ -48,6 +48,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
             "reward/best_in_group",
         )
     )  # fmt: skip
+    bands = _standard_errors(run) if target else ()
     yield Panel(
         "Entropy",
         " ".join(
@@ -55,6 +56,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
             + nll * ["NLL: mean of -log p of the sampled tokens, an estimate of it."]
             + as_logged * [f"Logged: {run.entropy_is}"[:300]]
             + target * ["Dashed: the controller's target."]
+            + bool(bands) * ["Shaded: two standard errors between prompts."]
         ),
         "nats per token",
         curves_of(
@@ -65,6 +67,7 @@ def _outcome(run: Run) -> Iterator[Panel]:
             ("control/target", "target", {"color": RED, "dash": "--", "width": 1.3}),
         ),
         low=0,
+        bands=bands,
     )
     yield Panel(
         "Reward",
@@ -85,6 +88,19 @@ def _outcome(run: Run) -> Iterator[Panel]:
             key.removeprefix("control/"), PURPLE, fit=True, name=coefficient(key),
         )  # fmt: skip
     yield Panel(
+        "What the thermostat foretold",
+        "Change of entropy by an iteration's updates: foretold by first order, realised (measured "
+        "on other prompts), and the bias, an estimate of what first order does not explain.",
+        "nats an iteration",
+        curves_of(
+            run,
+            ("thermostat/realised", "realised", {"color": BLACK, "width": 0.8}),
+            ("thermostat/foretold", "foretold", {"color": BLUE}),
+            ("thermostat/bias", "bias", {"color": RED}),
+        ),
+        name="foretold",
+    )
+    yield Panel(
         "What the thermostat has learnt",
         "Gain: change of entropy an iteration by the whole range of its knob. Drift: its change in "
         "the coming iteration if the knob stayed where it is. Noise: standard deviation of an "
@@ -99,6 +115,17 @@ def _outcome(run: Run) -> Iterator[Panel]:
         name="thermostat",
     )
     yield _imported_scores(run)
+
+
+def _standard_errors(run: Run) -> tuple[Band, ...]:
+    """Two standard errors about the entropy, of a run whose iterations have them."""
+    key = "entropy/stderr"
+    rows = [line for line in run.metrics if key in line and "entropy/exact" in line]
+    x, H, error = ([row[k] for row in rows] for k in ("iteration", "entropy/exact", key))
+    if not rows:
+        return ()
+    low, high = ([h + s * 2 * e for h, e in zip(H, error, strict=True)] for s in (-1, 1))
+    return (Band("", x, low, high, BLUE),)
 
 
 def _imported_scores(run: Run) -> Panel:
