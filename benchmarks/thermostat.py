@@ -32,8 +32,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 KNOBS = (
-    "multiplier", "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight", "balance",
-    "lambda_min",
+    "multiplier", "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight",
+    "balance", "lambda_min",
 )  # fmt: skip
 # the papers' controllers, on their own knobs
 PAPERS = {

@@ -285,7 +285,7 @@ def test_a_thermostat_says_what_its_knob_can_do():
 def test_the_advice_is_for_the_knob_and_the_signal_that_are_meant():
     more = {"thermostat/gain": 0.02, "thermostat/drift": -0.03, "thermostat/saturated": 1.0}
     rows = [{"entropy/exact": H, "control/target": 0.75, **more} for H in (1.0, 0.4, 0.4, 0.4)]
-    # of .75x: docs/thermostat.md has entropy_coef, zeta, balance and zeta_d
+    # of .75x: docs/thermostat_record.md has entropy_coef, zeta, balance and zeta_d
     for name, others in (
         ("repo_d", "entropy_coef and zeta and balance"),
         ("repo_r", "entropy_coef and balance and zeta_d"),

@@ -455,7 +455,7 @@ def test_updates_that_change_nothing() -> None:
 
 
 def test_a_knob_that_cannot_raise_what_falls() -> None:
-    """zeta up to .1 against the bonus up to .5: docs/thermostat.md has both over whole runs."""
+    """zeta up to .1 against the bonus up to .5: docs/thermostat_record.md has whole runs."""
     weak = checked("authority", config([{"name": "repo_r", "target": "1.2x"}]), 12)
     strong = {"name": "thermostat", "target": "1.2x", "knob": "entropy_coef"}
     assert "cannot keep entropy from falling" in weak.evidence

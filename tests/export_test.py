@@ -102,7 +102,8 @@ NAMES = [
 def test_names_are_those_of_this_list(tmp_path: Path) -> None:
     """They are written in people's scripts: whoever changes a title keeps the name."""
     keys = (
-        "thermostat/foretold", "thermostat/gain", "eval_reward", "ratio/mean", "kl/old_new", "kl/ref", "loss/total",
+        "thermostat/foretold", "thermostat/gain", "eval_reward", "ratio/mean", "kl/old_new",
+        "kl/ref", "loss/total",
         "terms/weight", "terms/frozen", "rollout/zero_advantage_groups",
         "rollout/zero_advantage_share", "rollout/length_mean", "rollout/truncated",
         "reward/failed", "prime/loss", "prime/accuracy", "prime/reward_mean", "prime/grad_norm",

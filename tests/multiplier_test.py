@@ -152,8 +152,13 @@ def test_another_optimizer_is_refused():
     for p, g in zip(parameters, drawn(1), strict=True):
         p.grad = g
     optimizer.step()
-    with pytest.raises(ValueError, match=r"RMSprop keeps .*use AdamW, or knob='entropy_coef'"):
+    with pytest.raises(ValueError, match=r"got RMSprop \(it has no betas\); use AdamW"):
         response(optimizer, parameters, drawn(2))
+    # Adam's kind, with moments of another form
+    paged = torch.optim.Adamax(parameters, lr=1e-3)
+    paged.step()
+    with pytest.raises(ValueError, match=r"got Adamax \(it has step, exp_avg, exp_inf\)"):
+        response(paged, parameters, drawn(2))
 
 
 # ---------------------------------------------------------------------------- the filter
@@ -223,6 +228,13 @@ def test_the_multiplier_by_hand():
     # at most as long as the whole gradient was
     far = law.decide(state, replace(found, drift=-1.0), 4)
     assert (far.value, far.bound) == (2.0, True)
+    # downwards by .05 of the first entropy an iteration: .0125 of an update, where .1 is wanted
+    far = replace(state, norm=9.0, mean=(2.1, 0.0, 0.0))
+    down = law.decide(far, replace(found, drift=0.0), 4)
+    assert down.value == pytest.approx((0.1 - 0.0125 / 0.006) / 0.5)
+    # and none at all where entropy falls faster by itself, if that is less than what is wanted
+    fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0)), replace(found, drift=-0.05), 4)
+    assert fast.value == 0
     assert Multiplier(0.9, "below").decide(state, replace(found, drift=1.0), 4).value == 0
 
 

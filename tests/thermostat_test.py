@@ -171,7 +171,7 @@ def test_no_plant_diverges(seed):
     def rms(first: int, last: int) -> np.ndarray:
         return np.sqrt((off[first:last] ** 2).mean(0))[on]
 
-    # an entropy that is measured has 1; 10^4 plants: docs/thermostat.md
+    # an entropy that is measured has 1; 10^4 plants: docs/thermostat_record.md
     for end in (120, 240):  # the gain changes at 120
         late = rms(end - 20, end)
         assert np.quantile(late, 0.9) < 1.7

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,10 @@ from entrostat.method import METHODS
 from processes import fork_ranks, run_ranks
 
 pytest.importorskip("trl", reason="trl is an extra")
+
+from accelerate import DistributedType
+
+from entrostat.hosts.trl import held
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # transformers' own, of TRL's arguments
@@ -507,18 +512,25 @@ RUN = {
 }  # fmt: skip
 TWO = {
     "repo_r": {"zeta": 0.05}, "kl_cov": {"frac": 0.1}, "gspo_repo_r": {"zeta": 0.05},
-    "entropy_bonus": {"coef": 0.3},
+    "entropy_bonus": {"coef": 0.3}, "thermostat": {"target": "0.8x"},
 }  # fmt: skip
 
 
 def scripted_run(folder, name: str, **settings) -> dict:
+    if name == "thermostat":
+        settings |= {"optim": "adamw_torch", "max_grad_norm": 0.5}
     objective = es.make_objective(name, **TWO[name])
     trainer = entropy_trainer(folder, objective=objective, **RUN | settings)
     scripted(trainer)
     start = torch.cat([x.flatten() for x in weights(trainer)])
+    sampled, held.SAMPLE = held.SAMPLE, 1  # two processes take the same rollouts: all
     trainer.train()
+    held.SAMPLE = sampled
     moved = torch.cat([x.flatten() for x in weights(trainer)]) - start
-    keys = ("entropy/exact", "reward/mean", "loss/policy", "rollout/tokens")
+    keys = ["entropy/exact", "reward/mean", "loss/policy", "rollout/tokens"]
+    if name == "thermostat":
+        keys += ["control/multiplier", "thermostat/foretold", "thermostat/bias"]
+        assert any(logged(trainer, "control/multiplier"))
     return {"moved": moved, "log": {key: logged(trainer, key) for key in keys}}
 
 
@@ -574,7 +586,7 @@ class StopError(Exception):
     pass
 
 
-def resumable(folder, *, stop: int | None = None, **settings):
+def resumable(folder, *, stop: int | None = None, objective=None, **settings):
     from transformers import TrainerCallback
 
     class Kill(TrainerCallback):
@@ -582,7 +594,7 @@ def resumable(folder, *, stop: int | None = None, **settings):
             if state.global_step == stop:
                 raise StopError
 
-    objective = es.make_objective("repo_r", target=0.05, zeta=1e-3)
+    objective = objective or es.make_objective("repo_r", target=0.05, zeta=1e-3)
     trainer = entropy_trainer(
         folder, objective=objective, callbacks=[Kill()], save_strategy="steps", save_steps=4,
         max_steps=8, gradient_accumulation_steps=2, prompts=PROMPTS * 4, dump=folder / "dump",
@@ -590,6 +602,51 @@ def resumable(folder, *, stop: int | None = None, **settings):
     )  # fmt: skip
     scripted(trainer)
     return trainer
+
+
+def test_kill_and_resume_continue_the_multiplier(tmp_path):
+    spec = {"name": "thermostat", "target": "0.8x"}
+    whole = resumable(tmp_path / "whole", objective=es.make_objective(spec))
+    whole.train()
+    assert len(set(logged(whole, "control/multiplier"))) == 4
+    with pytest.raises(StopError):
+        resumable(tmp_path / "killed", stop=5, objective=es.make_objective(spec)).train()
+    again = resumable(tmp_path / "killed", objective=es.make_objective(spec))
+    again.train(resume_from_checkpoint=str(tmp_path / "killed" / "checkpoint-4"))
+    for key in ("control/multiplier", "thermostat/foretold", "thermostat/level"):
+        assert logged(again, key) == logged(whole, key)
+    for mine, theirs in zip(weights(again), weights(whole), strict=True):
+        assert_close(mine, theirs, rtol=0, atol=1e-6)
+
+
+def test_the_multiplier_moves_adapters_alone(tmp_path):
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+    trainer = entropy_trainer(
+        tmp_path, objective=es.make_objective("thermostat", target="0.8x"), peft=lora, max_steps=6,
+        learning_rate=1e-2, prompts=PROMPTS * 6, gradient_accumulation_steps=2, num_iterations=1,
+        per_device_train_batch_size=8,
+    )  # fmt: skip
+    scripted(trainer)
+    trainer.train()
+    assert any(logged(trainer, "control/multiplier"))
+    assert all(map(math.isfinite, logged(trainer, "thermostat/foretold")))
+
+
+def test_what_the_multiplier_cannot_be_solved_for_with_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="solve='exact' is for the lab"):
+        entropy_trainer(tmp_path, objective=es.make_objective("thermostat", solve="exact"))
+    trainer = entropy_trainer(
+        tmp_path, objective=es.make_objective("thermostat"), optim="sgd", max_steps=2,
+        prompts=PROMPTS * 4,
+    )  # fmt: skip
+    scripted(trainer)
+    with pytest.raises(
+        ValueError, match=r"optimizer must be Adam or AdamW.*got \w+ \(it has no betas"
+    ):
+        trainer.train()
+    with pytest.raises(ValueError, match="FSDP shards them; use DDP"):
+        held.check_whole(trainer._hold, DistributedType.FSDP)
 
 
 @pytest.mark.parametrize("restore", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # lowest and highest share of the first entropy, of those tried (.5, .75, 1, 1.25), from which no
-# mean of ten iterations was off by more than 11%: `target_sum`, one seed, docs/thermostat.md
+# mean of ten iterations was off by more than 11%: `target_sum`, one seed, docs/thermostat_record.md
 HELD: dict[str, tuple[float, float]] = {
     "entropy_coef": (0.5, 1.25),
     "zeta": (0.5, 0.75),

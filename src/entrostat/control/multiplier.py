@@ -23,6 +23,7 @@ entropy of the same tokens has come since they were sampled.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,9 +37,10 @@ Array = NDArray[np.float64]
 
 HORIZON = 3.0  # iterations in which entropy is to be at its target
 DAMPING = 4.0  # of momentum's lag over the horizon: critical
-# the bonus' gradient over the whole one, norms: entropy that is pushed down faster than the policy
-# gradient takes it costs the score
-LARGEST, LEAST = 1.0, -0.3
+LARGEST = 1.0  # the bonus' gradient over the whole one, norms
+FALL = (
+    0.03  # of the first entropy, an iteration: a negative multiplier makes entropy fall no faster
+)
 # standard deviations an iteration, of the first entropy: chosen by the likelihood of the entropies
 # of the first runs, both policies (docs/thermostat_record.md)
 WANDER = 0.01  # of the entropy beside what is foretold,
@@ -153,7 +155,7 @@ class Multiplier:
 
     Parameters:
         target: what to hold (`entrostat.control.target`), an entropy; None takes the first one.
-        side: "both", where a negative multiplier is small, or "below", where there is none.
+        side: "both", or "below" for a multiplier that is never negative.
 
     Raises:
         ValueError: the target cannot be read, or is a perplexity.
@@ -226,11 +228,14 @@ class Multiplier:
             updates: of an iteration.
         """
         inside = state.inside / response.corrected
-        lack = self.lack(state, updates) - response.drift
-        part = lasting_part(response.young, response.lasting, updates)
-        c = (inside + lack / max(part * response.gain, 1e-30)) / state.clipping
+        taken = max(lasting_part(response.young, response.lasting, updates) * response.gain, 1e-30)
         low, high = self.ends(state, response.norm)
-        bounded = min(max(c, low), high)
+
+        def multiplier(wanted: float) -> float:
+            c = (inside + (wanted - response.drift) / taken) / state.clipping
+            return min(max(c, low), high)
+
+        bounded = self.slow(multiplier, state, updates)
         more = response.young * (state.clipping * bounded - inside) * response.gain
         return self.decided(state, bounded, response.drift + more, response.norm, updates)
 
@@ -240,10 +245,27 @@ class Multiplier:
         H, _, bias = state.mean
         return (state.target - H) / (HORIZON * updates) - bias / updates
 
+    def slow(
+        self, multiplier: Callable[[float], float], state: MultiplierState, updates: int
+    ) -> float:
+        """The multiplier of the change that is wanted, or of a smaller fall.
+
+        Entropy that is pushed down fast costs the score: a multiplier below 0 may stop a rise, and
+        make entropy fall by `FALL` an iteration, no faster.
+
+        Args:
+            multiplier: of a change of an update, nats.
+            state: as it stands.
+            updates: of an iteration.
+        """
+        wanted, slowest = self.lack(state, updates), -FALL * state.scale / updates
+        c = multiplier(wanted)
+        return c if c >= 0 or wanted >= slowest else min(0.0, multiplier(slowest))
+
     def ends(self, state: MultiplierState, norm: float) -> tuple[float, float]:
         """The least and the largest multiplier, where the entropy's gradient has this norm."""
-        unit = state.norm / max(norm, 1e-30)
-        return (0.0 if self.side == "below" else LEAST * unit), LARGEST * unit
+        largest = LARGEST * state.norm / max(norm, 1e-30)
+        return (0.0 if self.side == "below" else -largest), largest
 
     def decided(
         self, state: MultiplierState, c: float, change: float, norm: float, updates: int

@@ -12,7 +12,7 @@ from .base import ControlState, Observation
 from .knob import Range
 from .target import Target, TargetSpec, parse_target
 
-# one set for every knob and policy: chosen on made-up plants (docs/thermostat.md)
+# one set for every knob and policy: chosen on made-up plants (docs/thermostat_record.md)
 HORIZON = 4  # iterations ahead that a move is judged by
 STIFFNESS = 1.0  # a move over the whole range costs as much as the noise's part
 DISSENT = 0.3  # of the bank's weight may want a smaller move,

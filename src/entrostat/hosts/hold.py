@@ -28,6 +28,10 @@ SAMPLE, LEAST = 4, 8  # the gradient is of every fourth rollout of a minibatch, 
 _CHANGED = (
     "value", "mean", "covariance", "foretold", "inside", "clipping", "norm", "share", "bound",
 )  # fmt: skip
+_NOT_ADAM = (
+    "thermostat: the optimizer must be Adam or AdamW, from whose moments the multiplier is solved "
+    "for, got {} (it has {}); use AdamW, or knob='entropy_coef'"
+)
 TOLERANCE = 1e-3  # of the exact form, of the target, an iteration
 
 
@@ -156,10 +160,12 @@ class Hold:
 
         assert state.target is not None
         norm = products[2] ** 0.5
-        c = solve(
-            change, law.lack(state, updates), *law.ends(state, norm), guess=state.value,
-            tolerance=TOLERANCE * state.target / updates,
-        )  # fmt: skip
+        tolerance, ends = TOLERANCE * state.target / updates, law.ends(state, norm)
+
+        def multiplier(wanted: float) -> float:
+            return solve(change, wanted, *ends, state.value, tolerance)
+
+        c = law.slow(multiplier, state, updates)
         foretold = coming.change(c, coming.clipping(c, products))
         self.state = law.decided(state, c, foretold, norm, updates)
         return c
@@ -215,6 +221,8 @@ def response(
     Raises:
         ValueError: the optimizer does not keep Adam's moments.
     """
+    if any("betas" not in group for group in optimizer.param_groups):
+        raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, "no betas"))
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     sums, b1, t = torch.zeros(3, dtype=torch.float64), 0.0, steps_made(optimizer)
     for p, h in zip(parameters, entropy, strict=True):
@@ -222,10 +230,7 @@ def response(
         if not state or h is None:
             continue
         if not {"step", "exp_avg", "exp_avg_sq"} <= state.keys():
-            raise ValueError(
-                f"thermostat: {type(optimizer).__name__} keeps {', '.join(state)}, and the "
-                "multiplier is solved for from Adam's moments; use AdamW, or knob='entropy_coef'"
-            )
+            raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, ", ".join(state)))
         group = groups[id(p)]
         b1, b2 = map(float, group["betas"])
         h, m, v = (_local(x) for x in (h, state["exp_avg"], state["exp_avg_sq"]))

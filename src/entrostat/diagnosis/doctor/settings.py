@@ -132,7 +132,7 @@ def authority(plan: Plan) -> Result | None:
             others = " or ".join(able(share, knob))
             return wrong(
                 f"{name}: {knob} is asked to hold {share:g}x of the first entropy; on target_sum "
-                f"it did not hold {least:g}x (docs/thermostat.md)",
+                f"it did not hold {least:g}x (docs/thermostat_record.md)",
                 (f"let {others} hold it (--method.knob), or " if others else "") + "ask for less",
             )
     return None
