@@ -38,9 +38,7 @@ Array = NDArray[np.float64]
 HORIZON = 3.0  # iterations in which entropy is to be at its target
 DAMPING = 4.0  # of momentum's lag over the horizon: critical
 LARGEST = 1.0  # the bonus' gradient over the whole one, norms
-FALL = (
-    0.03  # of the first entropy, an iteration: a negative multiplier makes entropy fall no faster
-)
+FALL = 0.05  # of the first entropy, an iteration: no faster by a negative multiplier
 # standard deviations an iteration, of the first entropy: chosen by the likelihood of the entropies
 # of the first runs, both policies (docs/thermostat_record.md)
 WANDER = 0.01  # of the entropy beside what is foretold,
