@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import conftest  # noqa: F401 (the environment)
 
@@ -26,6 +27,7 @@ from harness import (  # noqa: E402
 )
 
 from entrostat.batch import TokenBatch  # noqa: E402
+from entrostat.hosts import hold  # noqa: E402
 from entrostat.hosts.verl.settings import PolicyLoss  # noqa: E402
 
 METHODS = ("clip_cov", "kl_cov", "steer", "forking_tokens", "rand_pos_clip")
@@ -70,8 +72,26 @@ def main() -> None:
                 key: float(values[-1]) for key, values in metrics.items() if "entrostat" in key
             },
         }
+    del worker.engine.optimizer_step
+    results["thermostat"] = held(worker, whole, prompts, answers, mine)
     if RANK == 0:
         torch.save(results, os.path.join(FOLDER, "rank0.pt"))
+
+
+def held(worker: Any, whole: TokenBatch, prompts: list, answers: list, mine: slice) -> dict:
+    """Three updates under the multiplier, whose gradient is of all rollouts."""
+    hold.SAMPLE = 1
+    settings = PolicyLoss(method="thermostat")
+    worker.use_objective(settings)
+    objective = settings.objective()
+    objective.observe(entropy=float(whole.whole.mean(whole.old_entropy)[0]), stderr=0.05)
+    batch = objective.prepare(whole)[mine]
+    out = worker.train_mini_batch(
+        worker_td(rollouts_td(prompts[mine], answers[mine]), batch, objective, epochs=3)
+    )
+    found = {k: float(v[-1]) for k, v in out["metrics"].items() if "entrostat/held" in k}
+    assert found["entrostat/held/value"] != 0
+    return {"gradients": [], "metrics": found}
 
 
 if __name__ == "__main__":
