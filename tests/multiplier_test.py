@@ -238,6 +238,22 @@ def test_the_multiplier_by_hand():
     assert Multiplier(0.9, "below").decide(state, replace(found, drift=1.0), 4).value == 0
 
 
+def test_a_small_learning_rate_asks_for_a_small_change():
+    # A, B and what is wanted are in proportion to it, so that the multiplier is the same
+    law = Multiplier(0.9)
+    state = law.observe(law.init(), Observation(1.0, stderr=0.02))
+    state = replace(state, inside=0.05, norm=9.0)
+    full = Response(-0.01, 0.02, 1.0, 0.2, 0.1, 0.5)
+    tenth = replace(full, drift=-0.001, gain=0.002, pace=0.1)
+    assert law.decide(state, tenth, 4).value == pytest.approx(law.decide(state, full, 4).value)
+    parameters = weights()
+    optimizer = adamw(parameters, 2, 0.0)
+    optimizer.param_groups[0] |= {"initial_lr": 0.04}  # its rate is .01
+    found = response(optimizer, parameters, drawn(5))
+    assert found is not None
+    assert found.pace == 0.25
+
+
 def test_a_high_entropy_counts_as_much_as_a_low_one():
     # the error is taken of the entropy that is expected, so that 1 + x and 1 - x weigh alike
     law = Multiplier("1x")

@@ -62,6 +62,7 @@ class Response:
             beta1^(t + 1)) after t updates.
         lasting: 1 - beta1.
         corrected: 1 - beta1^t.
+        pace: the learning rate over that of the whole run, from 0 to 1.
     """
 
     drift: float
@@ -70,6 +71,7 @@ class Response:
     young: float
     lasting: float
     corrected: float
+    pace: float = 1.0
 
 
 def lasting_part(young: float, lasting: float, updates: int) -> float:
@@ -233,19 +235,24 @@ class Multiplier:
             c = (inside + (wanted - response.drift) / taken) / state.clipping
             return min(max(c, low), high)
 
-        bounded = self.slow(multiplier, state, updates)
+        bounded = self.slow(multiplier, state, updates, response.pace)
         more = response.young * (state.clipping * bounded - inside) * response.gain
         return self.decided(state, bounded, response.drift + more, response.norm, updates)
 
-    def lack(self, state: MultiplierState, updates: int) -> float:
-        """d: the change of entropy wanted of an update, nats."""
+    def lack(self, state: MultiplierState, updates: int, pace: float) -> float:
+        """d: the change of entropy wanted of an update, nats.
+
+        While the learning rate warms up or runs out, entropy moves at its pace: a multiplier that
+        made up for it would be as large as the learning rate is small.
+        """
         assert state.target is not None
         H, _, bias = state.mean
-        return (state.target - H) / (HORIZON * updates) - bias / updates
+        return pace * ((state.target - H) / (HORIZON * updates) - bias / updates)
 
     def slow(
-        self, multiplier: Callable[[float], float], state: MultiplierState, updates: int
-    ) -> float:
+        self, multiplier: Callable[[float], float], state: MultiplierState, updates: int,
+        pace: float,
+    ) -> float:  # fmt: skip
         """The multiplier of the change that is wanted, or of a smaller fall.
 
         Entropy that is pushed down fast costs the score: a multiplier below 0 may stop a rise, and
@@ -255,8 +262,9 @@ class Multiplier:
             multiplier: of a change of an update, nats.
             state: as it stands.
             updates: of an iteration.
+            pace: the learning rate over that of the whole run.
         """
-        wanted, slowest = self.lack(state, updates), -FALL * state.scale / updates
+        wanted, slowest = self.lack(state, updates, pace), -FALL * state.scale / updates
         c = multiplier(wanted)
         return c if c >= 0 or wanted >= slowest else min(0.0, multiplier(slowest))
 
@@ -278,7 +286,7 @@ class Multiplier:
             updates: of an iteration.
         """
         share = abs(c) * norm / max(state.norm, 1e-30)
-        bound = c in self.ends(state, norm)
+        bound = c != 0 and c in self.ends(state, norm)
         return replace(self.foretell(state, change, updates), value=c, share=share, bound=bound)
 
     def foretell(self, state: MultiplierState, change: float, updates: int) -> MultiplierState:

@@ -165,7 +165,7 @@ class Hold:
         def multiplier(wanted: float) -> float:
             return solve(change, wanted, *ends, state.value, tolerance)
 
-        c = law.slow(multiplier, state, updates)
+        c = law.slow(multiplier, state, updates, _pace(coming.optimizer))
         foretold = coming.change(c, coming.clipping(c, products))
         self.state = law.decided(state, c, foretold, norm, updates)
         return c
@@ -241,13 +241,20 @@ def response(
     if not t:
         return None
     young = (1 - b1) / (1 - b1 ** (t + 1))
-    return Response(-A / (1 - b1**t), B, hh**0.5, young, 1 - b1, 1 - b1**t)
+    return Response(-A / (1 - b1**t), B, hh**0.5, young, 1 - b1, 1 - b1**t, _pace(optimizer))
 
 
 def steps_made(optimizer: torch.optim.Optimizer) -> float:
     """Updates that an optimizer has made."""
     made = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
     return max(made, default=0.0)
+
+
+def _pace(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate over that which its schedule was given."""
+    group = optimizer.param_groups[0]
+    whole = group.get("initial_lr") or group["lr"]
+    return float(group["lr"]) / float(whole) if whole else 1.0
 
 
 def _local(x: Any) -> Tensor:

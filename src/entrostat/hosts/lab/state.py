@@ -179,4 +179,5 @@ def stepper(
         policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,
         weight_decay=config.optim.weight_decay, fused=True,
     )  # fmt: skip
+    optimizer.param_groups[0]["initial_lr"] = config.optim.lr  # as torch's schedules have it
     return optimizer, torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
