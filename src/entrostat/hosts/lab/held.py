@@ -32,6 +32,7 @@ def look(
         unseen: the weights are no longer the old policy's, and this iteration's updates have not
             been trained on this minibatch: what became of its entropy tells of other tokens.
     """
+    state.optimizer.zero_grad(set_to_none=True)  # the last update's, for memory
     rows = sample(len(batch), generator).to(batch.mask.device)
     gradient = Gradient(state)
     part, own = batch[rows], sequences[rows]
@@ -68,7 +69,7 @@ class Gradient:
 
     def __init__(self, state: State) -> None:
         self.parameters: list[Tensor] = state.optimizer.param_groups[0]["params"]
-        self.values = [torch.zeros_like(p) for p in self.parameters]
+        self.values: list[Tensor] = []
         self._scale = state.scaler
         self._seen: list[tuple[Tensor, TokenBatch]] = []
 
@@ -86,9 +87,14 @@ class Gradient:
             self._scale.scale(mean), self.parameters, retain_graph=keep, allow_unused=True
         )
         back = 1 / self._scale.get_scale()
-        for value, h in zip(self.values, found, strict=True):
-            if h is not None:
-                value.add_(h, alpha=back)
+        own = [
+            torch.zeros_like(p) if h is None else h.mul_(back)
+            for p, h in zip(self.parameters, found, strict=True)
+        ]
+        if self.values:
+            torch._foreach_add_(self.values, own)
+        else:
+            self.values = own
         self._seen.append((entropy.detach(), batch))
 
     def moved(self) -> Moved:
