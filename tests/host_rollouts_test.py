@@ -39,10 +39,16 @@ def test_how_rollouts_look() -> None:
     found = describe(batch)
     H, lp = batch.old_entropy[batch.mask], batch.old_logp[batch.mask]
     each = [row[:n].mean() for row, n in zip(batch.old_entropy, LENGTHS, strict=True)]
+    # between the prompts: P / (P - 1) sum of (S_p - mean N_p)^2, over the tokens
+    sums = {p: sum(float(row[:n].sum()) for row, n, g in zip(batch.old_entropy, LENGTHS, GROUP,
+            strict=True) if g == p) for p in set(GROUP)}  # fmt: skip
+    sizes = {p: sum(n for n, g in zip(LENGTHS, GROUP, strict=True) if g == p) for p in sums}
+    off = sum((sums[p] - float(H.mean()) * sizes[p]) ** 2 for p in sums)
     surprise = [-row[:n].mean() for row, n in zip(batch.old_logp, LENGTHS, strict=True)]
     assert found == pytest.approx(
         {
             "entropy/exact": float(H.mean()),
+            "entropy/stderr": math.sqrt(len(sums) / (len(sums) - 1) * off) / 21,
             "entropy/response_mean": float(sum(each)) / 8,
             "entropy/nll": -float(lp.mean()),
             "entropy/perplexity": sum(math.exp(x) for x in surprise) / 8,

@@ -11,6 +11,7 @@ from ...control import (
     Additive,
     ControlState,
     Multiplicative,
+    Multiplier,
     ProportionalIntegral,
     Thermostat,
     parse_target,
@@ -20,6 +21,7 @@ from ...logs.limits import NEAR
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
+from ...method.thermostat import HeldEntropy
 from ...objective import Objective
 from .finding import Result, ok, skipped, wrong
 from .subject import Subject
@@ -31,9 +33,11 @@ HOLDS = 2e-3  # of the entropy, an iteration: less is no drift that a few rollou
 
 def ends_of(method: Method) -> tuple[float, float] | None:
     """The coefficient at both ends of its controller's range; None without a controller."""
-    law: Any = method.law() if isinstance(method, Controlled) else None
+    law: Any = method.law() if isinstance(method, Controlled | HeldEntropy) else None
     if isinstance(method, AdaptiveEntropy):
         return method.coef_min, method.coef_max
+    if isinstance(law, Multiplier):  # it has none; these are large
+        return -1.0, 1.0
     if isinstance(law, Thermostat):
         return law.range.value(0.0), law.range.value(1.0)
     if isinstance(law, Multiplicative):
@@ -62,7 +66,8 @@ class Asked:
 
 def asked_of(method: Method, state: ControlState, first: float) -> Asked | None:
     """What is asked of a method's controller; None without one, or of another signal."""
-    spec = getattr(method.law() if isinstance(method, Controlled) else None, "target", None)
+    law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
+    spec = getattr(law, "target", None)
     target = parse_target(spec)
     if target.signal != "entropy" or (state.target is None and target.constant):
         return None
@@ -80,6 +85,9 @@ def authority(subject: Subject) -> Result:
     for k, (method, state) in enumerate(zip(objective.methods, objective.states, strict=True)):
         if method.controls() is None or isinstance(method, AdaptiveEntropy):
             continue  # a gate on entropy is a check of its own
+        if isinstance(method, HeldEntropy):
+            texts.append(f"`{objective.names[k]}` solves for a bonus of either sign, of any size")
+            continue
         ends, asked = ends_of(method), asked_of(method, state, first)
         if ends is None or asked is None:
             continue

@@ -8,6 +8,7 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
     resampling.py  rollouts at a second temperature
     influenced.py  exact influences, for a method that weighs by them
     updates.py     epochs, minibatches, micro-batches
+    held.py        the gradient of the entropy, for the thermostat
     resume.py      going on from a checkpoint
     analysis.py    what the updates do to entropy
     forecast.py    what they will do to it on fresh prompts

@@ -80,7 +80,8 @@ def look(
     if trainer.ranks.world > 1:
         for p, h in zip(parameters, gradient, strict=True):
             dist.all_reduce(torch.zeros_like(p) if h is None else h)
-    found = response(trainer.optimizer, parameters, gradient)
+    optimizer = trainer.optimizer  # None until training begins
+    found = None if optimizer is None else response(optimizer, parameters, gradient)
     assert batch.old_entropy is not None
     assert batch.group is not None
     change = (torch.cat(now) - batch.old_entropy).double().sum(1)

@@ -157,6 +157,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     @property
     def ranks(self) -> Ranks:
+        """The processes that train together."""
         return ranks(device=self.accelerator.device)
 
     @property
