@@ -44,8 +44,8 @@ FALL = 0.05  # of the first entropy, an iteration: no faster by a negative multi
 WANDER = 0.01  # of the entropy beside what is foretold,
 UNSURE = 0.25  # and as a share of that
 RESTLESS = 0.003  # of the bias
-BIASED = 0.03  # of the bias at first
-FADING = 0.9  # of the bias, an iteration: what was not foreseen need not last
+BIASED = 0.05  # of the bias at first
+FADING = 0.7  # of the bias, an iteration: what was not foreseen need not last
 POOL = 20  # iterations over which the relative standard error is averaged
 SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
 
