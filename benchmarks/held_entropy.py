@@ -117,7 +117,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--knob", default="entropy_coef")
+    parser.add_argument("--knob", default="multiplier")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)

@@ -44,7 +44,8 @@ def main(names: list[str]) -> None:
         pairs = zip(prompts, completions, strict=True)
         return [float(task.score(text, examples[prompt])) for prompt, text in pairs]
 
-    held = {"name": "thermostat", "target": "0.8x"}  # four fifths of the first entropy
+    # four fifths of the first entropy
+    held = {"name": "thermostat", "target": "0.8x", "knob": "zeta"}
     more = {"trl_grpo": {}, "trl_thermostat": {"objective": held}}
     for name in names or list(more):
         with tempfile.TemporaryDirectory() as folder:
