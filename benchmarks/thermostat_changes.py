@@ -7,17 +7,15 @@
     lr      the learning rate is three times what it was
     task    answers have five or six digits, after three or four
 
-Prints the RMS deviation from the target before and after (iterations 46 to 75 and 106 to 150), and
-how many iterations after the change a mean of ten within 5% of the target begins, and the largest
-such mean from 30 iterations after it on. A finished run is not made again.
+Prints the RMS deviation of means of five from the target before and after (iterations 46 to 75 and
+106 to 150), how many iterations after the change a mean of five within 10% of the target begins,
+and the largest deviation of an iteration after it. A finished run is not made again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from entrostat.config import from_dict
 from entrostat.hosts.lab import train, updates
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from thermostat import arrived, tens
+from thermostat import fives, rms
 
 ITERATIONS, CHANGE, PROMPTS, TARGET = 150, 75, 32, 0.75
 
@@ -77,21 +75,20 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--cases", nargs="+", default=["lr", "task"], choices=["lr", "task"])
-    parser.add_argument("--knobs", nargs="+", default=["zeta", "entropy_coef"])
+    parser.add_argument("--knobs", nargs="+", default=["multiplier", "entropy_coef"])
     parser.add_argument("--seeds", type=int, default=2)
     given = parser.parse_args()
-    print("change | knob | seed | before | after | back in band | worst mean of ten")
+    print("change | knob | seed | before | after | back in band | largest")
     for case in given.cases:
         for knob in given.knobs:
             for seed in range(given.seeds):
                 D = run(case, knob, seed, given.output)
                 before, after = (
-                    math.sqrt(statistics.fmean(d * d for d in part))
-                    for part in (D[CHANGE - 30 : CHANGE], D[CHANGE + 30 :])
+                    rms(fives(part)) for part in (D[CHANGE - 30 : CHANGE], D[CHANGE + 30 :])
                 )
-                cells = [case, knob, seed, f"{before:.3f}", f"{after:.3f}", arrived(D[CHANGE:])]
-                worst = max(abs(mean) for mean in tens(D[CHANGE + 30 :]))
-                print(*cells, f"{worst:.3f}", sep=" | ", flush=True)
+                near = (i for i, m in enumerate(fives(D[CHANGE:]), 1) if abs(m) <= 0.1)
+                cells = [case, knob, seed, f"{before:.3f}", f"{after:.3f}", next(near, None)]
+                print(*cells, f"{max(map(abs, D[CHANGE:])):.3f}", sep=" | ", flush=True)
 
 
 if __name__ == "__main__":

@@ -251,10 +251,10 @@ def steps_made(optimizer: torch.optim.Optimizer) -> float:
 
 
 def _pace(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate over that which its schedule was given."""
+    """The learning rate over that which its schedule was given, at most 1."""
     group = optimizer.param_groups[0]
     whole = group.get("initial_lr") or group["lr"]
-    return float(group["lr"]) / float(whole) if whole else 1.0
+    return min(1.0, float(group["lr"]) / float(whole)) if whole else 1.0
 
 
 def _local(x: Any) -> Tensor:
