@@ -16,6 +16,7 @@ from .checks import check_class
 from .clip_bound import ClipBound
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
+from .entropic import Entropic
 from .influence_flow import InfluenceFlow
 from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
@@ -63,6 +64,7 @@ METHODS: dict[str, type[Method]] = {
     "kl_ref": KlRef,
     "aepo": Aepo,
     "ce_gppo": CeGppo,
+    "entropic": Entropic,
     "stare": Stare,
     "w_reinforce": WReinforce,
     "forking_tokens": ForkingTokens,

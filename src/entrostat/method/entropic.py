@@ -1,0 +1,85 @@
+"""EntroPIC: PI control of the weights of likely tokens by their advantage's sign (2511.15248)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ..batch import Terms, TokenBatch
+from ..control import ControlState, Observation, held_target, parse_target, plain_target
+from .base import Method, in_range
+
+
+@dataclass(frozen=True)
+class EntropicState(ControlState):
+    """`value` is alpha; `integral` the sum of the errors of the iterations before, nats."""
+
+    integral: float = 0.0
+
+
+@dataclass(frozen=True)
+class Entropic(Method):
+    """EntroPIC: entropy above its target lets likely right tokens count more, wrong ones less.
+
+    With e = H - target, once per iteration, of tokens with pi(y_t) > threshold:
+
+        alpha = clip(kp e + ki (sum of earlier e), -1, 1)
+        weight 1 + alpha where A > 0, 1 - alpha where A < 0
+
+    Parameters:
+        target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
+            share of it.
+        kp: gain of the error, 1 / nats.
+        ki: gain of the sum.
+        threshold: probability above which a token is likely.
+
+    Source: the authors' code and the abstract; the text itself was not at hand. Deviations: their
+    code adds alpha times the mean over likely tokens of -ratio |A|, which the clip does not touch;
+    here the clipped policy term is weighted, and its mean stays over all tokens. Their alpha is of
+    each micro-batch, from the entropy under the current policy; here of the iteration. None and
+    shares are ours, and so is no other bound on the sum than theirs, which is none.
+    """
+
+    target: float | str | None = None
+    kp: float = 1.0
+    ki: float = 0.01
+    threshold: float = 0.95
+
+    paper: ClassVar[str] = "arXiv 2511.15248"
+
+    def __post_init__(self) -> None:
+        plain_target(self.target, "entropic")
+        in_range("entropic", "kp", self.kp, 0)
+        in_range("entropic", "ki", self.ki, 0)
+        in_range("entropic", "threshold", self.threshold, 0, 1)
+
+    def controls(self) -> str:
+        """Alpha."""
+        return "the weights of likely tokens"
+
+    def init(self) -> EntropicState:
+        """Every weight 1."""
+        return EntropicState(0.0, parse_target(self.target).fixed)
+
+    def observe(self, state: EntropicState, seen: Observation) -> EntropicState:
+        """Alpha follows the error and its sum."""
+        target = held_target(self.target, state.target, seen.entropy)
+        error = seen.entropy - target
+        alpha = min(max(self.kp * error + self.ki * state.integral, -1.0), 1.0)
+        return EntropicState(alpha, target, state.applies, state.integral + error)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Weigh the likely tokens."""
+        likely = batch.logp > (math.log(self.threshold) if self.threshold else -math.inf)
+        factor = torch.where(likely, 1 + state.value * terms.advantage.sign(), 1)
+        return terms.replace(weight=terms.weight * factor)
+
+    def metrics(self, state: EntropicState) -> dict[str, float]:
+        """`control/alpha` and `control/target`."""
+        out = {"control/alpha": state.value}
+        return out if state.target is None else out | {"control/target": state.target}
