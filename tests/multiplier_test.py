@@ -232,6 +232,10 @@ def test_the_multiplier_by_hand():
     far = replace(state, norm=9.0, mean=(2.1, 0.0, 0.0))
     down = law.decide(far, replace(found, drift=0.0), 4)
     assert down.value == pytest.approx((0.1 - 0.0125 / 0.006) / 0.5)
+    # upwards by .04
+    low = replace(state, norm=9.0, mean=(0.1, 0.0, 0.0))
+    up = law.decide(low, replace(found, drift=0.0), 4)
+    assert up.value == pytest.approx((0.1 + 0.01 / 0.006) / 0.5)
     # and none at all where entropy falls faster by itself, if that is less than what is wanted
     fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0)), replace(found, drift=-0.05), 4)
     assert fast.value == 0

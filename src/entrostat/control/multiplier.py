@@ -38,7 +38,9 @@ Array = NDArray[np.float64]
 HORIZON = 3.0  # iterations in which entropy is to be at its target
 DAMPING = 4.0  # of momentum's lag over the horizon: critical
 LARGEST = 1.0  # the bonus' gradient over the whole one, norms
-FALL = 0.05  # of the first entropy, an iteration: no faster by a negative multiplier
+# of the first entropy, an iteration: what a multiplier asks for at most, since entropy that is pushed
+# fast costs the score
+RISE, FALL = 0.04, 0.05
 # standard deviations an iteration, of the first entropy: chosen by the likelihood of the entropies
 # of the first runs, both policies (docs/thermostat_record.md)
 WANDER = 0.01  # of the entropy beside what is foretold,
@@ -247,7 +249,8 @@ class Multiplier:
         """
         assert state.target is not None
         H, _, bias = state.mean
-        return pace * ((state.target - H) / (HORIZON * updates) - bias / updates)
+        wanted = (state.target - H) / (HORIZON * updates) - bias / updates
+        return pace * min(wanted, RISE * state.scale / updates)
 
     def slow(
         self, multiplier: Callable[[float], float], state: MultiplierState, updates: int,
