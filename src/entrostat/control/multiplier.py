@@ -38,8 +38,8 @@ Array = NDArray[np.float64]
 HORIZON = 3.0  # iterations in which entropy is to be at its target
 DAMPING = 4.0  # of momentum's lag over the horizon: critical
 LARGEST = 1.0  # the bonus' gradient over the whole one, norms
-# of the first entropy, an iteration: what a multiplier asks for at most, since entropy that is pushed
-# fast costs the score
+# of the first entropy, an iteration: what is asked for at most; entropy that is pushed fast costs
+# the score
 RISE, FALL = 0.04, 0.05
 # standard deviations an iteration, of the first entropy: chosen by the likelihood of the entropies
 # of the first runs, both policies (docs/thermostat_record.md)
