@@ -118,30 +118,22 @@ class EntropyTrainingWorker(TrainingWorker):
         }
         return Update(objective, batch, terms, fresh, figures)
 
-    def _ready(self, data: Any) -> Any:
-        """The minibatch with the settings that veRL's worker gives its engine for training."""
+    def _ready(self, data: Any, kind: str = "") -> Any:
+        """The minibatch with the settings that veRL's worker gives its engine; "infer_" or ""."""
         view, engine = data.copy(), self.engine_config
         tu.assign_non_tensor(
             view,
             use_remove_padding=self.model_config.get("use_remove_padding", False),
             use_dynamic_bsz=engine.use_dynamic_bsz,
-            max_token_len_per_gpu=engine.max_token_len_per_gpu,
-            micro_batch_size_per_gpu=engine.micro_batch_size_per_gpu,
+            max_token_len_per_gpu=getattr(engine, f"{kind}max_token_len_per_gpu"),
+            micro_batch_size_per_gpu=getattr(engine, f"{kind}micro_batch_size_per_gpu"),
             use_fused_kernels=engine.use_fused_kernels,
         )
         return view
 
     def _measure(self, data: Any, batch: TokenBatch) -> TokenBatch:
         """The batch with the current policy's log-probs and entropies."""
-        view, engine = data.copy(), self.engine_config
-        tu.assign_non_tensor(
-            view,
-            use_remove_padding=self.model_config.get("use_remove_padding", False),
-            use_dynamic_bsz=engine.use_dynamic_bsz,
-            max_token_len_per_gpu=engine.infer_max_token_len_per_gpu,
-            micro_batch_size_per_gpu=engine.infer_micro_batch_size_per_gpu,
-            use_fused_kernels=engine.use_fused_kernels,
-        )
+        view = self._ready(data, "infer_")
         keep = tu.get(data, "disable_auto_offload", default=False)
         with self.engine.eval_mode(disable_auto_offload=keep):
             output = self.engine.infer_batch(view, loss_function=None)["model_output"]
