@@ -1,4 +1,4 @@
-"""The thermostat's multiplier in a trainer: solved for before an update, told what came of it.
+"""Connect a trainer to the thermostat's multiplier.
 
     hold = Hold.of(objective)                    None where nothing is held
     hold.look(response(...), ...)                before the update's plan
@@ -89,12 +89,12 @@ class Hold:
 
     @property
     def law(self) -> Multiplier:
-        """What decides."""
+        """The control law."""
         return self._method.law()
 
     @property
     def state(self) -> MultiplierState:
-        """The objective's."""
+        """The multiplier's state, stored in the objective."""
         return self._objective.states[self._place]
 
     @state.setter
@@ -102,7 +102,7 @@ class Hold:
         self._objective.states[self._place] = state
 
     def numbers(self) -> dict[str, float]:
-        """What updates changed of the state, as plain numbers: for another process."""
+        """Return the state that updates change, as numbers that can be sent to another process."""
         found: dict[str, float] = {}
         for name in _CHANGED:
             value = getattr(self.state, name)
@@ -111,7 +111,7 @@ class Hold:
         return found
 
     def take(self, numbers: Mapping[str, float]) -> None:
-        """The inverse of `numbers`."""
+        """Restore the state from `numbers`."""
         taken: dict[str, Any] = {}
         for name in _CHANGED:
             value = getattr(self.state, name)
@@ -127,7 +127,7 @@ class Hold:
         Args:
             found: None before the optimizer's first update.
             updates: of an iteration.
-            moved: None where nothing is known of it.
+            moved: measured change of entropy; None without a measurement.
         """
         self._see(moved)
         if found is None:
@@ -141,7 +141,7 @@ class Hold:
         Args:
             coming: the update.
             updates: of an iteration.
-            moved: None where nothing is known of it.
+            moved: measured change of entropy; None without a measurement.
         """
         self._see(moved)
         t = steps_made(coming.optimizer)
@@ -191,13 +191,13 @@ class Hold:
 
 
 def sample(count: int, generator: torch.Generator, world: int = 1, multiple: int = 1) -> Tensor:
-    """[n] rows of a minibatch whose entropy is differentiated, rising.
+    """Choose the rows [n] of a minibatch whose entropy is differentiated, in ascending order.
 
     Args:
         count: rollouts of the minibatch on this rank.
         generator: chooses.
-        world: ranks that have as many each.
-        multiple: of what number the sample's has to be.
+        world: number of ranks.
+        multiple: n is rounded up to a multiple of it, at most to `count`.
     """
     wanted = max(math.ceil(LEAST / world), math.ceil(count / SAMPLE))
     n = min(count, multiple * math.ceil(wanted / multiple))

@@ -29,8 +29,8 @@ def look(
         batch: [n, T] the minibatch; its `old_entropy` is the old policy's.
         sequences: its rows.
         generator: chooses the rollouts.
-        unseen: the weights are no longer the old policy's, and this iteration's updates have not
-            been trained on this minibatch: what became of its entropy tells of other tokens.
+        unseen: this iteration has made updates, but none on this minibatch. Only then is the change
+            of its entropy an unbiased measurement.
     """
     state.optimizer.zero_grad(set_to_none=True)  # the last update's, for memory
     rows = sample(len(batch), generator).to(batch.mask.device)
@@ -43,19 +43,20 @@ def look(
     hold.look(found, state.config.updates, gradient.moved() if unseen else None)
 
 
-def solve(state: State, hold: Hold, entropy: Gradient, unseen: bool) -> None:
+def solve(state: State, hold: Hold, entropy: Gradient, fresh: bool) -> None:
     """Decide on the multiplier of the coming update and add its part to the gradient.
 
     Args:
         state: the run's, each parameter with the objective's gradient.
         hold: its multiplier.
         entropy: gradient of the minibatch's mean entropy.
-        unseen: as in `look`.
+        fresh: the weights are still the old policy's. Unlike `look`, later epochs measure the
+            change too, on rollouts that were already trained on.
     """
     loss = [torch.zeros_like(p) if p.grad is None else p.grad for p in entropy.parameters]
     coming = Coming(state.optimizer, loss, entropy.values, state.config.optim.clip)
     if all(map(math.isfinite, coming.products())):  # else the update is skipped, or the run ends
-        c = hold.solve(coming, state.config.updates, entropy.moved() if unseen else None)
+        c = hold.solve(coming, state.config.updates, None if fresh else entropy.moved())
         for p, g, h in zip(entropy.parameters, loss, entropy.values, strict=True):
             p.grad = g.sub_(h, alpha=c)
 

@@ -121,7 +121,7 @@ def update(
     scaler.unscale_(optimizer)
     parameters = optimizer.param_groups[0]["params"]
     if hold is not None and entropy is not None:
-        solve(state, hold, entropy, not fresh)
+        solve(state, hold, entropy, fresh)
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.config.optim.clip))
     numbers = {key: float(value) for key, value in figures.items()}
     _check_step(state, online.figures(numbers)["loss/total"], norm, where)

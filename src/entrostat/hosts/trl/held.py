@@ -53,8 +53,7 @@ def look(
         hold: its multiplier.
         model: as TRL runs it.
         pieces: this rank's micro-batches.
-        unseen: the weights are no longer those that sampled, and have not been trained on these
-            rollouts since.
+        unseen: this iteration has made updates, but none on these rollouts.
     """
     parts = _sample(pieces, trainer)
     batch = token_batch(parts).replace(ranks=trainer.ranks)

@@ -39,8 +39,7 @@ def look(
         batch: the same, [n, T].
         updates: of an iteration.
         stream: seed and step, which choose the rollouts.
-        unseen: the weights are no longer those that sampled, and have not been trained on these
-            rollouts since.
+        unseen: this iteration has made updates, but none on these rollouts.
     """
     whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
     rows = sample(len(batch), shared_generator(*stream), batch.ranks.world, whole)
