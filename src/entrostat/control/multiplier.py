@@ -10,14 +10,14 @@ AdamW's momentum and preconditioner (bias-corrected), C the multiplier that m al
 d is the change of entropy wanted of an update. An update takes only a part w = 1 - beta1 of a
 gradient. W = w brings the wanted change with the very next one, and every error of A comes into c
 tenfold; W = 1 is the multiplier under which entropy would drift as wanted for good, and acts ten
-updates late. Entropy is to be at its target in N = 4 iterations; with momentum's lag that is
-critically damped for W = N w / 4, so W depends on the updates of an iteration, and on nothing set
-by hand. c is then the coefficient of an entropy bonus.
+updates late. Entropy is to be at its target in N = 3 iterations (`HORIZON`). With momentum's lag
+that is critically damped for W = N w / 4, N in updates. c is then the coefficient of an entropy
+bonus.
 
-A Kalman filter of the entropy H, its change D since the iteration began, and the bias b, the change
-of an iteration that first order does not explain, supplies d. It is told every update's foretold
-change and sees the rollouts' mean entropy with its standard error, and, at an update, how far the
-entropy of the same tokens has come since they were sampled.
+A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, and
+the bias b, the change of an iteration that first order does not explain. Its inputs are every
+update's foretold change, the rollouts' mean entropy with its standard error, and, at an update, the
+measured change of entropy on tokens of this iteration.
 """
 
 from __future__ import annotations
