@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import Additive, ControlState, Multiplicative, Observation, Range
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
