@@ -14,8 +14,8 @@ from entrostat.control import Multiplier, MultiplierState, Observation
 from entrostat.control import multiplier as module
 from entrostat.control.adamw import Coming, solve
 from entrostat.control.multiplier import Momentum, Response, lasting_part
-from entrostat.hosts.hold import Hold, Moved, momentum, response, sample
-from entrostat.hosts.rollouts import standard_error
+from entrostat.core.rollouts import standard_error
+from entrostat.trainers.hold import Hold, Moved, momentum, response, sample
 
 BETAS, CLIP = (0.9, 0.95), 1.0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..advantage import ESTIMATORS
+from ..core.advantages import ESTIMATORS
 from .adapo import Adapo
 from .aepo import Aepo
 from .base import HOSTS, Method
@@ -20,7 +20,7 @@ from .entropic import Entropic
 from .influence_flow import InfluenceFlow
 from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
-from .permuted import PermuteWeights
+from .permute_weights import PermuteWeights
 from .prime import Prime
 from .quadrant import Quadrant
 from .recipes import RECIPES

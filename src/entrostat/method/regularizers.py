@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import (
     Additive,
     ControlState,
@@ -20,6 +19,7 @@ from ..control import (
     ProportionalIntegral,
     Range,
 )
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 

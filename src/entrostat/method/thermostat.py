@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import Multiplier, MultiplierState, Observation, parse_target
+from ..core.batch import Terms, TokenBatch
 from .base import Method, one_of, unread
 
 Knob = Literal[

@@ -7,7 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch
+from ..core.batch import Terms, TokenBatch
 from .data import AGGREGATIONS, MASK, contract_data
 from .findings import CLOSE, LEAVES, alike, expect, rule, same_figures
 from .subject import Pass, Subject
@@ -19,7 +19,7 @@ _SPLITS = (
 )
 _FLOAT32 = (
     "Make numbers with torch.ones_like or new_full of what was given; widen a half with "
-    "entrostat.batch.at_least_float32, and never narrow with .float()."
+    "entrostat.core.batch.at_least_float32, and never narrow with .float()."
 )
 
 
