@@ -1,10 +1,13 @@
 """Connect a trainer to the thermostat's multiplier.
 
     hold = Hold.of(objective)                    None where nothing is held
-    hold.look(response(...), ...)                before the update's plan
-    hold.stepped(norm)                           after its backward pass
+    if hold.due(optimizer, update, updates):     before the update's plan
+        hold.look(optimizer, response(...))
+    hold.decide(optimizer, updates)
+    hold.stepped(norm, ..., moved)               after its backward pass
 
-A trainer supplies one gradient of the mean entropy (`response`); everything else is
+A trainer supplies a gradient of the mean entropy once an iteration (`response`), and of each update
+what its forward pass shows: how far entropy has come (`Moved`). Everything else is
 `control.multiplier`. In the plan the multiplier is an entropy bonus.
 """
 
@@ -19,14 +22,16 @@ import torch
 from torch import Tensor
 
 from ..control.adamw import Coming, solve
-from ..control.multiplier import Multiplier, MultiplierState, Response, lasting_part
+from ..control.multiplier import Momentum, Multiplier, MultiplierState, Response, lasting_part
+from ..core.batch import TokenBatch
 from ..core.objective import Objective
 from ..core.rollouts import standard_error
 from ..method.thermostat import HeldEntropy
 
 SAMPLE, LEAST = 4, 8  # the gradient is of every fourth rollout of a minibatch, of 8 at least
 _CHANGED = (
-    "value", "mean", "covariance", "foretold", "inside", "clipping", "norm", "share", "bound",
+    "value", "mean", "covariance", "coming", "foretold", "inside", "drift", "gain", "slope",
+    "clipping", "norm", "share", "bound",
 )  # fmt: skip
 _NOT_ADAM = (
     "thermostat: the optimizer must be Adam or AdamW, from whose moments the multiplier is solved "
@@ -43,14 +48,17 @@ class Moved:
     stderr: float
 
     @classmethod
-    def of(cls, change: Tensor, tokens: Tensor, group: Tensor) -> Moved:
-        """From n rollouts.
+    def of(cls, entropy: Tensor, batch: TokenBatch) -> Moved:
+        """From the rollouts of all ranks.
 
         Args:
-            change: [n] sum over the tokens of a rollout, nats.
-            tokens: [n] of a rollout.
-            group: [n] its prompt.
+            entropy: [n, T] now, nats.
+            batch: [n, T]; its `old_entropy` is the old policy's.
         """
+        assert batch.old_entropy is not None
+        assert batch.group is not None
+        change = torch.where(batch.mask, entropy - batch.old_entropy, 0).double().sum(1)
+        (change, tokens, group), _ = batch.whole.gather(change, batch.lengths, batch.group)
         mean = float(change.sum() / tokens.sum().clamp(min=1))
         return cls(mean, standard_error(change / tokens.clamp(min=1), tokens, group))
 
@@ -121,42 +129,67 @@ class Hold:
                 taken[name] = type(value)(numbers[name])
         self.state = replace(self.state, **taken)
 
-    def look(self, found: Response | None, updates: int, moved: Moved | None) -> None:
+    def due(self, optimizer: torch.optim.Optimizer, update: int, updates: int) -> bool:
+        """Whether to take the gradient of the mean entropy before an update.
+
+        It is taken half-way through an iteration, so that it is old by half of one at most. While
+        AdamW's moments settle, in the first iteration, it is taken at every update but the very
+        first.
+
+        Args:
+            optimizer: Adam or AdamW, as it stands.
+            update: place in the iteration, from 0.
+            updates: of an iteration.
+
+        Raises:
+            ValueError: the optimizer is of another kind.
+        """
+        if any("betas" not in group for group in optimizer.param_groups):
+            raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, "no betas"))
+        if not steps_made(optimizer):
+            return False
+        return self.state.seen <= 1 or update == updates // 2 or not self.state.gain
+
+    def look(self, optimizer: torch.optim.Optimizer, found: Response) -> None:
+        """Take note of the gradient of the mean entropy.
+
+        Args:
+            optimizer: Adam or AdamW, as it stands.
+            found: by `response`.
+        """
+        self.state = self.law.responds(self.state, found, momentum(optimizer))
+
+    def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
         """Decide on the multiplier of the coming update.
 
         Args:
-            found: None before the optimizer's first update.
+            optimizer: Adam or AdamW, as it stands.
             updates: of an iteration.
-            moved: measured change of entropy; None without a measurement.
         """
-        self._see(moved)
-        if found is None:
-            self._wait(updates)
-        else:
-            self.state = self.law.decide(self.state, found, updates)
+        if steps_made(optimizer):
+            self.state = self.law.decide(self.state, momentum(optimizer), updates)
+        else:  # of the size of an optimizer's first update nothing is known
+            self._wait()
 
-    def solve(self, coming: Coming, updates: int, moved: Moved | None) -> float:
+    def solve(self, coming: Coming, updates: int) -> float:
         """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d.
 
         Args:
             coming: the update.
             updates: of an iteration.
-            moved: measured change of entropy; None without a measurement.
         """
-        self._see(moved)
-        t = steps_made(coming.optimizer)
-        if not t:
-            self._wait(updates)
+        if not steps_made(coming.optimizer):
+            self._wait()
             return 0.0
         law, state, products = self.law, self.state, coming.products()
-        b1 = float(coming.optimizer.param_groups[0]["betas"][0])
-        young = (1 - b1) / (1 - b1 ** (t + 1))
+        held = momentum(coming.optimizer)
         # of momentum, so much is taken as if it had held the multiplier all along
-        past = (lasting_part(young, 1 - b1, updates) - young) / (1 - young) if b1 else 0.0
+        lasting = lasting_part(held.young, held.lasting, updates)
+        past = (lasting - held.young) / max(1 - held.young, 1e-30)
 
         def change(c: float) -> float:
             kappa = coming.clipping(c, products)
-            return coming.change(c, kappa, past * (state.inside - kappa * c * (1 - b1**t)))
+            return coming.change(c, kappa, past * (state.inside - kappa * c * held.corrected))
 
         assert state.target is not None
         norm = products[2] ** 0.5
@@ -165,29 +198,32 @@ class Hold:
         def multiplier(wanted: float) -> float:
             return solve(change, wanted, *ends, state.value, tolerance)
 
-        c = law.slow(multiplier, state, updates, _pace(coming.optimizer))
+        c = law.slow(multiplier, state, updates, held.pace)
         foretold = coming.change(c, coming.clipping(c, products))
-        self.state = law.decided(state, c, foretold, norm, updates)
+        self.state = law.decided(state, c, foretold, norm)
         return c
 
-    def _see(self, moved: Moved | None) -> None:
-        if moved is not None and moved.stderr > 0:  # NaN of one rollout
-            self.state = self.law.moved(self.state, moved.change, moved.stderr)
+    def _wait(self) -> None:
+        self.state = self.law.decided(self.state, 0.0, 0.0, 0.0)
 
-    def _wait(self, updates: int) -> None:
-        """No multiplier in an optimizer's first update: of its size nothing is known."""
-        self.state = self.law.decided(self.state, 0.0, 0.0, 0.0, updates)
-
-    def stepped(self, norm: float, clip: float, optimizer: torch.optim.Optimizer) -> None:
+    def stepped(
+        self, norm: float, clip: float, optimizer: torch.optim.Optimizer, updates: int,
+        moved: Moved | None,
+    ) -> None:  # fmt: skip
         """After the update's backward pass.
 
         Args:
             norm: of its gradient, before clipping; not finite where no step is made.
             clip: the largest that clipping leaves; infinite without.
             optimizer: Adam or AdamW.
+            updates: of an iteration.
+            moved: what the update's forward pass showed, on rollouts that no update of this
+                iteration has trained on; None in an iteration's first update and in later epochs.
         """
+        if moved is not None and moved.stderr > 0:  # NaN of one rollout
+            self.state = self.law.moved(self.state, moved.change, moved.stderr)
         lasting = 1 - float(optimizer.param_groups[0]["betas"][0])
-        self.state = self.law.stepped(self.state, norm, clip, lasting)
+        self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
 
 
 def sample(count: int, generator: torch.Generator, world: int = 1, multiple: int = 1) -> Tensor:
@@ -209,11 +245,11 @@ def response(
     parameters: Sequence[Tensor],
     entropy: Sequence[Tensor | None],
     total: Any = None,
-) -> Response | None:
-    """A and B of `control.multiplier`'s equation (1); None before the first update.
+) -> Response:
+    """A and B of `control.multiplier`'s equation (1).
 
     Args:
-        optimizer: Adam or AdamW, as it stands.
+        optimizer: Adam or AdamW, after an update or more.
         parameters: what it trains, or this process's part of it.
         entropy: gradient of the mean entropy for each; None for 0.
         total: adds up [3] over the processes that the parameters are sharded over.
@@ -221,8 +257,6 @@ def response(
     Raises:
         ValueError: the optimizer does not keep Adam's moments.
     """
-    if any("betas" not in group for group in optimizer.param_groups):
-        raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, "no betas"))
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     sums, b1, t = torch.zeros(3, dtype=torch.float64), 0.0, steps_made(optimizer)
     for p, h in zip(parameters, entropy, strict=True):
@@ -238,10 +272,13 @@ def response(
         products = ((Ph, m), (Ph, h), (h, h))
         sums += torch.stack([(x * y).sum(dtype=torch.float64) for x, y in products]).cpu()
     A, B, hh = (sums if total is None else total(sums)).tolist()
-    if not t:
-        return None
-    young = (1 - b1) / (1 - b1 ** (t + 1))
-    return Response(-A / (1 - b1**t), B, hh**0.5, young, 1 - b1, 1 - b1**t, _pace(optimizer))
+    return Response(-A / (1 - b1**t), B, hh**0.5)
+
+
+def momentum(optimizer: torch.optim.Optimizer) -> Momentum:
+    """How far momentum has come, after an update or more."""
+    b1, t = float(optimizer.param_groups[0]["betas"][0]), steps_made(optimizer)
+    return Momentum((1 - b1) / (1 - b1 ** (t + 1)), 1 - b1, 1 - b1**t, _pace(optimizer))
 
 
 def steps_made(optimizer: torch.optim.Optimizer) -> float:

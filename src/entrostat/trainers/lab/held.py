@@ -13,24 +13,22 @@ from torch import Tensor
 from ...control.adamw import Coming
 from ...core.batch import TokenBatch
 from ...models.rollout import Sequences
-from ..hold import Hold, Moved, response, sample
+from ..hold import Hold, response, sample
 from .state import State
 
 
 def look(
     state: State, hold: Hold, batch: TokenBatch, sequences: Sequences,
-    generator: torch.Generator, unseen: bool,
+    generator: torch.Generator,
 ) -> None:  # fmt: skip
-    """Decide on the multiplier before an update, from some of its rollouts.
+    """Take the gradient of the mean entropy before an update, from some of its rollouts.
 
     Args:
         state: the run's.
-        hold: its multiplier.
-        batch: [n, T] the minibatch; its `old_entropy` is the old policy's.
+        hold: takes note of it.
+        batch: [n, T] the minibatch.
         sequences: its rows.
         generator: chooses the rollouts.
-        unseen: this iteration has made updates, but none on this minibatch. Only then is the change
-            of its entropy an unbiased measurement.
     """
     state.optimizer.zero_grad(set_to_none=True)  # the last update's, for memory
     rows = sample(len(batch), generator).to(batch.mask.device)
@@ -40,23 +38,21 @@ def look(
         stats = state.policy.token_stats(own[piece], state.config.sampling.temperature)
         gradient.add(stats.entropy, part[piece], part.mask.sum(), keep=False)
     found = response(state.optimizer, gradient.parameters, gradient.values)
-    hold.look(found, state.config.updates, gradient.moved() if unseen else None)
+    hold.look(state.optimizer, found)
 
 
-def solve(state: State, hold: Hold, entropy: Gradient, fresh: bool) -> None:
+def solve(state: State, hold: Hold, entropy: Gradient) -> None:
     """Decide on the multiplier of the coming update and add its part to the gradient.
 
     Args:
         state: the run's, each parameter with the objective's gradient.
         hold: its multiplier.
         entropy: gradient of the minibatch's mean entropy.
-        fresh: the weights are still the old policy's. Unlike `look`, later epochs measure the
-            change too, on rollouts that were already trained on.
     """
     loss = [torch.zeros_like(p) if p.grad is None else p.grad for p in entropy.parameters]
     coming = Coming(state.optimizer, loss, entropy.values, state.config.optim.clip)
     if all(map(math.isfinite, coming.products())):  # else the update is skipped, or the run ends
-        c = hold.solve(coming, state.config.updates, None if fresh else entropy.moved())
+        c = hold.solve(coming, state.config.updates)
         for p, g, h in zip(entropy.parameters, loss, entropy.values, strict=True):
             p.grad = g.sub_(h, alpha=c)
 
@@ -72,7 +68,6 @@ class Gradient:
         self.parameters: list[Tensor] = state.optimizer.param_groups[0]["params"]
         self.values: list[Tensor] = []
         self._scale = state.scaler
-        self._seen: list[tuple[Tensor, TokenBatch]] = []
 
     def add(self, entropy: Tensor, batch: TokenBatch, tokens: Tensor, keep: bool) -> None:
         """Add a micro-batch.
@@ -96,16 +91,3 @@ class Gradient:
             torch._foreach_add_(self.values, own)
         else:
             self.values = own
-        self._seen.append((entropy.detach(), batch))
-
-    def moved(self) -> Moved:
-        """How far the entropy of these tokens has come since they were sampled."""
-        changes, lengths, groups = [], [], []
-        for now, batch in self._seen:
-            assert batch.old_entropy is not None
-            assert batch.group is not None
-            off = torch.where(batch.mask, now - batch.old_entropy, 0)
-            changes.append(off.double().sum(1))
-            lengths.append(batch.lengths)
-            groups.append(batch.group)
-        return Moved.of(torch.cat(changes), torch.cat(lengths), torch.cat(groups))

@@ -20,7 +20,7 @@ from ...errors import RunStopped
 from ...models.logprob_rounding import exact_figures, rounds, with_rounded_ratio
 from ...models.rollout import Sequences
 from ...runs.schedule import learning_rate_at
-from ..hold import Hold
+from ..hold import Hold, Moved
 from .experience import Selection
 from .held import Gradient, look, solve
 from .state import State
@@ -51,13 +51,13 @@ def update_policy(
         # on analysed iterations, measures the minibatch before and after
         with watched(analysis, rows, lr):
             if hold is not None and not hold.exact:
-                look(
-                    state, hold, selection.batch[rows], selection.sequences[rows], looking,
-                    unseen=0 < made < config.optim.minibatches,
-                )  # fmt: skip
+                if hold.due(state.optimizer, made, config.updates):
+                    look(state, hold, selection.batch[rows], selection.sequences[rows], looking)
+                hold.decide(state.optimizer, config.updates)
             figures = update(
                 state, selection.batch[rows], selection.sequences[rows], select,
-                fresh=made == 0, where=f"iteration {iteration}, update {made + 1}",
+                fresh=made == 0, unseen=0 < made < config.optim.minibatches,
+                where=f"iteration {iteration}, update {made + 1}",
             )  # fmt: skip
         state.updates += not figures.get("optim/skipped")
         tally.add(figures)
@@ -85,6 +85,7 @@ def update(
     *,
     fresh: bool,
     where: str,
+    unseen: bool = False,
 ) -> dict[str, float]:
     """One optimizer step on a minibatch, cut into micro-batches that give the same gradient.
 
@@ -96,6 +97,8 @@ def update(
         fresh: the weights are still the old policy's, so that a plan needs no pass of its own and
             every ratio is exactly 1.
         where: names the update in an error message.
+        unseen: this iteration has made updates, but none on this minibatch. Only then is the change
+            of its entropy an unbiased measurement.
 
     Raises:
         RunStopped: the loss or the gradient is not finite; no step is made.
@@ -109,22 +112,25 @@ def update(
     terms = None if len(pieces) == 1 else _plan(state, batch, sequences, pieces, generator, fresh)
     optimizer.zero_grad(set_to_none=True)
     figures: dict[str, Tensor] = {}
+    now: list[Tensor] = []
     for rows in pieces:
         mine = None if terms is None else terms[rows]
-        part = _backward(
+        part, H = _backward(
             state, batch[rows], sequences[rows], mine, generator, fresh, entropy, batch.mask.sum()
         )
+        now.append(H)
         for key, value in part.items():
             figures[key] = figures[key] + value if key in figures else value
     scaler.unscale_(optimizer)
     parameters = optimizer.param_groups[0]["params"]
     if hold is not None and entropy is not None:
-        solve(state, hold, entropy, fresh)
+        solve(state, hold, entropy)
     norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.config.optim.clip))
     numbers = {key: float(value) for key, value in figures.items()}
     _check_step(state, online.figures(numbers)["loss/total"], norm, where)
     if hold is not None:
-        hold.stepped(norm, state.config.optim.clip, optimizer)
+        moved = Moved.of(torch.cat(now), batch) if unseen else None
+        hold.stepped(norm, state.config.optim.clip, optimizer, state.config.updates, moved)
     scaler.step(optimizer)
     scaler.update()
     if scaler.is_enabled():
@@ -162,8 +168,10 @@ def _backward(
     fresh: bool,
     entropy: Gradient | None,
     tokens: Tensor,
-) -> dict[str, Tensor]:
-    """Add a micro-batch's gradient; returns sums that add up over micro-batches.
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Add a micro-batch's gradient.
+
+    Returns sums that add up over micro-batches, and the entropies [n, T] under the weights now.
 
     `terms` are None where it is the whole minibatch, of `tokens` [] tokens. The gradient of the
     mean entropy is added to `entropy`, where it is wanted.
@@ -180,7 +188,7 @@ def _backward(
     state.scaler.scale(out.loss).backward()
     if rounds(numerics):
         out.metrics |= exact_figures(exact, batch, out.terms)
-    return online.of_update(batch, out)
+    return online.of_update(batch, out), stats.entropy.detach()
 
 
 def _check_step(state: State, loss: float, norm: float, where: str) -> None:

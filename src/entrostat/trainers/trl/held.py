@@ -15,7 +15,7 @@ from accelerate import DistributedType
 from torch import Tensor, nn
 
 from ...core.process_ranks import shared_generator
-from ..hold import LEAST, SAMPLE, Hold, Moved, response
+from ..hold import LEAST, SAMPLE, Hold, response
 from .iteration import IMAGES, token_batch
 
 if TYPE_CHECKING:
@@ -42,25 +42,21 @@ def check_whole(hold: Hold, kind: Any) -> None:
         )
 
 
-def look(
-    trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]],
-    unseen: bool,
-) -> None:  # fmt: skip
-    """Decide on the multiplier before an optimizer step, from some of its rollouts.
+def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]) -> None:
+    """Take the gradient of the mean entropy before an optimizer step, from some of its rollouts.
 
     Args:
         trainer: whose step it is.
-        hold: its multiplier.
+        hold: takes note of it.
         model: as TRL runs it.
         pieces: this rank's micro-batches.
-        unseen: this iteration has made updates, but none on these rollouts.
     """
     parts = _sample(pieces, trainer)
-    batch = token_batch(parts).replace(ranks=trainer.ranks)
-    tokens = batch.whole.tokens
+    tokens = token_batch(parts).replace(ranks=trainer.ranks).whole.tokens
+    optimizer = trainer.optimizer
+    assert optimizer is not None
     parameters = [p for p in model.parameters() if p.requires_grad]
     kept = [p.grad for p in parameters]
-    now: list[Tensor] = []
     # DDP would wait for a backward pass of the loss; the model's own module is not wrapped
     quiet: Any = getattr(model, "no_sync", nullcontext)()
     with quiet, torch.enable_grad():
@@ -72,21 +68,14 @@ def look(
             mine = token_batch([part]).replace(entropy=entropy)
             assert mine.entropy is not None
             (mine.entropy.sum() / max(1, tokens)).backward()
-            now.append(mine.entropy.detach())
     gradient = [p.grad for p in parameters]
     for p, old in zip(parameters, kept, strict=True):
         p.grad = old
     if trainer.ranks.world > 1:
         for p, h in zip(parameters, gradient, strict=True):
             dist.all_reduce(torch.zeros_like(p) if h is None else h)
-    optimizer = trainer.optimizer  # None until training begins
-    found = None if optimizer is None else response(optimizer, parameters, gradient)
-    assert batch.old_entropy is not None
-    assert batch.group is not None
-    change = (torch.cat(now) - batch.old_entropy).double().sum(1)
-    (change, lengths, group), _ = batch.whole.gather(change, batch.lengths, batch.group)
-    moved = Moved.of(change, lengths, group) if unseen else None
-    hold.look(found, trainer.updates, moved)
+    found = response(optimizer, parameters, gradient)
+    hold.look(optimizer, found)
 
 
 def _sample(pieces: list[dict[str, Any]], trainer: Trainer) -> list[dict[str, Any]]:

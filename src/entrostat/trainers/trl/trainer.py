@@ -39,7 +39,7 @@ from ...core.rollouts import Tally, at_update, describe, graded, idle_groups
 from ...dynamics import online
 from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
-from ..hold import Hold
+from ..hold import Hold, Moved
 from . import settings
 from .analysis import Analyst
 from .control import Begin, EntropyControl
@@ -58,11 +58,15 @@ class _Step:
     Attributes:
         terms: of each of this rank's micro-batches.
         fresh: the weights are still those of the old policy.
-        sums: `online.of_update` over the micro-batches so far.
+        unseen: this rank's rollouts, where the thermostat measures how far their entropy has come.
+        now: entropies [B, T] of the micro-batches so far.
+        sums: `online.of_update` over them.
     """
 
     terms: list[Terms]
     fresh: bool
+    unseen: TokenBatch | None = None
+    now: list[Tensor] = field(default_factory=list)
     sums: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -113,6 +117,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._passes: list[Pass] | None = None
         self._scored: tuple[Tensor, list[list[int]]] | None = None
         self._plan: _Step | None = None
+        self._moved: Moved | None = None  # of the optimizer step under way
         self._generated_at: int | None = None
         self._probing = True
         self._rounding: float | None = None
@@ -318,14 +323,19 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 logp=torch.cat([logp for logp, _, _ in now]),
                 entropy=torch.cat([entropy for _, entropy, _ in now]),
             )
-        if self._hold is not None:
+        unseen = False
+        if self._hold is not None and self.optimizer is not None:
             made = self.state.global_step - (self._generated_at or 0)
             seen = made * self.current_gradient_accumulation_steps
-            look(self, self._hold, model, pieces, 0 < seen < self.args.steps_per_generation)
+            unseen = 0 < seen < self.args.steps_per_generation
+            if self._hold.due(self.optimizer, made, self.updates):
+                look(self, self._hold, model, pieces)
+            self._hold.decide(self.optimizer, self.updates)
         choice = shared_generator(self.args.seed, "select", self.state.global_step)
         terms = self.objective.plan(mine, choice)
         ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
-        return _Step([terms[i:j] for i, j in zip([0, *ends], ends, strict=False)], fresh)
+        parts = [terms[i:j] for i, j in zip([0, *ends], ends, strict=False)]
+        return _Step(parts, fresh, mine if unseen else None)
 
     # ------------------------------------------------------------------ every micro-batch
 
@@ -344,6 +354,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             assert step is not None
             part = at_update(token_batch([inputs]), logp, entropy, step.fresh)
             out = self.objective.loss(part, terms)
+            step.now.append(entropy.detach())
             # scale is that of the whole step; gradients are averaged over ranks
             loss = out.loss * self.accelerator.num_processes
             if aux is not None:
@@ -378,7 +389,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
         if self._hold is not None:
-            self._hold.stepped(float(norm), self.args.max_grad_norm or math.inf, self.optimizer)
+            most = self.args.max_grad_norm or math.inf
+            self._hold.stepped(float(norm), most, self.optimizer, self.updates, self._moved)
         return norm
 
     # ------------------------------------------------------------------ figures
@@ -407,6 +419,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
             for key, value in online.figures(total).items():
                 self._metrics["train"][key].append(value)
             self._tally.add(total)
+            seen = step.unseen
+            self._moved = None if seen is None else Moved.of(torch.cat(step.now), seen)
         self._plan = None
         done = self.state.global_step + 1
         if done % self.updates:

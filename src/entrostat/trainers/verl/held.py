@@ -20,56 +20,44 @@ from verl.utils import tensordict_utils as tu
 
 from ...core.batch import TokenBatch
 from ...core.process_ranks import shared_generator
-from ..hold import Hold, Moved, response, sample
+from ..hold import Hold, response, sample
 from .loss import ROW, responses
 
 HELD = "held/"  # of the figures that are the multiplier's state
 
 
-def look(
-    engine: Any, hold: Hold, data: Any, batch: TokenBatch, updates: int, stream: tuple[Any, ...],
-    unseen: bool,
-) -> None:  # fmt: skip
-    """Decide on the multiplier before an update, from some of its rollouts.
+def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[Any, ...]) -> None:
+    """Take the gradient of the mean entropy before an update, from some of its rollouts.
 
     Args:
         engine: veRL's (FSDP2), in training mode, without gradients.
-        hold: its multiplier.
+        hold: takes note of it.
         data: this rank's minibatch as veRL has it, ready for its engine.
         batch: the same, [n, T].
-        updates: of an iteration.
         stream: seed and step, which choose the rollouts.
-        unseen: this iteration has made updates, but none on these rollouts.
     """
     whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
     rows = sample(len(batch), shared_generator(*stream), batch.ranks.world, whole)
     part = batch[rows.to(batch.mask.device)]
     view = tu.index_select_tensor_dict(data, rows)
     view[ROW] = torch.arange(len(rows))
-    now = torch.zeros_like(part.old_logp)
     engine.optimizer_zero_grad()
-    engine.forward_backward_batch(view, partial(_mean_entropy, config=(part, now)))
+    engine.forward_backward_batch(view, partial(_mean_entropy, config=part))
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
     gradient = [p.grad for p in parameters]
     found = response(engine.optimizer, parameters, gradient, _over_shards(parameters))
     engine.optimizer_zero_grad()
-    assert part.old_entropy is not None
-    assert part.group is not None
-    change = torch.where(part.mask, now - part.old_entropy, 0).double().sum(1)
-    (change, lengths, group), _ = part.whole.gather(change, part.lengths, part.group)
-    hold.look(found, updates, Moved.of(change, lengths, group) if unseen else None)
+    hold.look(engine.optimizer, found)
 
 
 def _mean_entropy(
-    config: tuple[TokenBatch, Tensor], model_output: dict[str, Any], data: Any, dp_group: Any = None
+    config: TokenBatch, model_output: dict[str, Any], data: Any, dp_group: Any = None
 ) -> tuple[Tensor, dict[str, Any]]:
     """A micro-batch's part of the mean entropy, as veRL's engines call a loss."""
-    part, now = config
-    rows = data[ROW].to(now.device)
-    H = responses(model_output["entropy"], data, now.shape[1])
-    now[rows] = H.detach().to(now.dtype)
-    total = torch.where(part.mask[rows], H, 0).sum()
-    return total * data["dp_size"] / max(1, part.whole.tokens), {}
+    mask = config.mask
+    H = responses(model_output["entropy"], data, mask.shape[1])
+    total = torch.where(mask[data[ROW].to(mask.device)], H, 0).sum()
+    return total * data["dp_size"] / max(1, config.whole.tokens), {}
 
 
 def _over_shards(parameters: list[Any]) -> Any:

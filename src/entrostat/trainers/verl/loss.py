@@ -40,6 +40,7 @@ class Update:
         terms: planned over all ranks, this rank's part.
         fresh: the weights are still those that gave `old_logp`, so that every ratio is 1.
         figures: what to log about the plan.
+        now: [B, T] entropies that the forward passes gave; None where nobody asks.
     """
 
     objective: Objective
@@ -47,6 +48,7 @@ class Update:
     terms: Terms
     fresh: bool
     figures: dict[str, float] = field(default_factory=dict)
+    now: Tensor | None = None
 
 
 def loss(
@@ -73,6 +75,8 @@ def loss(
         warnings.warn(_ROUNDED, stacklevel=2)
     H = model_output.get("entropy")
     entropy = None if H is None else responses(H, data, whole.mask.shape[1])
+    if config.now is not None and entropy is not None:
+        config.now[rows] = entropy.detach().to(config.now.dtype)
     part = at_update(whole[rows], logp, entropy, config.fresh)
     out = config.objective.loss(part, config.terms[rows])
     ranks = data["dp_size"]

@@ -22,7 +22,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from ...core.batch import TokenBatch
 from ...core.objective import Objective
 from ...core.process_ranks import ranks, shared_generator
-from ..hold import Hold
+from ..hold import Hold, Moved
 from .held import HELD, look
 from .loss import NOTE, PREFIX, ROW, Update, loss, responses, token_batch
 from .selfcheck import check
@@ -76,14 +76,16 @@ class EntropyTrainingWorker(TrainingWorker):
     def _stepped(self, norm: Any) -> Any:
         """The multiplier learns of the gradient; its norm, as veRL's engine gave it."""
         assert self.hold is not None
-        self.hold.stepped(
-            float(norm), self.engine.optimizer_config.clip_grad, self.engine.optimizer
-        )
+        engine, update = self.engine, self.update
+        moved = None if update.now is None else Moved.of(update.now, update.batch)
+        clip = engine.optimizer_config.clip_grad
+        self.hold.stepped(float(norm), clip, engine.optimizer, self.planned, moved)
         return norm
 
     def train_batch(self, data: Any) -> Any:
         """One optimizer step: plan, then veRL's own loop over micro-batches."""
-        self.set_loss_fn(partial(loss, config=self.plan(data)))
+        self.update = self.plan(data)
+        self.set_loss_fn(partial(loss, config=self.update))
         self.updates += 1
         return super().train_batch(data)
 
@@ -104,9 +106,11 @@ class EntropyTrainingWorker(TrainingWorker):
         if again:
             batch = self._measure(data, batch)
         if self.hold is not None:
-            unseen = 0 < self.updates < self.planned // self.epochs
+            optimizer = self.engine.optimizer
             stream = (self.seed, "hold", self.step, self.updates)
-            look(self.engine, self.hold, self._ready(data), batch, self.planned, stream, unseen)
+            if self.hold.due(optimizer, self.updates, self.planned):
+                look(self.engine, self.hold, self._ready(data), batch, stream)
+            self.hold.decide(optimizer, self.planned)
         generator = shared_generator(self.seed, "select", self.step, self.updates)
         terms = objective.plan(batch, generator)
         live = batch.whole.over(batch.policy_mask)
@@ -116,7 +120,9 @@ class EntropyTrainingWorker(TrainingWorker):
             "plan/sequences": float(live.sequences),
             "plan/passes": float(again),
         }
-        return Update(objective, batch, terms, fresh, figures)
+        unseen = self.hold is not None and 0 < self.updates < self.planned // self.epochs
+        now = torch.zeros_like(batch.old_logp) if unseen else None
+        return Update(objective, batch, terms, fresh, figures, now)
 
     def _ready(self, data: Any, kind: str = "") -> Any:
         """The minibatch with the settings that veRL's worker gives its engine; "infer_" or ""."""
