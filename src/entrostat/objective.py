@@ -26,6 +26,7 @@ from .loss import (
     Aggregation,
     LossOutput,
     aggregation_scale,
+    importance_ratio,
     loss_metrics,
     missing,
     surrogate,
@@ -280,10 +281,23 @@ class Objective:
                 f"Objective.loss: terms are for a batch of shape {list(terms.advantage.shape)}, "
                 f"this one has {list(batch.mask.shape)}; slice both alike"
             )
+        planned, terms = terms, self.local(batch, terms)
         per_token, policy, ratio = surrogate(batch, terms)
         loss = (per_token * terms.scale).sum()
+        if terms is not planned and ratio is None:  # a weight is made of it
+            ratio = importance_ratio(batch, terms.replace(ratio="token"))
         metrics = loss_metrics(batch, terms, policy, ratio)
         return LossOutput(loss, per_token, terms, {"loss/total": loss.detach(), **metrics})
+
+    @torch.no_grad()
+    def local(self, batch: TokenBatch, terms: Terms) -> Terms:
+        """The terms of these rollouts after what methods read of their current log-probs."""
+        for name, method, state in self._chain():
+            if type(method).local is not Method.local:
+                now = batch.replace(logp=at_least_float32(batch.logp.detach()))
+                made = method.local(now, terms, state)
+                terms = returned(made, terms, batch, f"{name}.local")
+        return terms
 
     def observe(
         self,

@@ -169,10 +169,14 @@ class KlRef(Method):
     Parameters:
         coef: coefficient.
         form: "k1", "k2" or "k3".
+        unbiased: multiply by the importance ratio, with its gradient: under k3 the gradient is then
+            the reverse KL's without bias (DeepSeek-V3.2, arXiv 2512.02556; TRL's
+            use_bias_correction_kl).
     """
 
     coef: float = 1e-3
     form: Literal["k1", "k2", "k3"] = "k3"
+    unbiased: bool = False
 
     paper: ClassVar[str] = "COV App. E"
     needs: ClassVar[tuple[str, ...]] = ("ref_logp",)
@@ -187,4 +191,4 @@ class KlRef(Method):
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Put the coefficient on every token."""
-        return terms.add_ref_kl(self.coef, self.form)
+        return terms.add_ref_kl(self.coef, self.form, self.unbiased)
