@@ -122,7 +122,7 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
         ref = at_least_float32(batch.ref_logp).detach()
         kl = _kl(ref - lp, terms.ref_kl_form)
         if terms.ref_kl_ratio:
-            kl = kl * _kl_ratio(batch, terms, lp)
+            kl = kl * (ratio if terms.ratio == "token" else _kl_ratio(batch, terms, lp))
         per_token = per_token + terms.ref_kl * kl
     return torch.where(batch.mask, per_token, 0), policy, ratio
 

@@ -35,6 +35,5 @@ class OffPolicyMask(Method):
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
         """Weight 0 on the rollouts that have drifted."""
-        drifted = row_mean(-log_ratio(batch), batch) > self.delta
-        left_out = (terms.advantage < 0) & drifted
-        return terms.replace(weight=torch.where(left_out, 0, terms.weight))
+        drifted = row_mean(log_ratio(batch), batch) < -self.delta
+        return terms.replace(weight=terms.weight.masked_fill((terms.advantage < 0) & drifted, 0))
