@@ -69,7 +69,6 @@ SPECS = {name: name for name in es.methods()} | {
     "m2po, loose": {"name": "m2po", "threshold": 0.1},
     "gmpo, narrow": {"name": "gmpo", "low": 0.2, "high": 0.2},
     "off_policy_mask, tight": {"name": "off_policy_mask", "delta": 0.05},
-    "gspo, dual": {"name": "gspo", "dual": 1.2},
     # several interventions at once
     "chain, papers": [
         "dapo", "repo_r", {"name": "steer", "mapping": "linear"},

@@ -399,9 +399,6 @@ TRL_LOSSES = {
     "sapo": (["sapo"], "seq_mean_token_mean", None),
     "vespo": (["vespo"], "token_mean", None),
     "luspo": ([{"name": "gspo", "low": 0.2, "high": 0.28}], "seq_mean_token_sum_norm", 1),
-    "gspo two-sided": (
-        [{"name": "gspo", "low": 0.2, "high": 0.28, "dual": 1.3}], "seq_mean_token_mean", None,
-    ),
     "dapo two-sided below the clip": (
         [{"name": "ppo", "low": 0.2, "high": 0.1, "dual": 1.28}], "token_mean", None,
     ),

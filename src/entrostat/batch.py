@@ -64,6 +64,9 @@ class TokenBatch:
             signal; penalties act on them as on all. Methods never see their tokens. None: none.
         tempered: [B] bool. Rollouts that a method asked for, at another temperature than the
             iteration's own (`Method.resamples`). None: none.
+        reward_parts: [B, F] float. What each of F reward functions gave a rollout, NaN where it
+            gave nothing; `rewards` is their weighted sum. Only the estimator `gdpo` reads it.
+        reward_weights: F numbers, of that sum; None for 1 each.
         rollout: [B] int64. Who each rollout is, wherever it lies: random choices and the order of
             sums go by it. None numbers the rows that have a token, in one process.
         ranks: the processes over which the minibatch lies. What is planned on this batch is then
@@ -91,6 +94,8 @@ class TokenBatch:
     edited: Tensor | None = None
     idle: Tensor | None = None
     tempered: Tensor | None = None
+    reward_parts: Tensor | None = None
+    reward_weights: tuple[float, ...] | None = None
     rollout: Tensor | None = None
     ranks: Ranks = Ranks()  # noqa: RUF009 (it has no state)
 
@@ -104,9 +109,15 @@ class TokenBatch:
     def _admit(self, name: str) -> None:
         """Check one field's shape and blank its masked entries."""
         value = getattr(self, name)
-        if value is None or name in ("mask", "ranks"):
+        if value is None or name in ("mask", "ranks", "reward_weights"):
             return
         B, T = self.mask.shape
+        if name == "reward_parts":
+            if value.ndim != 2 or len(value) != B:
+                raise ValueError(
+                    f"TokenBatch: reward_parts must be [{B}, F], got {list(value.shape)}"
+                )
+            return
         shapes: list[tuple[int, ...]] = [(B, T) if name in _PER_TOKEN else (B,)]
         if name == "advantages":
             shapes.append((B, T))

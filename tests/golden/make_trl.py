@@ -199,7 +199,6 @@ def losses(policies: Policies) -> list[dict[str, Any]]:
         case("sapo", loss_type="sapo"),
         case("vespo", loss_type="vespo", advantages="rollout_advantages"),
         case("luspo", loss_type="luspo", **sequence | clip),
-        case("gspo two-sided", loss_type="grpo", delta=1.3, **sequence | clip),
         case("dapo two-sided below the clip", loss_type="dapo", delta=1.1, **clip),
         case(
             "dapo off-policy mask", loss_type="dapo", off_policy_mask_threshold=0.05,

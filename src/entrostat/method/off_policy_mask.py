@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from ..batch import Terms, TokenBatch
 from .base import Method, in_range
 from .ratios import log_ratio, row_mean

@@ -85,6 +85,14 @@ class EntropyBonus(Controlled):
 
 
 @dataclass(frozen=True)
+class Delayed(ControlState):
+    """The state of a coefficient that an iteration's entropy moves for the next one."""
+
+    coming: float = 0.0
+    opens: bool = False
+
+
+@dataclass(frozen=True)
 class AdaptiveEntropy(Method):
     """Adaptive entropy coefficient: a bonus that is there only while entropy is at most the target.
 
@@ -99,12 +107,14 @@ class AdaptiveEntropy(Method):
         coef_min, coef_max: its range; PAR's text names none.
         signal: "exact" compares the mean entropy, "nll" the mean of -lp0, which is what the public
             Skywork-OR1 code does.
+        delayed: an iteration's entropy moves the coefficient of the next one, as in TRL, whose
+            first step has no bonus.
 
     The defaults are those of Skywork-OR1's training scripts. PAR follows them at target .2; what
     it says of delta, start and range is lost from the text at hand.
 
-    Deviation: the coefficient moves on the iteration's entropy before its updates, which are the
-    first to use it; TRL moves it after the step.
+    Deviation: unless `delayed`, the coefficient moves on the iteration's entropy before its
+    updates, which are the first to use it.
     """
 
     target: float = 0.2
@@ -113,6 +123,7 @@ class AdaptiveEntropy(Method):
     coef_min: float = 0.0
     coef_max: float = 5e-3
     signal: Literal["exact", "nll"] = "exact"
+    delayed: bool = False
 
     paper: ClassVar[str] = "PAR 3.2"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
@@ -136,13 +147,20 @@ class AdaptiveEntropy(Method):
 
     def init(self) -> ControlState:
         """The coefficient at its start value; not applied until an entropy is seen."""
-        return replace(self._additive().init(), applies=False)
+        start = replace(self._additive().init(), applies=False)
+        return Delayed(start.value, start.target, False, start.value) if self.delayed else start
 
     def observe(self, state: ControlState, seen: Observation) -> ControlState:
         """The coefficient moves, and the gate opens or closes."""
         entropy = seen.entropy
         if self.signal == "nll":
             entropy = seen.need("nll", "adaptive_entropy with signal='nll'")
+        if isinstance(state, Delayed):
+            last = ControlState(state.coming, state.target)
+            coming = self._additive().update(last, entropy)
+            return Delayed(
+                state.coming, coming.target, state.opens, coming.value, entropy <= self.target
+            )
         return replace(self._additive().update(state, entropy), applies=entropy <= self.target)
 
     def plan(

@@ -78,13 +78,12 @@ class Gspo(Method):
     """GSPO: one ratio per sequence, clipped as PPO's.
 
     s = exp(masked mean of lp - lp0), Zheng et al. (arXiv 2507.18071). Per-token advantages stay
-    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. `dual` caps
-    the loss as PPO's does. Alone it is REPO's row: leave-one-out advantage, mean over sequences.
+    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. Alone it is
+    REPO's row: leave-one-out advantage, mean over sequences.
     """
 
     low: float | None = 3e-4
     high: float | None = 4e-4
-    dual: float | None = None
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO 2 (GSPO)"
@@ -97,15 +96,12 @@ class Gspo(Method):
 
     def __post_init__(self) -> None:
         check_bounds("gspo", self.low, self.high)
-        if self.dual is not None and not self.dual > 1:
-            raise ValueError(f"gspo: dual must be above 1, or None, got {self.dual}")
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Clip bounds on the sequence's ratio."""
-        terms = clip_bounds(terms, self.low, self.high)
-        return terms.replace(ratio="sequence", dual=self.dual)
+        return clip_bounds(terms, self.low, self.high).replace(ratio="sequence")
 
 
 def clip_bounds(terms: Terms, low: float | None, high: float | None) -> Terms:
