@@ -122,7 +122,8 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
         ref = at_least_float32(batch.ref_logp).detach()
         kl = _kl(ref - lp, terms.ref_kl_form)
         if terms.ref_kl_ratio:
-            kl = kl * (ratio if terms.ratio == "token" else _kl_ratio(batch, terms, lp))
+            own = ratio if terms.ratio == "token" else None
+            kl = kl * (_kl_ratio(batch, terms, lp) if own is None else own)
         per_token = per_token + terms.ref_kl * kl
     return torch.where(batch.mask, per_token, 0), policy, ratio
 
