@@ -84,7 +84,7 @@ bench-sandbox: $(VENV)/.dev
 bench-thermostat: $(VENV)/.dev
 	$(BIN)/python benchmarks/thermostat.py --output runs/thermostat
 	$(BIN)/python benchmarks/thermostat_changes.py --output runs/thermostat_changes
-	$(BIN)/python benchmarks/held_entropy.py --output runs/held_entropy --picture runs/held_entropy.png
+	$(BIN)/python benchmarks/frontier.py --output runs/frontier --picture runs/frontier.png
 bench-hosts: $(VENV)/.package
 	$(PIP) install -q -c constraints.txt -e '.[trl]'
 	$(BIN)/python benchmarks/hosts_curves.py

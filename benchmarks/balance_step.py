@@ -40,15 +40,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import entrostat as es
-from entrostat.batch import TokenBatch
+from entrostat.analysis.analysis import meter_of
+from entrostat.analysis.influence import loss_gradient
 from entrostat.config import from_dict
-from entrostat.hosts.lab.analysis import meter_of
-from entrostat.hosts.lab.experience import measure, sample_rollouts
-from entrostat.hosts.lab.influence import loss_gradient
-from entrostat.hosts.lab.meter import Meter
-from entrostat.hosts.lab.rollout import Sequences
-from entrostat.hosts.lab.state import State, build
+from entrostat.core.batch import TokenBatch
 from entrostat.method.opefo import balance, entropy_change
+from entrostat.models.policy_evaluator import Meter
+from entrostat.models.rollout import Sequences
+from entrostat.trainers.lab.experience import measure, sample_rollouts
+from entrostat.trainers.lab.state import State, build
 
 TRAINED = {"on-policy": ["grpo", "reinforce"], "OPEFO": "opefo"}
 LOSSES: dict[str, dict[str, Any]] = {

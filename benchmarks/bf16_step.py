@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from entrostat.models import find
+from entrostat.model_files import find
 
 STEPS = (1e-6, 4e-6, 1e-5, 4e-5, 1e-4)
 

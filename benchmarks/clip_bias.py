@@ -33,9 +33,9 @@ import torch
 
 from entrostat import TokenBatch
 from entrostat.config import Numerics, TrainConfig, from_dict
-from entrostat.hosts.lab import train, updates
-from entrostat.hosts.lab.numerics import rounds, with_rounded_ratio
-from entrostat.loss import importance_ratio
+from entrostat.core.loss import importance_ratio
+from entrostat.models.logprob_rounding import rounds, with_rounded_ratio
+from entrostat.trainers.lab import train, updates
 
 VARIANTS = {
     "exact": Numerics(),

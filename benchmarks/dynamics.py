@@ -30,10 +30,10 @@ import torch
 
 import entrostat as es
 from entrostat.config import from_dict
+from entrostat.data.prompts import draw, encode
 from entrostat.dynamics import adamw_preconditioner, forward_mode, functional, influence
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.prompts import draw, encode
-from entrostat.hosts.lab.rollout import sample
+from entrostat.models.policy import load_policy
+from entrostat.models.rollout import sample
 
 WARM = 10
 RATES = (3e-4, 3e-5)

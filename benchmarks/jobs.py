@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from entrostat.models import TINY
+from entrostat.model_files import TINY
 from entrostat.tasks import Example, Task, make_task
 
 QUESTIONS = (

@@ -115,7 +115,7 @@ def run_lab(run: Run, directory: Path) -> dict[str, Any]:
     import torch
 
     from entrostat import config, load_rollouts, train
-    from entrostat.hosts.lab.progress import Progress
+    from entrostat.runs.progress import Progress
 
     job, times = run.job, []
     rows: list[dict[str, Any]] = []
@@ -181,9 +181,9 @@ def run_trl(run: Run, directory: Path, objective: bool = False) -> dict[str, Any
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from entrostat.hosts.lab.policy import Policy
-    from entrostat.hosts.lab.stops import cut
-    from entrostat.models import find
+    from entrostat.model_files import find
+    from entrostat.models.policy import Policy
+    from entrostat.models.stops import cut
 
     torch.set_num_threads(run.threads)
     job = run.job
@@ -248,7 +248,7 @@ def run_trl(run: Run, directory: Path, objective: bool = False) -> dict[str, Any
     more: dict[str, Any] = {}
     if objective:
         from entrostat import make_objective
-        from entrostat.hosts.trl import EntropyGRPOTrainer
+        from entrostat.trainers.trl import EntropyGRPOTrainer
 
         trainer_class, loss = EntropyGRPOTrainer, {}
         more = {"objective": make_objective("grpo_token", aggregation="token_mean")}
@@ -497,7 +497,7 @@ def main() -> None:
     if found != TRL:
         sys.exit(f"needs trl {TRL}, found {found}: its settings are checked against that version "
                  "only. Install it with: pip install 'entrostat[trl]'")  # fmt: skip
-    from entrostat.models import find
+    from entrostat.model_files import find
 
     try:
         find(run.model)

@@ -24,9 +24,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from entrostat.config import from_dict
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.prompts import draw, encode, sampler_settings, stop_strings
-from entrostat.hosts.lab.rollout import Sequences, sample
+from entrostat.data.prompts import draw, encode, sampler_settings, stop_strings
+from entrostat.models.policy import load_policy
+from entrostat.models.rollout import Sequences, sample
 from jobs import CHAT, WORDS
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm")

@@ -35,8 +35,8 @@ from safetensors.torch import load_file
 
 from entrostat import config
 from entrostat.dynamics import online
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.progress import Progress
+from entrostat.runs.progress import Progress
+from entrostat.trainers.lab import train
 
 NAMES = ("sums", "of_rollouts", "figures")
 

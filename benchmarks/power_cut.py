@@ -161,8 +161,8 @@ def training(run: Path) -> str:
     """Begin, or go on as `train --resume` does: "done", or "refused: " and a line."""
     from entrostat.config import from_dict, load
     from entrostat.errors import RunStopped
-    from entrostat.hosts.lab import train
-    from entrostat.hosts.lab.progress import Progress
+    from entrostat.runs.progress import Progress
+    from entrostat.trainers.lab import train
 
     class Passed(Progress):
         over = False
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most", type=int, default=3, help="kills of one run")
     args = parser.parse_args()
-    import entrostat.hosts.lab.loop  # noqa: F401 - loaded once, for all children
+    import entrostat.trainers.lab.loop  # noqa: F401 - loaded once, for all children
 
     chance = random.Random(args.seed)
     ends: collections.Counter[str] = collections.Counter()

@@ -39,8 +39,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import entrostat as es
-from entrostat.hosts.ranks import ProcessGroup, shared_generator
-from entrostat.whole import Array, Ranks
+from entrostat.core.distributed import Array, Ranks
+from entrostat.core.process_ranks import ProcessGroup, shared_generator
 
 T, GROUP = 4096, 8
 MEASURED = ("logp", "old_logp", "mask", "advantages", "entropy", "old_entropy", "ref_logp")

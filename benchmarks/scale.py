@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 import entrostat as es
-from entrostat.hosts.verl.driver import prepare
-from entrostat.whole import Array, Ranks
+from entrostat.core.distributed import Array, Ranks
+from entrostat.trainers.verl.driver import prepare
 from ranks import forget_peak, resident
 
 GPUS, NODE = (8, 64, 256, 1024), 8

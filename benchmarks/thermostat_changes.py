@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from entrostat.config import from_dict
-from entrostat.hosts.lab import train, updates
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train, updates
 from thermostat import fives, rms
 
 ITERATIONS, CHANGE, PROMPTS, TARGET = 150, 75, 32, 0.75

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from entrostat.control.bank import Bank, begin, learn
+from entrostat.control.kalman_bank import Bank, begin, learn
 from entrostat.control.thermostat import HORIZON, steer
 
 ITERATIONS, CHUNK = 160, 500

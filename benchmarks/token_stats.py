@@ -68,7 +68,7 @@ Step = Callable[[], object]
 
 def ours(implementation: Any = "auto", moments: bool = False, **settings: Any) -> Stats:
     """entrostat's."""
-    from entrostat.stats import token_stats
+    from entrostat.core.stats import token_stats
 
     def stats(hidden: Tensor, weight: Tensor, targets: Tensor) -> Sequence[Tensor]:
         found = token_stats(

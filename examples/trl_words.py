@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from entrostat import make_task
-from entrostat.models import find
+from entrostat.model_files import find
 
 GROUPS, ROLLOUTS = 4, 8
 
@@ -57,7 +57,7 @@ def main() -> None:
     }  # fmt: skip
     if given.held:
         from entrostat import make_objective
-        from entrostat.hosts.trl import EntropyGRPOTrainer, from_grpo_config
+        from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config
 
         own = from_grpo_config(args)
         own["method"].append({"name": "thermostat", "target": "0.7x"})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.advantage import with_signal
+from entrostat.core.advantages import with_signal
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 COMPARING = ("grpo", "rloo", "dr_grpo", "opo")  # they need two rollouts per group

@@ -11,11 +11,11 @@ from torch.testing import assert_close
 
 import entrostat as es
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab import experience, loop, resampling, train
-from entrostat.hosts.lab.experience import Selection
-from entrostat.hosts.rollouts import graded
+from entrostat.core.rollouts import graded
 from entrostat.logs.rollouts import load_rollouts
 from entrostat.method import Resample
+from entrostat.trainers.lab import experience, loop, resampling, train
+from entrostat.trainers.lab.experience import Selection
 from lab_methods_test import lines_of_a_run_that_survives_a_kill
 from lab_test import small
 

@@ -13,7 +13,7 @@ from entrostat.config.alarm import AlarmBand
 from entrostat.control import Alarm
 from entrostat.control.trend import _GRID as GRID
 from entrostat.control.trend import MEMORY, NOISE, SHIFT, WORTH, Trend
-from entrostat.hosts.alarm import Sentinel, sentinel
+from entrostat.runs.entropy_monitor import Sentinel, sentinel
 
 H = 0.9 * np.exp(-np.arange(12) / 40) * np.exp(0.03 * np.random.default_rng(0).normal(size=12))
 
@@ -201,7 +201,7 @@ def test_a_target_of_perplexity_is_no_entropy():
 
 
 def test_it_is_a_callback_of_trl(capsys):
-    from entrostat.hosts.trl import EntropyAlarm
+    from entrostat.trainers.trl import EntropyAlarm
 
     callback, control = EntropyAlarm(stop=True), SimpleNamespace(should_training_stop=False)
     for t in range(20):

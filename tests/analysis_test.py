@@ -13,16 +13,16 @@ import torch
 from scipy.stats import rankdata
 
 import entrostat as es
-from entrostat.batch import response_mean
+from entrostat.analysis import analysis
+from entrostat.analysis.update_probe import Watch
 from entrostat.config import from_dict
-from entrostat.hosts.lab import analysis
-from entrostat.hosts.lab.evaluation import prompt_entropies
-from entrostat.hosts.lab.meter import Meter
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.rollout import Sequences
-from entrostat.hosts.lab.watch import Watch
+from entrostat.core.batch import response_mean
+from entrostat.core.stats import TokenStats
+from entrostat.evaluation.in_training import prompt_entropies
 from entrostat.logs.rollouts import Rollouts, load_rollouts
-from entrostat.stats import TokenStats
+from entrostat.models.policy import load_policy
+from entrostat.models.policy_evaluator import Meter
+from entrostat.models.rollout import Sequences
 
 # an analysis costs a pass for every place on the step, 5 where the step is small and 33 where it is
 # large, times the micro-batches: two where the cut is what matters (`analysed`,
@@ -192,7 +192,7 @@ def test_right_is_what_the_task_says_where_a_method_shapes_rewards(tmp_path: Pat
 
 
 def test_lora_and_a_large_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALLEST_VOCABULARY", 4)
+    monkeypatch.setattr("entrostat.models.capabilities.SMALLEST_VOCABULARY", 4)
     small = SMALL | {"optim": {"micro_batch": 16, "lr": 1e-4}}
     done = run(tmp_path / "a", 1, lora={"rank": 2}, **small)
     assert load_policy(from_dict({})).head is not None

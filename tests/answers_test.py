@@ -16,9 +16,7 @@ import pytest
 import entrostat as es
 from entrostat.config import from_dict
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.evaluation import count_right, line_of
-from entrostat.hosts.lab.run_directory import RunDirectory, check_output
+from entrostat.evaluation.in_training import count_right, line_of
 from entrostat.logs.lines import JsonLines
 from entrostat.logs.run import Run, read_run
 from entrostat.report import write_comparison, write_run_report
@@ -26,8 +24,10 @@ from entrostat.report.answer_bars import Bar, contrast, fitting, shade, width_of
 from entrostat.report.answers import answers_of, answers_of_all, bar_of, evaluations, evenly
 from entrostat.report.figures import COLORS, styled
 from entrostat.report.seeds import entries_of
+from entrostat.runs.run_directory import RunDirectory, check_output
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.tasks.words import Words
+from entrostat.trainers.lab import train
 from report_test import Page, check_self_contained, make_run
 
 pytestmark = pytest.mark.usefixtures("unrendered")

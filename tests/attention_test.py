@@ -20,15 +20,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import entrostat as es
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab import packing
-from entrostat.hosts.lab.abilities import window
-from entrostat.hosts.lab.attention import NAME, _attend, _Rows, row_attention
-from entrostat.hosts.lab.packing import _rows, only_at, pack
-from entrostat.hosts.lab.policy import Policy, load_policy
-from entrostat.hosts.lab.pretrain import tokenizer
-from entrostat.hosts.lab.rollout import Sequences
-from entrostat.stats import tiled
-from entrostat.stats.tiled import has_amx, matrix_units
+from entrostat.core.stats import tiled
+from entrostat.core.stats.tiled import has_amx, matrix_units
+from entrostat.models import packing
+from entrostat.models.attention import NAME, _attend, _Rows, row_attention
+from entrostat.models.capabilities import window
+from entrostat.models.packing import _rows, only_at, pack
+from entrostat.models.policy import Policy, load_policy
+from entrostat.models.pretrain import tokenizer
+from entrostat.models.rollout import Sequences
 
 U = 2**-8
 SMALL = {
@@ -268,7 +268,7 @@ def test_packed_rows_give_what_padding_gives(
     models: dict[str, Path], kind: str, with_logits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not with_logits:
-        monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALLEST_VOCABULARY", 1)
+        monkeypatch.setattr("entrostat.models.capabilities.SMALLEST_VOCABULARY", 1)
     policy = load_policy(TrainConfig(model=str(models[kind])))
     assert policy.packs
     assert not policy.rows  # too small for it to pay
@@ -287,7 +287,7 @@ def test_packed_rows_give_what_padding_gives(
 def test_a_larger_model_attends_by_rows_by_itself(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALL", 1000)
+    monkeypatch.setattr("entrostat.models.capabilities.SMALL", 1000)
     assert load_policy(TrainConfig(model=str(models["Llama"]))).rows
 
 
@@ -295,8 +295,8 @@ def test_rows_of_a_model_with_a_soft_cap_are_left_to_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`_attend` knows none: seen when the model is tried."""
-    monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALL", 1000)
-    monkeypatch.setattr("entrostat.hosts.lab.abilities.can_pack", lambda policy: True)
+    monkeypatch.setattr("entrostat.models.capabilities.SMALL", 1000)
+    monkeypatch.setattr("entrostat.models.capabilities.can_pack", lambda policy: True)
     path = saved(tmp_path, "Gemma2", query_pre_attn_scalar=8, attn_logit_softcapping=20.0)
     assert not load_policy(TrainConfig(model=str(path))).rows
 
@@ -319,7 +319,7 @@ def test_rows_in_half_precision(models: dict[str, Path]) -> None:
 def test_rows_in_half_precision_multiply_by_matrix_units(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from entrostat.hosts.lab import attention
+    from entrostat.models import attention
 
     asked = []
 
@@ -348,7 +348,7 @@ def test_gradient_checkpointing_changes_no_gradient(
     path = str(models["Llama"])
     plain = load_policy(TrainConfig(model=path))
     if large:
-        monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALL", 1000)
+        monkeypatch.setattr("entrostat.models.capabilities.SMALL", 1000)
     policy = load_policy(TrainConfig(model=path, gradient_checkpointing=True))
     sequences = batch(4, 3, 3, 8, 12)
     assert_same(gradients_of(policy, sequences), gradients_of(plain, sequences))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from entrostat.config import from_dict
-from entrostat.hosts.lab.state import build
+from entrostat.trainers.lab.state import build
 from scripts import load_script
 
 

@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 
 from entrostat.config import from_dict
-from entrostat.hosts.lab import train
+from entrostat.trainers.lab import train
 
 SEEDS = (0, 1, 2)
 

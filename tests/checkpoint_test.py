@@ -20,19 +20,20 @@ import pytest
 
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
+from entrostat.data.prompts import encode
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import checkpoint as checkpoints
-from entrostat.hosts.lab import clock, train
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.pretrain import tokenizer
-from entrostat.hosts.lab.progress import Progress
-from entrostat.hosts.lab.prompts import encode
-from entrostat.hosts.lab.resume import differences
-from entrostat.hosts.lab.run_directory import RunDirectory, check_output
-from entrostat.hosts.resolve import check_task
 from entrostat.logs.lines import JsonLines
+from entrostat.models.policy import load_policy
+from entrostat.models.pretrain import tokenizer
+from entrostat.runs import checkpoint as checkpoints
+from entrostat.runs import timer as clock
+from entrostat.runs.progress import Progress
+from entrostat.runs.resolve import check_task
+from entrostat.runs.resume import differences
+from entrostat.runs.run_directory import RunDirectory, check_output
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 from lab_test import Stop, StopAfter, assert_same_run, metrics
 from lab_test import small as small_run
 from scripts import load_script

@@ -100,7 +100,7 @@ def test_errors_that_need_no_torch_do_not_load_it(tmp_path: Path) -> None:
 def test_the_compiler_waits_until_something_compiles(tmp_path: Path) -> None:
     """Importing it takes longer than torch; and what it must not look into it still does not."""
     code = (
-        "import sys, torch, entrostat as es, entrostat.hosts.lab.loop\n"
+        "import sys, torch, entrostat as es, entrostat.trainers.lab.loop\n"
         "hidden, weight, ids = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([0, 1, 4])\n"
         "def entropy(kind, x): return es.token_stats(x, weight, ids, implementation=kind).entropy\n"
         "for kind in ('plain', 'tiled'): entropy(kind, hidden)\n"
@@ -262,8 +262,8 @@ def test_a_chat_template_is_used_where_there_is_one(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     from entrostat.config import from_dict
-    from entrostat.hosts.lab.policy import load_policy
-    from entrostat.hosts.lab.prompts import encode
+    from entrostat.data.prompts import encode
+    from entrostat.models.policy import load_policy
     from entrostat.tasks import Example
 
     model = byte_level_model(tmp_path / "model")

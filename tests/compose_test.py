@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.advantage import ESTIMATORS
+from entrostat.core.advantages import ESTIMATORS
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 ADVANTAGES = ("grpo", "rloo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "opo")

@@ -13,8 +13,8 @@ from entrostat.config import (
     load,
     merge,
 )
-from entrostat.hosts.lab.loop import FIELDS
 from entrostat.study.file import read_study
+from entrostat.trainers.lab.loop import FIELDS
 
 
 def test_a_config_survives_its_file(tmp_path: Path) -> None:

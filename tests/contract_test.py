@@ -55,6 +55,7 @@ SPECS = {name: name for name in es.methods()} | {
     "quadrant III": {"name": "quadrant", "which": "III", "share": 0.5},
     "quadrant IV": {"name": "quadrant", "which": "IV", "action": "double", "share": 0.5},
     "entropy_bonus, doubling": {"name": "entropy_bonus", "controller": "doubling", "target": 0.6},
+    "entropy_bonus, dual": {"name": "entropy_bonus", "controller": "dual", "target": 0.6},
     "adaptive_entropy, open": {"name": "adaptive_entropy", "target": 0.45},
     "adaptive_entropy, closed": {"name": "adaptive_entropy", "coef": 1e-3},  # not in ADDED
     "adaptive_entropy, nll": {"name": "adaptive_entropy", "target": 0.95, "signal": "nll"},
@@ -99,6 +100,7 @@ RANDOM = {
 ADDED = {
     "entropy_bonus": Added(entropy=1e-3),
     "entropy_bonus, doubling": Added(entropy=8e-3),  # below .6 three times: doubled three times
+    "entropy_bonus, dual": Added(entropy=0.1),  # .1 * (1/6 + 2/6 + 3/6)
     "h_bonus": Added(entropy=4e-3),  # the first is its target, then below twice
     "adaptive_entropy, open": Added(entropy=2e-4),  # above .45 once (kept at 0), below twice
     "adaptive_entropy, nll": Added(entropy=1e-4),  # 1.1, 1.0, .9: below .95 once

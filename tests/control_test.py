@@ -481,3 +481,12 @@ def test_pi_moves_the_zeta_of_repo_r():
     assert objective.metrics()["control/zeta"] == 0.2
     with pytest.raises(ValueError, match=r"low <= 0 <= high, got \[0.1, 1.0\]"):
         es.make_objective("repo_r", controller="pi", zeta_min=0.1)
+
+
+def test_dual_ascent_by_hand():
+    bonus = {"name": "entropy_bonus", "controller": "dual", "target": 1.0, "coef_max": 0.08}
+    objective = es.make_objective(bonus)
+    # + .1 * (.5, .2, .4), then down by .1 * 1.5 as far as 0
+    for entropy, coef in ((0.5, 0.05), (0.8, 0.07), (0.6, 0.08), (2.5, 0.0)):
+        objective.observe(entropy=entropy)
+        assert objective.metrics()["control/entropy_coef"] == pytest.approx(coef, abs=1e-12)

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.method.selection import rounded_share, share_of
+from entrostat.method.rounding import rounded_share, share_of
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan

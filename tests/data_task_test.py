@@ -18,7 +18,7 @@ import pytest
 import entrostat as es
 from entrostat.cli import main
 from entrostat.grading import grade_here
-from entrostat.hosts.resolve import check_task
+from entrostat.runs.resolve import check_task
 from entrostat.tasks import convert, convert_code
 from entrostat.tasks.sets import KINDS, SETS
 from entrostat.tasks.sources import at_hand, from_anywhere

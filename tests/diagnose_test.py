@@ -302,7 +302,7 @@ def test_lab_lines_are_taken(name, tmp_path, monkeypatch):
         taken.append(config)
         return Path(config.output)
 
-    monkeypatch.setattr("entrostat.hosts.lab.train", train)
+    monkeypatch.setattr("entrostat.trainers.lab.train", train)
     monkeypatch.setattr("entrostat.cli.training._finish", lambda path: 0)
     lines = [line for remedy in remedies for line in remedy.paste.splitlines()]
     trained = [line for line in lines if line.startswith("entrostat train")]

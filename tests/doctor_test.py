@@ -13,19 +13,20 @@ import pytest
 import torch
 
 import entrostat as es
-from entrostat.batch import Terms, TokenBatch
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
+from entrostat.core.batch import Terms, TokenBatch
+from entrostat.core.stats import TokenStats
+from entrostat.data.generation import Answers
 from entrostat.diagnosis.doctor import CHECKS, Finding, examine, lines, preflight
 from entrostat.diagnosis.doctor.cut import Threads
 from entrostat.diagnosis.doctor.numbers import surprise
 from entrostat.diagnosis.doctor.subject import subject_of
 from entrostat.diagnosis.doctor.tokens import wilson_low
-from entrostat.hosts.lab import experience, policy, rollout, state
-from entrostat.hosts.lab.answers import Answers
 from entrostat.method import METHODS
-from entrostat.stats import TokenStats
+from entrostat.models import policy, rollout
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import experience, state
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 

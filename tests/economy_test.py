@@ -14,15 +14,15 @@ from torch import Tensor
 import entrostat as es
 from entrostat.agents import Reply
 from entrostat.config import TrainConfig, from_dict, load
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.answers import answer
-from entrostat.hosts.lab.economy import Enough, enough_of, of_dropped
-from entrostat.hosts.lab.policy import Policy, load_policy
-from entrostat.hosts.lab.prompts import encode
-from entrostat.hosts.lab.rollout import Sequences, sample
-from entrostat.hosts.resolve import objective_of
+from entrostat.data.generation import answer
+from entrostat.data.prompts import encode
+from entrostat.models.early_stop import Enough, enough_of, of_dropped
+from entrostat.models.policy import Policy, load_policy
+from entrostat.models.rollout import Sequences, sample
+from entrostat.runs.resolve import objective_of
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 from lab_test import assert_same_run, metrics, small
 from stopping import Stop, StopAfter
 

@@ -15,11 +15,11 @@ from scipy import stats
 
 import entrostat as es
 from entrostat.errors import RunStopped
-from entrostat.evaluate.clusters import clusters
-from entrostat.evaluate.confidence import auroc
-from entrostat.evaluate.forms import forms, votes
-from entrostat.evaluate.results import figures, of_problem, shown
-from entrostat.evaluate.votes import majorities
+from entrostat.evaluation.canonical import forms, votes
+from entrostat.evaluation.clusters import clusters
+from entrostat.evaluation.confidence import auroc
+from entrostat.evaluation.majority import majorities
+from entrostat.evaluation.results import figures, of_problem, shown
 
 RNG = np.random.default_rng(15)
 

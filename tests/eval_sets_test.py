@@ -19,15 +19,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
-from entrostat.hosts import trains
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.best import Best, go_back
-from entrostat.hosts.lab.run_directory import RunDirectory
 from entrostat.logs.files import replacing
 from entrostat.logs.run import best_of, read_run
-from entrostat.models import tiny_directory
+from entrostat.model_files import tiny_directory
 from entrostat.report.page import write_run_report
+from entrostat.runs.best_checkpoint import Best, go_back
+from entrostat.runs.run_directory import RunDirectory
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers import trains
+from entrostat.trainers.lab import train
 from lab_test import metrics
 from lab_test import small as small_run
 from scripts import load_script

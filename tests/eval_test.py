@@ -20,17 +20,17 @@ from tokenizers.processors import TemplateProcessing
 
 import entrostat as es
 from entrostat.cli import main
-from entrostat.evaluate.progress import Display
-from entrostat.evaluate.runner import Asked
-from entrostat.evaluate.sets import problem_sets
-from entrostat.evaluate.settings import PRESETS, Decoding, EvalConfig
-from entrostat.evaluate.subjects import subjects_of
-from entrostat.evaluate.vllm import VllmSampler
-from entrostat.hosts.lab.choice import choose
-from entrostat.hosts.lab.evaluator import LabSampler, fingerprint, load, mean_pooled
-from entrostat.hosts.lab.policy import Policy
-from entrostat.hosts.lab.rollout import sample
-from entrostat.hosts.lab.seeds import uniform
+from entrostat.data.seeds import uniform
+from entrostat.evaluation.evaluator import LabSampler, fingerprint, load, mean_pooled
+from entrostat.evaluation.models import subjects_of
+from entrostat.evaluation.progress import Display
+from entrostat.evaluation.runner import Asked
+from entrostat.evaluation.sets import problem_sets
+from entrostat.evaluation.settings import PRESETS, Decoding, EvalConfig
+from entrostat.evaluation.vllm import VllmSampler
+from entrostat.models.policy import Policy
+from entrostat.models.rollout import sample
+from entrostat.models.token_sampling import choose
 from entrostat.study.evaluation import plan, run_evaluation
 from processes import killed
 

@@ -13,14 +13,14 @@ from torch import Tensor
 
 import entrostat as es
 from entrostat.config import from_dict
-from entrostat.hosts.lab import forecast
-from entrostat.hosts.lab.prompts import drawn, fresh
-from entrostat.hosts.trl import arguments
-from entrostat.hosts.verl import recipe
+from entrostat.core.stats import TokenStats
+from entrostat.data.prompts import drawn, fresh
 from entrostat.logs.run import read_run
 from entrostat.report.panels import run_panels
-from entrostat.stats import TokenStats
 from entrostat.tasks import Example
+from entrostat.trainers.lab import forecast
+from entrostat.trainers.trl import arguments
+from entrostat.trainers.verl import recipe
 
 SMALL: dict[str, Any] = {
     "iterations": 3, "sampling": {"prompts": 8, "rollouts": 6}, "eval": {"prompts": 0}, "seed": 1,

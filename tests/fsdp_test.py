@@ -142,7 +142,7 @@ def weights_of(world: int, rank: int, mesh: Any) -> list[str]:
     from torch.distributed.fsdp import fully_shard
 
     from entrostat.errors import RunStopped
-    from entrostat.hosts.lab.updates import check_weights
+    from entrostat.trainers.lab.updates import check_weights
 
     model, said = Model(), []
     fully_shard(model.head, mesh=mesh)

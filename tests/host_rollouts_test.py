@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from entrostat.core.rollouts import Tally, at_update, describe, graded, idle_groups, trainable
 from entrostat.dynamics import online
-from entrostat.hosts.rollouts import Tally, at_update, describe, graded, idle_groups, trainable
 
 NAN = math.nan
 # three groups: with a signal; without; of which one rollout has no reward

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import entrostat as es
-from entrostat.hosts.lab import experience, train
+from entrostat.trainers.lab import experience, train
 from lab_test import NothingToLearn, Stop, StopAfter, assert_same_run, metrics, small, weights
 
 # everything that could go astray between two processes: random selections, controllers of every
@@ -99,7 +99,7 @@ def test_the_reference_is_the_policy_that_training_began_with(
     # an independent reference: the base policy, loaded afresh, on the third iteration's rollouts
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from entrostat.hosts.lab.policy import tiny_directory
+    from entrostat.models.policy import tiny_directory
 
     rollouts = es.load_rollouts(tmp_path / "run", iteration=3)
     model = AutoModelForCausalLM.from_pretrained(tiny_directory())

@@ -20,14 +20,14 @@ from safetensors.torch import load_file
 
 import entrostat as es
 from entrostat.config import TrainConfig, from_dict
+from entrostat.core.loss import LossOutput
+from entrostat.core.objective import Objective
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import checkpoint as checkpoints
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.progress import Progress
-from entrostat.loss import LossOutput
-from entrostat.objective import Objective
+from entrostat.runs import checkpoint as checkpoints
+from entrostat.runs.progress import Progress
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 from stopping import Stop, StopAfter
 
 
@@ -275,7 +275,7 @@ def test_equal_rewards_make_no_update(tmp_path: Path) -> None:
 
 
 def assert_same_weights_as_base(run: Path) -> None:
-    from entrostat.hosts.lab.policy import tiny_directory
+    from entrostat.models.policy import tiny_directory
 
     base = load_file(tiny_directory() / "model.safetensors")
     for name, tensor in weights(run).items():
@@ -296,7 +296,7 @@ def test_low_precision_trains(tmp_path: Path, precision: str) -> None:
 
 
 def load_file_of_base() -> dict[str, torch.Tensor]:
-    from entrostat.hosts.lab.policy import tiny_directory
+    from entrostat.models.policy import tiny_directory
 
     return load_file(tiny_directory() / "model.safetensors")
 
@@ -576,7 +576,7 @@ def test_minibatches_are_as_many_as_asked_for(tmp_path: Path) -> None:
 def test_logits_that_are_not_finite_stop_the_run(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from entrostat.hosts.lab.policy import tiny_directory
+    from entrostat.models.policy import tiny_directory
 
     model = AutoModelForCausalLM.from_pretrained(tiny_directory())
     with torch.no_grad():
@@ -591,7 +591,7 @@ def test_dropout_is_off_however_a_model_keeps_it(tmp_path: Path) -> None:
     """OPT has its dropout as a plain number; checkpointing must not wake it."""
     from transformers import OPTConfig, OPTForCausalLM
 
-    from entrostat.hosts.lab.pretrain import tokenizer
+    from entrostat.models.pretrain import tokenizer
 
     OPTForCausalLM(
         OPTConfig(
@@ -621,8 +621,8 @@ def test_models_with_other_caches(tmp_path: Path, kind: str) -> None:
     """A hybrid's cache cannot branch, so prompts are repeated; Mamba has none of that kind."""
     import transformers
 
-    from entrostat.hosts.lab.policy import load_policy
-    from entrostat.hosts.lab.pretrain import tokenizer
+    from entrostat.models.policy import load_policy
+    from entrostat.models.pretrain import tokenizer
 
     settings = {
         "Lfm2": {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 32,

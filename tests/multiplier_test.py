@@ -13,9 +13,9 @@ import entrostat as es
 from entrostat.control import Multiplier, MultiplierState, Observation
 from entrostat.control import multiplier as module
 from entrostat.control.adamw import Coming, solve
-from entrostat.control.multiplier import Response, lasting_part
-from entrostat.hosts.hold import Hold, Moved, response, sample
-from entrostat.hosts.rollouts import standard_error
+from entrostat.control.multiplier import Momentum, Response, lasting_part
+from entrostat.core.rollouts import standard_error
+from entrostat.trainers.hold import Hold, Moved, momentum, response, sample
 
 BETAS, CLIP = (0.9, 0.95), 1.0
 
@@ -127,7 +127,6 @@ def test_a_response_by_autograd(steps):
     optimizer = adamw(parameters, steps, 0.0)
     entropy = drawn(5)
     found = response(optimizer, parameters, entropy)
-    assert found is not None
     # A: of a step whose gradient is what momentum holds, so that m and v stay what they are; B: its
     # derivative by the momentum, along h
     drift = gain = 0.0
@@ -142,8 +141,10 @@ def test_a_response_by_autograd(steps):
     assert found.drift == pytest.approx(drift, rel=1e-5)  # the sums are of float32
     assert found.gain == pytest.approx(gain, rel=1e-5)
     assert found.norm == pytest.approx(sum(float((h * h).sum()) for h in entropy) ** 0.5, rel=1e-6)
-    assert found.young == pytest.approx(0.1 / (1 - 0.9 ** (steps + 1)))
-    assert response(torch.optim.AdamW(weights()), weights(), entropy) is None
+    held = momentum(optimizer)
+    assert held.young == pytest.approx(0.1 / (1 - 0.9 ** (steps + 1)))
+    assert held.corrected == pytest.approx(1 - 0.9**steps)
+    assert held.lasting == pytest.approx(0.1)
 
 
 def test_another_optimizer_is_refused():
@@ -152,8 +153,10 @@ def test_another_optimizer_is_refused():
     for p, g in zip(parameters, drawn(1), strict=True):
         p.grad = g
     optimizer.step()
+    hold = Hold.of(es.make_objective("thermostat"))
+    assert hold is not None
     with pytest.raises(ValueError, match=r"got RMSprop \(it has no betas\); use AdamW"):
-        response(optimizer, parameters, drawn(2))
+        hold.due(optimizer, 0, 1)
     # Adam's kind, with moments of another form
     paged = torch.optim.Adamax(parameters, lr=1e-3)
     paged.step()
@@ -215,31 +218,46 @@ def test_the_multiplier_by_hand():
     law, state = Multiplier(0.9), Multiplier(0.9).init()
     state = law.observe(state, Observation(1.0, stderr=0.02))
     state = replace(state, inside=0.05, clipping=0.5, norm=2.0)
-    found = Response(drift=-0.01, gain=0.02, norm=1.0, young=0.2, lasting=0.1, corrected=0.5)
+    held = Momentum(young=0.2, lasting=0.1, corrected=0.5)
+    # momentum holds .05 / .5 of the multiplier
+    state = law.responds(state, Response(drift=-0.01, gain=0.02, norm=1.0), held)
+    assert (state.drift, state.gain, state.slope) == pytest.approx((-0.012, 0.02, 1.0))
     # N = 3 iterations of 4 updates: W = 12 * .1 / 4 = .3; d = (.9 - 1) / 12
     assert lasting_part(0.2, 0.1, 4) == pytest.approx(0.3)
     taken = 0.05 / 0.5 + (-0.1 / 12 + 0.01) / (0.3 * 0.02)
-    after = law.decide(state, found, 4)
+    after = law.decide(state, held, 4)
     assert after.value == pytest.approx(taken / 0.5)
     # the next update takes w = .2 of the gradient
-    assert after.foretold == pytest.approx(-0.01 + 0.2 * (taken - 0.1) * 0.02)
+    assert after.coming == pytest.approx(-0.01 + 0.2 * (taken - 0.1) * 0.02)
     assert after.share == pytest.approx(abs(after.value) / 2)
     assert not after.bound
     # at most as long as the whole gradient was
-    far = law.decide(state, replace(found, drift=-1.0), 4)
+    far = law.decide(replace(state, drift=-1.0), held, 4)
     assert (far.value, far.bound) == (2.0, True)
     # downwards by .05 of the first entropy an iteration: .0125 of an update, where .1 is wanted
-    far = replace(state, norm=9.0, mean=(2.1, 0.0, 0.0))
-    down = law.decide(far, replace(found, drift=0.0), 4)
+    still = replace(state, norm=9.0, drift=-0.002)  # A = 0
+    down = law.decide(replace(still, mean=(2.1, 0.0, 0.0)), held, 4)
     assert down.value == pytest.approx((0.1 - 0.0125 / 0.006) / 0.5)
     # upwards by .04
-    low = replace(state, norm=9.0, mean=(0.1, 0.0, 0.0))
-    up = law.decide(low, replace(found, drift=0.0), 4)
+    up = law.decide(replace(still, mean=(0.1, 0.0, 0.0)), held, 4)
     assert up.value == pytest.approx((0.1 + 0.01 / 0.006) / 0.5)
     # and none at all where entropy falls faster by itself, if that is less than what is wanted
-    fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0)), replace(found, drift=-0.05), 4)
+    fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0), drift=-0.052), held, 4)
     assert fast.value == 0
-    assert Multiplier(0.9, "below").decide(state, replace(found, drift=1.0), 4).value == 0
+    assert Multiplier(0.9, "below").decide(replace(state, drift=1.0), held, 4).value == 0
+
+
+def test_between_two_gradients_the_drift_follows_momentum():
+    # a gradient taken after the update that brought the multiplier in says the same
+    law = Multiplier(0.9)
+    state = law.observe(law.init(), Observation(1.0, stderr=0.02))
+    state = replace(state, norm=9.0, inside=0.05)
+    held = Momentum(young=0.1, lasting=0.1, corrected=0.5)
+    before = law.responds(state, Response(drift=-0.01, gain=0.02, norm=1.0), held)
+    later = replace(before, inside=0.15)
+    # C went from .1 to .3, and with it A by .2 B
+    again = law.responds(later, Response(drift=-0.006, gain=0.02, norm=1.0), held)
+    assert law.decide(later, held, 4).value == pytest.approx(law.decide(again, held, 4).value)
 
 
 def test_a_small_learning_rate_asks_for_a_small_change():
@@ -247,15 +265,15 @@ def test_a_small_learning_rate_asks_for_a_small_change():
     law = Multiplier(0.9)
     state = law.observe(law.init(), Observation(1.0, stderr=0.02))
     state = replace(state, inside=0.05, norm=9.0)
-    full = Response(-0.01, 0.02, 1.0, 0.2, 0.1, 0.5)
-    tenth = replace(full, drift=-0.001, gain=0.002, pace=0.1)
-    assert law.decide(state, tenth, 4).value == pytest.approx(law.decide(state, full, 4).value)
+    held = Momentum(young=0.2, lasting=0.1, corrected=0.5)
+    full = law.responds(state, Response(-0.01, 0.02, 1.0), held)
+    tenth = law.responds(state, Response(-0.001, 0.002, 1.0), held)
+    slow = law.decide(tenth, replace(held, pace=0.1), 4)
+    assert slow.value == pytest.approx(law.decide(full, held, 4).value)
     parameters = weights()
     optimizer = adamw(parameters, 2, 0.0)
     optimizer.param_groups[0] |= {"initial_lr": 0.04}  # its rate is .01
-    found = response(optimizer, parameters, drawn(5))
-    assert found is not None
-    assert found.pace == 0.25
+    assert momentum(optimizer).pace == 0.25
 
 
 def test_a_high_entropy_counts_as_much_as_a_low_one():
@@ -266,6 +284,16 @@ def test_a_high_entropy_counts_as_much_as_a_low_one():
     assert up.mean[0] - 1 == pytest.approx(1 - down.mean[0], rel=1e-9)
 
 
+def test_the_filter_follows_the_updates_that_were_made():
+    law = Multiplier("1x")
+    before = law.decided(law.observe(law.init(), Observation(1.0, stderr=0.02)), 0.3, -0.1, 1.0)
+    made = law.stepped(before, 2.0, 1.0, 0.1, 4)
+    assert made.mean[:2] == pytest.approx((0.9, -0.1))
+    assert (made.inside, made.clipping) == pytest.approx((0.1 * 0.5 * 0.3, 0.5), rel=1e-5)
+    # under fp16 a step that overflows is skipped
+    assert law.stepped(before, math.inf, 1.0, 0.1, 4) == before
+
+
 def play(law: Multiplier, drift: float, K: int, *, lag: float = 0.9, n: int = 60, noise=0.02):
     """Entropies of a plant with AdamW's momentum, and the last state."""
     rng, state, H, m, t, seen = np.random.default_rng(1), law.init(), 1.0, 0.0, 0, []
@@ -273,15 +301,16 @@ def play(law: Multiplier, drift: float, K: int, *, lag: float = 0.9, n: int = 60
     for _ in range(n):
         state = law.observe(state, Observation(H + noise * rng.standard_normal(), stderr=noise))
         seen.append(H)
-        for _ in range(K):
+        for update in range(K):
             if t:
                 corrected = 1 - lag**t
-                young = (1 - lag) / (1 - lag ** (t + 1))
-                found = Response(m / corrected, gain, 1.0, young, 1 - lag, corrected)
-                state = law.decide(state, found, K)
+                held = Momentum((1 - lag) / (1 - lag ** (t + 1)), 1 - lag, corrected)
+                if t < K or update == K // 2:  # as `Hold.due`
+                    state = law.responds(state, Response(m / corrected, gain, 1.0), held)
+                state = law.decide(state, held, K)
             else:
-                state = law.decided(state, 0.0, 0.0, 0.0, K)
-            state = law.stepped(state, 1.0, math.inf, 1 - lag)
+                state = law.decided(state, 0.0, 0.0, 0.0)
+            state = law.stepped(state, 1.0, math.inf, 1 - lag, K)
             fresh = drift / K + 0.3 * abs(drift) / K * rng.standard_normal()
             m = lag * m + (1 - lag) * (fresh + state.value * gain)
             t += 1
@@ -334,9 +363,9 @@ def test_what_updates_changed_goes_to_another_process():
     assert other is not None
     for hold in (one, other):
         hold._objective.observe(entropy=1.0, stderr=0.02)
-    one.state = one.law.decide(
-        replace(one.state, norm=1.0), Response(-0.01, 0.1, 1.0, 0.2, 0.1, 0.5), 4
-    )
+    held = Momentum(0.2, 0.1, 0.5)
+    state = one.law.responds(replace(one.state, norm=1.0), Response(-0.01, 0.1, 1.0), held)
+    one.state = one.law.decide(state, held, 4)
     other.take(json.loads(json.dumps(one.numbers())))
     assert other.state == one.state
     assert Hold.of(es.make_objective("grpo")) is None
@@ -355,6 +384,19 @@ def test_the_bonus_is_in_the_loss_unless_it_is_solved_for_exactly():
         assert hold is not None
         hold.state = replace(hold.state, value=0.3)
         assert float(objective.loss(batch).loss) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_gradient_is_taken_once_an_iteration():
+    hold, parameters = Hold.of(es.make_objective("thermostat")), weights()
+    assert hold is not None
+    hold._objective.observe(entropy=1.0)
+    new, used = adamw(parameters, 0, 0.0), adamw(parameters, 3, 0.0)
+    assert not hold.due(new, 0, 4)  # nothing to learn before the first update
+    assert [hold.due(used, i, 4) for i in range(4)] == [True] * 4  # the first iteration
+    hold.look(used, Response(-0.01, 0.1, 1.0))
+    hold._objective.observe(entropy=1.0)
+    assert [hold.due(used, i, 4) for i in range(4)] == [False, False, True, False]
+    assert hold.due(used, 0, 1)
 
 
 def test_a_sample_is_a_fourth_and_eight_at_least():
@@ -378,7 +420,12 @@ def test_the_standard_error_between_prompts_by_hand():
     alone = standard_error(H[:2], tokens[:2], group[:2])
     assert alone == pytest.approx(math.sqrt(2 * ((1 - 2) ** 2 * 4 * 2)) / 4)
     assert math.isnan(standard_error(H[:1], tokens[:1], group[:1]))
-    moved = Moved.of(H.double() * tokens, tokens, group)
+    # entropy rose by that much at each token; what is masked does not count
+    mask = torch.arange(3) < tokens[:, None]
+    rise = torch.where(mask, H[:, None], 100.0)
+    zeros = torch.zeros(4, 3)
+    batch = es.TokenBatch(zeros, zeros, mask, group=group, old_entropy=zeros + 0.5)
+    moved = Moved.of(rise + 0.5, batch)
     assert moved.change == pytest.approx(3.5)
     assert moved.stderr == pytest.approx(math.sqrt(2 * off) / 8)
 

@@ -19,16 +19,18 @@ from torch import Tensor
 
 from entrostat.config import Save, TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import checkpoint as checkpoints
-from entrostat.hosts.lab import machine, needs, state, train
-from entrostat.hosts.lab.needs import Needs, _cached, free_memory, needs_of
-from entrostat.hosts.lab.policy import Policy, load_policy
-from entrostat.hosts.lab.pretrain import tokenizer
-from entrostat.hosts.lab.progress import Progress
-from entrostat.hosts.lab.rollout import Sequences
 from entrostat.logs.files import in_bytes
 from entrostat.logs.lines import JsonLines
+from entrostat.models import hardware as machine
+from entrostat.models import memory_estimate as needs
+from entrostat.models.memory_estimate import Needs, _cached, free_memory, needs_of
+from entrostat.models.policy import Policy, load_policy
+from entrostat.models.pretrain import tokenizer
+from entrostat.models.rollout import Sequences
+from entrostat.runs import checkpoint as checkpoints
+from entrostat.runs.progress import Progress
 from entrostat.study.plan import check_same
+from entrostat.trainers.lab import state, train
 from stopping import Stop
 
 # 2 layers, hidden 64, 4 heads on 2 key-value heads of 16, intermediate 128

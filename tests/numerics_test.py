@@ -12,9 +12,9 @@ import torch
 
 import entrostat as es
 from entrostat.config import Numerics, from_dict
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.numerics import rounded, with_rounded_ratio
-from entrostat.hosts.mismatch import mismatch
+from entrostat.core.mismatch import mismatch
+from entrostat.models.logprob_rounding import rounded, with_rounded_ratio
+from entrostat.trainers.lab import train
 from lab_test import assert_same_weights, metrics, small
 from scripts import load_script
 
@@ -181,7 +181,7 @@ def test_the_lab_has_it_every_iteration(tmp_path: Path) -> None:
 
 
 def test_verls_driver_has_it_where_the_engine_gives_log_probs() -> None:
-    from entrostat.hosts.verl.driver import prepare
+    from entrostat.trainers.verl.driver import prepare
 
     logp = torch.tensor([[0.6, 0.2], [0.5, 0.5], [0.5, 0.5]]).log()
     entropy, mask = torch.ones(3, 2), torch.tensor([[1, 1], [1, 0], [1, 1]])

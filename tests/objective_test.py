@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.loss import aggregation_scale
+from entrostat.core.loss import aggregation_scale
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")

@@ -18,8 +18,8 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from entrostat.core.process_ranks import ranks, shared_generator, sum_over_ranks
 from entrostat.dynamics import online
-from entrostat.hosts.ranks import ranks, shared_generator, sum_over_ranks
 from entrostat.report.dumped import of_dump
 from processes import run_ranks
 
@@ -354,7 +354,7 @@ def test_figures_of_a_rollout_batch_by_brute_force():
 
 def test_the_lab_logs_what_its_dump_says(tmp_path):
     from entrostat.config import from_dict
-    from entrostat.hosts.lab import train
+    from entrostat.trainers.lab import train
 
     data = {
         "method": ["grpo", "ppo", {"name": "repo_r", "zeta": 0.05, "controller": "none"}],
@@ -395,7 +395,7 @@ def test_the_lab_logs_what_its_dump_says(tmp_path):
 
 
 def test_verls_driver_prepares_the_same_figures():
-    from entrostat.hosts.verl.driver import prepare
+    from entrostat.trainers.verl.driver import prepare
 
     data = {key: value.float() if value.is_floating_point() else value
             for key, value in make_data(dtype=torch.float32).items()}  # fmt: skip

@@ -16,7 +16,7 @@ from sklearn.feature_selection import mutual_info_regression
 from sklearn.metrics import mutual_info_score
 
 from entrostat.cli import main
-from entrostat.evaluate.over import (
+from entrostat.evaluation.checkpoint_correlation import (
     LEAST,
     Checkpoint,
     bins_for,

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 import entrostat as es
-from entrostat import advantage, cli, control
-from entrostat.loss import Aggregation
+from entrostat import cli, control
+from entrostat.core import advantages as advantage
+from entrostat.core.loss import Aggregation
 from entrostat.report.panels import run_panels
 from entrostat.tasks import BUILT_IN
 from entrostat.tasks.sets import SETS
@@ -248,7 +249,17 @@ def is_attribute(name: str) -> bool:
 
 def is_figure_of_a_run(name: str) -> bool:
     """A key of metrics.jsonl: written out where a host, an objective or a method logs it."""
-    logs = text_of("hosts", "objective.py", "method", "batch.py", "loss.py", "dynamics")
+    logs = text_of(
+        "trainers",
+        "analysis",
+        "evaluation",
+        "runs",
+        "data",
+        "models",
+        "core",
+        "method",
+        "dynamics",
+    )
     return re.fullmatch(r"[a-z]+/\w+", name) is not None and f'"{name}"' in logs
 
 
@@ -265,7 +276,7 @@ def is_verb(name: str) -> bool:
 def is_figure_of_an_evaluation(name: str) -> bool:
     """A key of `metrics` in results.json: written out where `entrostat eval` makes it."""
     return re.fullmatch(r"[a-z_]+", name) is not None and f'"{name}"' in text_of(
-        "evaluate/results.py"
+        "evaluation/results.py"
     )
 
 

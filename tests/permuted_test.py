@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import entrostat as es
-from entrostat.batch import Terms, TokenBatch
-from entrostat.method.permuted import PermuteWeights
+from entrostat.core.batch import Terms, TokenBatch
+from entrostat.method.permute_weights import PermuteWeights
 from entrostat.testing import RULES, Allowed, check_method
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool()

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab import abilities, prepacked
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.rollout import sample
+from entrostat.models import capabilities as abilities
+from entrostat.models import prepacked
+from entrostat.models.policy import load_policy
+from entrostat.models.rollout import sample
 
 pytestmark = pytest.mark.skipif(
     not prepacked.can_prepack(), reason="this torch has no such operators"
@@ -99,7 +100,7 @@ def test_a_model_samples_the_same(
 ) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from entrostat.hosts.lab.pretrain import tokenizer
+    from entrostat.models.pretrain import tokenizer
 
     torch.manual_seed(0)
     config = LlamaConfig(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.pretrain import PretrainConfig, pretrain
+from entrostat.models.policy import load_policy
+from entrostat.models.pretrain import PretrainConfig, pretrain
 
 
 def test_pretraining_is_reproducible_and_learns(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ from torch.testing import assert_close
 import entrostat as es
 from entrostat.config import TrainConfig, from_dict
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import checkpoint as checkpoints
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.needs import needs_of
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.prime import Phi, accuracies, second_model
-from entrostat.hosts.lab.rollout import Sequences
+from entrostat.models.memory_estimate import needs_of
+from entrostat.models.policy import load_policy
+from entrostat.models.rollout import Sequences
+from entrostat.runs import checkpoint as checkpoints
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
+from entrostat.trainers.lab.prime import Phi, accuracies, second_model
 from lab_test import assert_same_run, metrics, small
 from stopping import Stop, StopAfter
 

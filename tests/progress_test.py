@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab.progress import (
+from entrostat.runs.progress import (
     Lines,
     Live,
     Progress,

@@ -14,15 +14,15 @@ from torch.testing import assert_close
 
 import entrostat as es
 from contract_test import SPECS
-from entrostat.hosts.ranks import (
+from entrostat.core.distributed import Ranks
+from entrostat.core.process_ranks import (
     ProcessGroup,
     gather_batch,
     shared_generator,
     sum_over_ranks,
 )
-from entrostat.hosts.ranks import ranks as ranks_of
+from entrostat.core.process_ranks import ranks as ranks_of
 from entrostat.testing import Subject, layouts
-from entrostat.whole import Ranks
 from processes import fork_ranks, run_ranks
 
 WORLDS = (8, 4, 2, 1)

@@ -22,10 +22,10 @@ import entrostat as es
 from entrostat.cli.flags import dataclass_flags
 from entrostat.cli.open_flags import apply_open_flags, take_open_flags
 from entrostat.config import TrainConfig, from_dict, load
-from entrostat.hosts.lab.loop import FIELDS
-from entrostat.hosts.trl import arguments
-from entrostat.hosts.verl import recipe
 from entrostat.tasks import make_task
+from entrostat.trainers.lab.loop import FIELDS
+from entrostat.trainers.trl import arguments
+from entrostat.trainers.verl import recipe
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "recipes" / "papers"

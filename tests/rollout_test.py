@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 import entrostat as es
 from entrostat.config import TrainConfig, from_dict
-from entrostat.hosts.lab.choice import _nucleus
-from entrostat.hosts.lab.head import find_head
-from entrostat.hosts.lab.policy import Policy, load_policy
-from entrostat.hosts.lab.rollout import sample
-from entrostat.hosts.lab.state import build
+from entrostat.models.head import find_head
+from entrostat.models.policy import Policy, load_policy
+from entrostat.models.rollout import sample
+from entrostat.models.token_sampling import _nucleus
+from entrostat.trainers.lab.state import build
 
 PROMPTS = ["23/4:", "6/3:", "40/6:", "17/5:", "9/3:"]
 
@@ -174,8 +174,8 @@ def test_rollouts_are_read_back(tmp_path: Path) -> None:
 
 def test_packing_by_hand() -> None:
     """Two prompts, three completions: what stands where, who sees whom."""
-    from entrostat.hosts.lab.packing import pack
-    from entrostat.hosts.lab.rollout import Sequences
+    from entrostat.models.packing import pack
+    from entrostat.models.rollout import Sequences
 
     # prompt 0 is (7, 8), prompt 1 is (9,); completions (1, 2, 3), (4,) and (5, 6), eos included
     tokens = torch.tensor([[7, 8, 1, 2, 3], [0, 9, 5, 6, 0], [7, 8, 4, 0, 0]])
@@ -203,7 +203,7 @@ def test_packing_by_hand() -> None:
 
 def test_siblings_do_not_see_each_other_and_rows_fill_up(policy: Policy) -> None:
     sequences = run(policy, rollouts=40)
-    from entrostat.hosts.lab.packing import pack
+    from entrostat.models.packing import pack
 
     packed = pack(sequences)
     assert packed.tokens.shape[0] > 3
@@ -237,7 +237,7 @@ def test_padded_and_packed_give_the_same_gradient(policy: Policy) -> None:
 def test_models_that_cannot_pack_are_padded(tmp_path: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from entrostat.hosts.lab.pretrain import tokenizer
+    from entrostat.models.pretrain import tokenizer
 
     settings = {
         "vocab_size": 15, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
@@ -278,11 +278,11 @@ def test_other_architectures_match_an_unpadded_pass(
     import transformers
 
     if not with_logits:  # statistics from hidden states, in tiles of 4 tokens x 6 columns
-        monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALLEST_VOCABULARY", 1)
-        monkeypatch.setattr("entrostat.stats.choose.PLAIN_LOGITS", 0)
-        monkeypatch.setattr("entrostat.stats.choose.TILE", (4, 6))
+        monkeypatch.setattr("entrostat.models.capabilities.SMALLEST_VOCABULARY", 1)
+        monkeypatch.setattr("entrostat.core.stats.choose.PLAIN_LOGITS", 0)
+        monkeypatch.setattr("entrostat.core.stats.choose.TILE", (4, 6))
 
-    from entrostat.hosts.lab.pretrain import tokenizer
+    from entrostat.models.pretrain import tokenizer
 
     torch.manual_seed(0)
     special = {"vocab_size": 15, "eos_token_id": 1, "bos_token_id": 1, "pad_token_id": 0}
@@ -312,7 +312,7 @@ def test_statistics_without_logits_have_the_same_gradient(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, packs: bool, temperature: float
 ) -> None:
     """Embedding and head are one matrix here: both parts of its gradient must arrive."""
-    monkeypatch.setattr("entrostat.stats.choose.PLAIN_LOGITS", 0)
+    monkeypatch.setattr("entrostat.core.stats.choose.PLAIN_LOGITS", 0)
     sequences = run(policy, rollouts=6)
     policy.packs = packs
     gradients = []
@@ -335,7 +335,7 @@ def test_a_large_vocabulary_never_meets_its_logits(
     """Training a model of 5000 tokens, the model's own head computes one row per pass."""
     import transformers
 
-    from entrostat.hosts.lab.pretrain import tokenizer
+    from entrostat.models.pretrain import tokenizer
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**LLAMA, vocab_size=5000, eos_token_id=1, pad_token_id=0)

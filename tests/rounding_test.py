@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from entrostat.hosts.rounding import Rounding, logp_rounding, use_float32_outputs, watch_outputs
+from entrostat.models.rounding import Rounding, logp_rounding, use_float32_outputs, watch_outputs
 from processes import run_ranks
 
 V, D, N = 31, 8, 64

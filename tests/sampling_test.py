@@ -20,18 +20,18 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 import entrostat as es
 from entrostat.config import TrainConfig, from_dict, load
+from entrostat.data.prompts import stop_strings
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.abilities import can_graph
-from entrostat.hosts.lab.cache import RoomyLayer, branch
-from entrostat.hosts.lab.choice import LARGE, _look_up, choose
-from entrostat.hosts.lab.graphed import GraphedDecoder
-from entrostat.hosts.lab.policy import Policy
-from entrostat.hosts.lab.prompts import stop_strings
-from entrostat.hosts.lab.rollout import Sequences, sample
-from entrostat.hosts.lab.stops import Stops, cut
+from entrostat.models.capabilities import can_graph
+from entrostat.models.graphed import GraphedDecoder
+from entrostat.models.kv_cache import RoomyLayer, branch
+from entrostat.models.policy import Policy
+from entrostat.models.rollout import Sequences, sample
+from entrostat.models.stops import Stops, cut
+from entrostat.models.token_sampling import LARGE, _look_up, choose
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 
 JUST_BELOW_1 = 1 - 2**-53  # the largest that torch.rand gives in float64
 
@@ -395,7 +395,7 @@ def test_a_cache_in_half_precision_changes_no_number_under_autocast(
 
     half = run()
     assert dtypes == {torch.bfloat16}
-    monkeypatch.setattr("entrostat.hosts.lab.cache.autocast_dtype", lambda device: None)
+    monkeypatch.setattr("entrostat.models.kv_cache.autocast_dtype", lambda device: None)
     full = run()
     assert dtypes == {torch.float32}
     assert torch.equal(half.tokens, full.tokens)
@@ -478,7 +478,7 @@ def test_decoding_in_full_buffers_gives_what_a_growing_cache_gives(
     """What a CUDA graph runs, without the graph: some rows end early and are taken out."""
     model, kept, grown = language_model("Llama"), [], []
     select, grow = GraphedDecoder.select, GraphedDecoder._grow
-    monkeypatch.setattr("entrostat.hosts.lab.graphed._ROOM", 7)
+    monkeypatch.setattr("entrostat.models.graphed._ROOM", 7)
 
     def counted(self: GraphedDecoder, rows: Tensor) -> None:
         kept.append(len(rows))

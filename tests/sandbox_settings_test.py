@@ -13,7 +13,7 @@ import entrostat as es
 from entrostat import sandbox
 from entrostat.cli import main
 from entrostat.config import Scoring, from_dict
-from entrostat.hosts.lab.scoring import Scorer
+from entrostat.data.scoring import Scorer
 from entrostat.sandbox import running
 from entrostat.workers import Call
 

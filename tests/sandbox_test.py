@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from entrostat import sandbox
-from entrostat.sandbox import Limits, Result, Session, lane, running
+from entrostat.sandbox import Limits, Result, Session, running
+from entrostat.sandbox import worker as lane
 from entrostat.sandbox.inside.start import descendants
 
 LIMITS = Limits(cpu=5, wall=20)  # the wall clock of a machine that may be busy

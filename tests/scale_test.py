@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.whole import Ranks
+from entrostat.core.distributed import Ranks
 from scripts import ROOT
 
 

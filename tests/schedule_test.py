@@ -15,11 +15,11 @@ from torch.optim.lr_scheduler import (
 )
 
 from entrostat.config import TrainConfig, from_dict
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.progress import Progress
-from entrostat.hosts.lab.schedule import learning_rate_at
+from entrostat.runs.progress import Progress
+from entrostat.runs.schedule import learning_rate_at
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 from lab_test import assert_same_run, metrics, small
 from stopping import Stop, StopAfter
 

@@ -19,12 +19,12 @@ import torch
 
 import entrostat as es
 from entrostat.config import Scoring, from_dict
+from entrostat.data.scoring import Scorer
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.progress import Progress
-from entrostat.hosts.lab.scoring import Scorer
+from entrostat.runs.progress import Progress
 from entrostat.tasks.gym import GymTask
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 from entrostat.workers import Outcome, Pool
 
 EXAMPLE = es.Example("23/4:", answer=(23, 4))
@@ -400,7 +400,7 @@ def test_hostile_answers_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_eos_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
-    from entrostat.hosts.lab.policy import tiny_directory
+    from entrostat.models.policy import tiny_directory
 
     shutil.copytree(tiny_directory(), tmp_path / "model")
     file = tmp_path / "model/generation_config.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from entrostat.hosts.lab.progress import Progress
+from entrostat.runs.progress import Progress
 
 
 class Stop(BaseException):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from entrostat.study import bars
-from entrostat.study.bars import Bars
+from entrostat.study import progress as bars
 from entrostat.study.execute import State
 from entrostat.study.file import read_study
 from entrostat.study.plan import Plan, make_places, plan_of
+from entrostat.study.progress import Bars
 
 FILE = """
 seeds = [{seeds}]

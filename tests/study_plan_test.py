@@ -13,15 +13,15 @@ import pytest
 
 from entrostat.cli.studies import _take_ray
 from entrostat.config import TrainConfig, from_dict
-from entrostat.hosts import BUSY
 from entrostat.logs.run import read_run
+from entrostat.runs.run_directory import BUSY
 from entrostat.study import local
-from entrostat.study.address import address_of
-from entrostat.study.code import source_of
+from entrostat.study.content_hash import address_of
 from entrostat.study.execute import TRIES, State, execute, failed_before, last_words
 from entrostat.study.file import read_study
 from entrostat.study.local import Local
 from entrostat.study.plan import STORE, Plan, Training, anywhere, make_places, plan_of
+from entrostat.study.source_hash import source_of
 
 # --- what is one training
 

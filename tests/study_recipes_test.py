@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from entrostat.models import is_whole, model_directory
+from entrostat.model_files import is_whole, model_directory
 from entrostat.study.claims import check_claims, read_claims
 from entrostat.study.file import Study, check_runs, read_study
 from entrostat.study.plan import plan_of

@@ -13,7 +13,7 @@ import pytest
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
 from entrostat.report import comparison_rows, write_comparison
-from entrostat.study.fairness import confounded
+from entrostat.study.confounding import confounded
 from entrostat.study.file import check_runs, read_study
 from entrostat.study.plan import plan_of
 from entrostat.study.runner import run_study

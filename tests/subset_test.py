@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from entrostat.cli import main
 from entrostat.config import TrainConfig
-from entrostat.evaluate.subset import at_random, by_clusters, by_pass_rate
-from entrostat.hosts.lab.embeddings import embed
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.models import tiny_directory
+from entrostat.evaluation.subset import at_random, by_clusters, by_pass_rate
+from entrostat.model_files import tiny_directory
+from entrostat.models.embeddings import embed
+from entrostat.models.policy import load_policy
 from entrostat.study.subset import SubsetConfig, run_subset
 from entrostat.tasks import make_task
 

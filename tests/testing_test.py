@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import entrostat as es
-from entrostat.batch import at_least_float32
+from entrostat.core.batch import at_least_float32
 from entrostat.method import METHODS
 from entrostat.testing import RULES, Added, Allowed, Subject, check_method, contract_data, keep
 
@@ -255,7 +255,7 @@ def test_masked_places_that_are_read_are_found(rule: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(es.TokenBatch, "_admit", admit)
     if rule == "masked_advantages":
-        monkeypatch.setattr("entrostat.objective._per_token", lambda batch: batch.advantages)
+        monkeypatch.setattr("entrostat.core.objective._per_token", lambda batch: batch.advantages)
     with pytest.raises(AssertionError, match=rf"Slip breaks the rule '{rule}'.* is nan, it should"):
         check_method(method, rules=[rule])
 

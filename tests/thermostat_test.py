@@ -19,7 +19,7 @@ from entrostat.control import (
     ThermostatState,
     parse_target,
 )
-from entrostat.control import bank as banks
+from entrostat.control import kalman_bank as banks
 from entrostat.method.compose import built
 from entrostat.method.registry import METHODS
 from entrostat.method.thermostat import KNOBS

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from entrostat import models
+from entrostat import model_files as models
 from entrostat.cli import main
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab import pretrain
-from entrostat.study.address import address_of
+from entrostat.models import pretrain
+from entrostat.study.content_hash import address_of
 
 
 @pytest.fixture

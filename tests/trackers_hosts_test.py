@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from entrostat.config import TrainConfig, from_dict
-from entrostat.hosts import trains
-from entrostat.hosts.trackers import outside
-from entrostat.hosts.verl import recipe as verl_recipe
 from entrostat.logs.importers import read
+from entrostat.runs.trackers import outside
+from entrostat.trainers import trains
+from entrostat.trainers.verl import recipe as verl_recipe
 from stopping import Stop, StopAfter
 
 pytestmark = [
@@ -45,7 +45,7 @@ def config_of(output: Path, host: str, log: Any, **more: Any) -> TrainConfig:
 
 def test_what_trl_is_told(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("trl")
-    from entrostat.hosts.trl.arguments import arguments, refuse
+    from entrostat.trainers.trl.arguments import arguments, refuse
 
     log = {"to": ["wandb", "tensorboard"], "project": "p", "name": "n"}
     config = config_of(tmp_path / "run", "trl", log)
@@ -66,7 +66,7 @@ def test_what_trl_is_told(tmp_path: Path, monkeypatch) -> None:
 def test_the_environment_is_told_and_left_as_it_was(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("trl")
     pytest.importorskip("wandb")
-    from entrostat.hosts.trl.trackers import told
+    from entrostat.trainers.trl.trackers import told
 
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -142,7 +142,7 @@ class Broken:
 
 def test_one_of_trls_that_raises_is_dropped_and_had_steps_are_left_out(tmp_path: Path) -> None:
     pytest.importorskip("trl")
-    from entrostat.hosts.trl.trackers import Guarded
+    from entrostat.trainers.trl.trackers import Guarded
 
     def state(step: int) -> SimpleNamespace:
         return SimpleNamespace(global_step=step, is_world_process_zero=True)

@@ -21,11 +21,11 @@ import pytest
 from entrostat.cli import main
 from entrostat.cli.flags import named
 from entrostat.config import TrainConfig, from_dict
-from entrostat.hosts import trackers
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.run_directory import check_output
-from entrostat.hosts.trackers import Trackers, outside
 from entrostat.logs.importers import read
+from entrostat.runs import trackers
+from entrostat.runs.run_directory import check_output
+from entrostat.runs.trackers import Trackers, outside
+from entrostat.trainers.lab import train
 from stopping import Stop, StopAfter
 
 FAKES = Path(__file__).parent / "trackers" / "fakes.py"
@@ -229,7 +229,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from entrostat.config import from_dict
-from entrostat.hosts.trackers import Trackers
+from entrostat.runs.trackers import Trackers
 path = Path(sys.argv[1]); path.mkdir()
 all_of_them = Trackers(from_dict({"log": ["trackio", "tensorboard"]}), print)
 all_of_them.begin(path, 0, False)
@@ -412,7 +412,7 @@ def test_trackio(tmp_path, monkeypatch) -> None:
 
 
 def test_names_and_settings_for_mlflow() -> None:
-    from entrostat.hosts.trackers.services import flat, mlflow_name
+    from entrostat.runs.trackers.services import flat, mlflow_name
 
     assert mlflow_name("eval/a//b@4(x)") == "eval/a/b_at_4_x_"
     assert list(flat({"a": {"b": 1, "c@": "x"}, "d": []})) == [

@@ -40,7 +40,7 @@ def by_triton(z: torch.Tensor, targets: torch.Tensor, tile: tuple[int, int], **m
 @pytest.mark.parametrize("block", [2048, 4])  # a tile's row at once, or in several blocks
 @pytest.mark.parametrize("tile", [(4, 8), (3, 5), (64, 64), (1, 16)])
 def test_values_and_gradients(tile, block, monkeypatch):
-    monkeypatch.setattr("entrostat.stats.fold_triton.BLOCK", block)
+    monkeypatch.setattr("entrostat.core.stats.fold_triton.BLOCK", block)
     g = torch.Generator().manual_seed(0)
     z = (3 * torch.randn(7, 29, generator=g)).requires_grad_()
     targets = torch.randint(0, 29, (7,), generator=g)
@@ -74,7 +74,7 @@ def test_nearly_certain_rows_keep_their_relative_accuracy(rest, where):
 
 @pytest.mark.parametrize("tile", [(2, 4), (2, 24)])
 def test_a_maximum_that_moves_at_every_block_and_one_in_the_last(tile, monkeypatch):
-    monkeypatch.setattr("entrostat.stats.fold_triton.BLOCK", 4)
+    monkeypatch.setattr("entrostat.core.stats.fold_triton.BLOCK", 4)
     rising = torch.arange(24.0).view(1, 24).repeat(2, 1)
     rising[1] = -1e4
     rising[1, 23] = -1e4 + 3
@@ -133,9 +133,9 @@ def test_bias_minus_infinity_temperature_softcap_and_ignored_targets():
 
 def test_gradients_in_the_dtype_of_the_products_that_follow():
     """A half is the float32 gradient, rounded once; a softcap's derivative comes before that."""
-    from entrostat.stats.fold_triton import TritonFold
-    from entrostat.stats.sums import Head, coefficients
-    from entrostat.stats.tiled import sums
+    from entrostat.core.stats.fold_triton import TritonFold
+    from entrostat.core.stats.sums import Head, coefficients
+    from entrostat.core.stats.tiled import sums
 
     g = torch.Generator().manual_seed(2)
     z, targets = torch.randn(6, 9, generator=g), torch.tensor([0, 8, 3, 3, 1, 2])
@@ -157,7 +157,7 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from entrostat.stats import fold_triton as f
+from entrostat.core.stats import fold_triton as f
 
 sums = ["*fp64"] * 4
 for kernel, types, constants in (

@@ -14,11 +14,11 @@ import torch
 
 import entrostat as es
 from entrostat.config import from_dict
-from entrostat.hosts.lab.seeds import generator
-from entrostat.hosts.trl.dump import RunLog
+from entrostat.data.seeds import generator
 from entrostat.logs.rollouts import Rollouts
 from entrostat.logs.run import read_run
 from entrostat.tasks import Example
+from entrostat.trainers.trl.dump import RunLog
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 import trl_test as host  # noqa: E402
@@ -45,7 +45,7 @@ SEED, LR = 3, 2e-5
 
 def trainer_of(folder: Path, every: int, **settings: Any) -> Any:
     """On rollouts that no random stream decides, `folder`/dump its run directory."""
-    from entrostat.hosts.trl import EntropyGRPOTrainer
+    from entrostat.trainers.trl import EntropyGRPOTrainer
 
     build = functools.partial(EntropyGRPOTrainer, analyze_every=every)
     usual = {
@@ -320,7 +320,7 @@ def test_another_optimizer_is_refused_before_training(tmp_path: Path) -> None:
 def test_several_processes_are_refused() -> None:
     from accelerate import DistributedType
 
-    from entrostat.hosts.trl.analysis import check
+    from entrostat.trainers.trl.analysis import check
 
     def trainer(kind: str, processes: int) -> Any:
         accelerator = SimpleNamespace(
@@ -343,7 +343,7 @@ def test_a_large_vocabulary_and_one_policy(tmp_path: Path, monkeypatch: pytest.M
     """Without logits: the same influences."""
     found = []
     for smallest in (4096, 4):
-        monkeypatch.setattr("entrostat.hosts.lab.abilities.SMALLEST_VOCABULARY", smallest)
+        monkeypatch.setattr("entrostat.models.capabilities.SMALLEST_VOCABULARY", smallest)
         folder = tmp_path / str(smallest)
         trainer = trainer_of(folder, 1, max_steps=2)
         trainer.train()
@@ -353,7 +353,7 @@ def test_a_large_vocabulary_and_one_policy(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_recipe_is_analysed(tmp_path: Path) -> None:
-    from entrostat.hosts import trains
+    from entrostat.trainers import trains
 
     data = {
         "host": "trl", "iterations": 1, "output": str(tmp_path / "run"), "analyze": {"every": 4},

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import entrostat as es
-from entrostat.hosts.trl import from_grpo_config
+from entrostat.trainers.trl import from_grpo_config
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 import trl_test as host  # noqa: E402
@@ -89,7 +89,7 @@ def trained(cls, folder, name, **more):
 
 
 def ours(*args, **kwargs):
-    from entrostat.hosts.trl import EntropyGRPOTrainer
+    from entrostat.trainers.trl import EntropyGRPOTrainer
 
     objective = es.make_objective(**from_grpo_config(kwargs["args"]))
     return EntropyGRPOTrainer(*args, objective=objective, **kwargs)
@@ -126,7 +126,7 @@ def test_entropy_is_a_thermostat_over_the_configs_loss(tmp_path, name):
 
 
 def held(*args, **kwargs):
-    from entrostat.hosts.trl import EntropyGRPOTrainer
+    from entrostat.trainers.trl import EntropyGRPOTrainer
 
     return EntropyGRPOTrainer(*args, entropy="0.8x", **kwargs)
 
@@ -152,7 +152,7 @@ def test_entropy_beside_an_objective_is_refused(tmp_path):
     ],
 )
 def test_one_warning_names_what_an_objective_changes(tmp_path, settings, words):
-    from entrostat.hosts.trl import settings as ours
+    from entrostat.trainers.trl import settings as ours
 
     args = trl.GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **settings)
     with pytest.warns(UserWarning, match=words) as found:
@@ -166,7 +166,7 @@ def test_one_warning_names_what_an_objective_changes(tmp_path, settings, words):
 
 
 def test_what_changes_from_trls_defaults_is_logged(tmp_path, caplog):
-    from entrostat.hosts.trl import settings as ours
+    from entrostat.trainers.trl import settings as ours
 
     args = trl.GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
     with caplog.at_level(logging.WARNING):
@@ -179,7 +179,7 @@ def test_what_changes_from_trls_defaults_is_logged(tmp_path, caplog):
 
 @pytest.mark.parametrize("name", [*CONFIGS])
 def test_an_appended_method_changes_nothing(tmp_path, name, caplog):
-    from entrostat.hosts.trl import settings as ours
+    from entrostat.trainers.trl import settings as ours
 
     settings = {"gradient_accumulation_steps": 4} | CONFIGS[name]
     args = trl.GRPOConfig(

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import entrostat as es
-from entrostat.hosts.trl import from_grpo_config
 from entrostat.logs.importers import read
 from entrostat.logs.run import read_run
+from entrostat.trainers.trl import from_grpo_config
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
 import trl_test as host  # noqa: E402
@@ -55,7 +55,7 @@ def test_positional_arguments_are_trls(tmp_path):
     from datasets import Dataset
     from transformers import AutoTokenizer
 
-    from entrostat.hosts.trl import EntropyGRPOTrainer
+    from entrostat.trainers.trl import EntropyGRPOTrainer
 
     args = trl.GRPOConfig(
         str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2,
@@ -96,7 +96,7 @@ def test_trls_own_figures_are_trls_own(tmp_path):
 
 
 def entropy_class():
-    from entrostat.hosts.trl import EntropyGRPOTrainer
+    from entrostat.trainers.trl import EntropyGRPOTrainer
 
     return EntropyGRPOTrainer
 

@@ -26,11 +26,11 @@ import entrostat as es
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
-from entrostat.hosts import lab, trains
-from entrostat.hosts.lab.progress import Lines, Progress
-from entrostat.models import tiny_directory
+from entrostat.model_files import tiny_directory
+from entrostat.runs.progress import Lines, Progress
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers import lab, trains
 from processes import killed, run_ranks
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
@@ -89,8 +89,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The same recipe in the lab and in TRL, what each was given to generate from, TRL's rates."""
     from transformers import TrainerCallback
 
-    from entrostat.hosts.lab import experience
-    from entrostat.hosts.trl.recipe import RecipeTrainer
+    from entrostat.trainers.lab import experience
+    from entrostat.trainers.trl.recipe import RecipeTrainer
 
     folder = tmp_path_factory.mktemp("runs")
     found: dict[str, Any] = {"lab ids": [], "trl ids": [], "rates": [], "decay": set(), "cuts": []}
@@ -249,10 +249,10 @@ def test_with_the_labs_samples_and_minibatches_it_makes_the_labs_updates(
     Each iteration's samples are of the policy that the ones before have trained, so a difference
     anywhere (order, masks, advantages, controllers, scale, rates, AdamW) would grow.
     """
-    from entrostat.hosts.lab.answers import answer
-    from entrostat.hosts.lab.seeds import generator, stream_seed
-    from entrostat.hosts.trl import iteration
-    from entrostat.hosts.trl.recipe import RecipeTrainer
+    from entrostat.data.generation import answer
+    from entrostat.data.seeds import generator, stream_seed
+    from entrostat.trainers.trl import iteration
+    from entrostat.trainers.trl.recipe import RecipeTrainer
 
     config = recipe(tmp_path / "run", optim={"weight_decay": 0.1}, sampling={"batch": 8})
     chance: dict[str, torch.Generator] = {}
@@ -360,14 +360,14 @@ def test_kill_and_resume_end_with_the_same_weights(tmp_path: Path, runs: dict[st
 
 def die_before_the_seal(config: TrainConfig) -> None:
     """As `die_while_saving`, when transformers has removed what it would not keep."""
-    from entrostat.hosts.trl import record
+    from entrostat.trainers.trl import record
 
     def seal(path: Path, iteration: int, *rest: Any) -> None:
         if iteration == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         checkpoints.seal(path, iteration, *rest)
 
-    from entrostat.hosts.trl import checkpoints
+    from entrostat.trainers.trl import checkpoints
 
     record.seal = seal
     train(config)
@@ -391,7 +391,7 @@ def test_the_first_evaluation_is_of_what_accelerate_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under FSDP the policy has no place before that."""
-    from entrostat.hosts.trl.record import EachIteration
+    from entrostat.trainers.trl.record import EachIteration
 
     seen: list[tuple[int, int]] = []
     begins = EachIteration.on_train_begin
@@ -464,7 +464,7 @@ def test_the_command_line_shows_the_labs_lines_and_makes_the_page(
     from transformers import logging
 
     logging.disable_progress_bar()  # as a process of its own has them
-    monkeypatch.setattr("entrostat.hosts.lab.progress.for_stream", Interrupted)
+    monkeypatch.setattr("entrostat.runs.progress.for_stream", Interrupted)
     assert main(words) == 130
     assert f"go on with: entrostat train --resume {tmp_path}/run" in capsys.readouterr().err
     monkeypatch.undo()
@@ -480,7 +480,7 @@ def test_the_command_line_shows_the_labs_lines_and_makes_the_page(
 
 def test_without_trl_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trl", None)
-    monkeypatch.delitem(sys.modules, "entrostat.hosts.trl.run", raising=False)
+    monkeypatch.delitem(sys.modules, "entrostat.trainers.trl.run", raising=False)
     with pytest.raises(ValueError, match=r"needs TRL 1\.16 .* pip install 'entrostat\[trl\]'"):
         trains("trl")
 
@@ -543,7 +543,7 @@ def test_padding_that_is_an_eos_is_not_trained_on() -> None:
     """TRL takes the first eos for the end; after a stop that is padding's."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from entrostat.hosts.trl.stops import Ending
+    from entrostat.trainers.trl.stops import Ending
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_directory())
     tokenizer.pad_token = tokenizer.eos_token
@@ -569,7 +569,7 @@ def test_padding_that_is_an_eos_is_not_trained_on() -> None:
 
 
 def test_vllm_is_given_the_stops(tmp_path: Path) -> None:
-    from entrostat.hosts.trl.stops import with_stops
+    from entrostat.trainers.trl.stops import with_stops
 
     args = trl.GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, use_vllm=True,
                           generation_kwargs={"seed": 1})  # fmt: skip
@@ -627,7 +627,7 @@ def test_the_first_fsdp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_policy_that_was_loaded_on_the_cpu_runs_as_the_gpu_wants_it() -> None:
     """As under FSDP, where accelerate moves the model."""
-    from entrostat.hosts.lab.policy import load_policy
+    from entrostat.models.policy import load_policy
 
     policy = dataclasses.replace(
         load_policy(from_dict({"precision": "bf16", "device": "cpu"})), prepacks=True, rows=True
@@ -648,8 +648,8 @@ def test_precision_is_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_characters_that_the_tokenizer_leaves_out_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from entrostat.hosts.lab.progress import Facts
-    from entrostat.hosts.trl import run
+    from entrostat.runs.progress import Facts
+    from entrostat.trainers.trl import run
 
     class Words(TargetSum):
         def example(self, index: int, split: str) -> Example:
@@ -665,8 +665,8 @@ def test_characters_that_the_tokenizer_leaves_out_are_told(
 
 
 def test_prompts_go_through_the_chat_template_once(tmp_path: Path) -> None:
-    from entrostat.hosts.lab.progress import Facts
-    from entrostat.hosts.trl.run import build
+    from entrostat.runs.progress import Facts
+    from entrostat.trainers.trl.run import build
 
     built = build(recipe(tmp_path), None, 1, Facts(Progress()))
     tokenizer, built.config.prompt.chat = built.policy.tokenizer, True
@@ -681,7 +681,7 @@ def test_prompts_go_through_the_chat_template_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize(("micro", "minibatches"), [(1, 1), (3, 2), (5, 4), (128, 2)])
 def test_the_global_batch_stays_the_recipes(world: int, micro: int, minibatches: int) -> None:
-    from entrostat.hosts.trl.arguments import arguments
+    from entrostat.trainers.trl.arguments import arguments
 
     config = recipe(
         Path("run"), sampling={"prompts": 6, "rollouts": 8},
@@ -717,7 +717,7 @@ PAR = {"max_completion_length": (4096, 3072)}  # the model has 4096 positions, p
 
 @pytest.mark.parametrize("name", GOLDEN["recipes"])
 def test_the_papers_recipes_mean_what_their_files_for_trl_did(name: str, tmp_path: Path) -> None:
-    from entrostat.hosts.trl.arguments import arguments
+    from entrostat.trainers.trl.arguments import arguments
 
     old = GOLDEN["recipes"][name]
     given = GOLDEN["common"] | old["args"]
@@ -782,7 +782,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from transformers import Trainer
 from trl_run_test import recipe, train
-from entrostat.hosts.lab.progress import Progress
+from entrostat.runs.progress import Progress
 from entrostat.tasks.target_sum import TargetSum
 
 prepare, save = AcceleratorState.__init__, Trainer._save_rng_state

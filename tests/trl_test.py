@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.hosts.ranks import shared_generator
+from entrostat.core.process_ranks import shared_generator
 from entrostat.method import METHODS
 from processes import fork_ranks, run_ranks
 
@@ -31,7 +31,7 @@ pytest.importorskip("trl", reason="trl is an extra")
 
 from accelerate import DistributedType
 
-from entrostat.hosts.trl import held
+from entrostat.trainers.trl import held
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # transformers' own, of TRL's arguments
@@ -71,7 +71,7 @@ def _quiet(monkeypatch):
 
 
 def tiny() -> str:
-    from entrostat.hosts.lab.policy import tiny_directory
+    from entrostat.models.policy import tiny_directory
 
     return str(tiny_directory())
 
@@ -129,7 +129,7 @@ def make(cls, folder, *, model=None, reward=reward_by_tokens, prompts=PROMPTS, c
 
 
 def entropy_trainer(*args, **kwargs):
-    from entrostat.hosts.trl import EntropyGRPOTrainer
+    from entrostat.trainers.trl import EntropyGRPOTrainer
 
     return make(EntropyGRPOTrainer, *args, **kwargs)
 
@@ -853,7 +853,7 @@ def test_continuous_batching_in_bf16_is_refused_beside_an_objective(tmp_path):
 def test_agreeing_arguments_are_taken_and_the_users_object_is_left_alone(tmp_path):
     from trl import GRPOConfig
 
-    from entrostat.hosts.trl import settings
+    from entrostat.trainers.trl import settings
 
     args = GRPOConfig(
         str(tmp_path), use_cpu=True, bf16=False, report_to="none", epsilon=0.2, epsilon_high=0.28,
@@ -886,7 +886,7 @@ def test_what_can_act_is_not(tmp_path, objective):
 
 
 def test_arguments_of_the_trainer(tmp_path):
-    from entrostat.hosts import trl as host
+    from entrostat.trainers import trl as host
 
     with pytest.raises(ValueError, match="dump_every must be at least 1, got 0"):
         host.EntropyGRPOTrainer(
@@ -982,7 +982,7 @@ def test_canary_of_what_the_trainer_holds(tmp_path):
         "num_generations", "num_iterations", "ref_model", "reward_func_names", "accelerator",
         "loss_type", "router_aux_loss_coef",
     ):  # fmt: skip
-        assert hasattr(trainer, name), f"TRL's trainer has no {name}: see hosts/trl/trainer.py"
+        assert hasattr(trainer, name), f"TRL's trainer has no {name}: see trainers/trl/trainer.py"
     assert trainer.loss_is_scaled_for_ga is True, "the Trainer would divide the loss once more"
     from trl.models.utils import disable_gradient_checkpointing
     from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
@@ -1010,7 +1010,7 @@ if __name__ == "__main__" and sys.argv[1:2] == ["ranks"]:
 
     from trl.trainer import grpo_trainer  # noqa: F401 - once, for both
 
-    import entrostat.hosts.trl.trainer
+    import entrostat.trainers.trl.trainer
 
     warnings.simplefilter("ignore")
     fork_ranks(2, rank_main, Path(sys.argv[2]))

@@ -51,7 +51,7 @@ class Played:
     def __init__(self, folder: Path) -> None:
         from transformers import TrainerCallback
 
-        from entrostat.hosts.trl.recipe import RecipeTrainer
+        from entrostat.trainers.trl.recipe import RecipeTrainer
 
         self.task, self.gradient = Counts(), {}
         create, found = RecipeTrainer.__init__, self.gradient
@@ -121,7 +121,7 @@ def reference(played: Played) -> tuple[dict[str, Tensor], Tensor]:
     """d/dw of -1/N sum A log p over sampled tokens, a rollout at a time, float64; log-probs."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from entrostat.models import tiny_directory
+    from entrostat.model_files import tiny_directory
 
     model = AutoModelForCausalLM.from_pretrained(tiny_directory(), dtype=torch.float64)
     tokenizer = AutoTokenizer.from_pretrained(tiny_directory())
@@ -178,7 +178,7 @@ def test_a_run_that_was_cut_short_goes_on_exactly(tmp_path: Path) -> None:
 
 def test_a_turn_has_vllms_log_probs() -> None:
     """By hand, a log-prob that vLLM could not tell (None) among them."""
-    from entrostat.hosts.trl.turns import turn
+    from entrostat.trainers.trl.turns import turn
 
     asked = []
 
@@ -209,7 +209,7 @@ def test_a_turn_has_vllms_log_probs() -> None:
     ],
 )
 def test_what_cannot_be_played_with_is_refused(own: Any, world: int, words: str) -> None:
-    from entrostat.hosts.trl.turns import refuse
+    from entrostat.trainers.trl.turns import refuse
 
     config = recipe(Path("run"), trl=own)
     refuse(config, TargetSum(), world)
@@ -219,7 +219,7 @@ def test_what_cannot_be_played_with_is_refused(own: Any, world: int, words: str)
 
 
 def test_a_model_in_shards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from entrostat.hosts.trl.turns import refuse
+    from entrostat.trainers.trl.turns import refuse
 
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     refuse(recipe(Path("run")), ToolSum(), 1)

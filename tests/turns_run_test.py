@@ -14,9 +14,9 @@ import entrostat as es
 from entrostat.agents import Reply
 from entrostat.agents.tool_sum import ToolSum
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import train
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 from lab_test import Stop, StopAfter, assert_same_run, metrics, small
 from turns_test import Talks
 

@@ -16,18 +16,18 @@ from transformers import PreTrainedTokenizerFast
 
 import entrostat as es
 from entrostat.agents import Reply
-from entrostat.batch import TokenBatch
 from entrostat.config import TrainConfig
+from entrostat.core.batch import TokenBatch
+from entrostat.data.generation import Answers, answer
+from entrostat.data.prompts import encode
+from entrostat.data.turns import Hearing
 from entrostat.errors import RunStopped
-from entrostat.hosts.lab import train
-from entrostat.hosts.lab.answers import Answers, answer
-from entrostat.hosts.lab.packing import pack
-from entrostat.hosts.lab.policy import Policy, load_policy
-from entrostat.hosts.lab.prompts import encode
-from entrostat.hosts.lab.rollout import Sequences
-from entrostat.hosts.lab.turns import Hearing
+from entrostat.models.packing import pack
+from entrostat.models.policy import Policy, load_policy
+from entrostat.models.rollout import Sequences
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.lab import train
 from lab_test import small
 
 

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 import entrostat as es
+from entrostat.core.mismatch import mismatch
+from entrostat.core.process_ranks import shared_generator
+from entrostat.core.rollouts import describe, graded
 from entrostat.dynamics import online
-from entrostat.hosts.mismatch import mismatch
-from entrostat.hosts.ranks import shared_generator
-from entrostat.hosts.rollouts import describe, graded
-from entrostat.hosts.verl import shell_command, verl_config
-from entrostat.hosts.verl.driver import prepare
+from entrostat.trainers.verl import shell_command, verl_config
+from entrostat.trainers.verl.driver import prepare
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "verl_host.json").read_text(encoding="utf-8"))
@@ -203,7 +203,7 @@ def test_recipes_become_overrides(path: Path) -> None:
     loss = "actor_rollout_ref.actor.policy_loss"
     for line in (
         "trainer.v1.trainer_mode=entrostat",
-        f"{loss}._target_=entrostat.hosts.verl.settings.PolicyLoss",
+        f"{loss}._target_=entrostat.trainers.verl.settings.PolicyLoss",
         f"{loss}.loss_mode=entrostat",
     ):
         assert line in lines
@@ -227,7 +227,7 @@ def test_later_overrides_win() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="veRL is here")
 def test_without_verl_the_check_says_so() -> None:
-    code = "from entrostat.hosts.verl import check; check()"
+    code = "from entrostat.trainers.verl import check; check()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "RuntimeError: entrostat.hosts.verl: veRL cannot be imported" in done.stderr
+    assert "RuntimeError: entrostat.trainers.verl: veRL cannot be imported" in done.stderr
     assert "docs/hosts/verl.md" in done.stderr

@@ -24,27 +24,27 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-import entrostat.hosts.verl.run as verl_run
+import entrostat.trainers.verl.run as verl_run
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict, load
+from entrostat.data.prompts import draw, encode
+from entrostat.data.scoring import Scorer
 from entrostat.errors import RunStopped
-from entrostat.hosts.going_on import resume_command
-from entrostat.hosts.lab.held_out import HeldOut, held_out_sets
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.progress import Progress
-from entrostat.hosts.lab.prompts import draw, encode
-from entrostat.hosts.lab.scoring import Scorer
-from entrostat.hosts.verl import data, job, preflight, recipe
-from entrostat.hosts.verl.completions import Settings, read
-from entrostat.hosts.verl.config import flat
-from entrostat.hosts.verl.driver import noted
-from entrostat.hosts.verl.dump import rollouts_of
-from entrostat.hosts.verl.follow import evaluated, row_of
+from entrostat.evaluation.eval_sets import HeldOut, held_out_sets
 from entrostat.logs.rollouts import load_rollouts, save_rollouts
 from entrostat.logs.run import best_of
-from entrostat.models import tiny_directory
+from entrostat.model_files import tiny_directory
+from entrostat.models.policy import load_policy
+from entrostat.runs.progress import Progress
 from entrostat.tasks import Example, make_task
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.resume_command import resume_command
+from entrostat.trainers.verl import data, job, preflight, recipe
+from entrostat.trainers.verl.completions import Settings, read
+from entrostat.trainers.verl.config import flat
+from entrostat.trainers.verl.driver import noted
+from entrostat.trainers.verl.dump import rollouts_of
+from entrostat.trainers.verl.follow import evaluated, row_of
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "recipes" / "papers"
@@ -387,7 +387,7 @@ def test_the_rows_of_sets(tmp_path: Path) -> None:
 
 
 def test_sets_are_sampled_and_judged_by_their_own_settings(tmp_path: Path) -> None:
-    from entrostat.hosts.verl import reward
+    from entrostat.trainers.verl import reward
 
     config, path = config_of(sampling=SAMPLING, eval=SETS), tmp_path / "run.json"
     task, policy = data.make(config), data.outline(config.model)
@@ -494,7 +494,7 @@ def settings(stop: tuple[str, ...] = ()) -> Settings:
 def test_a_completion_ends_where_the_lab_ends_it(
     text: str, stop: tuple[str, ...], ends: tuple[int, bool]
 ) -> None:
-    from entrostat.hosts.lab.stops import Stops
+    from entrostat.models.stops import Stops
 
     known, tokens = settings(stop), [ord(c) for c in text]
     assert known.end(tokens, letters) == ends
@@ -527,7 +527,7 @@ def grade(response, answer):
 def test_a_scorer_that_raises_or_hangs_costs_one_rollout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from entrostat.hosts.verl import reward
+    from entrostat.trainers.verl import reward
 
     (tmp_path / "verl_grader.py").write_text(GRADER)
     (tmp_path / "t.jsonl").write_text('{"prompt": "p", "answer": "yes"}')

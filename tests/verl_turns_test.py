@@ -13,19 +13,19 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-import entrostat.hosts.verl.run as verl_run
+import entrostat.trainers.verl.run as verl_run
 from entrostat.agents import Reply
-from entrostat.hosts.lab.answers import answer
-from entrostat.hosts.lab.policy import load_policy
-from entrostat.hosts.lab.rollout import Sequences
-from entrostat.hosts.verl import data
-from entrostat.hosts.verl.driver import noted
-from entrostat.hosts.verl.facts import unseen
-from entrostat.hosts.verl.recipe import settings
-from entrostat.hosts.verl.turns import Played, Said, Table, play
-from entrostat.models import tiny_directory
+from entrostat.data.generation import answer
+from entrostat.model_files import tiny_directory
+from entrostat.models.policy import load_policy
+from entrostat.models.rollout import Sequences
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.verl import data
+from entrostat.trainers.verl.driver import noted
+from entrostat.trainers.verl.recipe import settings
+from entrostat.trainers.verl.run_plan import unseen
+from entrostat.trainers.verl.turns import Played, Said, Table, play
 from verl_run_test import config_of, sets_of
 
 TOKENIZER = AutoTokenizer.from_pretrained(tiny_directory())

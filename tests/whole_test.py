@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
-from entrostat import exact
-from entrostat.hosts.ranks import shared_generator
+from entrostat.core import deterministic as exact
+from entrostat.core.distributed import Ranks, Whole, row_sums
+from entrostat.core.process_ranks import shared_generator
 from entrostat.testing.layouts import B, Threads, cuts, fields, laid_out
-from entrostat.whole import Ranks, Whole, row_sums
 
 ON, OFF = True, False
 

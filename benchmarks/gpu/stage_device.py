@@ -13,7 +13,7 @@ from kit import Kit
 from torch import Tensor
 
 import entrostat as es
-from entrostat.batch import TokenBatch
+from entrostat.core.batch import TokenBatch
 from entrostat.testing.data import MASK, PER_TOKEN, contract_data, moved
 from entrostat.testing.layouts import fields
 

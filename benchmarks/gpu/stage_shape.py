@@ -19,9 +19,9 @@ from torch import Tensor
 
 from entrostat import config
 from entrostat.config import TrainConfig
-from entrostat.hosts.lab.experience import Sampled, Selection, measure, sample_rollouts, select
-from entrostat.hosts.lab.state import State, build
-from entrostat.hosts.lab.updates import update_policy
+from entrostat.trainers.lab.experience import Sampled, Selection, measure, sample_rollouts, select
+from entrostat.trainers.lab.state import State, build
+from entrostat.trainers.lab.updates import update_policy
 from jobs import Letters
 
 

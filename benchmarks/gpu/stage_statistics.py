@@ -141,7 +141,7 @@ def tiles(kit: Kit) -> None:
 
 def launched(step: bench.Step, block: int, warps: int) -> bench.Step:
     """A step whose kernels hold so many columns at once, in so many warps."""
-    fold_triton: Any = importlib.import_module("entrostat.stats.fold_triton")
+    fold_triton: Any = importlib.import_module("entrostat.core.stats.fold_triton")
     usual = fold_triton.BLOCK, fold_triton.WARPS
 
     def chosen() -> object:

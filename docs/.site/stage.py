@@ -28,11 +28,12 @@ BORROWED = {
 }
 # page -> what it is, and the modules or names that it shows
 API = {
-    "objective": ("Objectives", ["entrostat.objective.make_objective",
-                                 "entrostat.objective.Objective", "entrostat.loss.LossOutput",
-                                 "entrostat.advantage.advantages"]),
-    "batch": ("Batches and terms", ["entrostat.batch.TokenBatch", "entrostat.batch.Terms",
-                                    "entrostat.whole.Whole"]),
+    "objective": ("Objectives", ["entrostat.core.objective.make_objective",
+                                 "entrostat.core.objective.Objective",
+                                 "entrostat.core.loss.LossOutput",
+                                 "entrostat.core.advantages.advantages"]),
+    "batch": ("Batches and terms", ["entrostat.core.batch.TokenBatch", "entrostat.core.batch.Terms",
+                                    "entrostat.core.distributed.Whole"]),
     "method": ("Methods", ["entrostat.method.base.Method", "entrostat.method.registry.register",
                            "entrostat.method.registry.methods",
                            "entrostat.method.registry.MethodInfo"]),
@@ -43,18 +44,18 @@ API = {
     "tasks": ("Tasks and graders", ["entrostat.tasks.make_task", "entrostat.tasks.base.Task",
                                     "entrostat.tasks.base.Example",
                                     "entrostat.grading.call.grade"]),
-    "stats": ("Token statistics", ["entrostat.stats.token_stats",
-                                   "entrostat.stats.token_stats_from_logits",
-                                   "entrostat.stats.TokenStats"]),
+    "stats": ("Token statistics", ["entrostat.core.stats.token_stats",
+                                   "entrostat.core.stats.token_stats_from_logits",
+                                   "entrostat.core.stats.TokenStats"]),
     "dynamics": ("Entropy dynamics", ["entrostat.dynamics.estimators",
                                       "entrostat.dynamics.derivatives"]),
     "law": ("The law R = -a exp(H) + b", ["entrostat.law.fitting", "entrostat.law.early"]),
-    "metrics": ("Metrics of evaluation", ["entrostat.evaluate.metrics"]),
+    "metrics": ("Metrics of evaluation", ["entrostat.evaluation.metrics"]),
     "rollouts": ("Rollouts of a run", ["entrostat.logs.rollouts"]),
-    "train": ("Training", ["entrostat.hosts.lab.loop.train",
+    "train": ("Training", ["entrostat.trainers.lab.loop.train",
                            "entrostat.config.settings.TrainConfig"]),
-    "trl": ("In TRL", ["entrostat.hosts.trl.trainer.EntropyGRPOTrainer",
-                       "entrostat.hosts.trl.equal.from_grpo_config"]),
+    "trl": ("In TRL", ["entrostat.trainers.trl.trainer.EntropyGRPOTrainer",
+                       "entrostat.trainers.trl.equal.from_grpo_config"]),
 }  # fmt: skip
 
 

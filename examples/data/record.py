@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from entrostat import make_task  # noqa: E402
-from entrostat.hosts.lab.policy import tiny_directory  # noqa: E402
-from entrostat.hosts.trl import EntropyGRPOTrainer  # noqa: E402
+from entrostat.models.policy import tiny_directory  # noqa: E402
+from entrostat.trainers.trl import EntropyGRPOTrainer  # noqa: E402
 
 HERE = Path(__file__).parent
 STEPS = 400  # of the optimizer: 100 generation batches of 256 rollouts, 4 steps each

@@ -8,57 +8,61 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ._moved import install
 from ._version import __version__
 
 if TYPE_CHECKING:
     from . import dynamics, law, testing
-    from .advantage import advantages
-    from .batch import Terms, TokenBatch
     from .config import TrainConfig
+    from .core.advantages import advantages
+    from .core.batch import Terms, TokenBatch
+    from .core.objective import LossOutput, Objective, make_objective
+    from .core.stats import TokenStats, token_stats, token_stats_from_logits
     from .diagnosis import Diagnosis, diagnose
-    from .evaluate import metrics
+    from .evaluation import metrics
     from .grading import grade
-    from .hosts.lab import train
     from .logs.rollouts import Rollouts, load_rollouts
     from .method import Method, MethodInfo, methods, register
-    from .objective import LossOutput, Objective, make_objective
     from .report.notebook import compare, load_run, load_runs, plot
-    from .stats import TokenStats, token_stats, token_stats_from_logits
     from .tasks import Example, Task, make_task
+    from .trainers.lab import train
 
 _HOME = {
-    "advantages": ".advantage",
-    "Terms": ".batch",
-    "TokenBatch": ".batch",
+    "advantages": ".core.advantages",
+    "Terms": ".core.batch",
+    "TokenBatch": ".core.batch",
     "TrainConfig": ".config",
     "Diagnosis": ".diagnosis",
     "diagnose": ".diagnosis",
     "dynamics": ".dynamics",
     "law": ".law",
-    "metrics": ".evaluate.metrics",
+    "metrics": ".evaluation.metrics",
     "grade": ".grading",
-    "train": ".hosts.lab",
+    "train": ".trainers.lab",
     "Rollouts": ".logs.rollouts",
     "load_rollouts": ".logs.rollouts",
     "Method": ".method",
     "MethodInfo": ".method",
     "methods": ".method",
     "register": ".method",
-    "LossOutput": ".objective",
-    "Objective": ".objective",
-    "make_objective": ".objective",
+    "LossOutput": ".core.objective",
+    "Objective": ".core.objective",
+    "make_objective": ".core.objective",
     "compare": ".report.notebook",
     "load_run": ".report.notebook",
     "load_runs": ".report.notebook",
     "plot": ".report.notebook",
-    "TokenStats": ".stats",
-    "token_stats": ".stats",
-    "token_stats_from_logits": ".stats",
+    "TokenStats": ".core.stats",
+    "token_stats": ".core.stats",
+    "token_stats_from_logits": ".core.stats",
     "Example": ".tasks",
     "Task": ".tasks",
     "make_task": ".tasks",
     "testing": ".testing",
 }
+
+
+install()
 
 
 def __getattr__(name: str) -> Any:

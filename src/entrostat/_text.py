@@ -10,11 +10,13 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Say = Callable[[str], None]  # shows a line
 
 # C0 but tab and line break, DEL, C1, marks and changes of direction, line separators, the byte
 # order mark, halves of surrogate pairs; report/js/text.js has the same

@@ -22,10 +22,10 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
 import entrostat as es
-from entrostat.batch import TokenBatch
-from entrostat.hosts.ranks import shared_generator
-from entrostat.hosts.verl.driver import prepare
-from entrostat.hosts.verl.loss import (
+from entrostat.core.batch import TokenBatch
+from entrostat.core.process_ranks import shared_generator
+from entrostat.trainers.verl.driver import prepare
+from entrostat.trainers.verl.loss import (
     GROUP,
     IDLE,
     MASK,

@@ -18,13 +18,13 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from entrostat.config import from_dict, load
-from entrostat.hosts.verl import shell_command, verl_config
-from entrostat.hosts.verl.config import hydra_value
-from entrostat.hosts.verl.facts import unseen
-from entrostat.hosts.verl.preflight import look
-from entrostat.hosts.verl.recipe import overrides as overrides_of
-from entrostat.hosts.verl.recipe import settings
-from entrostat.hosts.verl.settings import PolicyLoss, check_run
+from entrostat.trainers.verl import shell_command, verl_config
+from entrostat.trainers.verl.config import hydra_value
+from entrostat.trainers.verl.preflight import look
+from entrostat.trainers.verl.recipe import overrides as overrides_of
+from entrostat.trainers.verl.recipe import settings
+from entrostat.trainers.verl.run_plan import unseen
+from entrostat.trainers.verl.settings import PolicyLoss, check_run
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.toml"))

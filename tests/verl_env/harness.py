@@ -23,11 +23,11 @@ from verl.workers.config import (
 )
 
 import entrostat
-from entrostat.batch import TokenBatch
-from entrostat.hosts.verl.loss import GROUP, IDLE, MASK, NOTE, REWARD, ROLLOUT
-from entrostat.hosts.verl.settings import PolicyLoss
-from entrostat.hosts.verl.worker import EntropyTrainingWorker
-from entrostat.objective import Objective
+from entrostat.core.batch import TokenBatch
+from entrostat.core.objective import Objective
+from entrostat.trainers.verl.loss import GROUP, IDLE, MASK, NOTE, REWARD, ROLLOUT
+from entrostat.trainers.verl.settings import PolicyLoss
+from entrostat.trainers.verl.worker import EntropyTrainingWorker
 
 TINY = str(Path(entrostat.__file__).parent / "assets" / "tiny")
 VOCABULARY = 15

@@ -25,13 +25,13 @@ from read_run import correlation, metrics
 from rollout_engine import LAST_UPDATE
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from entrostat.hosts.verl.checkpoints import parts
-from entrostat.hosts.verl.run import Merge
-from entrostat.hosts.verl.trainer import FILE
 from entrostat.logs.lines import JsonLines
 from entrostat.logs.rollouts import Rollouts, load_rollouts
 from entrostat.logs.run import best_of
-from entrostat.models import tiny_directory
+from entrostat.model_files import tiny_directory
+from entrostat.trainers.verl.checkpoints import parts
+from entrostat.trainers.verl.run import Merge
+from entrostat.trainers.verl.trainer import FILE
 
 ROOT = Path(__file__).parents[2]
 # the command line needs packages that veRL's environment has not

@@ -30,13 +30,13 @@ from harness import (
 from torch import Tensor
 
 import entrostat as es
-from entrostat.batch import TokenBatch
+from entrostat.core.batch import TokenBatch
+from entrostat.core.process_ranks import shared_generator
+from entrostat.core.rollouts import FIELDS
 from entrostat.dynamics import online
-from entrostat.hosts.ranks import shared_generator
-from entrostat.hosts.rollouts import FIELDS
-from entrostat.hosts.verl.loss import PREFIX
-from entrostat.hosts.verl.settings import PolicyLoss
 from entrostat.method import METHODS
+from entrostat.trainers.verl.loss import PREFIX
+from entrostat.trainers.verl.settings import PolicyLoss
 
 B, K, TOLERANCE = 16, 4, 1e-5
 NAMES = sorted(name for name, info in es.methods().items() if "verl" in info.hosts)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from entrostat.hosts.verl import check as check_it
-from entrostat.hosts.verl.selfcheck import NAME, NAMES, VERSION, missing
+from entrostat.trainers.verl import check as check_it
+from entrostat.trainers.verl.selfcheck import NAME, NAMES, VERSION, missing
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +27,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_it_is_an_entry_point() -> None:
     found = [e for e in importlib.metadata.entry_points(group="verl.plugins") if e.name == NAME]
-    assert [e.value for e in found] == ["entrostat.hosts.verl.plugin"]
+    assert [e.value for e in found] == ["entrostat.trainers.verl.plugin"]
 
 
 def test_a_fresh_process_has_the_trainer() -> None:
@@ -38,13 +38,15 @@ def test_a_fresh_process_has_the_trainer() -> None:
         "cls = get_trainer_cls('entrostat')\n"
         "print(cls.__module__, cls.__name__)\n"
     )
-    assert done.stdout.split()[-2:] == ["entrostat.hosts.verl.trainer", "EntropyTrainer"], done
+    assert done.stdout.split()[-2:] == ["entrostat.trainers.verl.trainer", "EntropyTrainer"], done
 
 
 @pytest.mark.parametrize("first", ["trainer", "settings", "selfcheck"])
 def test_any_module_may_come_first(first: str) -> None:
     # each of these imports veRL, which imports the plugin, which imports the trainer
-    code = f"import entrostat.hosts.verl.{first} as m; from entrostat.hosts.verl import check; "
+    code = (
+        f"import entrostat.trainers.verl.{first} as m; from entrostat.trainers.verl import check; "
+    )
     done = python(code + "check(); print('fine')")
     assert done.stdout.split()[-1:] == ["fine"], done.stderr[-2000:]
 
@@ -53,7 +55,8 @@ def test_a_broken_plugin_is_loud() -> None:
     # veRL builds the actor's configuration in the launching process, before anything is started
     code = (
         "import sys\n"
-        "sys.modules['entrostat.hosts.ranks'] = None\n"  # the worker's module cannot import this
+        # the worker's module cannot import this
+        "sys.modules['entrostat.core.process_ranks'] = None\n"
         "import verl\n"
         "print('veRL said nothing')\n"
         "from configuration import compose\n"
@@ -62,7 +65,7 @@ def test_a_broken_plugin_is_loud() -> None:
         "config = compose(['actor_rollout_ref.rollout.name=vllm',\n"
         "    'actor_rollout_ref.actor.use_dynamic_bsz=true',\n"
         "    'trainer.v1.trainer_mode=entrostat', f'+{loss}.method=grpo',\n"
-        "    f'{loss}._target_=entrostat.hosts.verl.settings.PolicyLoss',\n"
+        "    f'{loss}._target_=entrostat.trainers.verl.settings.PolicyLoss',\n"
         "    f'{loss}.loss_mode=entrostat'])\n"
         "validate_config(config, False, False)\n"
         "print('not reached')\n"
@@ -72,12 +75,12 @@ def test_a_broken_plugin_is_loud() -> None:
     assert "not reached" not in done.stdout
     assert done.returncode != 0
     assert "the plugin is not in force" in done.stderr
-    assert "entrostat.hosts.ranks" in done.stderr  # the cause
+    assert "entrostat.core.process_ranks" in done.stderr  # the cause
 
 
 def test_with_plugins_switched_off_the_check_loads_it() -> None:
     done = python(
-        "from entrostat.hosts.verl import check; check(); print('fine')",
+        "from entrostat.trainers.verl import check; check(); print('fine')",
         VERL_USE_EXTERNAL_PLUGINS="none",
     )
     assert done.stdout.split()[-1:] == ["fine"], done.stderr[-2000:]
@@ -102,7 +105,7 @@ def test_a_name_taken_by_another_plugin(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_unknown_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("entrostat.hosts.verl.selfcheck")
+    module = importlib.import_module("entrostat.trainers.verl.selfcheck")
     monkeypatch.setattr(
         module, "NAMES", (*NAMES, ("verl.workers.engine_workers", "TrainingWorker.gone", None))
     )

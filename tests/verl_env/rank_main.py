@@ -26,9 +26,9 @@ from harness import (  # noqa: E402
     worker_td,
 )
 
-from entrostat.batch import TokenBatch  # noqa: E402
-from entrostat.hosts import hold  # noqa: E402
-from entrostat.hosts.verl.settings import PolicyLoss  # noqa: E402
+from entrostat.core.batch import TokenBatch  # noqa: E402
+from entrostat.trainers import hold  # noqa: E402
+from entrostat.trainers.verl.settings import PolicyLoss  # noqa: E402
 
 METHODS = ("clip_cov", "kl_cov", "steer", "forking_tokens", "rand_pos_clip")
 

@@ -27,8 +27,8 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils as tu
 
 from entrostat.control import Multiplicative
-from entrostat.hosts.verl.trainer import FILE, EntropyTrainer
 from entrostat.tasks.target_sum import TargetSum
+from entrostat.trainers.verl.trainer import FILE, EntropyTrainer
 
 HERE = Path(__file__).parent
 PROMPTS, ROLLOUTS, STEPS = 16, 8, 20
@@ -112,7 +112,7 @@ def overrides(method: str, folder: Path, *more: str) -> list[str]:
         "actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.calculate_log_probs=false",
         f"actor_rollout_ref.rollout.n={ROLLOUTS}",
-        f"{loss}._target_=entrostat.hosts.verl.settings.PolicyLoss",
+        f"{loss}._target_=entrostat.trainers.verl.settings.PolicyLoss",
         f"{loss}.loss_mode=entrostat",
         f"+{loss}.method={method}",
         *more,

@@ -22,11 +22,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.workers.rollout.replica import TokenOutput
 
 from entrostat.config import from_dict
-from entrostat.hosts.lab.held_out import held_out_sets
-from entrostat.hosts.lab.scoring import Scorer
-from entrostat.hosts.verl import data
-from entrostat.hosts.verl.agent import TokenLoop
+from entrostat.data.scoring import Scorer
+from entrostat.evaluation.eval_sets import held_out_sets
 from entrostat.logs.rollouts import Rollouts, load_rollouts
+from entrostat.trainers.verl import data
+from entrostat.trainers.verl.agent import TokenLoop
 
 TOKENIZER = AutoTokenizer.from_pretrained(TINY)
 EOS = TOKENIZER.eos_token_id

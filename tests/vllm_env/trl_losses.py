@@ -17,7 +17,7 @@ from torch import Tensor
 from trl import GRPOConfig
 
 from entrostat import make_objective
-from entrostat.hosts.trl import EntropyGRPOTrainer
+from entrostat.trainers.trl import EntropyGRPOTrainer
 
 KEYS = ("completion_mask", "old_per_token_logps", "sampling_per_token_logps", "advantages")
 CLIP_MAX = 1.001  # some ratios are truncated

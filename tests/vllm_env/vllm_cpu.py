@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from entrostat.hosts.lab.pretrain import PretrainConfig, pretrain
+from entrostat.models.pretrain import PretrainConfig, pretrain
 
 DTYPE = "ENTROSTAT_TEST_DTYPE"  # of vLLM's weights, where the environment has it
 

@@ -30,11 +30,11 @@ def methods_verb(args: list[str]) -> int:
     import shutil
     import textwrap
 
-    from ..advantage import ESTIMATORS
-    from ..advantage import advantages as estimate
+    from ..core.advantages import ESTIMATORS
+    from ..core.advantages import advantages as estimate
+    from ..core.objective import make_objective
     from ..method import imported, methods, unknown_method
     from ..method.base import HOSTS
-    from ..objective import make_objective
 
     if args:
         args = [imported(args[0])]

@@ -57,7 +57,7 @@ def eval_verb(args: list[str]) -> int:
 
         return over_verb(args)
     from ..config import TrainConfig
-    from ..evaluate.settings import EvalConfig
+    from ..evaluation.settings import EvalConfig
     from ..tasks.trust import refuse_code
 
     checkpoints, args = take_switch(args, "checkpoints")
@@ -90,7 +90,7 @@ def eval_verb(args: list[str]) -> int:
     import torch
 
     from ..errors import RunStopped
-    from ..evaluate.progress import for_stream
+    from ..evaluation.progress import for_stream
     from ..study.evaluation import run_evaluation, tables, write_page
 
     try:

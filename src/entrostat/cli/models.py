@@ -12,8 +12,8 @@ from .._text import console, say
 from .terminal import quiet_libraries
 
 if TYPE_CHECKING:
-    from ..hosts.lab.pretrain import PretrainConfig
-    from ..models import KnownModel
+    from ..model_files import KnownModel
+    from ..models.pretrain import PretrainConfig
 
 _MODEL = """\
 usage: entrostat model [NAME [DIR]] [--from FILE.whl ...] [--accept-terms]
@@ -54,7 +54,7 @@ def model_verb(args: list[str]) -> int:
         return 0
     if len(words) > 2:
         raise ValueError(f"model takes a name and a directory, got {' '.join(words)}")
-    from ..models import MODELS, TINY, model_directory, tiny_directory, tiny_size
+    from ..model_files import MODELS, TINY, model_directory, tiny_directory, tiny_size
 
     name = words[0]
     if name == TINY:
@@ -98,8 +98,8 @@ def _read(args: list[str]) -> tuple[list[str], list[Path], bool]:
 
 
 def _fetch(model: KnownModel, target: Path, files: list[Path], accept_terms: bool) -> int:
-    from ..models import model_directory
-    from ..models.fetch import fetch_model, is_here
+    from ..model_files import model_directory
+    from ..model_files.fetch import fetch_model, is_here
 
     if is_here(model, target):
         say(f"{model.name} is already there: {target}")
@@ -114,13 +114,13 @@ def _fetch(model: KnownModel, target: Path, files: list[Path], accept_terms: boo
 
 
 def _pretrain(name: str, size: tuple[int, int], target: Path) -> int:
-    from ..models import is_whole, model_directory
+    from ..model_files import is_whole, model_directory
 
     if is_whole(target):
         say(f"{name} is already there: {target}")
         return 0
     quiet_libraries()
-    from ..hosts.lab.pretrain import PretrainConfig
+    from ..models.pretrain import PretrainConfig
 
     path = pretrained(PretrainConfig(output=str(target), hidden=size[0], layers=size[1]))
     say(f"{name}: {path}")
@@ -132,7 +132,7 @@ def pretrained(config: PretrainConfig) -> Path:
     """Make a tiny policy, with a bar.
 
     Raises:
-        ValueError: as `hosts.lab.pretrain.pretrain`.
+        ValueError: as `models.pretrain.pretrain`.
     """
     from rich.progress import (
         BarColumn,
@@ -142,7 +142,7 @@ def pretrained(config: PretrainConfig) -> Path:
         TimeRemainingColumn,
     )
 
-    from ..hosts.lab.pretrain import pretrain
+    from ..models.pretrain import pretrain
 
     config.validate()
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
@@ -180,7 +180,14 @@ def _show_all() -> None:
     import shutil
     import textwrap
 
-    from ..models import MODELS, TINY, cache_directory, is_whole, model_directory, tiny_directory
+    from ..model_files import (
+        MODELS,
+        TINY,
+        cache_directory,
+        is_whole,
+        model_directory,
+        tiny_directory,
+    )
 
     width = min(shutil.get_terminal_size().columns, 100)
     indent = " " * 15

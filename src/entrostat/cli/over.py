@@ -14,7 +14,7 @@ from .._text import console, say
 from .flags import asked_for_help, take
 
 if TYPE_CHECKING:
-    from ..evaluate.over import Correlation, OfSet
+    from ..evaluation.checkpoint_correlation import Correlation, OfSet
 
 _OVER = """\
 usage: entrostat eval --over PATH [PATH...] [--output DIR]
@@ -44,7 +44,7 @@ def over_verb(args: list[str]) -> int:
         return done
     output, args = take(args, "output")
     refuse_options(args, "entrostat eval --over", ("output", "help"))
-    from ..evaluate.over import over
+    from ..evaluation.checkpoint_correlation import over
 
     sets = over(args)
     for one in sets:
@@ -60,7 +60,7 @@ def _show(one: OfSet) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from ..evaluate.over import ENTROPIES
+    from ..evaluation.checkpoint_correlation import ENTROPIES
 
     runs = len(one.runs)
     across = "" if runs == 1 else f" of {runs} runs"

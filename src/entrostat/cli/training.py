@@ -68,8 +68,8 @@ def asked_for(
         ValueError: it cannot be read, is a study, or names code that is not trusted.
     """
     from ..config import load
-    from ..hosts.verl import config as verl
     from ..tasks.trust import refuse_code, typed_keys
+    from ..trainers.verl import config as verl
     from .open_flags import apply_open_flags
 
     given = load(file) if file is not None else {}
@@ -90,9 +90,9 @@ def train_verb(args: list[str]) -> int:
         from_dict,
         load,
     )
-    from ..hosts.going_on import resume_command
-    from ..hosts.verl import config as verl
     from ..tasks.trust import refuse_code
+    from ..trainers.resume_command import resume_command
+    from ..trainers.verl import config as verl
     from .open_flags import take_open_flags
 
     file, args = take(args, "config")
@@ -142,18 +142,18 @@ def train_verb(args: list[str]) -> int:
 
     quiet_libraries()
     if shown:
-        from ..hosts.verl.run import command
+        from ..trainers.verl.run import command
 
         say(command(config, **options))
         return 0
-    from ..hosts import study_of
+    from .._launch import study_of
 
     if (study := study_of()) is not None:
         _end_with(study)
 
     # what can be wrong without torch, which takes seconds to load, is found before
-    from ..hosts.lab.run_directory import RunDirectory, check_output, default_output
-    from ..hosts.trackers.outside import check_installed
+    from ..runs.run_directory import RunDirectory, check_output, default_output
+    from ..runs.trackers.outside import check_installed
     from ..tasks import make_task
 
     config.output = config.output or default_output(config)
@@ -173,7 +173,8 @@ def train_verb(args: list[str]) -> int:
     chosen: dict[str, Any] = {"seed": config.seed} | config.task
     task = make_task(**chosen)
 
-    from ..hosts import is_main, trains
+    from .._launch import is_main
+    from ..trainers import trains
 
     main = config.host != "trl" or is_main()  # of several processes that were launched
     if main and sys.stdout.isatty():
@@ -182,8 +183,8 @@ def train_verb(args: list[str]) -> int:
     _use_large_pages()
     import torch
 
+    from ..core.objective import make_objective
     from ..errors import RunStopped
-    from ..objective import make_objective
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `train` builds it again and says them
@@ -193,7 +194,7 @@ def train_verb(args: list[str]) -> int:
 
         for finding in preflight(config):
             show_warning(f"{finding.evidence}. {finding.fix}. (entrostat doctor: {finding.name})")
-    from ..hosts.lab.progress import Progress, for_stream
+    from ..runs.progress import Progress, for_stream
 
     train = trains(config.host)
 
@@ -236,7 +237,7 @@ def _finish(path: Path) -> int:
 def pretrain_verb(args: list[str]) -> int:
     """Make the tiny policy."""
     quiet_libraries()
-    from ..hosts.lab.pretrain import PretrainConfig
+    from ..models.pretrain import PretrainConfig
     from .models import pretrained
 
     text = (

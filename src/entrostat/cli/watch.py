@@ -48,7 +48,7 @@ def watch_verb(args: list[str]) -> int:
     if not args:
         raise ValueError("watch needs the path of a run, or of a directory of runs; see --help")
     number, seconds = _port(port), _seconds(every)
-    from ..report.live.gate import is_loopback, resolve
+    from ..report.live.auth import is_loopback, resolve
     from ..report.live.reading import Watched, as_paths
     from ..report.live.server import Server
     from ..report.live.watcher import Watcher

@@ -7,9 +7,9 @@ trackers.py    where figures go beside the run's own files
 reader.py      TOML files and nested tables into them, strictly
 """
 
-from ..models import NOWHERE as NOWHERE
-from ..models import TINY as TINY
-from ..models import check_model as check_model
+from ..model_files import NOWHERE as NOWHERE
+from ..model_files import TINY as TINY
+from ..model_files import check_model as check_model
 from .instruments import Analyze, Forecast
 from .reader import at_hand, from_dict, load, merge, toml_value
 from .settings import (

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import tyro
 
-from ..models import TINY
+from ..model_files import TINY
 from .alarm import AlarmBand
 from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
 from .evaluation import EvalSet as EvalSet

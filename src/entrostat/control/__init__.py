@@ -10,11 +10,11 @@ solves for an entropy bonus from gradients; the `Thermostat` (ours) learns what 
 does.
 """
 
+from .actuator_range import Range
 from .alarm import Alarm, Forecast
 from .base import Controller, ControlState, Observation, at_limit
-from .knob import Range
-from .laws import Additive, Flip, Multiplicative, PiState, ProportionalIntegral
 from .multiplier import Multiplier, MultiplierState
+from .rules import Additive, Flip, Multiplicative, PiState, ProportionalIntegral
 from .target import Target, TargetSpec, held_target, parse_target, plain_target
 from .thermostat import Thermostat, ThermostatState
 

@@ -1,7 +1,7 @@
 """The thermostat's multiplier: the entropy bonus that the coming updates need, solved for.
 
-Once per update, h the gradient of the mean entropy on some of the minibatch's rollouts, m and P
-AdamW's momentum and preconditioner (bias-corrected), C the multiplier that m already holds:
+h is the gradient of the mean entropy on some rollouts, m and P are AdamW's momentum and
+preconditioner (bias-corrected), C is the multiplier that m already holds. Before each update:
 
     A = <h, -P m>     first-order change of entropy by an update of the policy as it moves now
     B = <h, P h>      the same by a unit of the multiplier, once momentum has taken it up
@@ -13,6 +13,9 @@ tenfold; W = 1 is the multiplier under which entropy would drift as wanted for g
 updates late. Entropy is to be at its target in N = 3 iterations (`HORIZON`). With momentum's lag
 that is critically damped for W = N w / 4, N in updates. c is then the coefficient of an entropy
 bonus.
+
+h is taken once an iteration (`Hold.due`). Until the next time A - C B, the drift without the bonus,
+and B are taken to stay as they are; C is known at every update.
 
 A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, and
 the bias b, the change of an iteration that first order does not explain. Its inputs are every
@@ -60,6 +63,18 @@ class Response:
         drift: A, nats an update.
         gain: B, nats an update and unit of the multiplier.
         norm: of h.
+    """
+
+    drift: float
+    gain: float
+    norm: float
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """How far an optimizer's momentum has come.
+
+    Attributes:
         young: w, the part of the next update that its own gradient has: (1 - beta1) / (1 -
             beta1^(t + 1)) after t updates.
         lasting: 1 - beta1.
@@ -67,9 +82,6 @@ class Response:
         pace: the learning rate over that of the whole run, from 0 to 1.
     """
 
-    drift: float
-    gain: float
-    norm: float
     young: float
     lasting: float
     corrected: float
@@ -100,10 +112,14 @@ class MultiplierState(ControlState):
         noise: standard error of an iteration's entropy over that entropy.
         seen: iterations.
         last: the last entropy seen, nats.
-        foretold: change of entropy that is foretold of this iteration's updates so far, nats.
+        coming: change of entropy that is foretold of the coming update, nats.
+        foretold: the same of this iteration's updates so far.
         promised: the same of the last iteration's updates.
         realised: what came: the last entropy seen less the one before it.
         inside: the multiplier that AdamW's momentum holds, before its bias correction.
+        drift: A - C B, nats an update: what entropy does without the multiplier.
+        gain: B, nats an update and unit of the multiplier.
+        slope: norm of h.
         clipping: what clipping leaves of a gradient, from 0 to 1.
         norm: of the gradient.
         share: norm of the bonus' gradient over that of the whole, of the last update.
@@ -116,10 +132,14 @@ class MultiplierState(ControlState):
     noise: float = 0.0
     seen: int = 0
     last: float | None = None
+    coming: float = 0.0
     foretold: float = 0.0
     promised: float = 0.0
     realised: float = 0.0
     inside: float = 0.0
+    drift: float = 0.0
+    gain: float = 0.0
+    slope: float = 0.0
     clipping: float = 1.0
     norm: float = 0.0
     share: float = 0.0
@@ -221,25 +241,39 @@ class Multiplier:
         """
         return state.measured(1, change, stderr**2)
 
-    def decide(self, state: MultiplierState, response: Response, updates: int) -> MultiplierState:
-        """The state with the multiplier of the coming update, by equation (1).
+    def responds(
+        self, state: MultiplierState, response: Response, momentum: Momentum
+    ) -> MultiplierState:
+        """The state after a gradient of the mean entropy was taken.
 
         Args:
             state: that before it.
-            response: of entropy to it.
+            response: of entropy to the coming update.
+            momentum: that of the coming update.
+        """
+        drift = response.drift - state.inside / momentum.corrected * response.gain
+        return replace(state, drift=drift, gain=response.gain, slope=response.norm)
+
+    def decide(self, state: MultiplierState, momentum: Momentum, updates: int) -> MultiplierState:
+        """The state with the multiplier of the coming update, by equation (1).
+
+        Args:
+            state: that before it, after `responds`.
+            momentum: the optimizer's.
             updates: of an iteration.
         """
-        inside = state.inside / response.corrected
-        taken = max(lasting_part(response.young, response.lasting, updates) * response.gain, 1e-30)
-        low, high = self.ends(state, response.norm)
+        inside = state.inside / momentum.corrected
+        drift = state.drift + inside * state.gain
+        taken = max(lasting_part(momentum.young, momentum.lasting, updates) * state.gain, 1e-30)
+        low, high = self.ends(state, state.slope)
 
         def multiplier(wanted: float) -> float:
-            c = (inside + (wanted - response.drift) / taken) / state.clipping
+            c = (inside + (wanted - drift) / taken) / state.clipping
             return min(max(c, low), high)
 
-        bounded = self.slow(multiplier, state, updates, response.pace)
-        more = response.young * (state.clipping * bounded - inside) * response.gain
-        return self.decided(state, bounded, response.drift + more, response.norm, updates)
+        bounded = self.slow(multiplier, state, updates, momentum.pace)
+        more = momentum.young * (state.clipping * bounded - inside) * state.gain
+        return self.decided(state, bounded, drift + more, state.slope)
 
     def lack(self, state: MultiplierState, updates: int, pace: float) -> float:
         """d: the change of entropy wanted of an update, nats.
@@ -277,20 +311,19 @@ class Multiplier:
         return (0.0 if self.side == "below" else -largest), largest
 
     def decided(
-        self, state: MultiplierState, c: float, change: float, norm: float, updates: int
+        self, state: MultiplierState, c: float, change: float, norm: float
     ) -> MultiplierState:
-        """The state with a multiplier, and the filter carried over its update.
+        """The state with a multiplier for the coming update.
 
         Args:
             state: that before it.
             c: the multiplier.
             change: of entropy that is foretold of the update, nats.
             norm: of the entropy's gradient.
-            updates: of an iteration.
         """
         share = abs(c) * norm / max(state.norm, 1e-30)
         bound = c != 0 and c in self.ends(state, norm)
-        return replace(self.foretell(state, change, updates), value=c, share=share, bound=bound)
+        return replace(state, value=c, coming=change, share=share, bound=bound)
 
     def foretell(self, state: MultiplierState, change: float, updates: int) -> MultiplierState:
         """The filter carried over an update that is to change entropy by `change` nats."""
@@ -302,18 +335,20 @@ class Multiplier:
         return state._filtered(x, P, foretold=state.foretold + change)
 
     def stepped(
-        self, state: MultiplierState, norm: float, clip: float, lasting: float
+        self, state: MultiplierState, norm: float, clip: float, lasting: float, updates: int
     ) -> MultiplierState:
-        """The state after an update whose gradient had this norm.
+        """The state after the update that was decided on.
 
         Args:
             state: that before it.
             norm: of the gradient before clipping; not finite where the update was skipped.
             clip: the largest norm that clipping leaves; infinite without.
             lasting: 1 - beta1.
+            updates: of an iteration.
         """
         if not math.isfinite(norm):
             return state
+        state = self.foretell(state, state.coming, updates)
         left = min(1.0, clip / (norm + 1e-6))
         slow = SLOW if state.norm else 0.0
         return replace(

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
+from .actuator_range import Range
 from .base import ControlState, Observation
-from .knob import Range
+from .kalman_bank import Array, Bank, agreed, apply, begin, effect, learn, wanted
 from .target import Target, TargetSpec, parse_target
 
 # one set for every knob and policy: chosen on made-up plants (docs/thermostat_record.md)

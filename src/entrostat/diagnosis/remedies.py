@@ -107,14 +107,15 @@ def _methods(run: Run, table: dict[str, float | str]) -> dict[str, str]:
         LAB: f"{_again(run)} --method {table['name']} {flags}",
         TRL: (
             "from entrostat import make_objective\n"
-            "from entrostat.hosts.trl import EntropyGRPOTrainer, from_grpo_config\n"
+            "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
             "own = from_grpo_config(args)  # your GRPOConfig's own loss\n"
             f'own["method"].append({json.dumps(table)})\n'
             "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
         ),
         VERL: (
             "trainer.v1.trainer_mode=entrostat "
-            "actor_rollout_ref.actor.policy_loss._target_=entrostat.hosts.verl.settings.PolicyLoss "
+            "actor_rollout_ref.actor.policy_loss._target_="
+            "entrostat.trainers.verl.settings.PolicyLoss "
             "actor_rollout_ref.actor.policy_loss.loss_mode=entrostat "
             f"'+actor_rollout_ref.actor.policy_loss.method=[dapo,{hydra}]'"
             + (" actor_rollout_ref.actor.calculate_entropy=true" if "knob" in table else "")
@@ -237,7 +238,7 @@ def _per_token(run: Run, judged: Judged) -> Lines:
         "Look at the exact entropy of a token before anything is changed: no lever helps a figure "
         "that follows the length.",
         {LAB: f"entrostat report {shlex.quote(str(run.path))}  # entropy/exact",
-         TRL: "from entrostat.hosts.trl import EntropyGRPOTrainer\n"
+         TRL: "from entrostat.trainers.trl import EntropyGRPOTrainer\n"
               "trainer = EntropyGRPOTrainer(..., objective=None)  # TRL's loss, our figures",
          VERL: "actor_rollout_ref.actor.loss_agg_mode=token-mean",
          SLIME: "--calculate-per-token-loss"},

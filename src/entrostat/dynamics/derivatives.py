@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..batch import at_least_float32
+from ..core.batch import at_least_float32
 from .zero_tangents import ZeroTangents
 
 Params: TypeAlias = Tensor | Mapping[str, Tensor] | Sequence[Tensor]

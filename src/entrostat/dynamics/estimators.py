@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from .._names import unknown
-from ..batch import Terms, TokenBatch, at_least_float32
-from ..loss import clipped as clipped_by
-from ..loss import missing
+from ..core.batch import Terms, TokenBatch, at_least_float32
+from ..core.loss import clipped as clipped_by
+from ..core.loss import missing
 from ..method.cov import covariance
 from ..method.opefo import entropy_change as opefo_change
 from ..method.repo import entropy_change as corollary1_change

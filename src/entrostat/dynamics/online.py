@@ -44,12 +44,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch, at_least_float32
-from ..loss import LossOutput, clipped
+from ..core.batch import Terms, TokenBatch, at_least_float32
+from ..core.distributed import Whole, row_sums
+from ..core.loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
 from ..method.quadrant import Quadrants, in_quadrant
-from ..whole import Whole, row_sums
 from .tables import THIRDS, TOP_SHARES, prompt_covariance, terciles
 
 # begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.

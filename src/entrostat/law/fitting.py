@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .bootstrap import LawInterval, block_length, bootstrap
-from .doubts import ceiling_doubts, data_doubts, fit_doubts
+from .diagnostics import ceiling_doubts, data_doubts, fit_doubts
 from .steps import Array, LawError, checked_steps, is_whole, moves, rms
 
 

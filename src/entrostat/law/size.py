@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .doubts import R2_LOW, SIZES_FEW
+from .diagnostics import R2_LOW, SIZES_FEW
 from .fitting import EntropyLaw
 from .steps import Array, moves, rms, straight_line
 

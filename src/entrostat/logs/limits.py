@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..control import ProportionalIntegral, Thermostat, at_limit
-from ..control.authority import able
+from ..control.known_ranges import able
 from ..method.base import Method
 from ..method.compose import built
 from ..method.controlled import Controlled

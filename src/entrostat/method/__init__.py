@@ -8,7 +8,7 @@ group `entrostat.methods`.
 
 from .base import Method, Resample
 from .compose import MethodSpec, resolve
-from .names import imported, owners, unknown_method
+from .lookup import imported, owners, unknown_method
 from .recipes import RECIPES, Recipe
 from .registry import METHODS, MethodInfo, is_ours, methods, register
 

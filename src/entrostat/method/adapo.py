@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import Multiplicative, Range
+from ..core.batch import Terms, TokenBatch
 from .base import Method, one_of, unread
 from .clip_bound import ClipBound
 from .controlled import Controlled, Law, learnt_law

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from ..batch import TokenBatch
 from ..control import ControlState, Observation, held_target, parse_target, plain_target
+from ..core.batch import TokenBatch
 from .base import Method, Resample, in_range
-from .selection import share_of
+from .rounding import share_of
 
 _RIGHT = 0.05  # of an advantage that counts as right, in the authors' code
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import Observation
+from ..core.batch import Terms, TokenBatch
 
 HOSTS = ("lab", "trl", "verl")
 

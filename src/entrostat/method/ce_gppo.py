@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..batch import Terms, TokenBatch
-from ..loss import MAX_LOG_RATIO, importance_ratio
+from ..core.batch import Terms, TokenBatch
+from ..core.loss import MAX_LOG_RATIO, importance_ratio
 from .base import Method, in_range
 
 

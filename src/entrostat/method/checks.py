@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._names import unknown
-from ..batch import Terms, TokenBatch
+from ..core.batch import Terms, TokenBatch
 from .base import HOSTS, Method
 
 HOOKS = (

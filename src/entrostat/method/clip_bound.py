@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import Range
+from ..core.batch import Terms, TokenBatch
 from .base import one_of
 from .controlled import Controlled, Law, learnt_law
 

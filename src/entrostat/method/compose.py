@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._names import unknown
-from ..advantage import ESTIMATORS
 from ..control import Multiplier, Thermostat, parse_target
-from ..loss import Aggregation
+from ..core.advantages import ESTIMATORS
+from ..core.loss import Aggregation
 from .base import Method
 from .controlled import Controlled, Law
-from .names import imported, unknown_method
+from .lookup import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
 from .thermostat import HeldEntropy

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch
-from ..loss import clipped
-from ..whole import Whole
+from ..core.batch import Terms, TokenBatch
+from ..core.distributed import Whole
+from ..core.loss import clipped
 from .base import Method, in_range, one_of
-from .selection import rounded_share
+from .rounding import rounded_share
 
 
 def covariance(logp: Tensor, advantage: Tensor, mask: Tensor, whole: Whole | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch, at_least_float32
+from ..core.batch import Terms, TokenBatch, at_least_float32
 from .base import Method, in_range
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch, at_least_float32
+from ..core.batch import Terms, TokenBatch, at_least_float32
 from .base import Method, in_range, one_of
 from .ratios import ratio_of
 

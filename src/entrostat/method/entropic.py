@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import ControlState, Observation, held_target, parse_target, plain_target
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range
 
 

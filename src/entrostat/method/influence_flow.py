@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import Range, Thermostat, ThermostatState
+from ..core.batch import Terms, TokenBatch
 from .base import in_range
 from .controlled import Controlled
 from .opefo import entropy_change

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range
 from .ratios import log_ratio
 from .surrogates import clip_bounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..batch import Terms, TokenBatch
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range
 from .ratios import log_ratio, row_mean
 

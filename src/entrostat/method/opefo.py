@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch
 from ..control import Range
+from ..core.batch import Terms, TokenBatch
 from .base import in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 

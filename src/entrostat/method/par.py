@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
 from ..control import Additive, ControlState, Observation, Range
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
-from .selection import floor, share_of
+from .rounding import floor, share_of
 
 Schedule = Literal["entropy", "stage", "epoch"]
 REACH = 2.0  # of the weight of positive advantages under the thermostat

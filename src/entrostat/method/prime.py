@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..advantage import EPS
-from ..batch import TokenBatch, at_least_float32
-from ..whole import Whole, row_sums
+from ..core.advantages import EPS
+from ..core.batch import TokenBatch, at_least_float32
+from ..core.distributed import Whole, row_sums
 from .base import Method, in_range, one_of
 
 _VARIANCE = 1e-8  # added to the variance by the authors' whitening

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of
-from .selection import share_of
+from .rounding import share_of
 
 Quadrants = Literal["I", "II", "III", "IV"]
 

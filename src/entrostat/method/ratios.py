@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..batch import TokenBatch, at_least_float32
-from ..loss import MAX_LOG_RATIO
-from ..whole import row_sums
+from ..core.batch import TokenBatch, at_least_float32
+from ..core.deterministic import row_sums
+from ..core.loss import MAX_LOG_RATIO
 
 
 def log_ratio(batch: TokenBatch) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..loss import Aggregation
+from ..core.loss import Aggregation
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..advantage import ESTIMATORS
+from ..core.advantages import ESTIMATORS
 from .adapo import Adapo
 from .aepo import Aepo
 from .base import HOSTS, Method
@@ -27,7 +27,7 @@ from .m2po import M2po
 from .off_policy_mask import OffPolicyMask
 from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
-from .permuted import PermuteWeights
+from .permute_weights import PermuteWeights
 from .prime import Prime
 from .quadrant import Quadrant
 from .recipes import RECIPES

@@ -11,17 +11,25 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
-from ..control import Additive, ControlState, Multiplicative, Observation, Range
+from ..control import (
+    Additive,
+    ControlState,
+    Multiplicative,
+    Observation,
+    ProportionalIntegral,
+    Range,
+)
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
 REACH = 0.5  # of the bonus under the thermostat
 # parameters of the bonus that a controller does not read
 _UNREAD = {
-    "none": ("target", "coef_min", "coef_max"),
-    "doubling": (),
-    "thermostat": (),
+    "none": ("target", "coef_min", "coef_max", "rate"),
+    "dual": ("coef", "coef_min"),
+    "doubling": ("rate",),
+    "thermostat": ("rate",),
 }
 
 
@@ -33,21 +41,25 @@ class EntropyBonus(Controlled):
     sampled tokens of the minibatch, whatever the aggregation of the policy loss. With controller
     "doubling" it is REPO's baseline: the coefficient is doubled while the iteration's entropy is
     below the target and halved while above, like REPO-D's (REPO 4). Also COV App. E and PAR 3.1.
+    "dual" is dual ascent on the constraint H >= target, as SAC moves its temperature: once per
+    iteration coef <- clip(coef + rate (target - H) / target, 0, coef_max), from 0.
 
     Parameters:
         coef: coefficient; the start value under a controller.
-        controller: "none"; "doubling"; "thermostat" (ours), which pushes both ways.
+        controller: "none"; "doubling"; "dual"; "thermostat" (ours), which pushes both ways.
         coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5]; a coef_max that
             is not the default makes it [-coef_max, coef_max], and such a coef_min is its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
+        rate: step of "dual", of the coefficient for an error as large as the target.
     """
 
     coef: float = 1e-3
-    controller: Literal["none", "doubling", "thermostat"] = "none"
+    controller: Literal["none", "doubling", "dual", "thermostat"] = "none"
     coef_min: float = 1e-3
     coef_max: float = 10.0
     target: float | str | None = None
+    rate: float = 0.1
 
     paper: ClassVar[str] = "REPO 4, COV App. E, PAR 3.1"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
@@ -69,6 +81,8 @@ class EntropyBonus(Controlled):
             return None
         if self.controller == "doubling":
             return Multiplicative(self.coef, self.coef_min, self.coef_max, self.target)
+        if self.controller == "dual":
+            return ProportionalIntegral(0.0, self.coef_max, self.target, kp=0.0, ki=self.rate)
         most = self.asked("coef_max", REACH)
         range = Range(self.asked("coef_min", -most), most)
         return learnt_law(self.controller, self.coef, range, self.target)

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ..batch import TokenBatch, at_least_float32
 from ..control import ControlState, Flip, Multiplicative, ProportionalIntegral, Range
+from ..core.batch import TokenBatch, at_least_float32
 from .base import one_of, unread
 from .controlled import Controlled, Law, learnt_law
 

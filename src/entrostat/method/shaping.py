@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..advantage import EPS, Groups
-from ..batch import TokenBatch, at_least_float32
-from ..whole import row_sums
+from ..core.advantages import EPS, Groups
+from ..core.batch import TokenBatch, at_least_float32
+from ..core.distributed import row_sums
 from .base import Method, in_range
 
 _TINY = 1e-30

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch, at_least_float32
 from ..control import ControlState, Observation, held_target, parse_target, plain_target
+from ..core.batch import Terms, TokenBatch, at_least_float32
 from .base import Method, in_range, one_of, unread
-from .selection import ceiling
+from .rounding import ceiling
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch, at_least_float32
 from ..control import Range
-from ..loss import clipped
-from ..whole import Whole
+from ..core.batch import Terms, TokenBatch, at_least_float32
+from ..core.distributed import Whole
+from ..core.loss import clipped
 from .base import in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 

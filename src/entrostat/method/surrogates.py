@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
+from ..core.batch import Terms, TokenBatch
 from .base import Method
 
 

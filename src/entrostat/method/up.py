@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
-from ..loss import MAX_LOG_RATIO
+from ..core.batch import Terms, TokenBatch
+from ..core.loss import MAX_LOG_RATIO
 from .base import Method
 from .ratios import ratio_of
 from .surrogates import check_bounds, clip_bounds

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
-from ..whole import row_sums
+from ..core.batch import Terms, TokenBatch
+from ..core.deterministic import row_sums
 from .base import Method, in_range
 from .ratios import log_ratio
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..batch import Terms, TokenBatch
+from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of
 from .par import weigh_positive
-from .selection import share_of
+from .rounding import share_of
 
 
 @dataclass(frozen=True)

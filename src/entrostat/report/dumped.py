@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..batch import TokenBatch
+from ..core.batch import TokenBatch
 from ..dynamics.online import figures, of_rollouts, token_sums
 from ..logs.rollouts import Rollouts
 

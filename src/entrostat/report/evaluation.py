@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..evaluate.results import of_problem, shown, spelt
+from ..evaluation.results import of_problem, shown, spelt
 from ..logs.lines import JsonLines
 from .figures import COLORS, Band, Curve, Image, Panel, Points, draw
 from .page import _page, _write

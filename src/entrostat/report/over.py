@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..evaluate.over import Checkpoint, OfSet
+from ..evaluation.checkpoint_correlation import Checkpoint, OfSet
 from .figures import COLORS, short, styled
 
 MOST = 12  # sets drawn

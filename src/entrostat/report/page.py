@@ -340,7 +340,7 @@ def _by_part(images: Sequence[Image]) -> list[tuple[str, list[Image]]]:
 
 
 def _duration(seconds: float | None) -> str:
-    from ..hosts.lab.progress import duration
+    from ..runs.progress import duration
 
     return _MISSING if seconds is None else duration(seconds)
 

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from .._processors import processors
 from .inside import frames
-from .lane import Lane, lane, plain
 from .limits import Limits, Result
+from .worker import Lane, lane, plain
 
 Mode = str
 _MODES = ("auto", "unsafe", "namespaces", "seccomp")

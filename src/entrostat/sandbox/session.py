@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .lane import Lane, plain
 from .limits import Limits, Result
 from .running import Mode, as_result, isolation, refuse_broken
+from .worker import Lane, plain
 
 
 class Session:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig
-from ..evaluate.lm_eval import export
-from ..evaluate.progress import Display
-from ..evaluate.results import spelt
-from ..evaluate.runner import Sampler, run_set
-from ..evaluate.sets import ProblemSet, of_task, problem_sets
-from ..evaluate.settings import EvalConfig
-from ..evaluate.store import RESULTS, Store, threads_of
-from ..evaluate.subjects import Subject, subjects_of
+from ..evaluation.lm_eval import export
+from ..evaluation.models import Subject, subjects_of
+from ..evaluation.progress import Display
+from ..evaluation.results import spelt
+from ..evaluation.runner import Sampler, run_set
+from ..evaluation.sets import ProblemSet, of_task, problem_sets
+from ..evaluation.settings import EvalConfig
+from ..evaluation.store import RESULTS, Store, threads_of
 from ..logs.files import make_directory
 
 PAGE = "eval.html"
@@ -99,7 +99,7 @@ def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) ->
 def _base(config: EvalConfig, display: Display) -> Any:
     if not config.base:
         return None
-    from ..hosts.lab.evaluator import load
+    from ..evaluation.evaluator import load
 
     (subject,) = subjects_of([config.base])
     display.note(f"base: {config.base}")
@@ -110,8 +110,8 @@ def _evaluate(
     subject: Subject, sets: Sequence[ProblemSet], config: EvalConfig, directory: Path,
     display: Display, base: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    from ..hosts.lab.prompts import example
-    from ..hosts.lab.scoring import Scorer
+    from ..data.prompts import example
+    from ..data.scoring import Scorer
 
     config.threads = config.threads or threads_of(directory)  # as before, to the last bit
     sampler, identity = _engine(subject, config, display, base)
@@ -137,11 +137,11 @@ def _engine(
 ) -> tuple[Sampler, dict[str, Any]]:
     """The sampler, and what tells its policy from another."""
     if config.engine == "vllm":
-        from ..evaluate.vllm import VllmSampler
+        from ..evaluation.vllm import VllmSampler
 
         made = VllmSampler.of(subject, config, display.note)
         return made, made.identity
-    from ..hosts.lab.evaluator import LabSampler, fingerprint, load
+    from ..evaluation.evaluator import LabSampler, fingerprint, load
 
     policy = load(subject, config, display.note)
     return LabSampler(policy, config, subject, base), {"weights": fingerprint(policy)}

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..hosts import BUSY
 from ..logs.files import atomic, make_directory
 from ..logs.run import is_line
-from .address import code_of
+from ..runs.run_directory import BUSY
+from .content_hash import code_of
 from .plan import Plan, Training
 
 RECORDED = "recorded.json"  # in the directory of a run whose numbers come from a record
@@ -209,7 +209,7 @@ def _stripped(plan: Plan, training: Training) -> bool:
 
 def is_done(training: Training) -> bool:
     """Whether the final model of all its iterations is there, or a record's numbers."""
-    from ..hosts.lab.run_directory import RunDirectory
+    from ..runs.run_directory import RunDirectory
 
     recorded = (training.path / RECORDED).is_file()
     return recorded or RunDirectory(training.path).complete(training.config.iterations)

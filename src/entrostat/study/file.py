@@ -186,7 +186,7 @@ def check_runs(study: Study, path: str | Path, models: bool = True) -> None:
 
 def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
     """Check one run; `seen` has what was found good in others."""
-    from ..objective import make_objective
+    from ..core.objective import make_objective
     from ..tasks import make_task
 
     tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]

@@ -39,7 +39,7 @@ from ..logs.files import atomic
 from ..logs.importers import read
 from ..logs.importers.places import runs_in
 from ..logs.run import Run, last_ones
-from ..models import find
+from ..model_files import find
 from ..report.runs import labels
 from .law_text import alike, laws_json, print_laws
 

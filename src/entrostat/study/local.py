@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .._launch import STARTED_BY_A_STUDY
 from .._processors import processors
-from ..hosts import STARTED_BY_A_STUDY
 from .plan import Training
 
 _SLACK = 1e-9  # of shares that add up to 1

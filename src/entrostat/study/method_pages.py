@@ -22,7 +22,7 @@ from ..report.overlays import comparison_panels
 from ..report.page import _write
 from ..report.seeds import Entry, style_of
 from .claims import Decided
-from .fairness import Arm
+from .confounding import Arm
 from .file import Study
 from .page import address
 from .plan import Plan

@@ -24,9 +24,9 @@ from typing import Literal
 from ..config import TrainConfig, from_dict, load
 from ..logs.files import atomic, make_directory
 from ..logs.run import INDEX
-from ..models import is_ours
+from ..model_files import is_ours
 from ..tasks.sources import from_anywhere
-from .address import address_of, code_of
+from .content_hash import address_of, code_of
 from .file import Study
 
 STORE = ".store"

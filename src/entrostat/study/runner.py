@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from ..hosts.lab.progress import duration
 from ..logs.files import make_directory
 from ..logs.run import called, read_run
+from ..runs.progress import duration
 from .execute import State, Workers, execute, failed_before, is_done, readable
 from .file import RESERVED, Study, check_runs, read_study, with_seeds
 from .local import Local
@@ -87,7 +87,7 @@ def run_study(
     named = Path(called(Path(given[0]))).stem if len(given) == 1 else "study"
     directory = Path(output or f"runs/{named}{'-quick' if quick else ''}")
     plan = plan_of(studies, directory, jobs)
-    from .fairness import confounded  # loads torch; `train` reads this module before it does
+    from .confounding import confounded  # loads torch; `train` reads this module before it does
 
     for name, study in studies.items():
         where = f"{name}: " if len(studies) > 1 else ""
@@ -207,7 +207,7 @@ def _claims(given: Sequence[str | Path], named: str | Path | None) -> Claims | N
 def _execute(
     plan: Plan, workers: Workers, trusted: bool, keep: Callable[[Training], None], pages: bool
 ) -> State:
-    from .bars import Bars
+    from .progress import Bars
 
     bars = Bars(plan)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the trainings too

@@ -10,8 +10,8 @@ from typing import Any
 
 from .._names import unknown
 from ..config import TrainConfig
-from ..evaluate.subset import Chosen, at_random, by_clusters, by_pass_rate
-from ..hosts.lab.prompts import example
+from ..data.prompts import example
+from ..evaluation.subset import Chosen, at_random, by_clusters, by_pass_rate
 from ..logs.files import atomic
 from ..logs.lines import JsonLines
 from ..tasks import Example, Task, make_task
@@ -115,9 +115,9 @@ def _kmeans(task: Task, examples: Sequence[Example], config: SubsetConfig) -> li
         raise ValueError("--by kmeans takes a model's embeddings: name it with --model")
     if config.size is None:
         raise ValueError("--by kmeans needs --size")
-    from ..hosts.lab.embeddings import embed
-    from ..hosts.lab.policy import load_policy
-    from ..hosts.lab.prompts import encode
+    from ..data.prompts import encode
+    from ..models.embeddings import embed
+    from ..models.policy import load_policy
 
     settings = TrainConfig(model=config.model, task={"name": task.name})
     settings.prompt.chat = False  # a template's tokens, the same in all, would hide what differs

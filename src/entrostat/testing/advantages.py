@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..loss import Aggregation
+from ..core.loss import Aggregation
 from .data import AGGREGATIONS, MASK, PER_TOKEN, contract_data
 from .findings import CLOSE, LEAVES, Broken, alike, expect, figure, rule, same_pass
 from .subject import Added, Pass, Subject

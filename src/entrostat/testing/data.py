@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 import torch
 
-from ..loss import Aggregation
-from ..objective import Objective
+from ..core.loss import Aggregation
+from ..core.objective import Objective
 
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 MASK = torch.tensor(

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import torch
 
-from ..batch import Terms, TokenBatch
-from ..threads import Threads as Threads
+from ..core.batch import Terms, TokenBatch
+from ..core.thread_ranks import Threads as Threads
 from .data import Data, moved
 from .subject import Subject
 

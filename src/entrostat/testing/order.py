@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from ..batch import TokenBatch
+from ..core.batch import TokenBatch
 from .data import AGGREGATIONS, Data, contract_data, moved, observe
 from .findings import Broken, alike, expect, rule, same_pass
 from .subject import Pass, Subject, equal_terms

@@ -7,8 +7,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch
-from ..loss import surrogate
+from ..core.batch import Terms, TokenBatch
+from ..core.loss import surrogate
 from .data import AGGREGATIONS, MASK, contract_data
 from .findings import CLOSE, LEAVES, alike, expect, rule, same_figures
 from .subject import Pass, Subject
@@ -20,7 +20,7 @@ _SPLITS = (
 )
 _FLOAT32 = (
     "Make numbers with torch.ones_like or new_full of what was given; widen a half with "
-    "entrostat.batch.at_least_float32, and never narrow with .float()."
+    "entrostat.core.batch.at_least_float32, and never narrow with .float()."
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..whole import Ranks
+from ..core.distributed import Ranks
 from .findings import Broken, rule
 from .layouts import B, Threads, cuts, decided, differences, fields, laid_out
 from .subject import Subject
@@ -13,7 +13,7 @@ from .subject import Subject
 @rule(
     "What is decided is the same to the bit on any number of ranks, with any padding.",
     "Ask batch.whole for every sum, mean, maximum, quantile and choice, on every rank alike; take "
-    "none over rows or columns of your own (of a row: entrostat.whole.row_sums).",
+    "none over rows or columns of your own (of a row: entrostat.core.distributed.row_sums).",
 )
 def layout(subject: Subject) -> None:
     """Column by column; then 1, 4 and 24 ranks that are threads; one of four has no row."""

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..batch import Terms, TokenBatch
-from ..loss import Aggregation
-from ..objective import Objective, make_objective
+from ..core.batch import Terms, TokenBatch
+from ..core.loss import Aggregation
+from ..core.objective import Objective, make_objective
 from .data import Data, contract_data, moved
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ...control import ControlState
-from ...hosts.probe import probe
-from ...hosts.rollouts import at_update, graded
+from ...core.objective import Objective
+from ...core.probe import probe
+from ...core.rollouts import at_update, graded
+from ...core.stats import TokenStats
 from ...method import Method
-from ...objective import Objective
-from ...stats import TokenStats
 from .cut import cut_culprit, first
 from .finding import Result, ok, skipped, wrong
 from .knobs import ends_of

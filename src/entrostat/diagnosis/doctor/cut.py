@@ -14,11 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...batch import Terms, TokenBatch
-from ...hosts.rollouts import graded
-from ...objective import Objective
-from ...threads import Threads
-from ...whole import Ranks
+from ...core.batch import Terms, TokenBatch
+from ...core.distributed import Ranks
+from ...core.objective import Objective
+from ...core.rollouts import graded
+from ...core.thread_ranks import Threads
 
 _NEAR = 1e-5  # of a decision: a rounding of float32, a hundred times
 _DECIDED = ("advantage", "scale", "weight", "ratio_min", "ratio_max", "frozen", "abs_kl", "entropy",

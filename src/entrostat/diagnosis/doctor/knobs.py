@@ -16,13 +16,13 @@ from ...control import (
     Thermostat,
     parse_target,
 )
-from ...hosts.lab.policy import vocabulary
+from ...core.objective import Objective
 from ...logs.limits import NEAR
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
 from ...method.thermostat import HeldEntropy
-from ...objective import Objective
+from ...models.policy import vocabulary
 from .finding import Result, ok, skipped, wrong
 from .subject import Subject
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...hosts.mismatch import mismatch as compared
-from ...hosts.rounding import FIX, logp_rounding, sixteen_bits
+from ...core.mismatch import mismatch as compared
+from ...models.rounding import FIX, logp_rounding, sixteen_bits
 from .finding import Result, ok, skipped, wrong
 from .subject import Subject
 

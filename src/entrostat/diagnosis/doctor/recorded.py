@@ -15,10 +15,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...hosts.mismatch import mismatch as compared
-from ...hosts.rounding import FIX, logp_rounding
+from ...core.mismatch import mismatch as compared
 from ...logs.rollouts import Rollouts
 from ...logs.run import Run, last_ones, saturated
+from ...models.rounding import FIX, logp_rounding
 from .finding import Result, ok, skipped, wrong
 from .numbers import FEW, KL, OFF, SIGMAS, surprise
 from .tokens import idle_share

@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...hosts.lab.answers import Answers
-from ...hosts.lab.experience import Sampled
-from ...hosts.lab.policy import vocabulary
-from ...hosts.lab.prompts import encode
-from ...hosts.lab.rollout import Sequences
-from ...hosts.lab.state import State
+from ...data.generation import Answers
+from ...data.prompts import encode
 from ...logs.rollouts import Rollouts, load_rollouts
+from ...models.policy import vocabulary
+from ...models.rollout import Sequences
 from ...tasks import Example
+from ...trainers.lab.experience import Sampled
+from ...trainers.lab.state import State
 
 
 def rollouts_at(path: str | Path) -> Rollouts:

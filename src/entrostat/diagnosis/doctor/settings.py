@@ -10,18 +10,18 @@ import os
 import warnings
 from dataclasses import dataclass
 
-from ...advantage import NEED_PAIRS
 from ...config import TrainConfig
 from ...control import Thermostat, parse_target
-from ...control.authority import FAILED, able
-from ...hosts.lab.numerics import rounds
-from ...hosts.probe import bounds, probe
-from ...hosts.rounding import FIX
+from ...control.known_ranges import FAILED, able
+from ...core.advantages import NEED_PAIRS
+from ...core.objective import Objective, make_objective
+from ...core.probe import bounds, probe
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
 from ...method.thermostat import knob_of
-from ...objective import Objective, make_objective
+from ...models.logprob_rounding import rounds
+from ...models.rounding import FIX
 from .finding import Result, wrong
 
 

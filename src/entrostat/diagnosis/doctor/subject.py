@@ -18,10 +18,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...batch import TokenBatch
 from ...config import Evaluation, TrainConfig
 from ...config.settings import Enough
-from ...hosts.lab.experience import (
+from ...core.batch import TokenBatch
+from ...core.objective import Objective
+from ...core.stats import TokenStats
+from ...logs.rollouts import Rollouts
+from ...models.head import find_head
+from ...models.rollout import Sequences
+from ...tasks import Task
+from ...trainers.lab.add_influence import with_influences
+from ...trainers.lab.experience import (
     Selection,
     measure,
     observe,
@@ -30,16 +37,9 @@ from ...hosts.lab.experience import (
     select,
     statistics,
 )
-from ...hosts.lab.head import find_head
-from ...hosts.lab.influenced import with_influences
-from ...hosts.lab.resampling import with_resampled
-from ...hosts.lab.rollout import Sequences
-from ...hosts.lab.state import State, build
-from ...hosts.lab.updates import update_policy
-from ...logs.rollouts import Rollouts
-from ...objective import Objective
-from ...stats import TokenStats
-from ...tasks import Task
+from ...trainers.lab.resampling import with_resampled
+from ...trainers.lab.state import State, build
+from ...trainers.lab.updates import update_policy
 from .recorded_rollouts import sampled_of
 from .trial import pieces_apart, tried
 

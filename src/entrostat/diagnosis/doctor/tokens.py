@@ -12,9 +12,9 @@ import torch
 from torch.nn.functional import pad
 
 from ...agents import is_multi_turn
-from ...batch import TokenBatch
-from ...hosts.lab.prompts import stop_strings
-from ...hosts.rollouts import idle_groups
+from ...core.batch import TokenBatch
+from ...core.rollouts import idle_groups
+from ...data.prompts import stop_strings
 from .cut import culprit
 from .finding import Result, ok, skipped, wrong
 from .subject import Subject

@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...hosts.lab.experience import Selection
-from ...hosts.lab.seeds import generator
-from ...hosts.lab.state import State, stepper
-from ...hosts.lab.updates import update
+from ...data.seeds import generator
+from ...trainers.lab.experience import Selection
+from ...trainers.lab.state import State, stepper
+from ...trainers.lab.updates import update
 
 _ROLLOUTS = 24  # that a gradient is compared on
 

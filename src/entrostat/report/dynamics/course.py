@@ -155,8 +155,8 @@ def _against(
 
 def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
     """Mutual information in words."""
-    from ...evaluate.metrics import mutual_information
-    from ...evaluate.over import bins_for
+    from ...evaluation.checkpoint_correlation import bins_for
+    from ...evaluation.metrics import mutual_information
 
     bins = bins_for(len(x))
     shared = mutual_information(x, y, bins=bins, correct_bias=True)

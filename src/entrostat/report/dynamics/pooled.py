@@ -110,8 +110,8 @@ def _panel(
 
 def _words(points: Sequence[Checkpoint]) -> str:
     """What REPO's Tab. 6 says, and the iteration's own entropy beside it."""
-    from ...evaluate.metrics import mutual_information
-    from ...evaluate.over import bins_for
+    from ...evaluation.checkpoint_correlation import bins_for
+    from ...evaluation.metrics import mutual_information
 
     if len(points) < LEAST:
         return f"Fewer than {LEAST} are too few to estimate mutual information from."

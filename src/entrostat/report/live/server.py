@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
-from .gate import gate_of, resolve
+from .auth import gate_of, resolve
 from .watcher import State, Watcher
 
 ASK = 10.0  # seconds for a request to come in

@@ -1,0 +1,1 @@
+"""Measurements of a live policy: exact entropy changes of updates, influence, responses."""

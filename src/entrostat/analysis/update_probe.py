@@ -1,0 +1,149 @@
+"""What each update of an analysed iteration did: estimates as of the update beside its own truth.
+
+STEER's Table 1 and OPEFO's Fig. 2(c) are of one update. From the second update on ratios have left
+1 and tokens are clipped: an estimate of before the first knows of neither.
+
+It reads the policy and changes nothing; its random stream is the analysis' own.
+
+Shapes: R rollouts trained on, n of them in an update's minibatch; T completion tokens at most, N
+tokens at mask 1.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Terms, TokenBatch, masked_mean
+from ..core.loss import clipped, importance_ratio
+from ..core.objective import Objective
+from ..dynamics import ESTIMATORS, agreement, clipped_sides, estimate, flow
+from ..models.policy_evaluator import Meter
+from ..models.rollout import Sequences
+
+SIDES = ("high", "low")
+
+
+def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
+    """[B, T]: the ratio that the terms' bounds are meant for (a sequence's under GSPO); 1 if none.
+
+    As `loss.importance_ratio`.
+    """
+    ratio = importance_ratio(batch, terms)
+    return torch.ones_like(batch.logp) if ratio is None else ratio
+
+
+@dataclass
+class Watch:
+    """The updates of one iteration, measured on the minibatch that each was made on.
+
+    Attributes:
+        meter: measures the policy.
+        objective: whose clip counts.
+        trained: the rows trained on, prepared, as the iteration found them; [R, T].
+        sequences: the same rows.
+        generator: for a plan's random selections; none of the training's streams.
+        updates: what has been found, an update each.
+        seconds: spent so far.
+    """
+
+    meter: Meter
+    objective: Objective
+    trained: TokenBatch
+    sequences: Sequences
+    generator: torch.Generator
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def before(self, rows: Tensor) -> TokenBatch:
+        """The minibatch `rows` [n] under the policy that the update starts from."""
+        began = time.perf_counter()
+        batch = self.trained[rows].replace(**self.meter.statistics(self.sequences[rows]))
+        self.seconds += time.perf_counter() - began
+        return batch
+
+    def after(self, rows: Tensor, batch: TokenBatch, lr: float) -> None:
+        """Once the update has been made: its line.
+
+        Args:
+            rows: [n], of the minibatch.
+            batch: what `before` gave for them.
+            lr: the update's learning rate.
+        """
+        began = time.perf_counter()
+        assert batch.entropy is not None
+        assert batch.advantages is not None
+        after = self.meter.measure(self.sequences[rows])
+        mask, N = batch.mask, int(batch.mask.sum())
+        truth = torch.where(mask, after.entropy - batch.entropy, 0)
+        terms = self.objective.plan(batch, self.generator)
+        held = clipped(batch, terms)
+        guesses = {name: estimate(name, batch, clipped=held) for name in ESTIMATORS}
+        ratio = ratio_of(batch, terms)
+        sides = clipped_sides(
+            ratio, terms.advantage, mask, 1 - terms.ratio_min, terms.ratio_max - 1
+        )
+
+        def total(values: Tensor, members: Tensor) -> float:
+            return float(values[members].double().sum())
+
+        self.updates.append(
+            {
+                "update": len(self.updates) + 1,
+                "tokens": N,
+                "change": float(masked_mean(truth.double(), mask)),
+                "ratio": {"min": float(ratio[mask].min()), "max": float(ratio[mask].max())},
+                "flow": asdict(flow(guesses["opefo"], mask)),
+                "clipped": {
+                    side: {
+                        "share": int(sides[side].sum()) / N,
+                        "opefo": total(guesses["opefo"], sides[side]),
+                        "in_update": total(truth, sides[side]),
+                    }
+                    for side in SIDES
+                },
+                "estimators": {
+                    name: {"mse_eta_l": _mse(lr / N * guess, truth, mask)}
+                    | asdict(agreement(guess, truth, mask))
+                    for name, guess in guesses.items()
+                },
+            }
+        )
+        self.seconds += time.perf_counter() - began
+
+    def estimators(self) -> dict[str, dict[str, float]]:
+        """Each estimator's figures, means over the updates that have them."""
+        return {
+            name: {
+                key: _mean([update["estimators"][name][key] for update in self.updates])
+                for key in self.updates[0]["estimators"][name]
+            }
+            for name in (ESTIMATORS if self.updates else ())
+        }
+
+    def clipped(self) -> dict[str, dict[str, float]]:
+        """OPEFO Fig. 2(c): sums over the tokens that each side of the clip held, and the updates.
+
+        `opefo` of Eq. 6, `in_update` of the change that the update nonetheless made there, nats.
+        """
+        return {
+            side: {
+                key: sum(update["clipped"][side][key] for update in self.updates)
+                for key in ("opefo", "in_update")
+            }
+            for side in SIDES
+        }
+
+
+def _mse(estimate: Tensor, truth: Tensor, mask: Tensor) -> float:
+    return float((estimate.double() - truth.double())[mask].square().mean())
+
+
+def _mean(values: list[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

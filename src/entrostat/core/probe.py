@@ -1,0 +1,29 @@
+"""What a chain of methods means, asked of the chain: its terms on made-up rollouts."""
+
+from __future__ import annotations
+
+import torch
+
+from .batch import Terms, TokenBatch
+from .objective import Objective
+
+
+def probe(objective: Objective) -> Terms:
+    """The terms on four made-up rollouts: what ratio, clip and dual clip the chain means."""
+    g = torch.Generator().manual_seed(0)
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    logp, entropy = -torch.rand(4, 3, generator=g) - 0.5, torch.rand(4, 3, generator=g) + 0.5
+    zero = torch.zeros(4, 3)
+    batch = TokenBatch(
+        logp, logp, mask, torch.tensor([1.0, -1.0, 1.0, -1.0]).unsqueeze(1).expand(4, 3),
+        rewards=torch.tensor([1.0, 0.0, 1.0, 0.0]), group=torch.tensor([0, 0, 1, 1]),
+        entropy=entropy, old_entropy=entropy, ref_logp=logp, process_rewards=zero, influence=zero,
+        tempered=torch.zeros(4, dtype=torch.bool), sum_p2=zero + 0.5, sum_p2_logp=zero - 0.5,
+    )  # fmt: skip
+    return objective.plan(batch, g)
+
+
+def bounds(terms: Terms) -> tuple[float, float]:
+    """How far the ratio may be below and above 1, as TRL's `epsilon` and `epsilon_high`."""
+    low, high = float(terms.ratio_min.min()), float(terms.ratio_max.max())
+    return round(1 - low, 6), round(high - 1, 6)

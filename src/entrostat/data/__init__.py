@@ -1,0 +1,1 @@
+"""From a task to rewards: prompts, generation of one turn or several, scoring."""

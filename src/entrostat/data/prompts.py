@@ -1,0 +1,212 @@
+"""Which prompts an iteration sees, as token ids, and how their completions are sampled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..agents import is_multi_turn
+from ..config import TrainConfig
+from ..errors import RunStopped, in_one_line
+from ..model_files import is_tiny
+from ..models.policy import Policy, vocabulary
+from ..models.stops import Stops
+from ..tasks import Example, Task
+from .seeds import stream_seed
+
+_APART = 2**40  # of a task without an end: no run comes so far
+_OF_TINY = ("target_sum", "tool_sum")  # tasks in the tiny policy's alphabet
+
+
+def new_tokens(task: Task, config: TrainConfig, split: str) -> int:
+    """Tokens that a completion, or a turn of it, may take: the run's setting, else the task's."""
+    new = config.sampling.max_new_tokens or task.max_new_tokens(split)
+    if not isinstance(new, int) or new < 1:
+        raise ValueError(f"task {task.name!r}: max_new_tokens must be at least 1, got {new!r}")
+    return new
+
+
+def turns_of(task: Task, split: str) -> int:
+    """The most turns that a rollout may take; 1 for a task without environments."""
+    if not is_multi_turn(task):
+        return 1
+    turns: Any = task.turns(split)  # pyrefly: ignore[missing-attribute]
+    if not isinstance(turns, int) or turns < 1:
+        raise ValueError(f"task {task.name!r}: turns must be at least 1, got {turns!r}")
+    return turns
+
+
+def longest(task: Task, config: TrainConfig, split: str) -> int:
+    """Tokens that the policy may sample in one rollout: those of all its turns."""
+    new = new_tokens(task, config, split) * turns_of(task, split)
+    return new if config.sampling.max_context is None else min(new, config.sampling.max_context)
+
+
+def usual(task: Task, config: TrainConfig, split: str) -> int:
+    """Tokens that a rollout usually takes at most: environments say about as much again."""
+    return longest(task, config, split) * (2 if is_multi_turn(task) else 1)
+
+
+def context_of(policy: Policy, config: TrainConfig) -> int | None:
+    """Tokens that a prompt and its rollout may have together; None for any number."""
+    bounds = [policy.context, config.sampling.max_context]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def uses_chat(policy: Policy, config: TrainConfig) -> bool:
+    """Whether prompts go through the tokenizer's chat template."""
+    chat = config.prompt.chat
+    return bool(policy.tokenizer.chat_template) if chat is None else chat
+
+
+def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
+    """This iteration's prompts: the next ones of a finite task's shuffled epochs, or new ones."""
+    split = task.splits[0]
+    return [example(task, index, split) for index in drawn(task, config, iteration)]
+
+
+def drawn(task: Task, config: TrainConfig, iteration: int) -> list[int]:
+    """Which examples of the task's first split these are."""
+    first = (iteration - 1) * config.sampling.prompts
+    places = range(first, first + config.sampling.prompts)
+    size = task.size(task.splits[0])
+    if size is None:
+        return list(places)
+    orders: dict[int, np.ndarray] = {}
+    for epoch in {i // size for i in places}:
+        rng = np.random.default_rng(stream_seed(config.seed, epoch, "prompts"))
+        orders[epoch] = rng.permutation(size)
+    return [int(orders[i // size][i % size]) for i in places]
+
+
+def fresh(task: Task, config: TrainConfig, iteration: int, count: int) -> list[Example]:
+    """Prompts like an iteration's, drawn apart from it: of a finite task some of the same ones.
+
+    A task without an end gives such as no iteration sees.
+    """
+    split = task.splits[0]
+    size = task.size(split)
+    if size is None:
+        places = range(_APART + iteration * count, _APART + (iteration + 1) * count)
+        return [example(task, index, split) for index in places]
+    rng = np.random.default_rng(stream_seed(config.seed, iteration, "forecast"))
+    order = np.concatenate([rng.permutation(size) for _ in range(-(-count // size))])
+    return [example(task, int(index), split) for index in order[:count]]
+
+
+def example(task: Task, index: int, split: str) -> Example:
+    """A task's example, checked.
+
+    Raises:
+        RunStopped: the task raised, or gave something else.
+    """
+    try:
+        given = task.example(index, split)
+    except Exception as error:
+        raise RunStopped(
+            f"{task.name}.example({index}, {split!r}) raised {in_one_line(error)}"
+        ) from error
+    if not isinstance(given, Example) or not isinstance(given.prompt, str):
+        raise RunStopped(
+            f"{task.name}.example({index}, {split!r}) must give an entrostat.Example with a text "
+            f"as prompt, not {given!r:.80}"
+        )
+    try:
+        given.prompt.encode()
+    except UnicodeEncodeError:
+        raise RunStopped(
+            f"{task.name}.example({index}, {split!r}): the prompt holds half a surrogate pair, "
+            f"which is no text: {given.prompt[:80]!r}"
+        ) from None
+    return given
+
+
+def encode(
+    policy: Policy, config: TrainConfig, examples: Sequence[Example], new: int,
+    refusal: type[Exception] = RunStopped,
+) -> list[list[int]]:  # fmt: skip
+    """Token ids of each prompt.
+
+    Raises:
+        RunStopped: a prompt and its `new` tokens do not fit the context, or a token is none of the
+            model's; `refusal` in its place, where no run has begun.
+    """
+    known, context = vocabulary(policy.model), context_of(policy, config)
+    chat = uses_chat(policy, config)
+    prompts = []
+    for example in examples:
+        ids = policy.encode(example.prompt, chat, config.prompt.system)
+        if max(ids) >= known:
+            raise refusal(
+                f"the tokenizer makes token {max(ids)} of the prompt {example.prompt[:60]!r}, but "
+                f"the model's vocabulary has {known}: they do not belong together, give the model "
+                "with its own tokenizer"
+            )
+        if context is not None and len(ids) + new > context:
+            whose = "the model's context" if context == policy.context else "sampling.max_context"
+            raise refusal(
+                f"a prompt of {len(ids)} tokens and {new} new ones exceed {whose} of {context}: "
+                f"{example.prompt[:60]!r}. Lower --sampling.max-new-tokens (now {new}) or shorten "
+                f"the prompt{_another(config)}"
+            )
+        prompts.append(ids)
+    return prompts
+
+
+def warn_of_lost(
+    policy: Policy, config: TrainConfig, examples: Sequence[Example], prompts: Sequence[list[int]]
+) -> None:
+    """Warn where token ids lack characters of their prompts: the policy cannot read the task."""
+    for example, ids in zip(examples, prompts, strict=True):
+        read = policy.tokenizer.decode(ids).casefold()  # some tokenizers know small letters only
+        lost = {
+            c for c in example.prompt if c.isascii() and c.isalnum() and c.casefold() not in read
+        }
+        if lost:
+            warnings.warn(
+                f"the tokenizer of {config.model} leaves out {', '.join(sorted(lost)[:8])}: "
+                f"of {example.prompt[:60]!r} the policy reads {read[:60]!r}{_another(config)}",
+                stacklevel=2,
+            )
+            return
+
+
+def _another(config: TrainConfig) -> str:
+    foreign = is_tiny(config.model) and config.task["name"] not in _OF_TINY
+    return ". The tiny policy knows target_sum only: give another --model" if foreign else ""
+
+
+def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
+    """Strings that end a completion: the run's setting, else the task's.
+
+    Raises:
+        ValueError: the task's are no such strings.
+    """
+    if config.sampling.stop is not None:
+        return config.sampling.stop
+    found = getattr(task, "stop", ())
+    if not isinstance(found, tuple | list) or not all(isinstance(s, str) and s for s in found):
+        raise ValueError(f"task {task.name!r}: stop must be strings in a tuple, got {found!r}")
+    return tuple(found)
+
+
+def sampler_settings(
+    policy: Policy, config: TrainConfig, new: int, stop: tuple[str, ...]
+) -> dict[str, Any]:
+    """The arguments of `rollout.sample` that a run never changes."""
+    return {
+        "max_new_tokens": new,
+        "eos": policy.eos,
+        "pad": policy.pad,
+        "temperature": config.sampling.temperature,
+        "top_p": config.sampling.top_p,
+        "batch": config.sampling.batch,
+        "autocast": policy.autocast,
+        "share": policy.shares,
+        "prepack": policy.prepacks,
+        "graph": policy.graphs,
+        "stops": Stops(stop, policy.texts) if stop else None,
+    }

@@ -1,0 +1,326 @@
+"""Rollouts of several turns: the policy speaks, its environment replies, until one of them ends it.
+
+Each turn is one call of `sample` on whole contexts: the prompt, and all that was said since. Keys
+and values of the turns before are computed again, in one pass over the context; between turns there
+is nothing to keep, whatever the environments take. What an environment says is context: tokens at
+mask 0, which are never sampled, trained on or measured.
+
+    prompt | turn | what the environment said | turn | ... | turn
+    mask     1 1    0 0 0 0                     1 1          1 1
+
+A rollout ends when its environment is done or has failed, after the task's last turn, and before a
+turn that might not fit into the context.
+
+Shapes: B rollouts, P prompt tokens at most, T tokens of all turns at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..agents import Reply, Worlds
+from ..config import TrainConfig
+from ..errors import RunStopped
+from ..models.early_stop import Enough
+from ..models.policy import Policy, vocabulary
+from ..models.rollout import Sequences, sample
+from ..models.stops import cut
+from ..models.token_sampling import Source
+from ..tasks import Example, Task
+from .prompts import uses_chat
+
+# stands for a turn of the policy's in the chat template; no system message says it by chance
+_WORD = "entrostat 9b1d6f03 turn"
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """How an environment's words become tokens.
+
+    Attributes:
+        policy: whose tokenizer it is.
+        chat: as a user's turn of the chat template; else as they are.
+        system: as the prompts have it.
+    """
+
+    policy: Policy
+    chat: bool
+    system: str
+
+    def __call__(self, observation: str, last: int) -> list[int]:
+        """Token ids that follow a turn whose last token is `last`.
+
+        Through the template, they begin with what it puts behind the policy's turn, but for an end
+        token that was sampled.
+
+        Raises:
+            RunStopped: the tokenizer makes a token of it that the model does not know.
+            ValueError: the chat template refuses the turns, or leaves the policy's out.
+        """
+        text = observation
+        if self.chat:
+            text = self.policy.rendered(
+                [{"role": "user", "content": "."}, {"role": "assistant", "content": _WORD},
+                 {"role": "user", "content": observation}], self.system
+            )  # fmt: skip
+            _, there, text = text.partition(_WORD)
+            if not there:
+                raise ValueError(
+                    "the tokenizer's chat template leaves the policy's own turns out, which a task "
+                    "of several turns needs; give another model, or use --prompt.chat false"
+                )
+        ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        if max(ids, default=0) >= (known := vocabulary(self.policy.model)):
+            raise RunStopped(
+                f"the tokenizer makes token {max(ids)} of what an environment said, "
+                f"{observation[:60]!r}, but the model's vocabulary has {known}: give the model "
+                "with its own tokenizer"
+            )
+        sampled = self.chat and last in self.policy.eos and ids[:1] == [last]
+        return ids[1:] if sampled else ids
+
+
+def hearing_of(policy: Policy, config: TrainConfig) -> Hearing:
+    """As the prompts of a run become tokens."""
+    return Hearing(policy, uses_chat(policy, config), config.prompt.system)
+
+
+@dataclass
+class Rollout:
+    """A rollout as it grows, token by token.
+
+    Attributes:
+        prompt: token ids.
+        ids: of all that was said after it, by both.
+        sampled: whether the policy said it.
+        logp: nats, as sampled; 0 where the environment spoke.
+        entropy: nats, likewise.
+        turns: how many the policy has had.
+        last: where its newest turn begins.
+        open: whether it goes on.
+        done: whether its environment ended it.
+        dropped: whether it was not waited for.
+    """
+
+    prompt: list[int]
+    ids: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    turns: int = 0
+    last: int = 0
+    open: bool = True
+    done: bool = False
+    dropped: bool = False
+
+    @property
+    def context(self) -> list[int]:
+        """What its next turn follows."""
+        return self.prompt + self.ids
+
+    @property
+    def observed(self) -> int:
+        """Tokens that the environment said."""
+        return len(self.ids) - sum(self.sampled)
+
+    def say(self, ids: list[int], logp: list[float], entropy: list[float]) -> None:
+        """A turn of the policy."""
+        self.last, self.turns = len(self.ids), self.turns + 1
+        self._add(ids, True, logp, entropy)
+
+    def hear(self, reply: Reply, failed: bool, rules: Rules) -> None:
+        """What the environment replied to that turn: the end, or context for another."""
+        self.done = reply.done and not failed
+        self.open = not reply.done and self.turns < rules.turns
+        if not self.open:
+            return
+        ids = rules.hearing(reply.observation, self.context[-1])
+        room = len(self.context) + len(ids) + rules.new
+        if rules.context is not None and room > rules.context:
+            self.open = False
+        else:
+            self._add(ids, False, [0.0] * len(ids), [0.0] * len(ids))
+
+    def _add(self, ids: list[int], own: bool, logp: list[float], entropy: list[float]) -> None:
+        self.ids += ids
+        self.sampled += [own] * len(ids)
+        self.logp += logp
+        self.entropy += entropy
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ends a rollout that its environment does not end.
+
+    Attributes:
+        turns: most turns.
+        context: tokens of a prompt and its rollout at most; None for any number.
+        new: tokens that a turn may take.
+        hearing: how observations become tokens.
+        stop: strings that end a turn.
+    """
+
+    turns: int
+    context: int | None
+    new: int
+    hearing: Hearing
+    stop: tuple[str, ...]
+
+    def texts(self, rollouts: Sequence[Rollout]) -> list[str]:
+        """All that was said in each, by both: up to the stop of its last turn."""
+        policy = self.hearing.policy
+        heads = policy.texts([one.ids[: one.last] for one in rollouts])
+        tails = policy.texts([one.ids[one.last :] for one in rollouts])
+        return [head + cut(tail, self.stop) for head, tail in zip(heads, tails, strict=True)]
+
+
+@dataclass(frozen=True)
+class Played:
+    """Rollouts of several turns, and what came of them.
+
+    Attributes:
+        sequences: B rollouts, those of a prompt side by side.
+        texts: all that was said after each prompt, by both.
+        rewards: B numbers; 0 where the environment failed.
+        failures: in words why an environment failed, by the rollout's place.
+        turns: B counts of the policy's.
+    """
+
+    sequences: Sequences
+    texts: list[str]
+    rewards: list[float]
+    failures: dict[int, str]
+    turns: list[int]
+
+
+@dataclass(frozen=True)
+class Game:
+    """How rollouts are played.
+
+    Attributes:
+        task: whose environments.
+        rules: what ends a rollout.
+        training: which of the environments' rewards is asked for.
+        timeout: seconds that an environment may take for one thing.
+        enough: when rollouts that still go on are dropped: asked before each turn but the first,
+            of the rollouts at once; None waits for all.
+        sampler: samples a turn, as `sample` does; another host's gives what it would.
+    """
+
+    task: Task
+    rules: Rules
+    training: bool
+    timeout: float
+    enough: Enough | None = None
+    sampler: Callable[..., Sequences] = sample
+
+
+def play(
+    game: Game, examples: Sequence[Example], prompts: list[list[int]], *, rollouts: int,
+    generator: Source, batch: int, pad: int, exact: bool = False, **how: Any,
+) -> Played:  # fmt: skip
+    """Play rollouts of each prompt, as many at once as are sampled at once, in whole groups.
+
+    Args:
+        game: how.
+        examples: the prompts.
+        prompts: their token ids.
+        rollouts: per prompt.
+        generator: as `sample` takes it; numbers that decide tokens are [B, turns x T].
+        batch: rollouts at once, each with its environment.
+        pad: id for padding.
+        exact: also the entropies.
+        **how: other arguments of `sample`.
+    """
+    how |= {"batch": batch, "max_new_tokens": game.rules.new, "pad": pad, "exact": exact}
+    each = max(1, batch // rollouts)
+    found: list[Rollout] = []
+    rewards: list[float] = []
+    failures: dict[int, str] = {}
+    for first in range(0, len(prompts), each):
+        here = [Rollout(ids) for ids in prompts[first : first + each] for _ in range(rollouts)]
+        of_each = [e for e in examples[first : first + each] for _ in range(rollouts)]
+        source, begin = generator, len(found)
+        if isinstance(source, Tensor):
+            source = source[begin : begin + len(here)]
+        with Worlds(game.task, of_each, game.timeout) as worlds:
+            _play(game, here, worlds, rollouts, source, how)
+            rewards += worlds.rewards(game.training)
+            failures |= {begin + place: why for place, why in worlds.failures.items()}
+        found += here
+    device = game.rules.hearing.policy.device
+    return Played(
+        _side_by_side(found, rollouts, device, pad, exact, game.enough is not None),
+        game.rules.texts(found), rewards, failures, [one.turns for one in found],
+    )  # fmt: skip
+
+
+def _play(
+    game: Game, here: list[Rollout], worlds: Worlds, rollouts: int, generator: Source,
+    how: dict[str, Any],
+) -> None:  # fmt: skip
+    """Play rollouts, those of a prompt side by side, to their ends."""
+    rules, policy = game.rules, game.rules.hearing.policy
+    number = torch.arange(len(here)) // rollouts
+    for turn in range(rules.turns):
+        live = [i for i, one in enumerate(here) if one.open]
+        if not live:
+            return
+        if turn and game.enough is not None:
+            ended = torch.tensor([not one.open for one in here])
+            if game.enough.reached(ended, number):
+                for i in live:
+                    here[i].dropped = True
+                return
+        source = generator
+        if isinstance(source, Tensor):
+            source = source[live, turn * rules.new : (turn + 1) * rules.new]
+        # at the first turn a prompt's rollouts share its keys and values
+        each, asked = (1, live) if turn else (rollouts, live[::rollouts])
+        contexts = [here[i].context for i in asked]
+        said = game.sampler(policy.model, contexts, rollouts=each, generator=source, **how)
+        replies = worlds.reply(dict(zip(live, policy.decode(said, rules.stop), strict=True)))
+        for row, i in enumerate(live):
+            here[i].say(*_turn(said, row))
+            here[i].hear(replies[i], i in worlds.failures, rules)
+
+
+def _turn(said: Sequences, row: int) -> tuple[list[int], list[float], list[float]]:
+    """A row of what was sampled: ids, log-probs, entropies (log-probs where there are none)."""
+    n = int(said.mask[row].sum())
+    H = said.sampler_logp if said.sampler_entropy is None else said.sampler_entropy
+    values = (said.completions, said.sampler_logp, H)
+    ids, logp, entropy = (x[row, :n].tolist() for x in values)
+    return ids, logp, entropy
+
+
+def _side_by_side(
+    found: list[Rollout], rollouts: int, device: torch.device, pad: int, exact: bool, drops: bool
+) -> Sequences:
+    """The rollouts as sequences."""
+    P, T = max(len(one.prompt) for one in found), max(len(one.ids) for one in found)
+
+    def padded(rows: list[list[Any]], fill: Any, dtype: torch.dtype, width: int = T) -> Tensor:
+        """[B, width], filled up on the right."""
+        full = [row + [fill] * (width - len(row)) for row in rows]
+        return torch.tensor(full, dtype=dtype, device=device)
+
+    left = [P - len(one.prompt) for one in found]
+    ids = [[pad] * n + one.prompt + one.ids for n, one in zip(left, found, strict=True)]
+    real = [[0] * n + [1] * (len(row) - n) for n, row in zip(left, ids, strict=True)]
+    return Sequences(
+        padded(ids, pad, torch.int64, P + T),
+        padded(real, 0, torch.int64, P + T),
+        P,
+        padded([one.sampled for one in found], False, torch.bool),
+        padded([one.logp for one in found], 0.0, torch.float32),
+        torch.tensor([one.done for one in found], device=device),
+        torch.arange(len(found), device=device) // rollouts,
+        padded([one.entropy for one in found], 0.0, torch.float32) if exact else None,
+        torch.tensor([one.dropped for one in found], device=device) if drops else None,
+    )

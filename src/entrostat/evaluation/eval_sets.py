@@ -1,0 +1,187 @@
+"""The sets that a policy is measured on in training: the task's own splits, or those of `[[eval]]`.
+
+A set's own settings take the place of the run's where its prompts are sampled. What is measured of
+its responses, their entropy say, stays that of the policy at the run's temperature, so that one
+figure is comparable over sets and with the rollouts'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .._names import unknown
+from ..config import EvalSet, Evaluation, TrainConfig
+from ..data.prompts import encode, example, new_tokens
+from ..data.scoring import Scorer
+from ..models.policy import Policy
+from ..runs.resolve import check_task
+from ..tasks import Task, make_task
+
+FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One set.
+
+    Attributes:
+        name: in rows and figures.
+        task: prompts and verifier.
+        split: of the task.
+        config: the run's, with the set's own settings in it.
+        run: the run's own, at whose temperature entropies are taken.
+        score: the task's scorer.
+        greedy: whether the likeliest token is taken each time.
+    """
+
+    name: str
+    task: Task
+    split: str
+    config: TrainConfig
+    run: TrainConfig
+    score: Scorer
+    greedy: bool = False
+
+    @property
+    def count(self) -> int:
+        """Prompts."""
+        size, asked = self.task.size(self.split), self.config.eval.prompts
+        return asked if size is None else min(asked, size)
+
+    def due(self, iteration: int) -> bool:
+        """Whether it is evaluated after an iteration; the last one always is, and 0, none yet."""
+        every = self.config.eval.every
+        return iteration in (0, self.config.iterations) or bool(every and iteration % every == 0)
+
+
+class HeldOutSets:
+    """A run's sets, and the worker processes of other tasks' scorers.
+
+    Args:
+        sets: in the order of evaluation.
+        scorers: of the tasks that are not the run's.
+    """
+
+    def __init__(self, sets: Sequence[HeldOut], scorers: Sequence[Scorer] = ()) -> None:
+        self.sets, self._scorers = tuple(sets), tuple(scorers)
+
+    def __enter__(self) -> HeldOutSets:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with ExitStack() as stack:
+            for scorer in self._scorers:
+                stack.push(scorer)
+
+    def __iter__(self) -> Iterator[HeldOut]:
+        return iter(self.sets)
+
+    def due(self, iteration: int) -> list[HeldOut]:
+        """Those that are evaluated after an iteration."""
+        return [one for one in self.sets if one.due(iteration)]
+
+
+def held_out_sets(
+    config: TrainConfig, task: Task, score: Scorer, say: Callable[[str], None]
+) -> HeldOutSets:
+    """The sets that a configuration names.
+
+    Args:
+        config: the run's, with what the task decides in it.
+        task: the run's.
+        score: its scorer.
+        say: told of an answer that another task's scorer fails at.
+
+    Raises:
+        ValueError: a set's task or split is none, two have one name, or `save.best` names none.
+    """
+    own = [EvalSet(split=split) for split in task.splits[1:]]
+    sets, scorers = [], []
+    resolved = config.eval.resolved if config.eval.sets else [config.eval] * len(own)
+    for place, (one, settings) in enumerate(zip(config.eval.sets or own, resolved, strict=True), 1):
+        try:
+            other = None if one.task is None else _task_of(one.task, config.seed)
+            found = _resolved(one, settings, other or task, score, config)
+        except ValueError as error:
+            raise ValueError(f"[[eval]] {place}: {error}") from None
+        if other is not None:
+            scorers.append(Scorer(other, config.scoring, say))
+            found = replace(found, score=scorers[-1])
+        if found.config.eval.prompts:
+            sets.append(found)
+    names = [one.name for one in sets]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"[[eval]]: {names.count(name)} sets are called {name!r}; name them")
+    check_best(config.save.best, names)
+    return HeldOutSets(sets, scorers)
+
+
+def check_best(best: str, names: Sequence[str]) -> None:
+    """Refuse a `save.best` that no evaluation has.
+
+    Raises:
+        ValueError: says what there is.
+    """
+    if not best:
+        return
+    if not names:
+        raise ValueError(f"save.best is {best!r}, but the run evaluates nothing; see eval.prompts")
+    known = [f"{name}/{figure}" for name in names for figure in FIGURES]
+    if best not in known:
+        raise ValueError(unknown("figure for save.best:", best, known))
+
+
+def check_prompts(sets: Iterable[HeldOut], policy: Policy) -> None:
+    """Refuse prompts of `[[eval]]` that the policy cannot be given, before a run begins.
+
+    Raises:
+        ValueError: names the set and the prompt.
+    """
+    for one in sets:
+        if one.config.eval.sets:
+            examples = [example(one.task, i, one.split) for i in range(one.count)]
+            new = new_tokens(one.task, one.config, one.split)
+            try:
+                encode(policy, one.config, examples, new, ValueError)
+            except ValueError as error:
+                raise ValueError(f"[[eval]] {one.name!r}: {error}") from None
+
+
+def _task_of(table: dict[str, Any], seed: int) -> Task:
+    settings: dict[str, Any] = {"seed": seed} | table
+    task = make_task(**settings)
+    check_task(task, trained=False)
+    return task
+
+
+def _resolved(
+    one: EvalSet, numbers: Evaluation, task: Task, score: Scorer, config: TrainConfig
+) -> HeldOut:
+    """A table of `[[eval]]` with the run's settings where it has none of its own."""
+    splits, foreign = tuple(task.splits), one.task is not None
+    split = one.split or (splits[1] if len(splits) > 1 else splits[0] if foreign else "")
+    if split not in splits:
+        if not split:
+            raise ValueError(
+                f"task {task.name!r} holds nothing out; name a split of {', '.join(splits)}"
+            )
+        raise ValueError(unknown(f"split of task {task.name!r}:", split, splits))
+    name = f"{task.name}/{one.split}" if one.split else task.name
+    sampling, prompt = config.sampling, config.prompt
+    if foreign:  # its own words on how it is asked come before those made for the run's task
+        sampling = replace(sampling, max_new_tokens=None, stop=None)
+        chat = getattr(task, "chat", None)
+        prompt = prompt if chat is None else replace(prompt, chat=chat)
+    own = {key: getattr(one, key) for key in ("temperature", "top_p", "max_new_tokens")}
+    greedy = one.temperature == 0
+    own |= {"temperature": 1.0} if greedy else {}
+    sampling = replace(sampling, **{key: value for key, value in own.items() if value is not None})
+    settings = replace(
+        config, task=one.task or config.task, sampling=sampling, prompt=prompt, eval=numbers
+    )
+    name = one.name or (name if foreign else split)
+    return HeldOut(name, task, split, settings, config, score, greedy)

@@ -1,0 +1,211 @@
+"""The lab as an engine of `entrostat eval`: a policy loaded, sampled and measured.
+
+Shapes: B responses, T tokens of one at most, D the model's width.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..agents import is_multi_turn
+from ..config import TrainConfig
+from ..data.generation import Answers, answer
+from ..data.prompts import encode, new_tokens, stop_strings, turns_of, uses_chat
+from ..data.seeds import uniform
+from ..errors import RunStopped
+from ..models.capabilities import SMALL
+from ..models.hardware import choose_precision, choose_threads
+from ..models.policy import Policy, load_policy
+from ..models.rollout import Sequences
+from ..runs import checkpoint as checkpoints
+from .clusters import clusters
+from .in_training import prompt_entropies
+from .models import Subject, ends
+from .runner import Answered, Asked
+from .sets import ProblemSet
+from .settings import Decoding, EvalConfig
+
+Say = Callable[[str], None]
+
+
+def load(subject: Subject, config: EvalConfig, say: Say) -> Policy:
+    """The policy that is evaluated; how it computes is written into `config`.
+
+    Raises:
+        ValueError: no such model, or a checkpoint that is not what was written.
+    """
+    own = _settings(config, subject.config)
+    own.model = subject.model
+    choose_precision(own, say)
+    if subject.checkpoint is None:
+        own.lora.rank = 0  # a final model has its adapters merged in
+        policy = load_policy(own)
+    else:
+        try:
+            saved = checkpoints.read(subject.checkpoint)
+            policy = load_policy(own)
+            checkpoints.restore_weights(saved, policy.trained())
+        except RunStopped as error:
+            raise ValueError(f"{subject.spec!r}: {error}") from None
+    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
+    choose_threads(own, policy, small, say)
+    config.precision, config.threads = own.precision, own.threads
+    return policy
+
+
+def fingerprint(policy: Policy) -> str:
+    """SHA-256 over a few thousand values of every tensor: another policy has another one."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(policy.model.state_dict().items()):
+        flat = tensor.detach().flatten()
+        some = flat[:: max(1, len(flat) // 4096)].float().cpu().numpy()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.tobytes())
+    return digest.hexdigest()
+
+
+class LabSampler:
+    """Samples with a key-value cache, then measures what was sampled in passes of its own.
+
+    Args:
+        policy: what is evaluated.
+        config: of the evaluation.
+        subject: what it is, for its run's prompts and for messages; or None.
+        base: the model whose entropy on the prompts is measured as well; or None.
+    """
+
+    def __init__(
+        self, policy: Policy, config: EvalConfig, subject: Subject | None = None,
+        base: Policy | None = None,
+    ) -> None:  # fmt: skip
+        self._policy, self._base, self._config = policy, base, config
+        self._subject = subject
+        self._shared = _settings(config, None if subject is None else subject.config)
+        self._shared.model = "" if subject is None else subject.model
+
+    def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
+        """Tokens, stops and template that the set comes to with this policy."""
+        own = self._of(one, decoding)
+        return {
+            "max_new_tokens": new_tokens(one.task, own, one.split),
+            "stop": list(stop_strings(one.task, own)),
+            "chat": uses_chat(self._policy, own),
+            "system": own.prompt.system,
+            "precision": self._config.precision,
+        }
+
+    def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
+        """Responses to each problem, k of them.
+
+        Raises:
+            RunStopped: a prompt does not fit the model.
+        """
+        one, k, policy = asked.set, asked.decoding.k, self._policy
+        own = self._of(one, asked.decoding)
+        new = new_tokens(one.task, own, one.split)
+        try:
+            prompts = encode(policy, own, asked.examples, new)
+        except RunStopped as error:  # its flag has another name here
+            words = str(error).replace("--sampling.max-new-tokens", "--max-new-tokens")
+            raise RunStopped(f"{one.name}: {words}") from error
+        numbers = None
+        if not asked.decoding.greedy:
+            most = new * (turns_of(one.task, one.split) if is_multi_turn(one.task) else 1)
+            each = [uniform(asked.seed, one.name, i, k, most) for i in asked.problems]
+            numbers = torch.cat(each).to(policy.device)
+        said = answer(
+            policy, own, one.task, one.split, asked.examples, prompts, rollouts=k,
+            generator=numbers, training=False, where=one.name, on_progress=on_tokens,
+        )  # fmt: skip
+        of_prompts = prompt_entropies(policy, prompts, own).tolist()
+        base = self._base
+        of_base = None if base is None else prompt_entropies(base, prompts, own).tolist()
+        return self._answered(said, own.sampling.temperature, k, of_prompts, of_base)
+
+    def _answered(
+        self, said: Answers, temperature: float, k: int, of_prompts: list[float],
+        of_base: list[float] | None,
+    ) -> list[Answered]:  # fmt: skip
+        sequences, config = said.sequences, self._config
+        stats = self._policy.measure(sequences, temperature, config.micro_batch)
+        tokens = sequences.mask.sum(-1)
+        logp, entropy = (
+            (x.double().sum(-1) / tokens.clamp(min=1)).tolist() for x in (stats.logp, stats.entropy)
+        )
+        vectors = None
+        if config.cluster_distance and k > 1:
+            vectors = mean_pooled(self._policy, sequences, config.micro_batch)
+        answered = []
+        for i, own in enumerate(of_prompts):
+            rows = slice(i * k, (i + 1) * k)
+            judged = None if said.judged is None else said.judged[rows]
+            answered.append(
+                Answered(
+                    said.texts[rows], tokens[rows].tolist(), sequences.finished[rows].tolist(),
+                    logp[rows], entropy[rows],
+                    clusters=None
+                    if vectors is None
+                    else clusters(vectors[rows], config.cluster_distance),
+                    prompt_entropy=own,
+                    base_prompt_entropy=None if of_base is None else of_base[i],
+                    scores=None if judged is None else [reward for reward, _ in judged],
+                    failed=0 if judged is None else sum(bool(why) for _, why in judged),
+                )
+            )  # fmt: skip
+        return answered
+
+    def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:
+        """The settings of the lab for a set."""
+        own, config = copy.deepcopy(self._shared), self._config
+        own.task = {"name": one.task_name}
+        end = ends(self._subject, one, decoding.max_new_tokens, config)
+        own.sampling = replace(
+            own.sampling, temperature=1.0 if decoding.greedy else decoding.temperature,
+            top_p=decoding.top_p, max_new_tokens=end.new, stop=end.stop, batch=config.batch,
+        )  # fmt: skip
+        if own.prompt.chat is None:
+            own.prompt.chat = getattr(one.task, "chat", None)
+        return own
+
+
+@torch.no_grad()
+def mean_pooled(policy: Policy, sequences: Sequences, micro_batch: int) -> Tensor:
+    """The mean of what the model's head sees at a response's own tokens: [B, D] float32, CPU.
+
+    The last token is left out, for the model is not run on it; a response of one token is
+    represented by the end of its prompt.
+    """
+    rows = torch.arange(len(sequences.mask), device=sequences.mask.device)
+    found = []
+    for part in rows.split(micro_batch):
+        own = sequences[part]
+        hidden = policy.hidden(own).float()  # of the places that predict each response token
+        owner = own.mask.nonzero()[:, 0]
+        count = own.mask.sum(-1)
+        start = torch.ones_like(owner, dtype=torch.bool)
+        start[1:] = owner[1:] != owner[:-1]
+        keep = (~start | (count[owner] == 1)).float()
+        total = hidden.new_zeros(len(part), hidden.shape[-1])
+        total.index_add_(0, owner, hidden * keep[:, None])
+        found.append((total / (count - 1).clamp(min=1)[:, None]).cpu())
+    return torch.cat(found)
+
+
+def _settings(config: EvalConfig, run: TrainConfig | None) -> TrainConfig:
+    """The lab's settings for an evaluation; the prompts as the run had them."""
+    own = TrainConfig() if run is None else copy.deepcopy(run)
+    own.device, own.precision, own.threads = config.device, config.precision, config.threads
+    own.gradient_checkpointing = False
+    own.optim.micro_batch = config.micro_batch
+    own.scoring = config.scoring
+    if config.prompt_chat is not None:
+        own.prompt.chat = config.prompt_chat
+    if config.prompt_system is not None:
+        own.prompt.system = config.prompt_system
+    return own

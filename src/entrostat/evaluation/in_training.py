@@ -1,0 +1,196 @@
+"""Measuring the policy on prompts it is not trained on."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import TrainConfig
+from ..core.batch import masked_mean
+from ..data.generation import answer
+from ..data.prompts import encode, example, new_tokens
+from ..data.seeds import generator
+from ..logs.lines import JsonLines
+from ..models.policy import Policy
+from ..models.rollout import Sequences
+from ..runs.progress import Progress, figures
+from ..tasks import Example, Task
+from .canonical import canonical
+from .eval_sets import HeldOut
+from .metrics import avg_at_k, pass_at_k
+
+MOST = 32  # different right answers of a prompt that are kept
+_LABEL, _QUESTION, _ANSWER = 24, 80, 80  # characters kept of each
+
+
+def evaluate(
+    policy: Policy, sets: Iterable[HeldOut], iteration: int, progress: Progress,
+    answers: JsonLines | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Sample the prompts of some sets; one row of figures per set.
+
+    avg@k and pass@k with k = `eval.samples`, distinct right answers per prompt, `entropy` of the
+    responses (exact, the mean over their tokens, nats) and `prompt_entropy`, that of the prompts
+    themselves (the mean of `prompt_entropies`). The prompts and the random stream are the same at
+    every iteration. `answers` takes what the policy said: a line per prompt (`line_of`).
+    """
+    rows = []
+    for one in sets:
+        task, split, config, score = one.task, one.split, one.config, one.score
+        count = one.count
+        progress.note(f"evaluating {one.name}: {count} prompts x {config.eval.samples}")
+        examples = [example(task, i, split) for i in range(count)]
+        k = config.eval.samples
+        prompts = encode(policy, config, examples, new_tokens(task, config, split))
+        said = answer(
+            policy, config, task, split, examples, prompts, rollouts=k, training=False,
+            generator=None
+            if one.greedy
+            else generator(config.seed, 0, "evaluate", policy.device),
+        )  # fmt: skip
+        sequences, texts = said.sequences, said.texts
+        scores = said.scored(score, examples, iteration)
+        entropy = policy.measure(
+            sequences, one.run.sampling.temperature, config.optim.micro_batch
+        ).entropy
+        of_prompts = prompt_entropies(policy, prompts, one.run).tolist()
+        known = [h for h in of_prompts if not math.isnan(h)]
+        right = [[float(s) for s in row] for row in scores.view(count, k)]
+        counts = [
+            count_right(task, texts[i * k : (i + 1) * k], row, iteration)
+            for i, row in enumerate(right)
+        ]
+        rows.append(
+            row_of(one, iteration, right, counts)
+            | {
+                "entropy": float(masked_mean(entropy, sequences.mask)),
+                "prompt_entropy": sum(known) / len(known) if known else None,
+            }
+            | ({"failed": score.failed} if score.failed else {})
+        )
+        if answers is not None:
+            answers.append(
+                [
+                    head_of(one, iteration)
+                    | {"prompt": i}
+                    | line_of(example, found, k)
+                    | {"prompt_entropy": None if math.isnan(h) else h}
+                    for i, (example, found, h) in enumerate(
+                        zip(examples, counts, of_prompts, strict=True)
+                    )
+                ]
+            )
+        if iteration < config.iterations:  # the last is shown against the first, when all is over
+            progress.note(f"{one.name}: {figures(rows[-1])}")
+    return rows
+
+
+def head_of(one: HeldOut, iteration: int) -> dict[str, Any]:
+    """What a set's row, and each of its lines, begins with."""
+    return {"iteration": iteration, "set": one.name, "split": one.split}
+
+
+def row_of(
+    one: HeldOut, iteration: int, right: Sequence[Sequence[float]], counts: Sequence[Counter[str]]
+) -> dict[str, Any]:
+    """A set's row of figures, without entropies.
+
+    Args:
+        one: the set.
+        iteration: after which one.
+        right: of each prompt the scores of its k answers.
+        counts: of each prompt how often each right answer was given (`count_right`).
+    """
+    k, prompts = one.config.eval.samples, len(right)
+    return head_of(one, iteration) | {
+        "prompts": prompts,
+        "k": k,
+        "avg@k": avg_at_k(right),
+        "pass@k": sum(pass_at_k(k, found.total(), k) for found in counts) / prompts,
+        "distinct": sum(map(len, counts)) / prompts,
+    }
+
+
+def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConfig) -> Tensor:
+    """Entropy of the policy on prompts (PAR App. C.2 and C.3), one number per prompt.
+
+    The mean of the exact next-token entropy over the places that predict the prompt's own tokens:
+    all but the first, before which there is nothing, and not the last place, which predicts the
+    response. At the sampling temperature, as all entropies here; a chat template's tokens are the
+    prompt's. PAR does not say how it takes its mean; one number per prompt is what its C.3 sets
+    against a prompt's accuracy.
+
+    Args:
+        policy: as it stands.
+        prompts: token ids, none empty.
+        config: the run's.
+
+    Returns:
+        [len(prompts)] float32, nats; nan for a prompt of one token.
+    """
+    device = policy.device
+    length = torch.tensor([len(ids) for ids in prompts], device=device)
+    width = int(length.max())
+    rows = [ids + [policy.pad] * (width - len(ids)) for ids in prompts]
+    real = torch.arange(width, device=device) < length[:, None]
+    if width == 1:
+        return torch.full((len(prompts),), torch.nan, device=device)
+    # to the policy, a prompt of one token and the rest of it as the completion
+    mask = real[:, 1:]
+    as_completions = Sequences(
+        torch.tensor(rows, device=device), real.long(), 1, mask,
+        torch.zeros(mask.shape, device=device), torch.ones_like(length, dtype=torch.bool),
+        torch.arange(len(prompts), device=device),
+    )  # fmt: skip
+    entropy = policy.measure(
+        as_completions, config.sampling.temperature, config.optim.micro_batch
+    ).entropy
+    return torch.where(mask, entropy, 0).sum(-1) / mask.sum(-1)
+
+
+def count_right(
+    task: Task, completions: Sequence[str], scores: Sequence[float], iteration: int
+) -> Counter[str]:
+    """How often each right answer was given; those with the same `task.canonical` are one.
+
+    Raises:
+        RunStopped: `canonical` raised, or gave something else than a text.
+    """
+    where = f"iteration {iteration}, evaluation: "
+    return Counter(
+        canonical(task, completion, where)
+        for completion, score in zip(completions, scores, strict=True)
+        if score >= 1
+    )
+
+
+def line_of(example: Example, counts: Counter[str], k: int) -> dict[str, Any]:
+    """What the policy said to one prompt, of k samples.
+
+    `label` and `question` (the prompt's last line) for a figure; `right`, the right answers with
+    their counts, the largest first; `more`, how many others there were; `wrong`, the samples that
+    were not right. Long texts are cut; of those that a cut makes equal the largest is kept.
+    """
+    lines = [line.strip() for line in example.prompt.splitlines() if line.strip()]
+    question = lines[-1] if lines else ""
+    label = (example.data or {}).get("label")
+    right: dict[str, int] = {}
+    for text, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST]:
+        right.setdefault(_cut(text, _ANSWER), count)
+    return {
+        "label": _cut(label if isinstance(label, str) else question, _LABEL),
+        "question": _cut(question, _QUESTION),
+        "k": k,
+        "right": right,
+        "more": len(counts) - len(right),
+        "wrong": k - counts.total(),
+    }
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,373 @@
+"""Scores and diversity of n samples per prompt, calibration, mutual information. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._names import unknown
+from .confidence import auroc as auroc
+from .confidence import expected_calibration_error as expected_calibration_error
+from .majority import maj_at_k as maj_at_k
+
+Response = str | Sequence[Hashable]  # a text, or its tokens
+
+# those of sacrebleu that need neither another package nor a download
+_TOKENIZERS = ("13a", "char", "intl", "none", "zh")
+
+
+def avg_at_k(correct: Sequence[Sequence[float]] | np.ndarray) -> float:
+    """Mean score over all samples, [prompts, k] numbers in 0..1 -> a number (avg@k).
+
+    Raises:
+        ValueError: nothing to average.
+    """
+    scores = np.asarray(correct, dtype=np.float64)
+    if scores.size == 0:
+        raise ValueError("avg_at_k: no samples")
+    return float(scores.mean())
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased estimate of pass@k from n samples of which c are right.
+
+    1 - C(n - c, k) / C(n, k), Chen et al. (arXiv 2107.03374), as a product that does not overflow.
+
+    Raises:
+        ValueError: unless 0 <= c <= n and 1 <= k <= n.
+
+    Example:
+        >>> pass_at_k(4, 1, 2)
+        0.5
+    """
+    if not 0 <= c <= n or not 1 <= k <= n:
+        raise ValueError(f"pass_at_k: need 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
+    if n - c < k:
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
+
+
+def distinct_correct(samples: Sequence[Hashable], correct: Sequence[float]) -> int:
+    """How many different right answers there are among the samples of one prompt."""
+    return len({s for s, ok in zip(samples, correct, strict=True) if ok >= 1})
+
+
+def ngram_diversity(responses: Sequence[Response], n: int = 4, tokenize: str = "13a") -> float:
+    """Share of different n-grams among all n-grams of the responses, in (0, 1].
+
+    PAR App. C.1, Eq. 8 (Li et al., 2016): unique n-grams of an order over all of that order. The
+    formula and the orders are lost in the paper's extracted text; settled here as the mean over
+    the orders 1 to n, with n = 4 as in its Self-BLEU, so that the figure stays a proportion. (Some
+    take the sum over the orders: n times this.) N-grams are pooled over the responses and do not
+    cross from one to the next; an order that no response is long enough for is left out.
+
+    The share falls as text grows longer: compare equal numbers of responses of like length. The
+    responses should be of one prompt; over several prompts, average the prompts' figures.
+
+    Args:
+        responses: k texts, or k sequences of tokens (ids, say), which are taken as they are.
+        n: largest order.
+        tokenize: how texts become words: sacrebleu's "13a" (words and punctuation), "char",
+            "intl", "zh" or "none" (at spaces).
+
+    Raises:
+        ValueError: n below 1, an unknown tokenizer, a lone text, or not one word in all responses.
+
+    Example:
+        >>> ngram_diversity(["a b", "a c"], n=1)  # a, b and c of four words
+        0.75
+    """
+    _check_count("ngram_diversity", n, "n")
+    words = _words("ngram_diversity", responses, tokenize)
+    shares = []
+    for order in range(1, n + 1):
+        pooled: Counter[tuple[Hashable, ...]] = Counter()
+        for row in words:
+            pooled.update(_ngrams(row, order))
+        if pooled:
+            shares.append(len(pooled) / pooled.total())
+    if not shares:
+        raise ValueError(
+            f"ngram_diversity: there is no word in the {len(words)} responses; give one that is "
+            "not empty"
+        )
+    return sum(shares) / len(shares)
+
+
+def self_bleu(
+    responses: Sequence[Response],
+    n: int = 4,
+    average: Literal["orders", "geometric"] = "orders",
+    tokenize: str = "13a",
+    smooth: Literal["floor", "exp", "none"] = "floor",
+) -> float:
+    """Mean BLEU of each response against all others as references, in [0, 1]; 1: all alike.
+
+    PAR App. C.1 (Zhu et al., 2018, arXiv 1802.01886). PAR's "BLEU scores, averaged over 1- to
+    4-gram" is taken at its word: the mean of BLEU-1, ..., BLEU-4, where BLEU-i is the brevity
+    penalty times the geometric mean of the clipped precisions of orders 1 to i.
+    `average="geometric"` is BLEU-n alone, the usual BLEU.
+
+    BLEU is sacrebleu's sentence BLEU over 100, with the closest reference length. An order without
+    a match counts as 0.1 matches (`smooth="floor"`, as in the code of Zhu et al.); a response
+    without any word in common with another, an empty one too, has 0. Orders longer than the
+    response are left out (`effective_order`). Counts are shared between the k responses, so that
+    time grows with k and not with k^2.
+
+    Args:
+        responses: k >= 2 texts of one prompt, or k sequences of tokens; over several prompts,
+            average the prompts' figures.
+        n: largest order.
+        average: "orders" or "geometric".
+        tokenize: as in `ngram_diversity`.
+        smooth: sacrebleu's smoothing of orders without a match.
+
+    Raises:
+        ValueError: fewer than two responses, a lone text, n below 1, an unknown name.
+
+    Example:
+        >>> self_bleu(["a b c d", "a b c d"])
+        1.0
+    """
+    _check_count("self_bleu", n, "n")
+    if average not in ("orders", "geometric"):
+        raise ValueError(f"self_bleu: {unknown('average', average, ('orders', 'geometric'))}")
+    if smooth not in ("floor", "exp", "none"):
+        raise ValueError(f"self_bleu: {unknown('smooth', smooth, ('floor', 'exp', 'none'))}")
+    words = _words("self_bleu", responses, tokenize)
+    if len(words) < 2:
+        raise ValueError(
+            f"self_bleu: responses must be two or more, got {len(words)}; each is compared with "
+            "the others"
+        )
+    from sacrebleu.metrics.bleu import BLEU
+
+    counts = [[Counter(_ngrams(row, order)) for order in range(1, n + 1)] for row in words]
+    most = [_two_largest([count[i] for count in counts]) for i in range(n)]
+    lengths = Counter(map(len, words))
+    total = 0.0
+    for row, count in zip(words, counts, strict=True):
+        matched = [_clipped(count[i], most[i]) for i in range(n)]
+        possible = [count[i].total() for i in range(n)]
+        reference = _closest_other(len(row), lengths)
+        scores = [
+            BLEU.compute_bleu(
+                matched[:top], possible[:top], len(row), reference,
+                smooth_method=smooth, effective_order=True, max_ngram_order=top,
+            ).score
+            for top in (range(1, n + 1) if average == "orders" else (n,))
+        ]  # fmt: skip
+        total += sum(scores) / len(scores) / 100
+    return min(1.0, total / len(words))
+
+
+def mutual_information(
+    x: ArrayLike, y: ArrayLike, bins: int | tuple[int, int] = 10, correct_bias: bool = False
+) -> float:
+    """Mutual information of two variables from their histogram, in nats.
+
+    I = sum over cells of p_ij ln(p_ij / (p_i p_j)), p the shares of the N pairs in a grid of bins
+    of equal width from the least to the largest value. REPO App. E.3, Tab. 6 estimates with
+    histograms what the test accuracy of checkpoints says about the iteration and about the
+    cumulative entropy up to there (`numpy.cumsum` of the entropies); it names neither bins nor
+    unit, so that figures compare within one setting only.
+
+    The estimate is biased upwards: of independent variables it is about
+    (K_x - 1)(K_y - 1) / (2 N) nats above 0, K the bins in use. `correct_bias` subtracts the first
+    order, (K_xy - K_x - K_y + 1) / (2 N), K_xy the cells in use (Miller 1955); the result may then
+    be below 0. With sparse cells, N below about K_x K_y, either figure says little.
+
+    Args:
+        x: [N].
+        y: [N], of the same points.
+        bins: bins of each, or (of x, of y).
+        correct_bias: subtract the first order of the bias.
+
+    Raises:
+        ValueError: not two lists of equal length, not finite, empty, or bins below 1.
+
+    Example:
+        >>> round(mutual_information([0, 0, 1, 1], [0, 0, 1, 1], bins=2), 6)  # ln 2
+        0.693147
+    """
+    first, second = _numbers("mutual_information", "x", x), _numbers("mutual_information", "y", y)
+    if len(first) != len(second):
+        raise ValueError(
+            f"mutual_information: x has {len(first)} values and y {len(second)}; give both of the "
+            "same points"
+        )
+    grid = bins if isinstance(bins, tuple) else (bins, bins)
+    if len(grid) != 2:
+        raise ValueError(
+            f"mutual_information: bins must be one number or (of x, of y), got {bins!r}"
+        )
+    for count in grid:
+        _check_count("mutual_information", count, "bins")
+    cells = np.histogram2d(first, second, bins=grid)[0]
+    rows, columns, size = cells.sum(1), cells.sum(0), len(first)
+    used = cells > 0
+    expected = np.outer(rows, columns)[used] / size
+    found = float((cells[used] * np.log(cells[used] / expected)).sum() / size)
+    if correct_bias:
+        excess = used.sum() - (rows > 0).sum() - (columns > 0).sum() + 1
+        return found - float(excess) / (2 * size)
+    return max(0.0, found)  # rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Log-probs of right and of wrong responses. Figures of a side without responses are NaN.
+
+    Attributes:
+        right: [R] float64, mean log-prob per token of each right response, nats.
+        wrong: [W] float64, the same of wrong ones.
+        right_mean: mean of `right`.
+        wrong_mean: mean of `wrong`.
+        gap: right_mean - wrong_mean; above 0 where right responses are the likelier ones. PAR
+            calls it miscalibration when this narrows.
+        auc: probability that a right response has a higher log-prob than a wrong one, equal ones
+            counting half; 0.5 where log-probs do not tell them apart. Unlike the gap it does not
+            depend on the scale of the log-probs.
+        edges: [bins + 1] nats, common bins of the figure.
+        right_density: [bins] density of `right`, a nat; its integral is 1.
+        wrong_density: [bins] density of `wrong`.
+    """
+
+    right: NDArray[np.float64]
+    wrong: NDArray[np.float64]
+    right_mean: float
+    wrong_mean: float
+    gap: float
+    auc: float
+    edges: NDArray[np.float64]
+    right_density: NDArray[np.float64]
+    wrong_density: NDArray[np.float64]
+
+
+def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibration:
+    """Log-probs of right responses against those of wrong ones (PAR 5.3, Fig. 2 and 23).
+
+    A well calibrated policy gives right responses the higher probability. A response's figure is
+    its mean log-prob per token under the policy that wrote it, so that long responses are not
+    unlikely for their length alone; every response has the same weight. The paper shows the two
+    distributions and gives no number: `gap` is its "probability gap", in log-probs as its figures
+    are; `auc` is added here.
+
+    Args:
+        logp: [N] mean log-prob per token of each response, nats, at most 0.
+        score: [N] rewards; a response is right from 1 on, as in `distinct_correct`.
+        bins: bins of the figure, from the least to the largest log-prob.
+
+    Raises:
+        ValueError: not two lists of equal length, empty, not finite, a log-prob above 0, or bins
+            below 1.
+
+    Example:
+        >>> c = calibration([-0.1, -0.3, -0.5, -0.7], [1, 0, 1, 0])
+        >>> round(c.gap, 6), c.auc
+        (0.2, 0.75)
+    """
+    values, scores = _numbers("calibration", "logp", logp), _numbers("calibration", "score", score)
+    if len(values) != len(scores):
+        raise ValueError(
+            f"calibration: logp has {len(values)} responses and score {len(scores)}; give both of "
+            "the same responses"
+        )
+    if values.max() > 1e-3:  # log-probs near 0 may round to above it
+        raise ValueError(
+            f"calibration: logp[{int(values.argmax())}] is {values.max():g}, above 0; give "
+            "log-probs in nats, not probabilities or negative log-probs"
+        )
+    _check_count("calibration", bins, "bins")
+    right, wrong = values[scores >= 1], values[scores < 1]
+    edges = np.histogram_bin_edges(values, bins)
+    right_mean, wrong_mean = (float(s.mean()) if s.size else np.nan for s in (right, wrong))
+    right_density, wrong_density = (
+        np.histogram(s, edges, density=True)[0] if s.size else np.full(bins, np.nan)
+        for s in (right, wrong)
+    )
+    return Calibration(
+        right, wrong, right_mean, wrong_mean, right_mean - wrong_mean, auroc(values, scores),
+        edges, right_density, wrong_density,
+    )  # fmt: skip
+
+
+def _words(where: str, responses: Sequence[Response], tokenize: str) -> list[Sequence[Hashable]]:
+    """Tokens of each response."""
+    if isinstance(responses, str):
+        raise ValueError(
+            f"{where}: responses must be a list of texts, got one text, {responses[:40]!r}; put it "
+            "in a list"
+        )
+    if tokenize not in _TOKENIZERS:
+        raise ValueError(f"{where}: {unknown('tokenizer', tokenize, _TOKENIZERS)}")
+    if not any(isinstance(response, str) for response in responses):
+        return [_as_tokens(response) for response in responses]
+    from sacrebleu.metrics.bleu import BLEU
+
+    split = BLEU(tokenize=tokenize).tokenizer
+    return [
+        split(response.rstrip()).split() if isinstance(response, str) else _as_tokens(response)
+        for response in responses
+    ]
+
+
+def _as_tokens(response: Any) -> list[Hashable]:
+    """Plain values: elements of a tensor are never equal as keys."""
+    return response.tolist() if hasattr(response, "tolist") else list(response)
+
+
+def _ngrams(words: Sequence[Hashable], order: int) -> zip[tuple[Hashable, ...]]:
+    return zip(*(words[i:] for i in range(order)), strict=False)
+
+
+def _two_largest(counts: Sequence[Counter[Any]]) -> dict[Any, tuple[int, int]]:
+    """The largest count of each n-gram in one response, and the next largest in another."""
+    found: dict[Any, tuple[int, int]] = {}
+    for count in counts:
+        for gram, times in count.items():
+            first, second = found.get(gram, (0, 0))
+            found[gram] = (times, first) if times > first else (first, max(second, times))
+    return found
+
+
+def _clipped(count: Counter[Any], most: dict[Any, tuple[int, int]]) -> int:
+    """Matches of one response's n-grams, each clipped at its largest count in another response."""
+    total = 0
+    for gram, times in count.items():
+        first, second = most[gram]
+        # its own count is the largest: the others have at most the next
+        total += second if times == first else times
+    return total
+
+
+def _closest_other(length: int, lengths: Counter[int]) -> int:
+    """Length of another response that is nearest; of two as near, the shorter."""
+    if lengths[length] > 1:
+        return length
+    return min((other for other in lengths if other != length), key=lambda o: (abs(o - length), o))
+
+
+def _check_count(where: str, value: Any, name: str) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{where}: {name} must be a whole number of 1 or more, got {value!r}")
+
+
+def _numbers(where: str, name: str, values: ArrayLike) -> NDArray[np.float64]:
+    array = np.array(values, dtype=np.float64)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(
+            f"{where}: {name} must be one list of numbers, got the shape {array.shape}; give one "
+            "number per point"
+        )
+    if not np.isfinite(array).all():
+        place = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise ValueError(
+            f"{where}: {name}[{place}] is {array[place]}; leave such points out of both lists"
+        )
+    return array

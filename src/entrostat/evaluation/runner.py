@@ -1,0 +1,229 @@
+"""Asking a policy the problems of a set, a few at a time, each kept as soon as it is scored.
+
+Every problem's samples come from random numbers of its own, (seed, set, problem, sample), so that
+neither the problems beside it nor more samples change them; what is left is rounding, since a
+product's last bits depend on how many rows it has, which moves a token where its number falls
+within rounding of the border between two. Problems are asked in the same groups also by an
+evaluation that goes on after a kill, and so it ends with the same figures to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ..tasks import Example, Task
+from .canonical import forms, votes
+from .results import figures
+from .sets import ProblemSet
+from .settings import Decoding, EvalConfig
+from .store import Store
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a policy at once.
+
+    Attributes:
+        set: whose problems.
+        decoding: how responses are drawn.
+        problems: their numbers in the set.
+        examples: the problems.
+        seed: of the samples.
+    """
+
+    set: ProblemSet
+    decoding: Decoding
+    problems: Sequence[int]
+    examples: Sequence[Example]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a policy said to one problem: lists of its k responses, in order.
+
+    Attributes:
+        responses: as text.
+        tokens: of each.
+        finished: whether each came to an end of its own.
+        logp: mean log-prob per token, nats; None where the engine does not say.
+        entropy: mean exact entropy per token, nats; None where it is not measured.
+        clusters: a number for each meaning; None where it is not measured.
+        prompt_entropy: mean over the prompt's own tokens, nats; None where it is not measured.
+        base_prompt_entropy: the same of the base model.
+        scores: where the problem's environment gave them; None where the task's scorer does.
+        failed: responses that had no score.
+    """
+
+    responses: list[str]
+    tokens: list[int]
+    finished: list[bool]
+    logp: list[float] | None = None
+    entropy: list[float] | None = None
+    clusters: list[int] | None = None
+    prompt_entropy: float | None = None
+    base_prompt_entropy: float | None = None
+    scores: list[float] | None = None
+    failed: int = 0
+
+
+class Sampler(Protocol):
+    """An engine with a policy in it."""
+
+    def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
+        """What the policy says to each problem."""
+        ...
+
+    def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
+        """What it resolves of a set: `max_new_tokens`, `stop`, `chat`, ... as plain data."""
+        ...
+
+
+class Score(Protocol):
+    """`data.scoring.Scorer`, as far as it is needed."""
+
+    failures: list[int]
+
+    def __call__(
+        self, completions: Sequence[str], examples: Sequence[Example], iteration: int
+    ) -> Any:
+        """Rewards, one per completion, with `tolist`."""
+        ...
+
+
+def settings_of(one: ProblemSet, config: EvalConfig, sampler: Sampler) -> dict[str, Any]:
+    """What determines a set's responses, and is written beside them."""
+    decoding = config.decoding(one.task_name)
+    return (
+        {"task": one.task_name, "split": one.split, "options": plain(dict(one.options))}
+        | asdict(decoding)
+        | {"seed": config.seed, "engine": config.engine, "preset": config.preset}
+        | {"base": config.base, "cluster_distance": config.cluster_distance}
+        | sampler.settings(one, decoding)
+    )
+
+
+def run_set(
+    one: ProblemSet, config: EvalConfig, sampler: Sampler, score: Score, store: Store,
+    examples: Callable[[ProblemSet, int], Example], on_tokens: Callable[[int], None],
+    on_problems: Callable[[int, int], None],
+) -> dict[str, Any]:  # fmt: skip
+    """Answer what is missing of a set; its entry in results.json.
+
+    Args:
+        one: the set.
+        config: of the evaluation.
+        sampler: the policy.
+        score: the task's scorer.
+        store: where responses are kept.
+        examples: a set's problem by number, checked.
+        on_tokens: told how many tokens were sampled since the last call.
+        on_problems: told how many problems are done, of how many.
+
+    Raises:
+        ValueError: the responses that are there were made with other settings, or of problems that
+            have changed since.
+        RunStopped: the task or its scorer is at fault, or the disk refuses.
+    """
+    settings = settings_of(one, config, sampler)
+    responses = store.begin(one, settings)
+    decoding, count = config.decoding(one.task_name), one.count(config.problems)
+    for i, line in responses.lines.items():
+        if i < count and not _is_of(line, examples(one, i)):
+            raise ValueError(
+                f"{responses.path} holds responses to another problem {i} than {one.name} has now; "
+                "choose another --output, or remove that file"
+            )
+    group = max(1, config.batch // decoding.k)
+    on_problems(count - len(responses.missing(range(count))), count)
+    for first in range(0, count, group):
+        problems = range(first, min(first + group, count))
+        missing = responses.missing(problems)
+        if not missing:
+            continue
+        # all of the group, for the sake of the last bits
+        asked = Asked(one, decoding, problems, [examples(one, i) for i in problems], config.seed)
+        answered = sampler(asked, on_tokens)
+        lines = _lines(asked, answered, score)
+        responses.add([line for line in lines if line["problem"] in missing])
+        on_problems(count - len(responses.missing(range(count))), count)
+    lines = responses.first(count)
+    return {
+        "settings": settings,
+        "metrics": figures(lines, config.resamples, config.seed, one.name),
+        "n": len(lines),
+        "k": decoding.k,
+        "responses": f"responses/{one.file}",
+    }
+
+
+def _is_of(line: Mapping[str, Any], example: Example) -> bool:
+    """Whether a line is of this problem, as far as JSON tells its answer."""
+    answer = plain(example.answer)
+    told = type(answer) is type(example.answer)  # else it is a text in the place of an object
+    return line.get("prompt") == example.prompt and (not told or line.get("answer") == answer)
+
+
+def _lines(asked: Asked, answered: Sequence[Answered], score: Score) -> list[dict[str, Any]]:
+    """The lines of a group; the scorer sees all of its responses at once."""
+    k, open_ = asked.decoding.k, [a for a in answered if a.scores is None]
+    scores: list[list[float]] = []
+    failed: list[int] = []
+    if open_:
+        pairs = [
+            (text, example)
+            for a, example in zip(answered, asked.examples, strict=True)
+            if a.scores is None
+            for text in a.responses
+        ]
+        given = score([t for t, _ in pairs], [e for _, e in pairs], 0).tolist()
+        scores = [given[i : i + k] for i in range(0, len(given), k)]
+        failed = [sum(p // k == i for p in score.failures) for i in range(len(open_))]
+    by_scorer = iter(zip(scores, failed, strict=True))
+    lines = []
+    for problem, example, one in zip(asked.problems, asked.examples, answered, strict=True):
+        own = (one.scores, one.failed) if one.scores is not None else next(by_scorer)
+        lines.append(line_of(asked.set.task, problem, example, one, *own))
+    return lines
+
+
+def line_of(
+    task: Task, problem: int, example: Example, one: Answered, scores: Sequence[float], failed: int
+) -> dict[str, Any]:
+    """One problem's line of `responses/SET.jsonl`.
+
+    `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`).
+    """
+    return {
+        "problem": problem,
+        "prompt": example.prompt,
+        "answer": plain(example.answer),
+        "responses": one.responses,
+        "scores": [float(s) for s in scores],
+        "logp": one.logp,
+        "entropy": one.entropy,
+        "tokens": one.tokens,
+        "finished": one.finished,
+        "forms": forms(task, one.responses),
+        "votes": votes(task, one.responses, scores),
+        "clusters": one.clusters,
+        "prompt_entropy": _known(one.prompt_entropy),
+        "base_prompt_entropy": _known(one.base_prompt_entropy),
+        "failed": failed,
+    }
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: as it is, or as text."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value

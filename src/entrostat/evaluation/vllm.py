@@ -1,0 +1,177 @@
+"""vLLM as an engine of `entrostat eval`: fast, and blind to entropies.
+
+It draws with random numbers of its own, seeded per problem, so that its samples are not those of
+the lab. Log-probs are what vLLM reports: at temperature 1, before top-p (`logprobs_mode`
+"raw_logprobs").
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig
+from .models import Subject, ends
+from .runner import Answered, Asked
+from .sets import ProblemSet
+from .settings import Decoding, EvalConfig
+
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": "auto"}
+
+
+class VllmSampler:
+    """Samples with vLLM.
+
+    Args:
+        engine: a `vllm.LLM`.
+        config: of the evaluation.
+        chat: whether prompts go through the chat template; None asks the task, then the tokenizer.
+        system: message for the template.
+        subject: what is evaluated; its run says what ends a response to its own task.
+
+    Attributes:
+        identity: what tells its policy from another (`weights_of`); empty where that is unknown.
+    """
+
+    def __init__(
+        self, engine: Any, config: EvalConfig, chat: bool | None = None, system: str = "",
+        subject: Subject | None = None,
+    ) -> None:  # fmt: skip
+        self._engine, self._config, self._chat, self._system = engine, config, chat, system
+        self._subject = subject
+        self.identity: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, subject: Subject, config: EvalConfig, say: Callable[[str], None]) -> VllmSampler:
+        """An engine with a subject in it.
+
+        Raises:
+            ValueError: vLLM is not installed, or the subject is no directory that it could read.
+        """
+        if subject.checkpoint is not None:
+            raise ValueError(
+                f"{subject.spec!r}: vLLM reads whole models, and a checkpoint holds weights alone; "
+                "leave out --engine vllm, or evaluate the run's final model"
+            )
+        if config.base:
+            raise ValueError("--base needs entropies, which vLLM does not measure")
+        try:
+            from vllm import LLM
+        except ImportError:
+            raise ValueError("--engine vllm takes vLLM: pip install vllm") from None
+        from ..model_files import find
+
+        say(f"vLLM loads {subject.spec}")
+        model = find(subject.model)
+        engine = LLM(
+            model=model, dtype=PRECISIONS[config.precision], seed=config.seed,
+            trust_remote_code=False,
+        )  # fmt: skip
+        run = (subject.config or TrainConfig()).prompt
+        chat = run.chat if config.prompt_chat is None else config.prompt_chat
+        system = run.system if config.prompt_system is None else config.prompt_system
+        sampler = cls(engine, config, chat, system, subject)
+        sampler.identity = weights_of(model)
+        return sampler
+
+    def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
+        """Tokens, stops and template that the set comes to."""
+        end = ends(self._subject, one, decoding.max_new_tokens, self._config)
+        return {
+            "max_new_tokens": end.new or one.task.max_new_tokens(one.split),
+            "stop": list(getattr(one.task, "stop", ()) if end.stop is None else end.stop),
+            "chat": self._uses_chat(one),
+            "system": self._system,
+            "precision": self._config.precision,
+        }
+
+    def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
+        """Responses to each problem, k of them.
+
+        Raises:
+            ValueError: the task has an environment.
+        """
+        one, decoding = asked.set, asked.decoding
+        if hasattr(one.task, "environment"):
+            raise ValueError(
+                f"set {one.name!r} takes turns with an environment, which --engine vllm cannot; "
+                "leave it out"
+            )
+        from vllm import SamplingParams
+
+        own = self.settings(one, decoding)
+        parameters = [
+            SamplingParams(
+                n=decoding.k,
+                temperature=0.0 if decoding.greedy else decoding.temperature,
+                top_p=decoding.top_p,
+                max_tokens=own["max_new_tokens"],
+                stop=own["stop"],
+                seed=_seed(asked.seed, one.name, problem),
+                logprobs=0,
+            )
+            for problem in asked.problems
+        ]
+        prompts = [self._prompt(one, example.prompt) for example in asked.examples]
+        outputs = self._engine.generate(prompts, parameters, use_tqdm=False)
+        answered = [_answered(output.outputs) for output in outputs]
+        on_tokens(sum(sum(a.tokens) for a in answered))
+        return answered
+
+    def _uses_chat(self, one: ProblemSet) -> bool:
+        chat = getattr(one.task, "chat", None) if self._chat is None else self._chat
+        return bool(self._engine.get_tokenizer().chat_template) if chat is None else chat
+
+    def _prompt(self, one: ProblemSet, prompt: str) -> dict[str, list[int]]:
+        tokenizer = self._engine.get_tokenizer()
+        if not self._uses_chat(one):
+            ids = tokenizer(prompt)["input_ids"]
+            while ids and ids[-1] == tokenizer.eos_token_id:  # some tokenizers close every text
+                ids = ids[:-1]
+            return {"prompt_token_ids": ids}
+        turns = [{"role": "system", "content": self._system}] if self._system else []
+        turns.append({"role": "user", "content": prompt})
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return {"prompt_token_ids": tokenizer(text, add_special_tokens=False)["input_ids"]}
+
+
+def _answered(outputs: list[Any]) -> Answered:
+    tokens = [len(o.token_ids) for o in outputs]
+    known = all(o.cumulative_logprob is not None for o in outputs)
+    return Answered(
+        [o.text for o in outputs],
+        tokens,
+        [o.finish_reason == "stop" for o in outputs],
+        [o.cumulative_logprob / max(1, len(o.token_ids)) for o in outputs] if known else None,
+    )
+
+
+def _seed(seed: int, name: str, problem: int) -> int:
+    """A number below 2^31 of one problem."""
+    digest = hashlib.sha256(f"{seed}/{name}/{problem}".encode()).digest()
+    return int.from_bytes(digest[:4]) >> 1
+
+
+_BLOCKS, _BLOCK = 64, 1 << 16  # of a file: training changes every weight, so that some bytes do
+
+
+def weights_of(model: str) -> dict[str, Any]:
+    """What tells a model's weights from others: SHA-256 over parts of its files of weights.
+
+    Args:
+        model: a directory; of a name that vLLM finds by itself nothing is known.
+    """
+    files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
+    if not files:
+        return {}
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with open(path, "rb") as file:
+            for place in range(_BLOCKS):
+                file.seek(place * max(size - _BLOCK, 0) // (_BLOCKS - 1))
+                digest.update(file.read(_BLOCK))
+    return {"weights": digest.hexdigest()}

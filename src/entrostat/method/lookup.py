@@ -1,0 +1,78 @@
+"""What a name means: of ours, of a module of the user's own, or of an installed package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._names import unknown
+from .._plugins import find, offered, offers
+from ..core.advantages import ESTIMATORS
+from .recipes import RECIPES
+from .registry import METHODS, is_ours, register
+
+
+def imported(name: str) -> str:
+    """The registered name that "MODULE:NAME" means, its module imported; other names as they are.
+
+    A name that is not known yet is registered if an installed package offers it.
+
+    Raises:
+        ValueError: no such module, or it registers no such method; or what a package offers under
+            that name is no method.
+    """
+    if ":" not in name:
+        if name not in METHODS and name not in RECIPES and name not in ESTIMATORS:
+            _register_offered(name)
+        return name
+    module, _, method = name.partition(":")
+    find(name, "method")
+    found = METHODS.get(method)
+    if found is None or (is_ours(method) and not module.startswith("entrostat.")):
+        raise ValueError(
+            f"method {name!r}: {module} was imported but registers no {method!r}; "
+            f'decorate the class with @entrostat.register("{method}")'
+        )
+    return method
+
+
+def _register_offered(name: str) -> None:
+    offer = offered("method", name)
+    if offer is None:
+        return
+    cls = offer.load()
+    try:
+        register(name)(cls)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{offer.whose}: {error}") from None
+
+
+def unknown_method(name: str) -> str:
+    """What to say of a name that is no method, recipe or advantage estimator."""
+    listed = "`entrostat methods` lists them. One of your own is MODULE:NAME."
+    others = [offer.name for offer in offers("method")]
+    return unknown("method", name, {*METHODS, *RECIPES, *ESTIMATORS, *others}, listed)
+
+
+def owners(parameter: str, names: Sequence[str]) -> list[str]:
+    """Those of some methods, by name, that have a parameter.
+
+    Raises:
+        ValueError: none has, with the nearest that one of them has; or a name is unknown.
+    """
+    found, known = [], set()
+    for given in names:
+        name = imported(given)
+        if name in METHODS:
+            mine = set(METHODS[name].parameters())
+        elif name in RECIPES:
+            mine = {key for part, _ in RECIPES[name].chain for key in METHODS[part].parameters()}
+        elif name in ESTIMATORS:
+            continue
+        else:
+            raise ValueError(unknown_method(name))
+        known |= mine
+        if parameter in mine:
+            found.append(given)
+    if not found:
+        raise ValueError(f"{', '.join(names)}: {unknown('parameter', parameter, known)}")
+    return found

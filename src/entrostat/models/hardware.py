@@ -1,0 +1,91 @@
+"""What this machine is fastest with: half precision or not, and how many threads.
+
+Both are measured once, when a run starts, and written into its configuration: a resumed run
+computes as it did before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from .._launch import study_of
+from .._text import Say
+from ..config import TrainConfig
+from ..core.stats.tiled import has_amx
+from .capabilities import probe
+from .policy import Policy, device_of
+
+_THREADS = torch.get_num_threads()  # what the environment allows, before anything changes it
+_SIZE = 512  # of the products that are timed: a small model's
+_GAIN = 1.25  # bf16 costs accuracy, so it must be faster by this
+
+
+def choose_precision(config: TrainConfig, say: Say) -> None:
+    """Replace precision "auto" by bf16 or fp32, by measurement on a CPU."""
+    if config.precision != "auto":
+        return
+    if device_of(config.device).type == "cuda":
+        good = torch.cuda.is_bf16_supported(including_emulation=False)
+        config.precision = "bf16" if good else "fp32"
+        say(f"precision: {config.precision}, by what the GPU supports")
+        return
+    single, half = product_seconds(torch.float32), product_seconds(torch.bfloat16)
+    config.precision = "bf16" if single > _GAIN * half else "fp32"
+    amx = "has" if has_amx() else "has no"
+    say(
+        f"precision: {config.precision}; the processor {amx} AMX, a product in bf16 takes "
+        f"{half / single:.2f} of float32's time (measured)"
+    )
+
+
+def product_seconds(dtype: torch.dtype) -> float:
+    """Seconds of a product of two [512, 512] matrices, the best of some tries."""
+    a, b = torch.ones(_SIZE, _SIZE, dtype=dtype), torch.ones(_SIZE, _SIZE, dtype=dtype)
+    return _fastest(lambda: a @ b, tries=20)
+
+
+def choose_threads(config: TrainConfig, policy: Policy, small: bool, say: Say) -> None:
+    """Set torch's threads: as configured, else one for a small model, else the fastest number.
+
+    That number is written into the configuration. A training of a study takes all that it was
+    given: a busy moment would choose fewer for one of its runs, whose sums then round otherwise
+    than those of the runs that it is compared with.
+    """
+    if config.threads:
+        torch.set_num_threads(config.threads)
+        return
+    if small:
+        torch.set_num_threads(1)
+        return
+    if policy.device.type != "cpu":
+        return
+    if study_of() is not None:
+        config.threads = _THREADS
+        torch.set_num_threads(config.threads)
+        return
+    counts = sorted({2**i for i in range(_THREADS.bit_length())} | {_THREADS})
+    seconds = {n: _pass_seconds(policy, n) for n in counts}
+    config.threads = min(counts, key=lambda n: seconds[n])
+    torch.set_num_threads(config.threads)
+    measured = ", ".join(f"{n}: {1e3 * s:.0f} ms" for n, s in seconds.items())
+    say(f"threads: {config.threads}; a short pass of the model takes {measured}")
+
+
+def _pass_seconds(policy: Policy, threads: int) -> float:
+    torch.set_num_threads(threads)
+    few = probe(policy)
+    rows = torch.arange(len(few.tokens)).repeat(32)  # a few hundred tokens
+    return _fastest(lambda: policy.measure(few[rows], 1.0, len(rows)), tries=3)
+
+
+def _fastest(run: Callable[[], object], tries: int) -> float:
+    run()
+    seconds = []
+    for _ in range(tries):
+        began = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -1,0 +1,74 @@
+"""The language-model head: token statistics straight from the hidden states before it.
+
+A model's `forward` multiplies by the head and holds all logits. Here the head's input is caught on
+its way, and `token_stats` does the rest in tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..core.stats import TokenStats, token_stats
+
+# smaller vocabularies are faster with the model's own logits (docs/numerics.md)
+SMALLEST_VOCABULARY = 4096
+
+
+@dataclass(frozen=True)
+class LanguageHead:
+    """How a model makes logits of hidden states, beside the linear layer itself.
+
+    Attributes:
+        softcap: c of c tanh(logits / c), or None.
+        scale: factor on the layer's output.
+    """
+
+    softcap: float | None
+    scale: float
+
+    def stats(
+        self, model: Any, hidden: Tensor, targets: Tensor, temperature: float, moments: bool = False
+    ) -> TokenStats:
+        """Statistics [n] of the tokens `targets` [n] that hidden states [n, D] predict."""
+        layer = model.get_output_embeddings()
+        return token_stats(
+            hidden, layer.weight, targets, getattr(layer, "bias", None), temperature, self.softcap,
+            moments, scale=self.scale,
+        )  # fmt: skip
+
+
+@contextmanager
+def caught(model: Any, source: Tensor | None = None) -> Iterator[list[Tensor]]:
+    """While open, what goes into the model's head is caught; the head itself sees one row of it.
+
+    The list gets [n, D] for the places `source` [n], or the input as it is.
+    """
+    found: list[Tensor] = []
+
+    def take(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hidden = inputs[0] if source is None else inputs[0].flatten(0, 1)[source]
+        found.append(hidden)
+        return (hidden[:1], *inputs[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(take)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def find_head(model: Any) -> LanguageHead | None:
+    """The head as the model's configuration describes it; None where there is no linear one."""
+    layer = model.get_output_embeddings()
+    if getattr(layer, "weight", None) is None or layer.weight.ndim != 2:
+        return None
+    config = model.config.get_text_config()
+    scale = getattr(config, "logit_scale", None)  # Cohere
+    if not isinstance(scale, int | float):
+        scale = 1 / (getattr(config, "logits_scaling", None) or 1.0)  # Granite
+    return LanguageHead(getattr(config, "final_logit_softcapping", None), float(scale))

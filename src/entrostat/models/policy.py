@@ -1,0 +1,394 @@
+"""The policy: a Hugging Face causal LM with its tokenizer, loaded, measured and saved.
+
+Shapes: B sequences, T completion tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from safetensors import SafetensorError
+from torch import Tensor
+
+from ..config import NOWHERE, TrainConfig, check_model
+from ..core.stats import TokenStats, token_stats_from_logits
+from ..errors import in_one_line
+from ..model_files import find, provenance, write_provenance
+from ..model_files import tiny_directory as tiny_directory
+from ..models import capabilities as abilities
+from .attention import row_attention
+from .head import LanguageHead, caught
+from .packing import Packed, only_at, pack
+from .rollout import Sequences, positions
+from .stops import cut
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Policy:
+    """A causal LM ready to sample and to train.
+
+    Attributes:
+        model: on its device, float32 weights, in eval mode without dropout.
+        tokenizer: its tokenizer.
+        device: where it is.
+        eos: ids that end a completion.
+        pad: id used for padding.
+        autocast: context for every forward pass.
+        context: tokens that a sequence may have, or None where the model does not say.
+        packs: whether training passes pack sequences (`packing`).
+        rows: whether packed rows attend by plain products (`attention`).
+        window: sequences that are longer are not packed: the model attends in windows so long.
+        shares: whether sampling computes a prompt once for its rollouts.
+        prepacks: whether sampling multiplies by reordered copies of the weights (`prepacked`).
+        graphs: whether sampling decodes with CUDA graphs (`graphed`).
+        head: how logits follow from hidden states, where statistics are taken without logits.
+        half: the dtype of autocast, or None.
+        origin: what is known of where the weights came from (`models.provenance`), or None.
+    """
+
+    model: Any
+    tokenizer: Any
+    device: torch.device
+    eos: list[int]
+    pad: int
+    autocast: Callable[[], AbstractContextManager]
+    context: int | None
+    packs: bool = False
+    rows: bool = False
+    window: int | None = None
+    shares: bool = False
+    prepacks: bool = False
+    graphs: bool = False
+    head: LanguageHead | None = None
+    half: torch.dtype | None = None
+    origin: dict[str, Any] | None = None
+
+    def moved(self, device: torch.device) -> Policy:
+        """The same, when someone has moved the model to a device; what suits a CPU only is off."""
+        if device.type == self.device.type:
+            return replace(self, device=device)
+        half, own = self.half, self.autocast
+        autocast = own if half is None else partial(torch.autocast, device.type, dtype=half)
+        return replace(
+            self, device=device, autocast=autocast, prepacks=False, rows=False, graphs=False
+        )
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that are trained, by name."""
+        return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+
+    def encode(self, prompt: str, chat: bool, system: str) -> list[int]:
+        """Token ids of a prompt, through the chat template where asked for.
+
+        Raises:
+            ValueError: no tokens come out, or the template refuses the turns.
+        """
+        if system and not chat:
+            raise ValueError("prompt.system needs a chat template; this run uses none")
+        if chat:
+            text = self.rendered([{"role": "user", "content": prompt}], system)
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        else:
+            ids = self.tokenizer(prompt)["input_ids"]
+            while ids and ids[-1] in self.eos:  # some tokenizers close every text
+                ids = ids[:-1]
+        if not ids:
+            raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
+        return ids
+
+    def rendered(self, turns: list[dict[str, str]], system: str) -> str:
+        """Turns of a conversation as the chat template has them, ready for the policy's next.
+
+        Raises:
+            ValueError: the template refuses them.
+        """
+        first = [{"role": "system", "content": system}] if system else []
+        try:
+            return self.tokenizer.apply_chat_template(
+                first + turns, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is a program, and not ours
+            known = isinstance(error, ValueError | TemplateError) and str(error).strip()
+            reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
+            raise ValueError(
+                f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
+            ) from None
+
+    def decode(self, sequences: Sequences, stop: Sequence[str] = ()) -> list[str]:
+        """The completions as text, without eos and padding, cut before the first of `stop`."""
+        rows = zip(sequences.completions.tolist(), sequences.mask.tolist(), strict=True)
+        own = [[token for token, keep in zip(*row, strict=True) if keep] for row in rows]
+        return [cut(text, stop) for text in self.texts(own)]
+
+    def texts(self, rows: list[list[int]]) -> list[str]:
+        """Token ids as text, without eos and padding."""
+        skip = {*self.eos, self.pad}
+        return self.tokenizer.batch_decode([[t for t in row if t not in skip] for row in rows])
+
+    def token_stats(
+        self, sequences: Sequences, temperature: float, moments: bool = False
+    ) -> TokenStats:
+        """Log-prob and entropy (and moments) of every completion token, with gradient.
+
+        Each [B, T] float32, 0 at mask 0. Packed where the model takes a mask of ours, else padded.
+        Without logits where the model's head is known and its vocabulary is large.
+        """
+        targets = sequences.completions[sequences.mask]  # [n]
+        if self.head is None:
+            packs = self.packs_all(sequences)
+            logits = self.packed(sequences) if packs else self.padded(sequences)  # [n, V]
+            stats = token_stats_from_logits(logits, targets, temperature, moments)
+        else:
+            hidden = self.hidden(sequences)
+            stats = self.head.stats(self.model, hidden, targets, temperature, moments)
+        place = sequences.mask.flatten().nonzero()[:, 0]
+        return TokenStats(
+            *(
+                x.new_zeros(sequences.mask.numel()).index_copy(0, place, x).view_as(sequences.mask)
+                for x in (stats.logp, stats.entropy, stats.sum_p2, stats.sum_p2_logp)
+                if x is not None
+            )
+        )
+
+    def hidden(self, sequences: Sequences) -> Tensor:
+        """[n, D]: what the head would see of the places that predict completion tokens."""
+        if self.packs_all(sequences):
+            packed = pack(sequences, wide=self.rows)
+            with caught(self.model, packed.source) as found:
+                self._run_packed(packed)
+            (hidden,) = found
+        else:
+            T = sequences.mask.shape[1]
+            with caught(self.model) as found:
+                self._run_padded(sequences)
+            hidden = found[0][:, -T - 1 : -1][sequences.mask]
+        # the head multiplies in half precision then, whatever the last norm gives
+        return hidden if self.half is None else hidden.to(self.half)
+
+    def packs_all(self, sequences: Sequences) -> bool:
+        """Whether these sequences are packed."""
+        if self.packs and self.window is not None:
+            return int(sequences.attention.sum(-1).max()) <= self.window
+        return self.packs
+
+    def packed(self, sequences: Sequences) -> Tensor:
+        """[n, V] logits."""
+        packed = pack(sequences, wide=self.rows)
+        with only_at(self.model, packed.source):
+            return self._run_packed(packed).logits
+
+    def padded(self, sequences: Sequences) -> Tensor:
+        """[n, V] logits."""
+        T = sequences.mask.shape[1]
+        return self._run_padded(sequences).logits[:, -T - 1 : -1][sequences.mask]
+
+    def _run_packed(self, packed: Packed) -> Any:
+        with self.autocast(), row_attention(self.model) if self.rows else nullcontext():
+            return self.model(
+                input_ids=packed.tokens,
+                attention_mask=packed.attention,
+                position_ids=packed.positions,
+                use_cache=False,
+            )
+
+    def _run_padded(self, sequences: Sequences) -> Any:
+        with self.autocast():
+            return self.model(
+                input_ids=sequences.tokens,
+                attention_mask=sequences.attention,
+                position_ids=positions(sequences.attention),
+                use_cache=False,
+                logits_to_keep=sequences.mask.shape[1] + 1,
+            )
+
+    @torch.no_grad()
+    def measure(self, sequences: Sequences, temperature: float, micro_batch: int) -> TokenStats:
+        """`token_stats` of the policy as it stands, in micro-batches, without gradient."""
+        rows = torch.arange(len(sequences.tokens), device=self.device)
+        stats = [self.token_stats(sequences[r], temperature) for r in rows.split(micro_batch)]
+        return TokenStats(torch.cat([s.logp for s in stats]), torch.cat([s.entropy for s in stats]))
+
+    def reference(self) -> Policy:
+        """The policy as it stands, frozen: a copy of the weights, or those under the adapters."""
+        if hasattr(self.model, "disable_adapter"):
+            return replace(self, autocast=self._without_adapters)
+        return replace(self, model=copy.deepcopy(self.model).requires_grad_(False))
+
+    @contextmanager
+    def _without_adapters(self) -> Iterator[None]:
+        with self.model.disable_adapter(), self.autocast():
+            yield
+
+    def save(self, directory: Path) -> None:
+        """Config, tokenizer and `model.safetensors`, adapters merged in."""
+        model = self.model
+        if hasattr(model, "merge_and_unload"):
+            model = copy.deepcopy(model).merge_and_unload()
+        model.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        if self.origin is not None:
+            write_provenance(directory, self.origin)
+
+
+def load_policy(config: TrainConfig) -> Policy:
+    """Load the model and tokenizer a configuration names.
+
+    Raises:
+        ValueError: one line: no such model, no tokenizer, no eos, or no such device.
+    """
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = device_of(config.device)
+    check_model(config.model)
+    name = find(config.model)
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().split("\n")[0][:300]
+        cause = error.__cause__
+        if isinstance(cause, LocalEntryNotFoundError):
+            reason = "no such directory, and the hub could not be reached to look for that name"
+        elif isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):
+            reason = NOWHERE
+        raise ValueError(f"model {config.model!r}: cannot load it: {reason}") from None
+    model, info = loaded
+    if info["missing_keys"]:  # transformers would fill them with random numbers
+        missing = sorted(info["missing_keys"])
+        raise ValueError(
+            f"model {config.model!r}: its weights lack {len(missing)} of the tensors that its "
+            f"config.json asks for ({', '.join(missing[:3])})"
+        )
+    _no_dropout(model)
+    if config.gradient_checkpointing:
+        # transformers renamed it; the old name warns, older releases have no other
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    if config.lora.rank:
+        model = _with_lora(model, config)
+    model.to(device)
+    model.eval()
+    for module in model.modules():
+        # checkpointing asks the layer whether it is training; what is inside it need not be
+        if config.gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
+            module.training = True
+    eos = end_tokens(model, tokenizer)
+    pad = tokenizer.pad_token_id  # none, or one that was added to the tokenizer alone
+    pad = pad if pad is not None and 0 <= pad < vocabulary(model) else eos[0]
+    autocast: Callable[[], AbstractContextManager] = nullcontext
+    if config.precision != "fp32":
+        autocast = partial(torch.autocast, device.type, dtype=_DTYPES[config.precision])
+    context = getattr(model.config, "max_position_embeddings", None)
+    policy = Policy(
+        model, tokenizer, device, eos, pad, autocast, context,
+        origin=provenance(name),
+    )  # fmt: skip
+    # weights are float32: without autocast the two ways to compute differ by rounding alone
+    policy.autocast = nullcontext
+    policy.packs, policy.window = abilities.can_pack(policy), abilities.window(policy)
+    policy.rows = abilities.attends_rows(policy) and not config.gradient_checkpointing
+    policy.shares = abilities.can_share(policy, config.model)
+    policy.prepacks = abilities.prepacks(policy, config.precision)
+    policy.graphs = device.type == "cuda" and abilities.can_graph(policy)
+    policy.head = abilities.known_head(policy)
+    policy.autocast = autocast
+    policy.half = _DTYPES.get(config.precision)
+    return policy
+
+
+def device_of(name: str) -> torch.device:
+    """The device that a configuration names.
+
+    Raises:
+        ValueError: a GPU that is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r}: this machine has no usable GPU; use --device cpu")
+    return torch.device(name)
+
+
+def vocabulary(model: Any) -> int:
+    """Token ids that a model knows: 0 to one less."""
+    return model.get_input_embeddings().weight.shape[0]
+
+
+def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """Ids that end a completion: the tokenizer's, and those that the model's settings name.
+
+    Raises:
+        ValueError: there is none, or one that the model does not know.
+    """
+    ends: list[int] = []
+    for found in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
+        for token in found if isinstance(found, list) else [found]:
+            if token is not None and token not in ends:
+                ends.append(token)
+    if not ends:
+        raise ValueError("the model's tokenizer has no eos token, so no completion could end")
+    size = vocabulary(model)
+    outside = [token for token in ends if not 0 <= token < size]
+    if outside:
+        raise ValueError(
+            f"eos token {outside[0]} is outside the model's vocabulary of {size}, so it could "
+            "never be sampled; mend eos_token_id in tokenizer_config.json or generation_config.json"
+        )
+    return ends
+
+
+def _no_dropout(model: torch.nn.Module) -> None:
+    """Ratios compare two passes over the same weights: noise between them would be a lie."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(module, name, 0.0)
+
+
+def _with_lora(model: Any, config: TrainConfig) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise ValueError("lora.rank needs the extra: pip install 'entrostat[peft]'") from None
+    targets: Any = config.lora.targets
+    if targets != "all-linear":
+        targets = [name.strip() for name in targets.split(",")]
+    try:
+        settings = LoraConfig(
+            r=config.lora.rank, lora_alpha=config.lora.alpha, target_modules=targets,
+            lora_dropout=0.0, task_type="CAUSAL_LM",
+        )  # fmt: skip
+        if config.gradient_checkpointing:
+            model.enable_input_require_grads()
+        return get_peft_model(model, settings)
+    except ValueError as error:
+        raise ValueError(f"lora.targets {config.lora.targets!r}: {error}") from None
+
+
+def learning_rate(config: TrainConfig, small: bool) -> float:
+    """The configured learning rate, or the default for a model below ten million parameters."""
+    if config.optim.lr is not None:
+        return config.optim.lr
+    if config.lora.rank:
+        return 1e-5
+    return 3e-4 if small else 1e-6

@@ -1,0 +1,229 @@
+"""Sampling with a KV cache: left-padded prompts, temperature and nucleus, to eos or a stop.
+
+Shapes: B sequences, P prompt tokens at most, T completion tokens at most, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core.stats import token_stats_from_logits
+from ..errors import RunStopped
+from .early_stop import Enough
+from .graphed import GraphedDecoder
+from .kv_cache import autocast_dtype, branch
+from .prepacked import prepacked
+from .stops import Stops
+from .token_sampling import Source, choose
+
+
+@dataclass
+class Sequences:
+    """Prompts left-padded, completions right-padded, side by side.
+
+    Between a rollout's turns stands what its environment said: completion tokens as the others are,
+    but at mask 0.
+
+    Attributes:
+        tokens: [B, P + T] int64.
+        attention: [B, P + T] int64, 1 on prompt and completion tokens.
+        prompt_width: P.
+        mask: [B, T] bool, the tokens that the policy sampled, the closing eos or stop included.
+        sampler_logp: [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0.
+        finished: [B] bool, whether the sequence ended with eos or a stop; of several turns, whether
+            its environment ended it.
+        prompt: [B] int64, equal for sequences of one prompt.
+        sampler_entropy: [B, T] float32, nats, of the distribution sampled from, 0 at mask 0; None
+            where it was not asked for.
+        dropped: [B] bool, sequences that sampling did not wait for; None where it waits for all.
+    """
+
+    tokens: Tensor
+    attention: Tensor
+    prompt_width: int
+    mask: Tensor
+    sampler_logp: Tensor
+    finished: Tensor
+    prompt: Tensor
+    sampler_entropy: Tensor | None = None
+    dropped: Tensor | None = None
+
+    @property
+    def completions(self) -> Tensor:
+        """[B, T] int64."""
+        return self.tokens[:, self.prompt_width :]
+
+    @property
+    def completed(self) -> Tensor:
+        """[B, T] bool: all completion tokens, an environment's too."""
+        return self.attention[:, self.prompt_width :].bool()
+
+    def __getitem__(self, rows: Tensor) -> Sequences:
+        """Some rows."""
+        return Sequences(
+            self.tokens[rows], self.attention[rows], self.prompt_width,
+            self.mask[rows], self.sampler_logp[rows], self.finished[rows], self.prompt[rows],
+            None if self.sampler_entropy is None else self.sampler_entropy[rows],
+            None if self.dropped is None else self.dropped[rows],
+        )  # fmt: skip
+
+    def trimmed(self) -> Sequences:
+        """Without the columns that only padding is left in."""
+        used = int(self.completed.sum(-1).max())
+        S, H = self.prompt_width + used, self.sampler_entropy
+        return replace(
+            self, tokens=self.tokens[:, :S], attention=self.attention[:, :S],
+            mask=self.mask[:, :used], sampler_logp=self.sampler_logp[:, :used],
+            sampler_entropy=None if H is None else H[:, :used],
+        )  # fmt: skip
+
+
+def positions(attention: Tensor) -> Tensor:
+    """[B, S] position ids under left padding: the first real token is 0."""
+    return (attention.cumsum(-1) - 1).clamp(min=0)
+
+
+@torch.no_grad()
+def sample(
+    model: torch.nn.Module,
+    prompts: list[list[int]],
+    *,
+    rollouts: int = 1,
+    max_new_tokens: int,
+    eos: list[int],
+    pad: int,
+    generator: Source,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    batch: int = 256,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    share: bool = True,
+    prepack: bool = False,
+    graph: bool = False,
+    stops: Stops | None = None,
+    exact: bool = False,
+    enough: Enough | None = None,
+    where: str = "sampling",
+    on_progress: Callable[[int], None] | None = None,
+) -> Sequences:
+    """Completions of each prompt: B = len(prompts) * rollouts sequences, a prompt's side by side.
+
+    Args:
+        model: a Hugging Face causal LM.
+        prompts: token ids, none empty.
+        rollouts: completions per prompt; the prompt itself is computed once.
+        max_new_tokens: T.
+        eos: ids that end a sequence.
+        pad: id for padding.
+        generator: on the model's device; or uniform numbers [B, T] that decide each token in its
+            place; or None for the most likely tokens.
+        temperature: above 0.
+        top_p: nucleus; the log-probs stay those of the whole distribution.
+        batch: sequences at once, in whole groups.
+        autocast: context for the forward passes.
+        share: compute a prompt once and branch its cache; False where the cache cannot.
+        prepack: multiply by reordered copies of the weights where that pays (`prepacked`).
+        graph: decode with one CUDA graph a step (`graphed`); needs `share`.
+        stops: strings that end a sequence as well.
+        exact: also the entropies, and the log-probs by the statistics that a pass of training uses.
+        enough: stop as soon as so many of the sequences at once have ended; None waits for all.
+        where: for an error message.
+        on_progress: called with the number of tokens sampled since the last call.
+
+    Raises:
+        RunStopped: the policy's logits are not finite.
+    """
+    device = next(model.parameters()).device
+    training = [module for module in model.modules() if module.training]
+    model.eval()  # in train mode, gradient checkpointing switches the cache off
+    P, T, B = max(map(len, prompts)), max_new_tokens, len(prompts) * rollouts
+    ids = torch.tensor([[pad] * (P - len(p)) + p for p in prompts], device=device)
+    real = torch.tensor([[0] * (P - len(p)) + [1] * len(p) for p in prompts], device=device)
+    tokens = torch.full((B, P + T), pad, device=device)
+    tokens[:, :P] = ids.repeat_interleave(rollouts, 0)
+    attention = torch.zeros((B, P + T), dtype=torch.int64, device=device)
+    attention[:, :P] = real.repeat_interleave(rollouts, 0)
+    logps = torch.zeros((B, T), device=device)
+    entropies = torch.zeros((B, T), device=device) if exact else None
+    finished = torch.zeros(B, dtype=torch.bool, device=device)
+    number = torch.arange(len(prompts), device=device).repeat_interleave(rollouts)
+    dropped = None if enough is None else torch.zeros_like(finished)
+    ends = torch.tensor(eos, device=device)
+    # one context for all steps: autocast keeps the weights that it has cast until it ends
+    with autocast(), prepacked(model) if prepack else nullcontext():
+        for group in torch.arange(len(prompts), device=device).split(max(1, batch // rollouts)):
+            begin = group if share else group.repeat_interleave(rollouts)
+            out = model(
+                input_ids=ids[begin], attention_mask=real[begin],
+                position_ids=positions(real[begin]), use_cache=True, logits_to_keep=1,
+            )  # fmt: skip
+            cache, logits = out.past_key_values, out.logits[:, -1]
+            decode = None
+            if share and graph:
+                decode = GraphedDecoder(
+                    model, cache, real[group], rollouts, P + T, autocast_dtype(device.type)
+                )
+            elif share:
+                branch(cache, rollouts, room=T - 1)
+            if share:
+                logits = logits.repeat_interleave(rollouts, 0)
+            first, last = int(group[0]), int(group[-1])
+            rows = torch.arange(first * rollouts, (last + 1) * rollouts, device=device)
+            live = rows  # those of `rows` that have not ended
+            place = real[group].sum(-1, keepdim=True).repeat_interleave(rollouts, 0)
+            for step in range(T):
+                source = generator[rows, step] if isinstance(generator, Tensor) else generator
+                choice, logp = choose(logits, temperature, top_p, source)
+                if not torch.isfinite(logp).all():
+                    raise RunStopped(
+                        f"{where}: the policy's logits are not finite. No update was made; the "
+                        "last checkpoint is good: lower optim.lr or use --precision fp32"
+                    )
+                alive = ~finished[rows]
+                tokens[rows, P + step] = torch.where(alive, choice, pad)
+                if entropies is not None:
+                    found = token_stats_from_logits(logits, choice, temperature)
+                    logp = found.logp
+                    entropies[rows, step] = torch.where(alive, found.entropy, 0)
+                logps[rows, step] = torch.where(alive, logp, 0)
+                attention[rows, P + step] = alive.long()
+                if on_progress is not None:
+                    on_progress(len(live))
+                finished[rows] |= torch.isin(choice, ends)
+                if stops is not None:
+                    finished[live] |= stops.completed(tokens[live, P : P + step + 1])
+                keep = ~finished[rows]
+                live = rows[keep]
+                if len(live) == 0 or step == T - 1:
+                    break
+                if dropped is not None and enough is not None:
+                    here = slice(first * rollouts, (last + 1) * rollouts)
+                    if enough.reached(finished[here], number[here]):
+                        dropped[here] = ~finished[here]
+                        break
+                # rows that ended only cost time; dropping them copies the cache, and captures a
+                # graph again, so not each step
+                if share and len(live) <= len(rows) * (2 if decode else 3) // 4:
+                    kept = keep.nonzero()[:, 0]
+                    (decode.select if decode else cache.batch_select_indices)(kept)
+                    rows, place = live, place[keep]
+                if decode:
+                    logits = decode(tokens[rows, P + step], place, P + step)
+                else:
+                    logits = model(
+                        input_ids=tokens[rows, P + step, None],
+                        attention_mask=attention[rows, : P + step + 1],
+                        position_ids=place, past_key_values=cache, use_cache=True,
+                        logits_to_keep=1,
+                    ).logits[:, -1]  # fmt: skip
+                place = place + 1
+    for module in training:
+        module.training = True
+    return Sequences(
+        tokens, attention, P, attention[:, P:].bool(), logps, finished, number, entropies, dropped
+    ).trimmed()

@@ -1,0 +1,143 @@
+"""The policy with the highest score so far, beside the newest one: `best/` of a run directory.
+
+`best/` is a model as `final/` is; its `entrostat.json` says after which iteration, by which figure
+(`save.best`), and holds the evaluation's row. It is not pruned with the checkpoints. Of equal
+scores the earliest is kept.
+
+A run that is killed goes on from its newest checkpoint, and what is best must then be what was best
+at that one. So a better policy waits in `best.next/` until a checkpoint knows of it, and takes its
+place then (`settle`); what was found after the checkpoint that a run goes on from is found again
+(`go_back`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..logs.files import atomic_directory, writing
+from ..logs.run import best_of, number
+
+BEST, NEXT = "best", "best.next"
+
+
+class Best:
+    """Keeps the best policy of a run.
+
+    Args:
+        run: the run directory.
+        figure: SET/FIGURE of the evaluations; "" keeps none.
+    """
+
+    def __init__(self, run: Path, figure: str) -> None:
+        self._run, self._figure = run, figure
+        self._set, _, self._key = figure.rpartition("/")
+
+    def consider(self, rows: Iterable[Mapping[str, Any]], save: Callable[[Path], None]) -> None:
+        """Keep the policy if an evaluation's row has a higher score than any before.
+
+        Args:
+            rows: of the evaluation.
+            save: writes the policy as it stands into a directory.
+
+        Raises:
+            RunStopped: the disk is full or refuses; the best until then is intact.
+        """
+        row = next((row for row in rows if self._figure and row["set"] == self._set), None)
+        score = None if row is None else number(row.get(self._key))
+        if row is None or score is None or not all(score > before for before in self._scores()):
+            return
+        seal = {"iteration": row["iteration"], "figure": self._figure, "value": score}
+
+        def write(directory: Path) -> None:
+            save(directory)
+            text = json.dumps(seal | {"row": dict(row)}, indent=1)
+            (directory / "entrostat.json").write_text(text, encoding="utf-8")
+
+        _replace(self._run / NEXT, write)
+
+    def settle(self) -> None:
+        """A checkpoint is written, which knows of what is the best now."""
+        _promote(self._run)
+
+    def _scores(self) -> list[float]:
+        """Of the policies that are kept, by this figure; by another they are not compared."""
+        kept = [best_of(self._run / name) for name in (BEST, NEXT)]
+        return [one["value"] for one in kept if one is not None and one["figure"] == self._figure]
+
+
+def go_back(run: Path, iteration: int) -> None:
+    """Have in `best/` what was there after an iteration; before the first, nothing."""
+    for name in (BEST, NEXT):
+        found = best_of(run / name)
+        if found is not None and (iteration == 0 or found["iteration"] > iteration):
+            _remove(run / name)
+    _promote(run)  # of a kill between a checkpoint and `settle`
+
+
+def rewrite(run: Path, save: Callable[[Path], None]) -> None:
+    """The best policy in another form, under the seal that it has.
+
+    Args:
+        run: the run directory, with a best policy in it.
+        save: writes the new form into a directory.
+    """
+    seal = (run / BEST / "entrostat.json").read_bytes()
+
+    def write(directory: Path) -> None:
+        save(directory)
+        (directory / "entrostat.json").write_bytes(seal)
+
+    _replace(run / BEST, write)
+
+
+def link_tree(source: Path, target: Path, *left_out: str) -> None:
+    """A directory's files in another, without their bytes where the file system has links.
+
+    Args:
+        source: of files that nobody writes into any more.
+        target: there, or not yet.
+        left_out: patterns of names.
+    """
+    ignored = shutil.ignore_patterns(*left_out)
+    shutil.copytree(source, target, copy_function=_link, ignore=ignored, dirs_exist_ok=True)
+
+
+def _promote(run: Path) -> None:
+    if best_of(run / NEXT) is None:
+        return
+    # links, not a move: until the disk has the new name the old one must not go
+    _replace(run / BEST, lambda part: link_tree(run / NEXT, part))
+    _remove(run / NEXT)
+
+
+def _replace(place: Path, write: Callable[[Path], None]) -> None:
+    """A directory in the place of another, which is removed."""
+    aside = _draft(place.parent)
+    with writing(place), atomic_directory(place, aside) as part:
+        write(part)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
+def _remove(directory: Path) -> None:
+    """At once, as far as anyone can see: what is half removed must not pass for a policy."""
+    with writing(directory):
+        draft = directory.rename(_draft(directory.parent))
+    shutil.rmtree(draft, ignore_errors=True)
+
+
+def _draft(parent: Path) -> Path:
+    """A name that nobody can guess; what is left under such a one is removed on resume."""
+    return parent / f".{secrets.token_hex(8)}.part"

@@ -1,0 +1,286 @@
+"""Checkpoints: what a run goes on from, verified before it does.
+
+`checkpoints/000012.safetensors` holds the trained weights and AdamW's moments (those of a second
+model that is trained, too). `000012.json`, the manifest, has the rest: the state in plain data, the
+SHA-256 of that file, the configuration that made it, and how far each log had come. It is written
+last, when logs, rollouts and weights are on the disk, and has a SHA-256 of its own: a checkpoint is
+complete where its manifest is there, and intact where all of these agree. Random numbers need no
+state: every stream is seeded from (seed, iteration, purpose).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from ..config import Save
+from ..errors import RunStopped
+from ..logs.files import in_bytes, replacing
+from ..logs.lines import Mark
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+CHEAP = 64_000_000  # bytes: written after every iteration, unless told otherwise
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state to go on from.
+
+    Attributes:
+        iteration: the last iteration finished.
+        updates: optimizer steps made.
+        tensors: "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
+        state: the objective's and the loss scaler's, plain data.
+        config: of the run, as TOML.
+        logs: how far each log had come, by its name.
+        passed_over: why newer ones are not gone on from.
+    """
+
+    iteration: int
+    updates: int
+    tensors: Mapping[str, torch.Tensor]
+    state: dict[str, Any]
+    config: str = ""
+    logs: Mapping[str, Mark] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
+
+
+class Schedule:
+    """After which iterations a checkpoint is written; the last one's always is.
+
+    Args:
+        save: what the user wants.
+        size: bytes of a checkpoint.
+        start: the iteration that the run goes on after, of which there is one.
+    """
+
+    def __init__(self, save: Save, size: int, start: int) -> None:
+        self.every = save.checkpoint_every or (1 if size < CHEAP else 0)
+        self.seconds, self.size, self.keep = 60 * save.checkpoint_minutes, size, save.checkpoints
+        self.newest, self._at = start, time.monotonic()
+
+    def words(self) -> str:
+        """For the terminal."""
+        when = f"every {self.seconds / 60:g} minutes"
+        if self.every:
+            when = "every iteration" if self.every == 1 else f"every {self.every} iterations"
+        kept = f"the newest {self.keep} kept" if self.keep else "none kept after it"
+        return f"checkpoints of {in_bytes(self.size)}: {when} and at the end, {kept}"
+
+    def due(self, iteration: int) -> bool:
+        """Whether one is, now that an iteration is over."""
+        if self.every:
+            return iteration % self.every == 0
+        return time.monotonic() - self._at >= self.seconds
+
+    def written(self, iteration: int) -> None:
+        """One was."""
+        self.newest, self._at = iteration, time.monotonic()
+
+
+def tensors_of(
+    trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, prefix: str = ""
+) -> dict[str, torch.Tensor]:
+    """Weights and moments as a checkpoint names them."""
+    tensors = {}
+    for name, parameter in trained.items():
+        tensors[f"{prefix}weight/{name}"] = parameter.detach().contiguous()
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{prefix}{moment}/{name}"] = value.contiguous()
+    return tensors
+
+
+def write(directory: Path, saved: Checkpoint, keep: int) -> None:
+    """Write a checkpoint, then remove all but the newest `keep` (or one).
+
+    The manifest comes last, when all that it names is on the disk.
+
+    Raises:
+        RunStopped: the disk is full or refuses; the checkpoint before is intact.
+    """
+    data = directory / f"{saved.iteration:06d}.safetensors"
+    with replacing(data) as part:
+        save_file(dict(saved.tensors), part, metadata={"entrostat": "checkpoint"})
+    body = {
+        "iteration": saved.iteration,
+        "updates": saved.updates,
+        "state": saved.state,
+        "config": saved.config,
+        "logs": {name: asdict(mark) for name, mark in saved.logs.items()},
+        "files": {data.name: _sha256(data)},
+    }
+    with replacing(data.with_suffix(".json")) as part:
+        manifest = {"sha256": _digest(body), "checkpoint": body}
+        part.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    for old in manifests(directory)[: -max(1, keep)]:
+        _remove(old)
+
+
+def remove(directory: Path, after: int = 0) -> None:
+    """Remove the checkpoints after an iteration, and files of none."""
+    for path in manifests(directory):
+        if int(path.stem) > after:
+            _remove(path)
+    for path in directory.glob("*.safetensors"):
+        if not path.with_suffix(".json").exists():
+            path.unlink()
+
+
+def _remove(manifest: Path) -> None:
+    manifest.unlink()
+    manifest.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def manifests(directory: Path) -> list[Path]:
+    """Manifests of the checkpoints in a directory, the oldest first."""
+    found = [p for p in directory.glob("*.json") if p.stem.isascii() and p.stem.isdecimal()]
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def bound_to(directory: Path) -> str | None:
+    """The configuration, as TOML, of the newest checkpoint whose manifest can be read."""
+    for path in reversed(manifests(directory)):
+        with suppress(_DamagedError):
+            return _body(path)["config"]
+    return None
+
+
+def newest(directory: Path, check: Callable[[Checkpoint], str | None] | None = None) -> (
+    Checkpoint | None
+):  # fmt: skip
+    """The newest checkpoint that is what was written; None where none was.
+
+    Args:
+        directory: of checkpoints.
+        check: says in words what else speaks against going on from one.
+
+    Raises:
+        RunStopped: there are checkpoints, but none to go on from; says why.
+    """
+    reasons: list[str] = []
+    for path in reversed(manifests(directory)):
+        try:
+            saved = _read(path)
+            reason = None if check is None else check(saved)
+        except _DamagedError as error:
+            reason = str(error)
+        else:
+            if reason is None:
+                return replace(saved, passed_over=tuple(reasons))
+        reasons.append(f"checkpoint {int(path.stem)}: {reason}")
+    if reasons:
+        raise RunStopped(
+            f"no checkpoint in {directory} can be gone on from; nothing was changed ("
+            f"{'; '.join(reasons)})"
+        )
+    return None
+
+
+def read(manifest: Path) -> Checkpoint:
+    """The checkpoint of a manifest.
+
+    Raises:
+        RunStopped: it is not what was written; says what is damaged.
+    """
+    try:
+        return _read(manifest)
+    except _DamagedError as error:
+        raise RunStopped(f"checkpoint {manifest}: {error}") from None
+
+
+class _DamagedError(Exception):
+    """Something of a checkpoint is not what was written."""
+
+
+def _body(path: Path) -> dict[str, Any]:
+    """What a manifest says.
+
+    Raises:
+        _DamagedError: it is not what was written, or of another iteration.
+    """
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        body = manifest["checkpoint"]
+        if manifest["sha256"] == _digest(body) and body["iteration"] == int(path.stem):
+            return body
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise _DamagedError(f"{path.name} is damaged")
+
+
+def _read(path: Path) -> Checkpoint:
+    body = _body(path)
+    for name, digest in body["files"].items():
+        try:
+            found = _sha256(path.with_name(name))
+        except OSError as error:
+            raise _DamagedError(f"{name}: {error.strerror}") from None
+        if found != digest:
+            raise _DamagedError(f"{name} is damaged (its SHA-256 is not what was written)")
+    with safe_open(path.with_suffix(".safetensors"), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    logs = {name: Mark(**mark) for name, mark in body["logs"].items()}
+    return Checkpoint(
+        body["iteration"], body["updates"], tensors, body["state"], body["config"], logs
+    )
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def restore_weights(
+    checkpoint: Checkpoint, trained: dict[str, torch.nn.Parameter], prefix: str = ""
+) -> None:
+    """Put weights back, exactly: those that `tensors_of` named with `prefix`.
+
+    Raises:
+        RunStopped: the checkpoint is of a model with other parameters.
+    """
+    own = f"{prefix}weight/"
+    saved = {key.removeprefix(own) for key in checkpoint.tensors if key.startswith(own)}
+    if saved != set(trained):
+        differing = sorted(saved ^ set(trained))[:3]
+        raise RunStopped(
+            f"the checkpoint belongs to another model: its parameters differ in {differing}"
+        )
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            parameter.copy_(checkpoint.tensors[own + name])
+
+
+def restore(
+    checkpoint: Checkpoint,
+    trained: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    prefix: str = "",
+) -> None:
+    """Put weights and moments back, exactly: those that `tensors_of` named with `prefix`.
+
+    Raises:
+        RunStopped: the checkpoint is of a model with other parameters.
+    """
+    restore_weights(checkpoint, trained, prefix)
+    for name, parameter in trained.items():
+        moments = {}
+        for moment in _MOMENTS:
+            value = checkpoint.tensors.get(f"{prefix}{moment}/{name}")
+            if value is not None:
+                moments[moment] = value.to(parameter.device)
+        if moments:
+            optimizer.state[parameter] = moments

@@ -1,0 +1,230 @@
+"""How a run shows itself: a live panel on a terminal, else one line per iteration."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .._text import console, say
+from ..config import TrainConfig
+from ..logs.lines import JsonLines
+
+
+class Progress:
+    """Silent; the base of those that show something."""
+
+    def begin(self, config: TrainConfig, start: int) -> None:
+        """The run starts after iteration `start`."""
+
+    def tokens(self, count: int) -> None:
+        """So many tokens were sampled."""
+
+    def note(self, text: str) -> None:
+        """Something that takes a while begins."""
+
+    def fact(self, text: str) -> None:
+        """What the run found out about itself before it starts: memory it needs, say."""
+
+    def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
+        """An iteration's updates are made; its evaluation and checkpoint follow."""
+
+    def iteration(self, iteration: int, metrics: dict[str, Any]) -> None:
+        """An iteration is over and saved."""
+
+    def end(self, path: Path) -> None:
+        """The run is over; its files are in `path`."""
+
+    def close(self) -> None:
+        """Give the terminal back, also after an error."""
+
+
+class Facts:
+    """Says what a run finds out about itself, and keeps it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.said: list[str] = []
+        self._progress = progress
+
+    def __call__(self, text: str) -> None:
+        """Say it."""
+        self.said.append(text)
+        self._progress.fact(text)
+
+
+def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to show of an iteration: (label, figure) pairs."""
+    pairs = [
+        ("entropy", f"{metrics['entropy/exact']:.3f}"),
+        ("reward", f"{metrics['reward/mean']:.3f}"),
+    ]
+    for key, value in metrics.items():
+        if key.startswith("control/"):
+            pairs.append((key.removeprefix("control/"), f"{value:.4g}"))
+    pairs.append(("length", f"{metrics['rollout/length_mean']:.1f}"))
+    pairs.append(("tokens/s", f"{metrics['time/tokens_per_second']:.0f}"))
+    return pairs
+
+
+def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
+    """An evaluation of a split in a line; `before → after` where there is another to compare."""
+    pairs = ((f"avg@{row['k']}", "avg@k", 2), (f"pass@{row['k']}", "pass@k", 2),
+             ("distinct", "distinct", 1), ("entropy", "entropy", 2))  # fmt: skip
+    words = []
+    for label, key, digits in pairs:
+        if row.get(key) is None:  # veRL measures no entropy where it evaluates
+            continue
+        left = "" if before is None else f"{before[key]:.{digits}f} → "
+        words.append(f"{label} {left}{row[key]:.{digits}f}")
+    return "  ".join(words)
+
+
+def outcome(evaluations: list[dict[str, Any]]) -> list[str]:
+    """A line per set: the first evaluation that is logged against the last."""
+    lines, of_set = [], {}
+    for row in evaluations:
+        of_set.setdefault(row.get("set", row["split"]), []).append(row)
+    for name, rows in of_set.items():
+        first, last = rows[0], rows[-1]
+        if len(rows) == 1:
+            lines.append(f"{name}, iteration {last['iteration']}: {figures(last)}")
+        else:
+            span = f"iteration {first['iteration']} → {last['iteration']}"
+            lines.append(f"{name}, {span}: {figures(last, first)}")
+    return lines
+
+
+class Lines(Progress):
+    """One line per iteration, for logs and pipes."""
+
+    def __init__(self, stream: Any = None) -> None:
+        self.stream = stream or sys.stdout
+
+    def begin(self, config: TrainConfig, start: int) -> None:
+        """Say what runs and where."""
+        self.total, self.first, self.began = config.iterations, start, time.monotonic()
+        names = "+".join(m if isinstance(m, str) else m["name"] for m in config.method)
+        after = f", from iteration {start + 1}" if start else ""
+        self._say(f"{names} on {config.task['name']} -> {config.output}{after}")
+
+    def note(self, text: str) -> None:
+        """As a line."""
+        self._say(text)
+
+    def fact(self, text: str) -> None:
+        """As a line."""
+        self._say(text)
+
+    def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
+        """One line."""
+        shown = "  ".join(f"{label} {figure}" for label, figure in summary(metrics))
+        self._say(f"[{iteration}/{self.total}] {shown}  left {self._left(iteration)}")
+
+    def end(self, path: Path) -> None:
+        """What the evaluations found, and where the files are."""
+        for line in outcome(JsonLines(path / "evaluation.jsonl").read()):
+            self._say(line)
+        self._say(f"done: {path}")
+
+    def _left(self, iteration: int) -> str:
+        done = iteration - self.first
+        seconds = (time.monotonic() - self.began) / max(1, done) * (self.total - iteration)
+        return duration(seconds)
+
+    def _say(self, text: str) -> None:
+        say(text, self.stream)
+
+
+def duration(seconds: float) -> str:
+    """As 45s, 3m05s or 2h10m."""
+    s = round(seconds)
+    if s < 60:
+        return f"{s}s"
+    return f"{s // 60}m{s % 60:02d}s" if s < 3600 else f"{s // 3600}h{s % 3600 // 60:02d}m"
+
+
+class Live(Lines):
+    """A progress bar with the figures beside it and entropy's curve under it."""
+
+    def begin(self, config: TrainConfig, start: int) -> None:
+        """Start the display."""
+        from rich.live import Live as RichLive
+
+        super().begin(config, start)
+        self.done, self.sampled, self.status = start, 0, "starting"
+        self.curve: list[float] = []
+        self.latest: dict[str, Any] = {}
+        self.live: Any = RichLive(
+            console=console(self.stream), refresh_per_second=4, get_renderable=self._render
+        )
+        self.live.start()
+
+    def tokens(self, count: int) -> None:
+        """Count up within an iteration."""
+        self.sampled += count
+        self.status = f"sampling: {self.sampled} tokens"
+
+    def note(self, text: str) -> None:
+        """Show what is going on."""
+        self.status = text
+
+    def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
+        """Move the bar."""
+        self.done, self.latest, self.sampled = iteration, metrics, 0
+        self.curve.append(metrics["entropy/exact"])
+
+    def end(self, path: Path) -> None:
+        """Stop the display and say where the files are."""
+        self.status = "done"
+        self.close()
+        super().end(path)
+
+    def close(self) -> None:
+        """Stop the display, leaving its last picture."""
+        if getattr(self, "live", None) is not None:
+            self.live.stop()
+            self.live = None
+
+    def _render(self) -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        head = Table.grid(padding=(0, 2))
+        left = f"left {self._left(self.done)}" if self.done > self.first else ""
+        head.add_row(
+            Text(f"{self.done}/{self.total}", style="bold"),
+            ProgressBar(total=self.total, completed=self.done, width=40),
+            left,
+            Text(self.status, style="dim"),
+        )
+        figures = Table.grid(padding=(0, 2))
+        if self.latest:
+            cells = [
+                Text.assemble((f"{label} ", "dim"), (figure, "bold"))
+                for label, figure in summary(self.latest)
+            ]
+            figures.add_row(*cells)
+        return Group(head, figures, Text(f"entropy {sparkline(self.curve)}", style="cyan"))
+
+
+def sparkline(values: list[float], width: int = 60) -> str:
+    """A curve in one line of block characters; the whole history, averaged into `width` places."""
+    if not values:
+        return ""
+    n = min(width, len(values))
+    bins = [values[i * len(values) // n : (i + 1) * len(values) // n] for i in range(n)]
+    means = [sum(b) / len(b) for b in bins]
+    low, high = min(means), max(means)
+    step = (high - low) or 1.0
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int((m - low) / step * 8))] for m in means) + (
+        f"  {values[0]:.2f} → {values[-1]:.2f}"
+    )
+
+
+def for_stream(stream: Any = None) -> Progress:
+    """The display that suits a stream: live on a terminal, lines elsewhere."""
+    stream = stream or sys.stdout
+    return Live(stream) if stream.isatty() else Lines(stream)

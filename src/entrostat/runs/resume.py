@@ -1,0 +1,105 @@
+"""Going on with a run: under the configuration that made it, from what its files agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._text import Say
+from ..config import TrainConfig, from_dict, load
+from ..trainers.lab.state import State
+from . import checkpoint as checkpoints
+from .run_directory import RunDirectory, check_not_back, default_output
+from .schedule import lengthened
+
+# what may differ: how far, where, how fast, and what is written; not what is computed
+FREE = ("iterations", "output", "threads", "save.", "log.", "scoring.workers")
+_SHOWN = 3  # differences that a message lists
+
+
+def keep_settings(
+    config: TrainConfig, say: Say, bound_to: Callable[[Path], str | None] = checkpoints.bound_to,
+    held_by: str = "a checkpoint's .json",
+) -> None:  # fmt: skip
+    """Hold a run that goes on to the configuration that made its checkpoints.
+
+    What it leaves open becomes what the run chose when it began. Without a checkpoint, config.toml
+    says what that was; `bound_to` reads it, as TOML, from a directory of checkpoints, and `held_by`
+    names the file.
+
+    Raises:
+        ValueError: another setting differs than those of `FREE`; names it.
+    """
+    run = RunDirectory(Path(config.output or default_output(config)))
+    bound, written = bound_to(run.checkpoints), run.path / "config.toml"
+    if bound is None and not written.exists():
+        return
+    before = from_dict(load(written) if bound is None else tomllib.loads(bound))
+    config.keep_choices(before)
+    if bound is not None:
+        different = [
+            f"{key} is {now!r}, was {was!r}" for key, was, now in differences(before, config)
+        ]
+        if different:
+            more = len(different) - _SHOWN
+            raise ValueError(
+                f"{run.path}: its checkpoints were made with another configuration: "
+                f"{', '.join(different[:_SHOWN])}{f', and {more} more' if more > 0 else ''}. Put "
+                f"config.toml back ({held_by} holds it), or start a new run; only "
+                "iterations, threads, scoring.workers, save.* and log.* may change"
+            )
+    longer = lengthened(config, before)
+    if longer is not None:
+        say(longer)
+
+
+def differences(before: TrainConfig, now: TrainConfig) -> Iterator[tuple[str, Any, Any]]:
+    """Settings other than those of `FREE` that differ: their dotted names, and both values."""
+    # through TOML, which has a word of its own for None in a method's table
+    old, new = (
+        dict(_flat(dataclasses.asdict(from_dict(tomllib.loads(c.to_toml())))))
+        for c in (before, now)
+    )
+    for key in old | new:
+        if not key.startswith(FREE) and old.get(key) != new.get(key):
+            yield key, old.get(key), new.get(key)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def go_on(state: State, run: RunDirectory, resume: bool, say: Say) -> int:
+    """Restore what checkpoints and logs agree on, and forget what came after it.
+
+    Returns the iteration to go on after: 0 where none was saved yet.
+
+    Raises:
+        RunStopped: no checkpoint is intact with its logs, or none is left; nothing was changed.
+    """
+    saved = checkpoints.newest(run.checkpoints, lambda one: run.check_logs(one.logs))
+    if saved is None:
+        if resume:
+            run.check_unsaved()
+        start, marks = 0, {}
+    else:
+        check_not_back(run.path, state.config.iterations, saved.iteration)
+        state.restore(saved)
+        start, marks = saved.iteration, saved.logs
+        for reason in saved.passed_over:
+            say(f"warning: {reason}; going on from checkpoint {start}")
+    checkpoints.remove(run.checkpoints, after=start)
+    again = run.rewind(start, marks)
+    if again:
+        say(
+            f"going on after iteration {start}: of what came later {again} "
+            f"line{'s' * (again > 1)} in metrics.jsonl had no checkpoint and will be made again"
+        )
+    return start

@@ -1,0 +1,297 @@
+"""A run directory: what is where, who may write in it, and what to forget on resume."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .._processors import processor_kind
+from ..config import TrainConfig
+from ..errors import RunStopped
+from ..logs.files import atomic_directory, make_directory, replacing, writing
+from ..logs.lines import JsonLines, Mark
+from ..logs.run import MOST
+from . import best_checkpoint as best
+
+BUSY = "another process is training in this directory"  # how the refusal of a locked run ends
+
+
+@dataclass
+class RunDirectory:
+    """Paths of a run, and the lock that keeps a second process out."""
+
+    path: Path
+    _lock: Any = None
+
+    @classmethod
+    def open(cls, config: TrainConfig, resume: bool) -> RunDirectory:
+        """Make the directory (or take it up again) and lock it.
+
+        Raises:
+            ValueError: it holds another run, or one with more iterations done than asked for, or
+                another process is at work in it.
+        """
+        path = Path(config.output or default_output(config))
+        config.output = str(path)
+        check_output(path, config.iterations, resume)
+        try:
+            make_directory(path)
+            lock = open(path / ".lock", "a")  # noqa: SIM115 - held until the run ends
+        except OSError as error:
+            raise ValueError(f"output {str(path)!r}: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ValueError(f"{path}: {BUSY}") from None
+        return cls(path, lock)
+
+    def write_settings(
+        self, config: TrainConfig, objective: dict[str, Any], found: dict[str, Any]
+    ) -> None:
+        """Write down the settings, what they came to, and the machine.
+
+        `objective`: estimator, surrogate, methods and all their parameters; `found`: what the run
+        found out about model and machine.
+        """
+        with replacing(self.path / "objective.json") as part:
+            part.write_text(json.dumps(objective, indent=1), encoding="utf-8")
+        with replacing(self.path / "config.toml") as part:
+            part.write_text(config.to_toml(), encoding="utf-8")
+        with replacing(self.path / "environment.json") as part:
+            about = environment() | found
+            part.write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.close()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def rollouts(self) -> Path:
+        """Directory of rollout dumps."""
+        return self.path / "rollouts"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per iteration."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """One JSON object per evaluation and split."""
+        return self.path / "evaluation.jsonl"
+
+    @property
+    def answers(self) -> Path:
+        """What was answered: one JSON object per evaluation, split and prompt."""
+        return self.path / "answers.jsonl"
+
+    @property
+    def analysis(self) -> Path:
+        """One JSON object an analysed iteration."""
+        return self.path / "analysis.jsonl"
+
+    def complete(self, iterations: int) -> bool:
+        """Whether the run has the final model of so many iterations."""
+        done = self.finished()
+        return done is not None and done >= iterations
+
+    def finished(self) -> int | None:
+        """Iterations of the final model; None where there is none."""
+        try:
+            done = json.loads((self.path / "final" / "entrostat.json").read_text())["iterations"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return done if type(done) is int and 0 < done < MOST else None
+
+    def evaluated_after(self) -> set[int]:
+        """Iterations after which there was an evaluation; 0 before the first."""
+        return {row["iteration"] for row in JsonLines(self.evaluations).read()}
+
+    def logs(self) -> dict[str, JsonLines]:
+        """By name, those that are there."""
+        paths = (self.metrics, self.evaluations, self.answers, self.analysis)
+        return {path.name: JsonLines(path) for path in paths if path.exists()}
+
+    def check_logs(self, marks: Mapping[str, Mark]) -> str | None:
+        """In words, why the logs are not what they were at `marks`; None where they are."""
+        found = (JsonLines(self.path / name).damage(mark) for name, mark in marks.items())
+        return next((reason for reason in found if reason is not None), None)
+
+    def check_unsaved(self) -> None:
+        """Without a checkpoint, only a run that had not written one may start again.
+
+        Raises:
+            RunStopped: it had; starting again would delete what it logged.
+        """
+        rows = JsonLines(self.metrics).readable()
+        newest = [row.get("time/checkpoint", place) for place, row in enumerate(rows)]
+        if rows and (any(n != 0 for n in newest) or self.finished() is not None):
+            raise RunStopped(
+                f"{self.path} has {len(rows)} iterations but no checkpoint to go on from (one "
+                "without its .json, of an older version say, cannot be verified); start a new run "
+                "in another directory"
+            )
+
+    def rewind(self, iteration: int, marks: Mapping[str, Mark]) -> int:
+        """Forget what came after an iteration: it will be done again, exactly.
+
+        `marks` say how far each log had come then. Returns how many lines of metrics are forgotten.
+        """
+        lines = 0
+        for name, log in self.logs().items():
+            count = log.rewind(marks.get(name, Mark(0, "")))
+            lines += count if log.path == self.metrics else 0
+            if name not in marks:
+                log.remove()
+        forget_rollouts(self.rollouts, iteration)
+        for directory in (self.path, self.rollouts, self.checkpoints):
+            for path in directory.glob(".*.part"):  # of a write that was cut short
+                path.unlink() if path.is_file() or path.is_symlink() else shutil.rmtree(path)
+        best.go_back(self.path, iteration)
+        return lines
+
+    def finish(self, save: Callable[[Path], None], iterations: int) -> None:
+        """Write the final model, whole or not at all; one of fewer iterations is replaced."""
+        final, old = self.path / "final", self.path / f".{secrets.token_hex(8)}.part"
+        with writing(final), atomic_directory(final, old) as part:
+            save(part)
+            (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def forget_rollouts(directory: Path, iteration: int) -> None:
+    """Remove the files of later iterations."""
+    for path in directory.glob("*.safetensors"):
+        if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
+            path.unlink()
+
+
+def check_output(path: Path, iterations: int, resume: bool) -> None:
+    """Refuse, before anything is loaded, a directory that a run cannot go to.
+
+    Raises:
+        ValueError: it holds a run and none is resumed, or more iterations are done than asked for.
+    """
+    if not resume and path.exists() and not _unused(path):
+        if _at_work(path):
+            raise ValueError(f"{path}: {BUSY}")
+        raise ValueError(
+            f"output {str(path)!r} is not empty; go on with it by "
+            f"`entrostat train --resume {path}`, or choose another --output"
+        )
+    if resume:
+        check_not_back(path, iterations, RunDirectory(path).finished() or 0)
+
+
+def _at_work(path: Path) -> bool:
+    """Whether a process holds a run's directory."""
+    try:
+        with open(path / ".lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or it cannot be read: nothing to be told by it
+        return False
+    return False
+
+
+def check_not_back(path: Path, iterations: int, done: int) -> None:
+    """Refuse to resume for fewer iterations than are done.
+
+    Raises:
+        ValueError: says how many are.
+    """
+    if done > iterations:
+        raise ValueError(
+            f"iterations is {iterations}, but {path} has {done} done; it may only be raised"
+        )
+
+
+def _unused(path: Path) -> bool:
+    """Whether no iteration was finished there: a run that stopped at once may be tried again."""
+    if not path.is_dir():
+        return False
+    there = {p.name for p in path.iterdir()}
+    if "config.toml" in there and ".lock" not in there:
+        return False  # it is the user's: no run made it
+    before_the_first = {
+        ".lock", "config.toml", "objective.json", "environment.json", "evaluation.jsonl",
+        "answers.jsonl",
+    }  # fmt: skip
+    if ".lock" in there:
+        # the host verl's, and the policy before training, the best so far
+        before_the_first |= {"data", "verl", "trackers", best.NEXT}
+    return all(name in before_the_first or name.endswith(".part") for name in there)
+
+
+def default_output(config: TrainConfig) -> str:
+    """runs/METHOD-TASK-sSEED, with -HOST where that is not the lab."""
+    names = [m if isinstance(m, str) else m["name"] for m in config.method]
+    task = config.task["name"].replace(":", "_").replace("/", "_").replace(".jsonl", "")
+    host = "" if config.host == "lab" else f"-{config.host}"
+    return f"runs/{'+'.join(names).replace(':', '.')}-{task}-s{config.seed}{host}"
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and git revision: what a figure needs to be repeated."""
+    import torch  # which a run that is refused does not need
+
+    versions: dict[str, str | None] = {}
+    for name in ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "versions": versions,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processors": os.cpu_count(),
+        "processor": processor_kind(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "git": _git_revision(),
+        "arguments": sys.argv[1:],
+    }
+
+
+def _git_revision() -> str | None:
+    """Revision of entrostat's own checkout, with `+` where it has local changes.
+
+    None where it is installed without one, also inside another project's checkout.
+    """
+    here = Path(__file__)
+    try:
+        _, revision, status = (
+            subprocess.run(
+                ["git", *words], cwd=here.parent, capture_output=True, text=True, timeout=5,
+                check=True,
+            ).stdout.strip()
+            for words in (
+                ["ls-files", "--error-unmatch", here.name],
+                ["rev-parse", "HEAD"],
+                ["status", "--porcelain", "--", "."],
+            )
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return revision + ("+" if status else "")

@@ -1,0 +1,63 @@
+"""The learning rate of every update: warm-up, then `optim.schedule`.
+
+Two clocks. The warm-up counts updates made: it exists for AdamW's moments, which are empty until
+there was an update. The schedule counts updates planned: `iterations` x `epochs` x `minibatches`,
+the places that the updates of a run have whether or not a batch had a signal to fill them with. So
+the rate at an iteration depends on the iteration alone: a run in which batches were skipped, a run
+that was stopped and resumed, and one that did neither agree, and all end at the end of the curve.
+
+With w = `warmup`, N updates planned, the share s = `lr_min`, and x = (u - w) / (N - w), in [0, 1],
+at the place u = 0, ..., N - 1:
+
+    rate / lr = min(1, (made + 1) / w) (1 - (1 - s) fall(x))
+
+    fall(x) = 0 (constant), x (linear), (1 - cos pi x) / 2 (cosine)
+
+After the warm-up these are torch's LinearLR and CosineAnnealingLR over N - w steps and
+transformers' schedulers of these names. The last update's place is N - 1: its rate is above s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..config import TrainConfig
+
+_FALL: dict[str, Callable[[float], float]] = {
+    "constant": lambda x: 0.0,
+    "linear": lambda x: x,
+    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
+}
+
+
+def learning_rate_at(config: TrainConfig, place: int, made: int) -> float:
+    """The learning rate of one update.
+
+    Args:
+        config: the run's; `optim.lr` is set.
+        place: updates planned before it: 0 for the first of the run's first iteration.
+        made: updates made before it, at most as many.
+    """
+    optim = config.optim
+    assert optim.lr is not None
+    rise = min(1.0, (made + 1) / max(1, optim.warmup))
+    after = config.iterations * config.updates - optim.warmup
+    x = min(1.0, max(0, place - optim.warmup) / max(1, after))
+    return optim.lr * rise * (1 - (1 - optim.lr_min) * _FALL[optim.schedule](x))
+
+
+def lengthened(config: TrainConfig, before: TrainConfig) -> str | None:
+    """What to say where a resumed run's schedule ends elsewhere than it did; else None.
+
+    Args:
+        config: what is asked for now.
+        before: what the run was trained with so far.
+    """
+    if config.optim.schedule == "constant" or config.iterations == before.iterations:
+        return None
+    return (
+        f"learning rate: the {config.optim.schedule} now ends at iteration {config.iterations}, "
+        f"not {before.iterations}: what is trained from here on is not what a run of "
+        f"{config.iterations} iterations would have been"
+    )

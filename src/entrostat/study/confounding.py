@@ -1,0 +1,70 @@
+"""Whether the runs of a study differ in the method alone, or in what it sits on as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..config import TrainConfig
+from ..core.objective import make_objective
+from ..method import methods
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A run's objective: what is compared, and what it sits on.
+
+    Attributes:
+        interventions: names of the methods.
+        estimator: of the advantage.
+        surrogate: with its clip.
+        aggregation: of the tokens' losses.
+    """
+
+    interventions: tuple[str, ...]
+    estimator: str
+    surrogate: str
+    aggregation: str
+
+    @property
+    def under(self) -> str:
+        """What the methods sit on."""
+        return f"{self.estimator} | {self.surrogate} | {self.aggregation}"
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Arm:
+        """That of a run's settings."""
+        objective = make_objective(
+            config.method, advantage=config.advantage, aggregation=config.optim.aggregation
+        )
+        pairs = list(zip(objective.names, objective.methods, strict=True))
+        surrogate = next(repr(method) for _, method in pairs if method.kind == "surrogate")
+        return cls(
+            tuple(name for name, method in pairs if method.kind == "intervention"),
+            str(objective.advantage),
+            surrogate,
+            str(objective.aggregation),
+        )
+
+
+def confounded(runs: Mapping[str, TrainConfig]) -> list[str]:
+    """A line for each method that no other run can be fairly compared with.
+
+    A method is compared fairly with a run that has the same estimator, surrogate, clip and
+    aggregation; where no other run of the study has these, the runs differ in more than the method.
+    """
+    arms: dict[Arm, str] = {}
+    for name, config in runs.items():
+        arms.setdefault(Arm.of(config), name)
+    lines = []
+    for arm, name in arms.items():
+        others = [other for other in arms if other != arm]
+        if not arm.interventions or not others or any(o.under == arm.under for o in others):
+            continue
+        baselines = [methods()[method].baseline for method in arm.interventions]
+        lines.append(
+            f"{name}: {' + '.join(arm.interventions)} sits on {arm.under}, no other run does "
+            f"({arms[others[0]]}: {others[0].under}), so they differ in more than the method. Add "
+            f"a run of its fair baseline ({baselines[0]}), or give all runs one"
+        )
+    return lines

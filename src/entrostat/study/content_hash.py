@@ -1,0 +1,137 @@
+"""The content address of a training: what decides its result, as one short name.
+
+Two runs of the same address are one training, whatever they are called and in whichever file they
+stand. The address is a hash of the settings as they were asked for (without where the run goes and
+who else is told of it), of the bytes of a model, a data file or a directory of them on this
+machine, of the source of code that they name (`code.py`), and, where the run begins with another's
+policy, of that run's address. Names of ours and of the hub stand for themselves. The version of
+entrostat is no part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ..config import Forecast, TrainConfig
+from ..model_files import is_ours
+from ..tasks.rows import SUFFIXES
+from ..tasks.trust import is_code, is_code_task
+from .source_hash import offered_source, source_of
+
+LENGTH = 16  # hexadecimal digits: 64 bits
+# settings of a later version, left out where nobody uses them: older addresses hold
+_LATER = {"forecast": dataclasses.asdict(Forecast())}
+_WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
+
+
+def address_of(
+    config: TrainConfig, after: str | None = None, start: Literal["final", "best"] = "final"
+) -> str:
+    """The address of a training.
+
+    Args:
+        config: its settings, `output` of no importance.
+        after: the address of the run whose policy it begins with; None where it begins with
+            `config.model`.
+        start: which of that run's policies.
+
+    Returns:
+        16 hexadecimal digits of a SHA-256.
+    """
+    settings: dict[str, Any] = dataclasses.asdict(config)
+    del settings["output"], settings["log"]
+    for key, usual in _LATER.items():
+        if settings[key] == usual:
+            del settings[key]
+    if after is None:
+        content = None if is_ours(config.model) else _content(config.model)
+        settings["model"] = [config.model, content]
+    else:
+        settings["model"] = {"after": after, "start": start}
+    tasks = _tasks(config)
+    names = [str(task["name"]) for task in tasks]
+    settings["files"] = [_content(name) or _content(name.partition(":")[2]) for name in names]
+    read = [found for task in tasks for place in _places(task) if (found := _data(place))]
+    if read:
+        settings["read"] = read
+    if code := code_of(config):
+        settings["code"] = code
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def code_of(config: TrainConfig) -> dict[str, str | None]:
+    """A hash of the source of what is not ours, by the name in the settings (`code.py`)."""
+    tasks = _tasks(config)
+    named = [("method", each["name"] if isinstance(each, Mapping) else each)
+             for each in config.method]  # fmt: skip
+    named += [("task", task["name"]) for task in tasks]
+    named += [("grader", task["grader"]) for task in tasks if task.get("grader")]
+    found: dict[str, str | None] = {}
+    for kind, name in named:
+        if is_code_task(name) if kind == "task" else is_code(name):
+            found[name] = source_of(name)
+        elif (source := offered_source(kind, name)) is not None:
+            found[name] = source
+    return found
+
+
+def _tasks(config: TrainConfig) -> list[Mapping[str, Any]]:
+    """What is trained on, then what is evaluated."""
+    return [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
+
+
+def _places(task: Mapping[str, Any]) -> list[str]:
+    """Where a task's rows may lie, but for a file that its name is: a directory, `path`."""
+    path = task.get("path")
+    given = list(path.values()) if isinstance(path, Mapping) else [path]
+    folder = str(task["name"]).partition(":")[2]
+    given += [folder] if Path(folder).is_dir() else []
+    return [str(one) for one in given if one]
+
+
+def _data(place: str) -> str | None:
+    """A hash of a data file, or of those of a directory; None where nothing is there."""
+    path = Path(place)
+    if not path.is_dir():
+        return _content(place)
+    return _of_files(sorted(p for p in path.iterdir() if p.name.endswith((*SUFFIXES, ".gz"))))
+
+
+def _content(name: str) -> str | None:
+    """A hash of what lies at a path: a file, or the files of a model; None where nothing does."""
+    path = Path(name)
+    if not name:  # Path("") is where the command is run
+        return None
+    if path.is_file():
+        files = [path]
+    elif (path / "config.json").is_file():
+        files = sorted({file for kind in _WEIGHTS for file in path.glob(kind)})
+    else:
+        return None
+    return _of_files(files)
+
+
+def _of_files(files: Sequence[Path]) -> str | None:
+    """A hash of their names and bytes; None of none."""
+    if not files:
+        return None
+    stats = [(file, file.stat()) for file in files]
+    return _digest(tuple((str(file), s.st_size, s.st_mtime_ns) for file, s in stats))
+
+
+@lru_cache(256)
+def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
+    """Of names and bytes; sizes and times are only there to notice a change between two calls."""
+    whole = hashlib.sha256()
+    for path, _, _ in files:
+        with open(path, "rb") as file:
+            whole.update(f"{Path(path).name} ".encode())
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()

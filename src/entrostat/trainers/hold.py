@@ -1,0 +1,299 @@
+"""Connect a trainer to the thermostat's multiplier.
+
+    hold = Hold.of(objective)                    None where nothing is held
+    if hold.due(optimizer, update, updates):     before the update's plan
+        hold.look(optimizer, response(...))
+    hold.decide(optimizer, updates)
+    hold.stepped(norm, ..., moved)               after its backward pass
+
+A trainer supplies a gradient of the mean entropy once an iteration (`response`), and of each update
+what its forward pass shows: how far entropy has come (`Moved`). Everything else is
+`control.multiplier`. In the plan the multiplier is an entropy bonus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..control.adamw import Coming, solve
+from ..control.multiplier import Momentum, Multiplier, MultiplierState, Response, lasting_part
+from ..core.batch import TokenBatch
+from ..core.objective import Objective
+from ..core.rollouts import standard_error
+from ..method.thermostat import HeldEntropy
+
+SAMPLE, LEAST = 4, 8  # the gradient is of every fourth rollout of a minibatch, of 8 at least
+_CHANGED = (
+    "value", "mean", "covariance", "coming", "foretold", "inside", "drift", "gain", "slope",
+    "clipping", "norm", "share", "bound",
+)  # fmt: skip
+_NOT_ADAM = (
+    "thermostat: the optimizer must be Adam or AdamW, from whose moments the multiplier is solved "
+    "for, got {} (it has {}); use AdamW, or knob='entropy_coef'"
+)
+TOLERANCE = 1e-3  # of the exact form, of the target, an iteration
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far the mean entropy of some tokens has come since they were sampled, nats."""
+
+    change: float
+    stderr: float
+
+    @classmethod
+    def of(cls, entropy: Tensor, batch: TokenBatch) -> Moved:
+        """From the rollouts of all ranks.
+
+        Args:
+            entropy: [n, T] now, nats.
+            batch: [n, T]; its `old_entropy` is the old policy's.
+        """
+        assert batch.old_entropy is not None
+        assert batch.group is not None
+        change = torch.where(batch.mask, entropy - batch.old_entropy, 0).double().sum(1)
+        (change, tokens, group), _ = batch.whole.gather(change, batch.lengths, batch.group)
+        mean = float(change.sum() / tokens.sum().clamp(min=1))
+        return cls(mean, standard_error(change / tokens.clamp(min=1), tokens, group))
+
+
+class Hold:
+    """The multiplier of an objective.
+
+    Args:
+        objective: has a thermostat that solves for its multiplier.
+        place: the thermostat's among the methods.
+    """
+
+    def __init__(self, objective: Objective, place: int) -> None:
+        self._objective, self._place = objective, place
+
+    @classmethod
+    def of(cls, objective: Objective | None) -> Hold | None:
+        """None where the objective has no such thermostat."""
+        methods = () if objective is None else objective.methods
+        for place, method in enumerate(methods):
+            if isinstance(method, HeldEntropy):
+                assert objective is not None
+                return cls(objective, place)
+        return None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the gradient is of the whole minibatch, beside the objective's own."""
+        return self._method.solve == "exact"
+
+    @property
+    def _method(self) -> HeldEntropy:
+        method = self._objective.methods[self._place]
+        assert isinstance(method, HeldEntropy)
+        return method
+
+    @property
+    def law(self) -> Multiplier:
+        """The control law."""
+        return self._method.law()
+
+    @property
+    def state(self) -> MultiplierState:
+        """The multiplier's state, stored in the objective."""
+        return self._objective.states[self._place]
+
+    @state.setter
+    def state(self, state: MultiplierState) -> None:
+        self._objective.states[self._place] = state
+
+    def numbers(self) -> dict[str, float]:
+        """Return the state that updates change, as numbers that can be sent to another process."""
+        found: dict[str, float] = {}
+        for name in _CHANGED:
+            value = getattr(self.state, name)
+            parts = enumerate(value) if isinstance(value, tuple) else [("", value)]
+            found |= {f"{name}{i}": float(x) for i, x in parts}
+        return found
+
+    def take(self, numbers: Mapping[str, float]) -> None:
+        """Restore the state from `numbers`."""
+        taken: dict[str, Any] = {}
+        for name in _CHANGED:
+            value = getattr(self.state, name)
+            if isinstance(value, tuple):
+                taken[name] = tuple(numbers[f"{name}{i}"] for i in range(len(value)))
+            else:
+                taken[name] = type(value)(numbers[name])
+        self.state = replace(self.state, **taken)
+
+    def due(self, optimizer: torch.optim.Optimizer, update: int, updates: int) -> bool:
+        """Whether to take the gradient of the mean entropy before an update.
+
+        It is taken half-way through an iteration, so that it is old by half of one at most. While
+        AdamW's moments settle, in the first iteration, it is taken at every update but the very
+        first.
+
+        Args:
+            optimizer: Adam or AdamW, as it stands.
+            update: place in the iteration, from 0.
+            updates: of an iteration.
+
+        Raises:
+            ValueError: the optimizer is of another kind.
+        """
+        if any("betas" not in group for group in optimizer.param_groups):
+            raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, "no betas"))
+        if not steps_made(optimizer):
+            return False
+        return self.state.seen <= 1 or update == updates // 2 or not self.state.gain
+
+    def look(self, optimizer: torch.optim.Optimizer, found: Response) -> None:
+        """Take note of the gradient of the mean entropy.
+
+        Args:
+            optimizer: Adam or AdamW, as it stands.
+            found: by `response`.
+        """
+        self.state = self.law.responds(self.state, found, momentum(optimizer))
+
+    def decide(self, optimizer: torch.optim.Optimizer, updates: int) -> None:
+        """Decide on the multiplier of the coming update.
+
+        Args:
+            optimizer: Adam or AdamW, as it stands.
+            updates: of an iteration.
+        """
+        if steps_made(optimizer):
+            self.state = self.law.decide(self.state, momentum(optimizer), updates)
+        else:  # of the size of an optimizer's first update nothing is known
+            self._wait()
+
+    def solve(self, coming: Coming, updates: int) -> float:
+        """The multiplier c of the coming update, exactly: the root of <h, s(c)> = d.
+
+        Args:
+            coming: the update.
+            updates: of an iteration.
+        """
+        if not steps_made(coming.optimizer):
+            self._wait()
+            return 0.0
+        law, state, products = self.law, self.state, coming.products()
+        held = momentum(coming.optimizer)
+        # of momentum, so much is taken as if it had held the multiplier all along
+        lasting = lasting_part(held.young, held.lasting, updates)
+        past = (lasting - held.young) / max(1 - held.young, 1e-30)
+
+        def change(c: float) -> float:
+            kappa = coming.clipping(c, products)
+            return coming.change(c, kappa, past * (state.inside - kappa * c * held.corrected))
+
+        assert state.target is not None
+        norm = products[2] ** 0.5
+        tolerance, ends = TOLERANCE * state.target / updates, law.ends(state, norm)
+
+        def multiplier(wanted: float) -> float:
+            return solve(change, wanted, *ends, state.value, tolerance)
+
+        c = law.slow(multiplier, state, updates, held.pace)
+        foretold = coming.change(c, coming.clipping(c, products))
+        self.state = law.decided(state, c, foretold, norm)
+        return c
+
+    def _wait(self) -> None:
+        self.state = self.law.decided(self.state, 0.0, 0.0, 0.0)
+
+    def stepped(
+        self, norm: float, clip: float, optimizer: torch.optim.Optimizer, updates: int,
+        moved: Moved | None,
+    ) -> None:  # fmt: skip
+        """After the update's backward pass.
+
+        Args:
+            norm: of its gradient, before clipping; not finite where no step is made.
+            clip: the largest that clipping leaves; infinite without.
+            optimizer: Adam or AdamW.
+            updates: of an iteration.
+            moved: what the update's forward pass showed, on rollouts that no update of this
+                iteration has trained on; None in an iteration's first update and in later epochs.
+        """
+        if moved is not None and moved.stderr > 0:  # NaN of one rollout
+            self.state = self.law.moved(self.state, moved.change, moved.stderr)
+        lasting = 1 - float(optimizer.param_groups[0]["betas"][0])
+        self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
+
+
+def sample(count: int, generator: torch.Generator, world: int = 1, multiple: int = 1) -> Tensor:
+    """Choose the rows [n] of a minibatch whose entropy is differentiated, in ascending order.
+
+    Args:
+        count: rollouts of the minibatch on this rank.
+        generator: chooses.
+        world: number of ranks.
+        multiple: n is rounded up to a multiple of it, at most to `count`.
+    """
+    wanted = max(math.ceil(LEAST / world), math.ceil(count / SAMPLE))
+    n = min(count, multiple * math.ceil(wanted / multiple))
+    return torch.randperm(count, generator=generator)[:n].sort().values
+
+
+def response(
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    entropy: Sequence[Tensor | None],
+    total: Any = None,
+) -> Response:
+    """A and B of `control.multiplier`'s equation (1).
+
+    Args:
+        optimizer: Adam or AdamW, after an update or more.
+        parameters: what it trains, or this process's part of it.
+        entropy: gradient of the mean entropy for each; None for 0.
+        total: adds up [3] over the processes that the parameters are sharded over.
+
+    Raises:
+        ValueError: the optimizer does not keep Adam's moments.
+    """
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    sums, b1, t = torch.zeros(3, dtype=torch.float64), 0.0, steps_made(optimizer)
+    for p, h in zip(parameters, entropy, strict=True):
+        state = optimizer.state.get(p, {})
+        if not state or h is None:
+            continue
+        if not {"step", "exp_avg", "exp_avg_sq"} <= state.keys():
+            raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, ", ".join(state)))
+        group = groups[id(p)]
+        b1, b2 = map(float, group["betas"])
+        h, m, v = (_local(x) for x in (h, state["exp_avg"], state["exp_avg_sq"]))
+        Ph = h * float(group["lr"]) / ((v / (1 - b2**t)).sqrt_().add_(group["eps"]))
+        products = ((Ph, m), (Ph, h), (h, h))
+        sums += torch.stack([(x * y).sum(dtype=torch.float64) for x, y in products]).cpu()
+    A, B, hh = (sums if total is None else total(sums)).tolist()
+    return Response(-A / (1 - b1**t), B, hh**0.5)
+
+
+def momentum(optimizer: torch.optim.Optimizer) -> Momentum:
+    """How far momentum has come, after an update or more."""
+    b1, t = float(optimizer.param_groups[0]["betas"][0]), steps_made(optimizer)
+    return Momentum((1 - b1) / (1 - b1 ** (t + 1)), 1 - b1, 1 - b1**t, _pace(optimizer))
+
+
+def steps_made(optimizer: torch.optim.Optimizer) -> float:
+    """Updates that an optimizer has made."""
+    made = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
+    return max(made, default=0.0)
+
+
+def _pace(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate over that which its schedule was given, at most 1."""
+    group = optimizer.param_groups[0]
+    whole = group.get("initial_lr") or group["lr"]
+    return min(1.0, float(group["lr"]) / float(whole)) if whole else 1.0
+
+
+def _local(x: Any) -> Tensor:
+    """This process's part of a sharded tensor (FSDP2)."""
+    return (x.to_local() if hasattr(x, "to_local") else x).float()

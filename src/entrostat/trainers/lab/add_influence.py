@@ -1,0 +1,56 @@
+"""Exact influences of some prompts' tokens before the update, for a method that weighs by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...analysis.analysis import meter_of
+from ...analysis.influence import Subject, influences
+from ...data.seeds import generator
+from ...method.rounding import share_of
+from ...runs.schedule import learning_rate_at
+from .experience import Sampled, Selection
+from .state import State
+
+
+def with_influences(state: State, sampled: Sampled, selection: Selection) -> Selection:
+    """The selection with `influence` [R, T] in its batch, where a method asks for it.
+
+    Drawn is a share of the prompts with a signal and of those without. Influences are those of an
+    update on these prompts alone, without the method's own weights, on the mean entropy of these; 0
+    at other prompts' tokens.
+    """
+    share = state.objective.influence_sample()
+    if share is None:
+        return selection
+    config, kept, batch = state.config, selection.kept, selection.batch
+    found = torch.zeros_like(batch.old_logp)
+    chance = generator(config.seed, sampled.iteration, "influence", state.policy.device)
+    prompt = sampled.sequences.prompt
+    live = prompt[kept].unique()  # prompts with a signal
+    idle = prompt[~torch.isin(prompt, live)].unique()
+    drawn = torch.cat([_some(prompts, share, chance) for prompts in (live, idle)])
+    rows = torch.isin(prompt, drawn).nonzero()[:, 0]
+    mine = torch.isin(kept, rows).nonzero()[:, 0]  # of those trained on
+    if len(mine):
+        part = batch[mine]
+        terms = state.objective.plan(part, chance)
+        subject = Subject(
+            meter_of(state), state.objective, state.optimizer,
+            learning_rate_at(config, (sampled.iteration - 1) * config.updates, state.updates),
+            config.optim.clip, sampled.sequences[rows], selection.graded[rows],
+            torch.isin(rows, kept[mine]).nonzero()[:, 0], part, chance,
+        )  # fmt: skip
+        values, _ = influences(subject, part, terms)
+        found[mine] = values[subject.kept].to(found.dtype)
+        state.optimizer.zero_grad(set_to_none=True)
+    return replace(selection, batch=batch.replace(influence=found))
+
+
+def _some(prompts: Tensor, share: float, chance: torch.Generator) -> Tensor:
+    """A share of the prompts, at least one where there is any."""
+    order = torch.randperm(len(prompts), generator=chance, device=prompts.device)
+    return prompts[order[: share_of(share, len(prompts))]]

@@ -1,0 +1,204 @@
+"""What an iteration learns from: its rollouts, as the policy that sampled them saw them.
+
+Shapes: B rollouts of an iteration, T completion tokens at most; R rollouts that are trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.batch import TokenBatch
+from ...core.mismatch import mismatch
+from ...core.rollouts import describe, graded, idle_groups, trainable
+from ...core.stats import TokenStats
+from ...data.generation import Answers, answer
+from ...data.prompts import draw, encode
+from ...data.scoring import Scorer
+from ...data.seeds import Purpose, generator, stream_seed
+from ...dynamics import online
+from ...models.early_stop import enough_of
+from ...models.policy import Policy
+from ...models.rollout import Sequences
+from ...tasks import Example
+from .state import State
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """An iteration's prompts and what the policy said to them.
+
+    Attributes:
+        iteration: which one.
+        examples: the prompts.
+        answers: B rollouts, those of a prompt side by side.
+    """
+
+    iteration: int
+    examples: list[Example]
+    answers: Answers
+
+    @property
+    def sequences(self) -> Sequences:
+        """B rollouts as token ids."""
+        return self.answers.sequences
+
+    def scored(self, score: Scorer) -> Tensor:
+        """Rewards [B] float32."""
+        return self.answers.scored(score, self.examples, self.iteration)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rollouts that are trained on.
+
+    Attributes:
+        graded: all B, with outcome advantages [B], and those marked whose group has no signal.
+        kept: [R] int64, their rows.
+        batch: [R, T], with the methods' advantages [R, T].
+        sequences: the same rows.
+        figures: of the selection, by name.
+    """
+
+    graded: TokenBatch
+    kept: Tensor
+    batch: TokenBatch
+    sequences: Sequences
+    figures: dict[str, float]
+
+    def __len__(self) -> int:
+        """R."""
+        return len(self.kept)
+
+
+def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], None]) -> Sampled:
+    """The policy as it stands, on this iteration's prompts."""
+    config = state.config
+    return said_to(
+        state, draw(state.task, config, iteration), iteration, "sample", on_progress,
+        exact=not config.sampling.measure, enough=enough_of(config.sampling),
+    )  # fmt: skip
+
+
+def said_to(
+    state: State, examples: list[Example], iteration: int, purpose: Purpose,
+    on_progress: Callable[[int], None], temperature: float | None = None,
+    rollouts: int | None = None, **how: Any,
+) -> Sampled:  # fmt: skip
+    """What the policy as it stands says to prompts.
+
+    Args:
+        state: the run's.
+        examples: the prompts.
+        iteration: which one.
+        purpose: of the random stream.
+        on_progress: as `sample` takes it.
+        temperature: None for the run's own.
+        rollouts: of each prompt; None for the run's own.
+        **how: other arguments of `answer`.
+    """
+    config, policy = state.config, state.policy
+    if temperature is not None:
+        config = replace(config, sampling=replace(config.sampling, temperature=temperature))
+    torch.manual_seed(stream_seed(config.seed, iteration, purpose))
+    answers = answer(
+        policy, config, state.task, state.task.splits[0], examples,
+        encode(policy, config, examples, state.new), training=True,
+        rollouts=rollouts or config.sampling.rollouts,
+        generator=generator(config.seed, iteration, purpose, policy.device),
+        on_progress=on_progress, where=f"iteration {iteration}", **how,
+    )  # fmt: skip
+    return Sampled(iteration, examples, answers)
+
+
+def measure(state: State, sampled: Sampled, rewards: Tensor) -> TokenBatch:
+    """[B, T]: the old policy, exactly; what controllers see and the ratio's denominator.
+
+    `rewards` [B] are the task's. Without `sampling.measure` they are the sampler's own figures, in
+    float32 as well, which differ from a pass of training by the rounding of another order.
+    """
+    sequences = sampled.sequences
+    if sequences.sampler_entropy is None:
+        return measured(sequences, rewards, statistics(state, state.policy, sequences))
+    own = TokenStats(sequences.sampler_logp, sequences.sampler_entropy)
+    return measured(sequences, rewards, own)
+
+
+def measured(sequences: Sequences, rewards: Tensor, old: TokenStats) -> TokenBatch:
+    """[B, T]: sequences with what the old policy says of them."""
+    device = sequences.mask.device
+    return TokenBatch(
+        old.logp, old.logp, sequences.mask, rewards=rewards.to(device), group=sequences.prompt,
+        entropy=old.entropy, old_entropy=old.entropy,
+        rollout=torch.arange(len(sequences.mask), device=device),
+    )  # fmt: skip
+
+
+def rollout_figures(batch: TokenBatch, answers: Answers) -> dict[str, float]:
+    """How a rollout batch looks, before any update."""
+    sequences = answers.sequences
+    truncated = 1 - float(sequences.finished.float().mean())
+    figures = describe(batch) | {"rollout/truncated": truncated} | answers.figures
+    if sequences.sampler_entropy is not None:  # the old policy's figures are the sampler's
+        return figures
+    return figures | mismatch(batch.old_logp, sequences.sampler_logp, batch.mask)
+
+
+def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str, float]:
+    """Let the controllers see the iteration's entropy; their figures."""
+    state.objective.observe(
+        entropy=figures["entropy/exact"],
+        nll=figures["entropy/nll"],
+        perplexity=figures["entropy/perplexity"],
+        stderr=figures["entropy/stderr"],
+        progress=(iteration - 1) / max(1, state.config.iterations - 1),
+    )
+    return state.objective.metrics()
+
+
+def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
+    """The rollouts that are trained on, prepared: of groups with a signal, others for penalties."""
+    outcome = graded(state.objective, batch)
+    kept, chosen = trainable(state.objective, outcome)
+    own = outcome if batch.tempered is None else outcome[~batch.tempered]
+    figures: dict[str, float] = {"rollout/zero_advantage_groups": idle_groups(own)}
+    sequences = sampled.sequences[kept]
+    if len(kept):
+        assert batch.rewards is not None
+        assert outcome.advantages is not None
+        rewards = batch.rewards[kept]
+        chosen, more = _with_models(state, chosen, sequences, rewards, sampled.iteration)
+        if state.objective.influence_sample() is not None:  # measured once it is prepared
+            chosen = chosen.replace(influence=torch.zeros_like(chosen.old_logp))
+        chosen = state.objective.prepare(chosen)
+        figures |= more | online.of_rollouts(chosen, outcome.advantages[kept], rewards)
+    return Selection(outcome, kept, chosen, sequences, figures)
+
+
+def _with_models(
+    state: State, batch: TokenBatch, sequences: Sequences, rewards: Tensor, iteration: int
+) -> tuple[TokenBatch, dict[str, float]]:
+    """The batch with what its methods ask of other models; figures of a second one's training."""
+    figures: dict[str, float] = {}
+    if state.reference is not None and "ref_logp" in state.objective.needs:
+        batch = batch.replace(ref_logp=statistics(state, state.reference, sequences).logp)
+    if state.phi is not None:
+        assert batch.group is not None
+        token_rewards = torch.zeros_like(batch.old_logp)
+        idle = torch.zeros_like(batch.mask[:, 0]) if batch.idle is None else batch.idle
+        if len(live := (~idle).nonzero()[:, 0]):
+            token_rewards[live], figures = state.phi.token_rewards(
+                sequences[live], rewards[live], batch.group[live], f"iteration {iteration}"
+            )
+        batch = batch.replace(process_rewards=token_rewards)
+    return batch, figures
+
+
+def statistics(state: State, policy: Policy, sequences: Sequences) -> TokenStats:
+    """[B, T]: log-probs and entropies of sequences, at the run's own temperature."""
+    config = state.config
+    return policy.measure(sequences, config.sampling.temperature, config.optim.micro_batch)

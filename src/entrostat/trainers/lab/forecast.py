@@ -1,0 +1,249 @@
+"""The change of entropy on fresh prompts, foretold before the updates (`train --forecast.every N`).
+
+A batch's own influences foretell what its updates do to its own states (analysis.py). Does a batch
+also say what becomes of entropy where it did not look? Fresh prompts are answered before the
+updates, by rollouts that nothing is trained on; the change of entropy there is the truth. What is
+foretold comes from the batch, the optimizer and derivatives alone, all of it known beforehand:
+
+    in_sample      K <grad H, -P g>, all on the batch: the sum of its influences for each of K
+                   updates. The batch's luck is in both factors, so that it is biased
+    crossed        the same with H and g of different halves of the prompts: unbiased for <grad H_f,
+                   -P g>, H_f the mean of fresh prompts, P given
+    momentum       what is in motion already: <grad H, d>, d the part of AdamW's steps that earlier
+                   batches and weight decay make, as if this batch's gradient were 0
+    step           momentum and, crossed, this batch's part: of the steps that AdamW will make
+    step_visited   the same with the gradient of the entropy that the policy meets, which also moves
+                   because other states are visited: E sum_t (H_t + lp_t (G_t - H n_t)), G_t the
+                   entropy and n_t the tokens after t, less their mean at t over the half
+    change         truth: at the states that the policy before the updates visits
+    change_visited truth: at those of the policy after them, tokens weighted by the ratio of their
+                   prefix under both policies (self-normalised importance sampling)
+
+Shapes: B rollouts of the iteration, R of them trained on, T completion tokens at most. All figures
+are nats an iteration, float64 sums over float32 statistics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...analysis.analysis import meter_of
+from ...analysis.influence import loss_gradient
+from ...core.batch import masked_mean
+from ...core.stats import TokenStats
+from ...data.prompts import fresh
+from ...data.seeds import generator
+from ...dynamics import adamw_preconditioner
+from ...models.policy_evaluator import Meter
+from ...models.rollout import Sequences
+from ...runs.schedule import learning_rate_at
+from .experience import Sampled, Selection, said_to
+from .state import State
+
+Gradient = Mapping[str, Tensor]
+
+
+@dataclass
+class Forecast:
+    """What was foretold; `finish` says what came.
+
+    Attributes:
+        meter: measures the policy.
+        sequences: fresh rollouts of the policy before the updates.
+        before: its log-probs and entropies there.
+        figures: foretold, nats.
+        seconds: spent so far.
+    """
+
+    meter: Meter
+    sequences: Sequences
+    before: TokenStats
+    figures: dict[str, float]
+    seconds: float
+
+    def finish(self) -> dict[str, float]:
+        """After the updates: all figures, by metric."""
+        began = time.perf_counter()
+        after = self.meter.measure(self.sequences)
+        mask = self.sequences.mask
+        here = float(masked_mean(self.before.entropy.double(), mask))
+        self.figures |= {
+            "change": float(masked_mean(after.entropy.double(), mask)) - here,
+            "change_visited": visited(self.before.logp, after, mask) - here,
+        }
+        seconds = self.seconds + time.perf_counter() - began
+        return {f"forecast/{k}": v for k, v in self.figures.items()} | {"time/forecast": seconds}
+
+
+def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
+    """Before an iteration's updates.
+
+    Args:
+        state: at the start of them; AdamW as the last iteration left it.
+        sampled: the rollout batch.
+        selection: what is trained on, at least one rollout.
+    """
+    began = time.perf_counter()
+    config, meter = state.config, meter_of(state)
+    examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
+    sequences = said_to(
+        state, examples, sampled.iteration, "forecast", lambda tokens: None,
+        rollouts=config.forecast.rollouts,
+    ).sequences  # fmt: skip
+    figures = _foretold(state, meter, sampled, selection)
+    before = meter.measure(sequences)
+    return Forecast(meter, sequences, before, figures, time.perf_counter() - began)
+
+
+def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:
+    """Mean entropy a token, nats, of a policy on rollouts of another, weighted to its own.
+
+    Args:
+        before: [B, T] log-probs of the tokens under the policy that sampled them.
+        after: log-probs and entropies [B, T] under the other.
+        mask: [B, T], 1 on sampled tokens.
+    """
+    log_ratio = torch.where(mask, (after.logp - before).double(), 0)
+    weight = torch.where(mask, (log_ratio.cumsum(-1) - log_ratio).exp(), 0)
+    return float((weight * after.entropy.double()).sum() / weight.sum())
+
+
+def _foretold(
+    state: State, meter: Meter, sampled: Sampled, selection: Selection
+) -> dict[str, float]:
+    """The forecasts of `K` updates, nats; of one prompt, which has no halves, in_sample alone."""
+    config, sequences, kept = state.config, sampled.sequences, selection.kept
+    chance = generator(config.seed, sampled.iteration, "forecast", state.policy.device)
+    terms = state.objective.plan(selection.batch, chance)
+    of_logp, of_entropy = (
+        x.new_zeros(sequences.mask.shape).index_copy(0, kept, x)
+        for x in loss_gradient(state.objective, selection.batch, terms)
+    )
+    order = sequences.prompt.unique(return_inverse=True)[1]
+    halves = [rows for side in (0, 1) if len(rows := (order % 2 == side).nonzero()[:, 0])]
+    found = [_half(meter, sequences[rows], of_logp[rows], of_entropy[rows]) for rows in halves]
+    loss = _sum([half.loss for half in found])
+    norm = torch.stack(list(torch._foreach_norm(list(loss.values())))).norm()
+    clip = float((config.optim.clip / (norm + 1e-6)).clamp(max=1))
+    place = (sampled.iteration - 1) * config.updates
+    lr = learning_rate_at(config, place, state.updates)
+    parameters = state.policy.trained()
+    P = adamw_preconditioner(
+        state.optimizer, parameters, {name: clip * g for name, g in loss.items()}, lr
+    )
+    # -P g of each half, and what is in motion already
+    pulls = [{name: -clip * P[name] * g for name, g in half.loss.items()} for half in found]
+    tokens = [int(sequences.mask[rows].sum()) for rows in halves]
+    share = [n / sum(tokens) for n in tokens]
+    K = config.updates
+    own = K * sum(
+        share[i] * _dot(half.entropy, pull) for i, half in enumerate(found) for pull in pulls
+    )
+    if len(found) < 2:
+        return {"in_sample": own}
+    current, drift = _motion(state, P, lr, K)
+
+    def crossed(one: Gradient, other: Gradient) -> float:
+        # each half's g is half of the batch's: the two products together are of a whole one
+        return _dot(one, pulls[1]) + _dot(other, pulls[0])
+
+    figures = {"in_sample": own}
+    first, second = found
+    figures["crossed"] = K * crossed(first.entropy, second.entropy)
+    for name, of in (("step", "entropy"), ("step_visited", "visited")):
+        one, other = getattr(first, of), getattr(second, of)
+        moving = share[0] * _dot(one, drift) + share[1] * _dot(other, drift)
+        if of == "entropy":
+            figures["momentum"] = moving
+        figures[name] = current * crossed(one, other) + moving
+    return figures
+
+
+@dataclass(frozen=True)
+class _Half:
+    """Gradients of one half of the prompts.
+
+    Attributes:
+        entropy: of the mean entropy of its states.
+        visited: of the mean entropy that the policy meets.
+        loss: of its part of the batch's loss.
+    """
+
+    entropy: Gradient
+    visited: Gradient
+    loss: Gradient
+
+
+def _half(meter: Meter, sequences: Sequences, of_logp: Tensor, of_entropy: Tensor) -> _Half:
+    """Three backward passes over a half's rollouts.
+
+    Args:
+        meter: measures the policy.
+        sequences: b rollouts.
+        of_logp: dL/dlp [b, T] of the batch's loss.
+        of_entropy: dL/dH [b, T].
+    """
+    parameters = meter.policy.trained()
+    N = sequences.mask.sum()
+    worth = _worth(meter.measure(sequences).entropy, sequences.mask)
+    totals = [{name: torch.zeros_like(p) for name, p in parameters.items()} for _ in range(3)]
+    for rows in meter.pieces(sequences):
+        stats = meter.stats(sequences[rows])
+        entropy = stats.entropy.sum() / N
+        visits = (worth[rows] * stats.logp).sum() / N
+        loss = (of_logp[rows] * stats.logp + of_entropy[rows] * stats.entropy).sum()
+        for i, value in enumerate((entropy, visits, loss)):
+            found = torch.autograd.grad(
+                value, list(parameters.values()), retain_graph=i < 2, allow_unused=True
+            )
+            for name, g in zip(parameters, found, strict=True):
+                if g is not None:
+                    totals[i][name] += g
+    at_states, by_visits, of_loss = totals
+    return _Half(at_states, _sum([at_states, by_visits]), of_loss)
+
+
+def _worth(entropy: Tensor, mask: Tensor) -> Tensor:
+    """[b, T]: how much more entropy than usual comes after a token, nats; 0 at mask 0.
+
+    G_t - H n_t, less its mean over the rollouts that have a token t, which leaves the gradient's
+    expectation (but for a part of 1 / b) and takes most of its noise.
+    """
+    gap = torch.where(mask, entropy.double() - masked_mean(entropy.double(), mask), 0)
+    later = gap.flip(-1).cumsum(-1).flip(-1) - gap
+    usual = (later * mask).sum(0) / mask.sum(0).clamp(min=1)
+    return torch.where(mask, later - usual, 0).to(entropy.dtype)
+
+
+def _motion(state: State, P: Gradient, lr: float, K: int) -> tuple[float, Gradient]:
+    """What AdamW makes of K equal gradients g: a factor of -P g, and a change without g.
+
+    The k-th step is -P (b^k m + (1 - b^k) g) / (1 - b^(t + k)) - lr wd theta, with m the momentum
+    and b its decay after t steps; P is taken as that of the first.
+    """
+    group = state.optimizer.param_groups[0]
+    beta, decay = float(group["betas"][0]), float(group["weight_decay"])
+    drift, current = {}, float(K)
+    for name, parameter in state.policy.trained().items():
+        known = state.optimizer.state.get(parameter, {})
+        t, m = float(known.get("step", 0)), known.get("exp_avg")
+        bias = [1 - beta ** (t + k) for k in range(1, K + 1)]
+        current = sum((1 - beta ** (k + 1)) / bias[k] for k in range(K))
+        drift[name] = -K * lr * decay * parameter.detach()
+        if m is not None:
+            drift[name] -= sum(beta ** (k + 1) / bias[k] for k in range(K)) * P[name] * m
+    return current, drift
+
+
+def _dot(one: Gradient, other: Gradient) -> float:
+    return float(sum((one[name].double() * other[name].double()).sum() for name in one))
+
+
+def _sum(gradients: list[Gradient]) -> Gradient:
+    first, *others = gradients
+    return {name: sum((g[name] for g in others), x) for name, x in first.items()}

@@ -1,0 +1,134 @@
+"""The lab: a policy-gradient loop that reads from top to bottom.
+
+One iteration: draw prompts, sample a group for each, score, measure the old policy's log-probs and
+entropies exactly, let the controllers see the entropy, drop groups without a signal, update.
+
+    state.py       what a run is made of, built and checked
+    experience.py  sample, measure, observe, select
+    resampling.py  rollouts at a second temperature
+    influenced.py  exact influences, for a method that weighs by them
+    updates.py     epochs, minibatches, micro-batches
+    held.py        the gradient of the entropy, for the thermostat
+    resume.py      going on from a checkpoint
+    analysis.py    what the updates do to entropy
+    forecast.py    what they will do to it on fresh prompts
+    record.py      what is written; ../trackers has who is told of it, too
+
+Differences from the papers' trainers: `old_logp` and `old_entropy` are always recomputed by the
+trainer, over the whole rollout batch; methods select over the whole minibatch, however it is cut
+into micro-batches; dropout is off; every random stream is seeded from (seed, iteration, purpose),
+so a resumed run repeats what it would have done.
+
+Shapes: B rollouts of an iteration, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from ...analysis import analysis as dynamics
+from ...config import TrainConfig
+from ...runs import checkpoint as checkpoints
+from ...runs.progress import Facts, Progress
+from ...runs.resume import go_on, keep_settings
+from ...runs.run_directory import RunDirectory
+from ...runs.timer import Clock
+from ...runs.trackers import Trackers
+from ...tasks import Task
+from .add_influence import with_influences
+from .experience import measure, observe, rollout_figures, sample_rollouts, select
+from .forecast import foretell
+from .record import Record
+from .resampling import with_resampled
+from .state import FIELDS as FIELDS
+from .state import build
+from .updates import update_policy
+
+
+def train(
+    config: TrainConfig,
+    *,
+    task: Task | None = None,
+    progress: Progress | None = None,
+    resume: bool = False,
+) -> Path:
+    """Train a policy; returns its run directory.
+
+    Args:
+        config: everything that determines the run.
+        task: an object in place of the configuration's task.
+        progress: where to show how it goes; None is silent.
+        resume: go on from the newest checkpoint in `config.output`.
+
+    Raises:
+        ValueError: a bad setting, found before the first iteration.
+        RunStopped: the run cannot go on (a scorer that always fails, NaN in the loss, a full disk);
+            the last checkpoint is intact.
+    """
+    config = copy.deepcopy(config).validate()
+    progress = progress or Progress()
+    say, trackers = Facts(progress), Trackers(config, progress.note)
+    if resume:
+        keep_settings(config, say)
+    state = build(config, task, say)
+    with RunDirectory.open(config, resume) as run, state.scorer as score, state.held_out, trackers:
+        if run.complete(config.iterations):
+            progress.end(run.path)
+            return run.path
+        start = go_on(state, run, resume, say)
+        record = Record(run, state, progress, start)
+        say(record.schedule.words())
+        found = {"packed": state.policy.packs, "model": state.policy.origin, "said": say.said}
+        run.write_settings(config, state.objective.describe(), found)
+        trackers.begin(run.path, start, resume)
+        progress.begin(config, start)
+        if start == 0:
+            trackers.log(0, record.evaluate(0))
+
+        for iteration in range(start + 1, config.iterations + 1):
+            clock = Clock()
+            sampled = sample_rollouts(state, iteration, progress.tokens)
+            clock.lap("sample")
+            rewards = sampled.scored(score)
+            clock.lap("score")
+
+            # the old policy, exactly: what controllers see and the ratio's denominator
+            batch = measure(state, sampled, rewards)
+            metrics = rollout_figures(batch, sampled.answers)
+            metrics |= score.figures() | observe(state, metrics, iteration)
+            clock.lap("measure")
+            # a method may learn from rollouts at another temperature, too
+            sampled, rewards, batch = with_resampled(
+                state, sampled, rewards, batch, score, progress.tokens, metrics
+            )
+            clock.lap("sample")
+            # groups whose advantages are all 0 teach nothing; penalties act on them nonetheless
+            selection = with_influences(state, sampled, select(state, sampled, batch))
+            metrics |= selection.figures
+            clock.lap("measure")
+
+            # what the updates will do to entropy; the record says what they did
+            analysis = None
+            if config.analyze.due(iteration) and len(selection):
+                analysis = dynamics.begin(state, sampled, rewards, selection)
+            forecast = None
+            if config.forecast.due(iteration) and len(selection):
+                forecast = foretell(state, sampled, selection)
+            clock.skip()
+
+            metrics |= update_policy(state, selection, analysis, iteration)
+            clock.lap("update", without=0.0 if analysis is None else analysis.watch.seconds)
+            metrics |= clock.figures(metrics["rollout/tokens"])
+
+            if forecast is not None:
+                metrics |= forecast.finish()
+            metrics = record.iteration(sampled, batch, selection, metrics, analysis)
+            trackers.log(iteration, metrics | record.evaluate(iteration))
+            record.checkpoint_if_due(iteration)
+            progress.iteration(iteration, metrics)
+        run.finish(state.policy.save, config.iterations)
+        if not config.save.checkpoints:
+            checkpoints.remove(run.checkpoints)
+    progress.end(run.path)
+    return run.path

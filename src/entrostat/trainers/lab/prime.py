@@ -1,0 +1,234 @@
+"""PRIME's second model phi: trained on line beside the policy, on the outcomes of its rollouts.
+
+What it is for, and what paper and code leave open, stands in `method/prime.py`.
+
+Shapes: B rollouts, those of groups with a signal; T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ..._text import Say
+from ...config import TrainConfig
+from ...core.batch import masked_mean
+from ...core.objective import Objective
+from ...errors import RunStopped
+from ...method.prime import Prime
+from ...models.policy import Policy
+from ...models.rollout import Sequences
+from ...runs import checkpoint as checkpoints
+
+CLIP = 10.0  # largest gradient norm of phi, as in the authors' script
+_PREFIX = "phi/"  # of its tensors in a checkpoint
+TEMPERATURE = 1.0  # of phi's and the reference's log-probs
+
+
+@dataclass
+class Phi:
+    """The model that gives token rewards, with all that its training needs.
+
+    Attributes:
+        settings: beta, learning rate, and whether it learns before it scores.
+        policy: phi itself, a copy of the policy that training began with.
+        reference: that policy, frozen.
+        optimizer: AdamW over phi's trained parameters.
+        scaler: of phi's loss under fp16.
+        micro_batch: sequences in memory at once; any value gives the same gradient.
+        updates: steps made; before the first, phi is the reference.
+    """
+
+    settings: Prime
+    policy: Policy
+    reference: Policy
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    micro_batch: int
+    updates: int = 0
+
+    def token_rewards(
+        self, sequences: Sequences, outcomes: Tensor, group: Tensor, where: str
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Token rewards [B, T] float32, 0 at mask 0, and one pass of training on these rollouts.
+
+        Args:
+            sequences: B rollouts.
+            outcomes: [B] float, in [0, 1].
+            group: [B] int, the prompt of each.
+            where: names the iteration in an error message.
+
+        Returns:
+            The rewards of phi as it was before the pass, or after it (`phi_update`), and
+            `prime/...`: loss and accuracies of each update's phi on the rollouts that it has yet
+            to learn from; the mean token reward as it is used.
+
+        Raises:
+            RunStopped: an outcome outside of [0, 1]; a loss or gradient that is not finite.
+        """
+        _check(outcomes, where)
+        reference = self.reference.measure(sequences, TEMPERATURE, self.micro_batch).logp
+        ratio = torch.zeros_like(reference)
+        # before its first update phi is the reference: all that differs is rounding, which the
+        # method's `norm` would blow up
+        if self.settings.phi_update == "after" and self.updates:
+            ratio = self._ratio(sequences, reference)
+        scores, norms = torch.zeros_like(outcomes), []
+        for rows in whole_groups(group, self.settings.phi_minibatches):
+            scores[rows], norm = self._update(
+                sequences[rows], outcomes[rows], reference[rows], where
+            )
+            norms += [norm] if math.isfinite(norm) else []
+        if self.settings.phi_update == "before":
+            ratio = self._ratio(sequences, reference)
+        rewards = self.settings.beta * ratio
+        figures = {
+            "prime/loss": float(binary_cross_entropy_with_logits(scores, outcomes)),
+            **accuracies(scores, outcomes, group),
+            "prime/reward_mean": float(masked_mean(rewards, sequences.mask)),
+            "prime/lr": self.optimizer.param_groups[0]["lr"],
+        }
+        return rewards, figures | ({"prime/grad_norm": fmean(norms)} if norms else {})
+
+    def _ratio(self, sequences: Sequences, reference: Tensor) -> Tensor:
+        """[B, T]: log pi_phi - log pi_ref."""
+        return self.policy.measure(sequences, TEMPERATURE, self.micro_batch).logp - reference
+
+    def _update(
+        self, sequences: Sequences, outcomes: Tensor, reference: Tensor, where: str
+    ) -> tuple[Tensor, float]:
+        """One step; the scores beta sum of log-ratios [B] before it, and the gradient's norm.
+
+        The cross-entropy is the mean over all B rollouts, however they are cut into micro-batches.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        total, scores = 0.0, []
+        for rows in torch.arange(len(outcomes), device=outcomes.device).split(self.micro_batch):
+            logp = self.policy.token_stats(sequences[rows], TEMPERATURE).logp
+            score = self.settings.beta * (logp - reference[rows]).sum(-1)
+            loss = binary_cross_entropy_with_logits(score, outcomes[rows], reduction="sum")
+            loss = loss / len(outcomes)
+            self.scaler.scale(loss).backward()
+            total += float(loss.detach())
+            # of the reference itself it is 0, but for rounding
+            scores.append(score.detach() if self.updates else torch.zeros_like(score))
+        self.scaler.unscale_(self.optimizer)
+        trained = self.optimizer.param_groups[0]["params"]
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, CLIP))
+        # under fp16 a step that overflows is skipped and the scale halved, as the policy's is
+        skipped = self.scaler.is_enabled() and self.scaler.get_scale() >= 1e-3
+        if not math.isfinite(total) or not (math.isfinite(norm) or skipped):
+            raise RunStopped(
+                f"{where}: prime's second model: its loss is {total}, its gradient's norm {norm}. "
+                "No step was made; the last checkpoint is good. Lower method.prime.phi_lr or use "
+                "--precision fp32, then start again or resume"
+            )
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.updates += math.isfinite(norm)
+        self.optimizer.zero_grad(set_to_none=True)  # the policy's update needs the memory
+        return torch.cat(scores), norm
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments, as a checkpoint holds them beside the policy's."""
+        return checkpoints.tensors_of(self.policy.trained(), self.optimizer, _PREFIX)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of phi beside `tensors`: plain data."""
+        return {"updates": self.updates, "scaler": self.scaler.state_dict()}
+
+    def restore(self, saved: checkpoints.Checkpoint) -> None:
+        """Go on from a checkpoint, exactly."""
+        checkpoints.restore(saved, self.policy.trained(), self.optimizer, _PREFIX)
+        self.updates = saved.state["phi"]["updates"]
+        self.scaler.load_state_dict(saved.state["phi"]["scaler"])
+
+
+def second_model(
+    policy: Policy,
+    reference: Policy | None,
+    objective: Objective,
+    config: TrainConfig,
+    small: bool,
+    say: Say,
+) -> Phi | None:
+    """Phi at the start of a run; None where no method of the objective reads token rewards.
+
+    Args:
+        policy: as training begins with it.
+        reference: frozen; there where `process_rewards` are needed.
+        objective: its `prime` has the settings, defaults where only another method reads them.
+        config: the run's.
+        small: whether the model has less than ten million parameters.
+        say: told what phi is.
+    """
+    if "process_rewards" not in objective.needs:
+        return None
+    assert reference is not None
+    found = [method for method in objective.methods if isinstance(method, Prime)]
+    settings = found[0] if found else Prime()
+    # what is not trained is shared: under LoRA, all but the adapters
+    frozen = {id(p): p for p in policy.model.parameters() if not p.requires_grad}
+    phi = replace(policy, model=copy.deepcopy(policy.model, frozen))
+    lr = learning_rate(settings, config, small)
+    optimizer = torch.optim.AdamW(
+        phi.trained().values(), lr=lr, betas=config.optim.betas, weight_decay=0.0, fused=True
+    )
+    scaler = torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")
+    size = sum(p.numel() for p in phi.trained().values())
+    when = "learns from each rollout batch, then scores it"
+    if settings.phi_update == "after":
+        when = "scores each rollout batch, then learns from it"
+    say(f"prime: a second model, {size:,} parameters trained at {lr:g}, {when}")
+    return Phi(settings, phi, reference, optimizer, scaler, config.optim.micro_batch)
+
+
+def learning_rate(settings: Prime, config: TrainConfig, small: bool) -> float:
+    """Phi's: the one asked for, or the default for the model's size."""
+    if settings.phi_lr is not None:
+        return settings.phi_lr
+    if config.lora.rank:
+        return 1e-5
+    return 1e-4 if small else 1e-6
+
+
+def whole_groups(group: Tensor, parts: int) -> list[Tensor]:
+    """Rows of `parts` minibatches, or fewer, each of whole groups of about as many prompts."""
+    _, index = torch.unique(group, return_inverse=True)
+    prompts = torch.arange(int(index.max()) + 1, device=group.device)
+    pieces = prompts.tensor_split(min(parts, len(prompts)))
+    return [torch.isin(index, piece).nonzero()[:, 0] for piece in pieces]
+
+
+@torch.no_grad()
+def accuracies(scores: Tensor, outcomes: Tensor, group: Tensor) -> dict[str, float]:
+    """How well scores [B] tell outcomes [B] in [0, 1] apart; a tie counts half.
+
+    `prime/accuracy`: share of rollouts whose score has the sign of outcome - 1/2.
+    `prime/pair_accuracy`: share of the pairs of one prompt with different outcomes in which the
+    better has the larger score; absent where there is none.
+    """
+    agree = 0.5 + 0.5 * scores.sign() * (outcomes - 0.5).sign()
+    out = {"prime/accuracy": float(agree.mean())}
+    better = (group[:, None] == group) & (outcomes[:, None] > outcomes)  # [B, B]
+    if bool(better.any()):
+        won = 0.5 + 0.5 * (scores[:, None] - scores).sign()
+        out["prime/pair_accuracy"] = float(won[better].mean())
+    return out
+
+
+def _check(outcomes: Tensor, where: str) -> None:
+    bad = ((outcomes < 0) | (outcomes > 1)).nonzero()[:, 0]
+    if len(bad):
+        raise RunStopped(
+            f"{where}: `prime` trains its second model on outcomes in [0, 1] by cross-entropy, and "
+            f"this task gave a reward of {outcomes[bad[0]].item():g}. Give rewards in [0, 1], or "
+            "take `loop_token`, the same without token rewards. No update was made"
+        )

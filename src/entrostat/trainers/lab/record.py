@@ -1,0 +1,108 @@
+"""What a run leaves while it trains: a line per iteration, rollouts, evaluations, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...analysis import analysis as dynamics
+from ...core.batch import TokenBatch
+from ...evaluation.in_training import evaluate
+from ...logs.files import sync, writing
+from ...logs.lines import JsonLines
+from ...logs.rollouts import save_rollouts
+from ...runs import checkpoint as checkpoints
+from ...runs.best_checkpoint import Best
+from ...runs.dump import rollouts_of
+from ...runs.entropy_monitor import sentinel
+from ...runs.progress import Progress
+from ...runs.run_directory import RunDirectory
+from ...runs.trackers import evaluated
+from .experience import Sampled, Selection
+from .state import State
+from .updates import check_weights
+
+
+class Record:
+    """Writes into a run directory.
+
+    Args:
+        run: where.
+        state: of what.
+        progress: told of what takes a while.
+        start: the iteration that the run goes on after.
+    """
+
+    def __init__(self, run: RunDirectory, state: State, progress: Progress, start: int) -> None:
+        self.run, self.state, self.progress = run, state, progress
+        self.schedule = checkpoints.Schedule(state.config.save, state.needs.checkpoint, start)
+        self._metrics, self._evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
+        self._answers, self._analysis = JsonLines(run.answers), JsonLines(run.analysis)
+        self._best = Best(run.path, state.config.save.best)
+        self._sentinel = sentinel(state.config, progress.note, self._metrics.read())
+        self._durable: set[str] = set()
+
+    def iteration(
+        self,
+        sampled: Sampled,
+        batch: TokenBatch,
+        selection: Selection,
+        metrics: dict[str, Any],
+        analysis: dynamics.Analysis | None,
+    ) -> dict[str, Any]:
+        """An iteration's updates are made: its metrics, its analysis, its rollouts.
+
+        Returns the metrics with those of the analysis.
+        """
+        iteration, every = sampled.iteration, self.state.config.save.rollouts_every
+        metrics = metrics | {"time/checkpoint": self.schedule.newest}
+        change = influence = None
+        if analysis is not None:
+            line, change = analysis.finish(iteration)
+            influence = analysis.influence
+            self._analysis.append([line])
+            metrics = dynamics.numbers(line) | metrics
+        metrics = self._sentinel.line(metrics)
+        self._metrics.append([{"iteration": iteration, **metrics}])
+        if every and iteration % every == 0:
+            tokenizer = self.state.policy.tokenizer
+            rollouts = rollouts_of(sampled, batch, selection, tokenizer, change, influence)
+            save_rollouts(rollouts, self.run.rollouts)
+        self.progress.trained(iteration, metrics)
+        return metrics
+
+    def evaluate(self, iteration: int) -> dict[str, float]:
+        """The policy as it stands, on the sets that are due after an iteration, 0 being none.
+
+        Returns what was found as figures, `eval/SET/avg@k` and so on.
+        """
+        policy, due = self.state.policy, self.state.held_out.due(iteration)
+        rows = evaluate(policy, due, iteration, self.progress, self._answers)
+        self._evaluations.append(rows)
+        self._best.consider(rows, policy.save)
+        return evaluated(rows)
+
+    def checkpoint_if_due(self, iteration: int) -> None:
+        """After the last iteration, and as the schedule says.
+
+        Raises:
+            RunStopped: a weight is not finite.
+        """
+        state = self.state
+        if iteration != state.config.iterations and not self.schedule.due(iteration):
+            return
+        check_weights(state.policy, iteration)
+        logs = {log.path.name: log.mark() for log in self._logs() if log.path.exists()}
+        if logs.keys() != self._durable:  # their names, too
+            with writing(self.run.path):
+                sync(self.run.path)
+            self._durable = set(logs)
+        saved = checkpoints.Checkpoint(
+            iteration, state.updates, state.tensors(), state.state_dict(),
+            state.config.to_toml(), logs,
+        )  # fmt: skip
+        checkpoints.write(self.run.checkpoints, saved, state.config.save.checkpoints)
+        self.schedule.written(iteration)
+        self._best.settle()
+
+    def _logs(self) -> tuple[JsonLines, ...]:
+        return self._metrics, self._evaluations, self._answers, self._analysis

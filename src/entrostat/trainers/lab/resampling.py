@@ -1,0 +1,101 @@
+"""Rollouts at a second temperature, where a method asks for them (AEPO), beside an iteration's own.
+
+Shapes: B rollouts of the iteration, C further ones, T completion tokens at most of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...core.batch import TokenBatch
+from ...core.stats import TokenStats
+from ...data.scoring import Scorer
+from ...method.rounding import share_of
+from ...models.rollout import Sequences
+from .experience import Sampled, measured, said_to, statistics
+from .state import State
+
+
+def with_resampled(
+    state: State,
+    sampled: Sampled,
+    rewards: Tensor,
+    batch: TokenBatch,
+    score: Scorer,
+    on_progress: Callable[[int], None],
+    metrics: dict[str, float],
+) -> tuple[Sampled, Tensor, TokenBatch]:
+    """The iteration's rollouts, and after them those that a method asks for now.
+
+    The old policy's figures of all are at the run's own temperature. Where the objective may ask,
+    the batch says who is `tempered`, also where it asks for none.
+
+    Args:
+        state: the policy as it stands.
+        sampled: B rollouts.
+        rewards: [B].
+        batch: [B, T], measured; controllers have seen its entropy.
+        score: for the further rollouts.
+        on_progress: as `sample` takes it.
+        metrics: of the iteration; `reward/failed` counts the further rollouts too.
+    """
+    if "tempered" not in state.objective.needs:
+        return sampled, rewards, batch
+    none = torch.zeros_like(batch.mask[:, 0])
+    asked = state.objective.resamples()
+    if asked is None:
+        return sampled, rewards, batch.replace(tempered=none)
+    examples = sampled.examples[: share_of(asked.share, len(sampled.examples))]
+    more = said_to(
+        state, examples, sampled.iteration, "temper", on_progress, temperature=asked.temperature
+    )
+    extra = more.scored(score)
+    metrics["reward/failed"] += score.failed
+    sequences = _joined(sampled.sequences, more.sequences, state.policy.pad, len(sampled.examples))
+    assert batch.old_entropy is not None
+    T, old = sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
+    both = TokenStats(
+        torch.cat([_wide(batch.old_logp, T), _wide(old.logp, T)]),
+        torch.cat([_wide(batch.old_entropy, T), _wide(old.entropy, T)]),
+    )
+    rewards = torch.cat([rewards, extra])
+    answers = replace(
+        sampled.answers, sequences=sequences, texts=[*sampled.answers.texts, *more.answers.texts]
+    )
+    return (
+        Sampled(sampled.iteration, [*sampled.examples, *examples], answers),
+        rewards,
+        measured(sequences, rewards, both).replace(
+            tempered=torch.cat([none, none.new_ones(len(extra))])
+        ),
+    )
+
+
+def _joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
+    """B + C sequences; those of `more` are of prompts that are numbered after the first ones."""
+    P = max(own.prompt_width, more.prompt_width)
+    T = max(own.mask.shape[1], more.mask.shape[1])
+
+    def whole(sequences: Sequences, values: Tensor, fill: int) -> Tensor:
+        left, right = P - sequences.prompt_width, T - sequences.mask.shape[1]
+        return pad(values, (left, right), value=fill)
+
+    return Sequences(
+        torch.cat([whole(s, s.tokens, pad_id) for s in (own, more)]),
+        torch.cat([whole(s, s.attention, 0) for s in (own, more)]),
+        P,
+        torch.cat([_wide(s.mask, T) for s in (own, more)]),
+        torch.cat([_wide(s.sampler_logp, T) for s in (own, more)]),
+        torch.cat([own.finished, more.finished]),
+        torch.cat([own.prompt, more.prompt + prompts]),
+    )
+
+
+def _wide(values: Tensor, T: int) -> Tensor:
+    """[n, t] -> [n, T], 0 on the right."""
+    return pad(values, (0, T - values.shape[1]))

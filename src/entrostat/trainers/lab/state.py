@@ -1,0 +1,183 @@
+"""A run in memory: what it is made of, built once and checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._text import Say
+from ...agents import is_multi_turn
+from ...config import TrainConfig
+from ...core import rollouts
+from ...core.objective import Objective
+from ...data.prompts import (
+    context_of,
+    draw,
+    encode,
+    longest,
+    new_tokens,
+    stop_strings,
+    usual,
+    warn_of_lost,
+)
+from ...data.scoring import Scorer
+from ...data.turns import hearing_of
+from ...evaluation.eval_sets import HeldOutSets, check_prompts, held_out_sets
+from ...models.capabilities import SMALL
+from ...models.hardware import choose_precision, choose_threads
+from ...models.memory_estimate import Needs, needs_of
+from ...models.policy import Policy, learning_rate, load_policy
+from ...runs import checkpoint as checkpoints
+from ...runs.resolve import check_task, objective_of, task_of
+from ...runs.run_directory import default_output
+from ...tasks import Task
+from .prime import Phi, second_model
+
+FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered", "influence")
+
+
+@dataclass
+class State:
+    """All that an iteration reads, and what its updates change.
+
+    Random numbers are no part of it: every stream is seeded from (seed, iteration, purpose).
+
+    Attributes:
+        config: the run's, with all that it leaves open chosen.
+        task: prompts and verifier.
+        new: tokens that a completion may take, or a turn of it.
+        needs: memory and disk.
+        reference: the policy as training began with it, frozen; None where no method reads it.
+        objective: methods and their controllers; the first of what changes.
+        policy: what is trained.
+        phi: PRIME's second model; None without.
+        optimizer: AdamW over the policy's trained parameters.
+        scaler: of the loss under fp16.
+        scorer: of the task; it may hold worker processes.
+        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
+        updates: optimizer steps made.
+    """
+
+    config: TrainConfig
+    task: Task
+    new: int
+    needs: Needs
+    reference: Policy | None
+    objective: Objective
+    policy: Policy
+    phi: Phi | None
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    scorer: Scorer
+    held_out: HeldOutSets
+    updates: int = 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds in tensors: weights and moments."""
+        own = checkpoints.tensors_of(self.policy.trained(), self.optimizer)
+        return own | ({} if self.phi is None else self.phi.tensors())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds beside them: plain data (JSON)."""
+        return {"objective": self.objective.state_dict(), "scaler": self.scaler.state_dict()} | (
+            {} if self.phi is None else {"phi": self.phi.state_dict()}
+        )
+
+    def restore(self, saved: checkpoints.Checkpoint) -> None:
+        """Go on from a checkpoint, exactly.
+
+        Raises:
+            RunStopped: it is of a model with other parameters.
+            ValueError: it is of another objective.
+        """
+        checkpoints.restore(saved, self.policy.trained(), self.optimizer)
+        self.objective.load_state_dict(saved.state["objective"])
+        self.scaler.load_state_dict(saved.state["scaler"])
+        if self.phi is not None:
+            self.phi.restore(saved)
+        self.updates = saved.updates
+
+
+def build(config: TrainConfig, task: Task | None, say: Say) -> State:
+    """The state that a run begins with; writes what it chooses into `config`.
+
+    Args:
+        config: validated.
+        task: an object in place of the configuration's.
+        say: told what is chosen and needed.
+
+    Raises:
+        ValueError: a bad setting, found before anything is written.
+    """
+    if task is None:
+        task = task_of(config)
+    check_task(task)
+    new = new_tokens(task, config, task.splits[0])
+    stop_strings(task, config)  # refuses what is none
+    if config.prompt.chat is None:
+        config.prompt.chat = getattr(task, "chat", None)
+    objective = objective_of(config, "lab", FIELDS, longest(task, config, task.splits[0]))
+    for key, every in (("analyze", config.analyze.every), ("forecast", config.forecast.every)):
+        if every and "tempered" in objective.needs:
+            raise ValueError(
+                f"{key}: rollouts of a second temperature are no part of what the policy says, and "
+                f"derivatives of entropy cannot tell them apart; leave {key}.every at 0"
+            )
+    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
+
+    scorer = Scorer(task, config.scoring, say)
+    held_out = held_out_sets(config, task, scorer, say)
+    choose_precision(config, say)
+    if not config.sampling.measure and config.precision != "fp32":
+        raise ValueError(
+            f"sampling.measure is false, but the sampler's log-probs are rounded to "
+            f"{config.precision}, which biases every ratio; leave it true, or use --precision fp32"
+        )
+    torch.manual_seed(config.seed)  # adapters start at random
+    policy = load_policy(config)
+    frozen = objective.needs & {"ref_logp", "process_rewards"}
+    reference = policy.reference() if frozen else None
+    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
+    config.optim.lr = learning_rate(config, small)
+    if is_multi_turn(task):  # what stands between turns shows whether there can be any
+        hearing_of(policy, config)("", policy.eos[0])
+    # prompts that cannot work show here
+    first = draw(task, config, 1)
+    prompts = encode(policy, config, first, new, ValueError)
+    warn_of_lost(policy, config, first, prompts)
+    check_prompts(held_out, policy)
+    if policy.origin is not None:
+        say(f"model: {policy.origin['name']}; its weights were quantised to "
+            f"{policy.origin['quantisation']}: a little worse than the original")  # fmt: skip
+    choose_threads(config, policy, small, say)
+    phi = second_model(policy, reference, objective, config, small, say)
+    P = max(map(len, prompts))
+    room = usual(task, config, task.splits[0])
+    if (context := context_of(policy, config)) is not None:
+        room = min(room, context - P)
+    needs = needs_of(
+        policy, config, P, room, reference is not None, phi is not None,
+        objective.influence_sample() is not None,
+    )  # fmt: skip
+    needs.check(Path(config.output or default_output(config)), say)
+    return State(
+        config, task, new, needs, reference, objective, policy, phi, *stepper(policy, config),
+        scorer, held_out,
+    )  # fmt: skip
+
+
+def stepper(
+    policy: Policy, config: TrainConfig
+) -> tuple[torch.optim.Optimizer, torch.amp.GradScaler]:
+    """An optimizer of the policy that has made no step, and the scaler of its loss."""
+    assert config.optim.lr is not None
+    optimizer = torch.optim.AdamW(
+        policy.trained().values(), lr=config.optim.lr, betas=config.optim.betas,
+        weight_decay=config.optim.weight_decay, fused=True,
+    )  # fmt: skip
+    optimizer.param_groups[0]["initial_lr"] = config.optim.lr  # as torch's schedules have it
+    return optimizer, torch.amp.GradScaler(policy.device.type, enabled=config.precision == "fp16")

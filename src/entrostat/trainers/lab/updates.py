@@ -1,0 +1,227 @@
+"""An iteration's updates: epochs of minibatches, each cut into micro-batches that add up.
+
+Shapes: R rollouts that are trained on, n of them in a minibatch; T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...analysis.analysis import Analysis, watched
+from ...core.batch import Terms, TokenBatch
+from ...core.rollouts import Tally, at_update
+from ...data.seeds import generator
+from ...dynamics import online
+from ...errors import RunStopped
+from ...models.logprob_rounding import exact_figures, rounds, with_rounded_ratio
+from ...models.policy import Policy
+from ...models.rollout import Sequences
+from ...runs.schedule import learning_rate_at
+from ..hold import Hold, Moved
+from .experience import Selection
+from .held import Gradient, look, solve
+from .state import State
+
+_KEPT = (
+    "The step was not made; the last checkpoint is good. Look at the rollouts, lower optim.lr or "
+    "use --precision fp32, then start again or resume"
+)
+
+
+def update_policy(
+    state: State, selection: Selection, analysis: Analysis | None, iteration: int
+) -> dict[str, float]:
+    """All updates of an iteration; their figures, over all tokens of these."""
+    config, before = state.config, state.updates
+    place = (iteration - 1) * config.updates  # of an update among those planned
+    # on the CPU: the same tokens are selected whatever the device
+    select, looking = (
+        generator(config.seed, iteration, purpose, torch.device("cpu"))
+        for purpose in ("select", "hold")
+    )
+    hold = Hold.of(state.objective)
+    tally = Tally()
+    for place, rows in _minibatches(state, iteration, len(selection)):
+        lr = learning_rate_at(config, place, state.updates)
+        state.optimizer.param_groups[0]["lr"] = lr
+        made = state.updates - before
+        # on analysed iterations, measures the minibatch before and after
+        with watched(analysis, rows, lr):
+            if hold is not None and not hold.exact:
+                if hold.due(state.optimizer, made, config.updates):
+                    look(state, hold, selection.batch[rows], selection.sequences[rows], looking)
+                hold.decide(state.optimizer, config.updates)
+            figures = update(
+                state, selection.batch[rows], selection.sequences[rows], select,
+                fresh=made == 0, unseen=0 < made < config.optim.minibatches,
+                where=f"iteration {iteration}, update {made + 1}",
+            )  # fmt: skip
+        state.updates += not figures.get("optim/skipped")
+        tally.add(figures)
+    return tally.figures() | {
+        "optim/updates": state.updates - before,
+        "optim/lr": learning_rate_at(config, place, max(0, state.updates - 1)),
+    }
+
+
+def _minibatches(state: State, iteration: int, count: int) -> Iterator[tuple[int, Tensor]]:
+    """Place among the updates planned, and rows [n] of those that are trained on."""
+    optim = state.config.optim
+    shuffle = generator(state.config.seed, iteration, "shuffle", torch.device("cpu"))
+    for epoch in range(optim.epochs if count else 0):
+        order = torch.randperm(count, generator=shuffle).to(state.policy.device)
+        first = (iteration - 1) * state.config.updates + epoch * optim.minibatches
+        yield from enumerate(order.tensor_split(min(optim.minibatches, count)), first)
+
+
+def update(
+    state: State,
+    batch: TokenBatch,
+    sequences: Sequences,
+    generator: torch.Generator,
+    *,
+    fresh: bool,
+    where: str,
+    unseen: bool = False,
+) -> dict[str, float]:
+    """One optimizer step on a minibatch, cut into micro-batches that give the same gradient.
+
+    Args:
+        state: what is updated; `updates` is the caller's to count.
+        batch: [n, T], prepared; its `logp` and `entropy` are those of the old policy.
+        sequences: its rows.
+        generator: for a plan's random selections.
+        fresh: the weights are still the old policy's, so that a plan needs no pass of its own and
+            every ratio is exactly 1.
+        where: names the update in an error message.
+        unseen: this iteration has made updates, but none on this minibatch. Only then is the change
+            of its entropy an unbiased measurement.
+
+    Raises:
+        RunStopped: the loss or the gradient is not finite; no step is made.
+    """
+    optimizer, scaler = state.optimizer, state.scaler
+    hold = Hold.of(state.objective)
+    entropy = Gradient(state) if hold is not None and hold.exact else None
+    pieces = torch.arange(len(batch), device=batch.mask.device).split(
+        state.config.optim.micro_batch
+    )
+    terms = None if len(pieces) == 1 else _plan(state, batch, sequences, pieces, generator, fresh)
+    optimizer.zero_grad(set_to_none=True)
+    figures: dict[str, Tensor] = {}
+    now: list[Tensor] = []
+    for rows in pieces:
+        mine = None if terms is None else terms[rows]
+        part, H = _backward(
+            state, batch[rows], sequences[rows], mine, generator, fresh, entropy, batch.mask.sum()
+        )
+        now.append(H)
+        for key, value in part.items():
+            figures[key] = figures[key] + value if key in figures else value
+    scaler.unscale_(optimizer)
+    parameters = optimizer.param_groups[0]["params"]
+    if hold is not None and entropy is not None:
+        solve(state, hold, entropy)
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, state.config.optim.clip))
+    numbers = {key: float(value) for key, value in figures.items()}
+    _check_step(state, online.figures(numbers)["loss/total"], norm, where)
+    if hold is not None:
+        moved = Moved.of(torch.cat(now), batch) if unseen else None
+        hold.stepped(norm, state.config.optim.clip, optimizer, state.config.updates, moved)
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.is_enabled():
+        numbers["optim/skipped"] = float(not math.isfinite(norm))
+        numbers["optim/loss_scale"] = scaler.get_scale()
+    return numbers | ({"grad/norm": norm} if math.isfinite(norm) else {})
+
+
+def _plan(
+    state: State,
+    batch: TokenBatch,
+    sequences: Sequences,
+    pieces: tuple[Tensor, ...],
+    generator: torch.Generator,
+    fresh: bool,
+) -> Terms:
+    """Terms [n, T] of the whole minibatch, under the policy as it stands."""
+    if state.objective.reads_current and not fresh:
+        temperature = state.config.sampling.temperature
+        with torch.no_grad():
+            stats = [state.policy.token_stats(sequences[rows], temperature) for rows in pieces]
+        batch = batch.replace(
+            logp=torch.cat([s.logp for s in stats]),
+            entropy=torch.cat([s.entropy for s in stats]),
+        )
+    return state.objective.plan(batch, generator)
+
+
+def _backward(
+    state: State,
+    batch: TokenBatch,
+    sequences: Sequences,
+    terms: Terms | None,
+    generator: torch.Generator,
+    fresh: bool,
+    entropy: Gradient | None,
+    tokens: Tensor,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Add a micro-batch's gradient.
+
+    Returns sums that add up over micro-batches, and the entropies [n, T] under the weights now.
+
+    `terms` are None where it is the whole minibatch, of `tokens` [] tokens. The gradient of the
+    mean entropy is added to `entropy`, where it is wanted.
+    """
+    stats = state.policy.token_stats(sequences, state.config.sampling.temperature)
+    batch = at_update(batch, stats.logp, stats.entropy, fresh)
+    exact, numerics = batch, state.config.numerics
+    if rounds(numerics):  # methods decide on what is exact; the ratio alone is rounded
+        terms = state.objective.plan(exact, generator) if terms is None else terms
+        batch = with_rounded_ratio(exact, numerics)
+    out = state.objective.loss(batch, terms, generator)
+    if entropy is not None:
+        entropy.add(stats.entropy, exact, tokens, keep=True)
+    state.scaler.scale(out.loss).backward()
+    if rounds(numerics):
+        out.metrics |= exact_figures(exact, batch, out.terms)
+    return online.of_update(batch, out), stats.entropy.detach()
+
+
+def _check_step(state: State, loss: float, norm: float, where: str) -> None:
+    if not math.isfinite(loss):
+        raise RunStopped(f"{where}: the loss is {loss}. {_KEPT}")
+    # under fp16 a step that overflows is skipped and the scale halved: that is how it is found
+    if not math.isfinite(norm) and (
+        not state.scaler.is_enabled() or state.scaler.get_scale() < 1e-3
+    ):
+        found = {name: p.grad for name, p in state.policy.trained().items()}
+        bad = [n for n, g in found.items() if g is not None and not torch.isfinite(g).all()]
+        raise RunStopped(f"{where}: the gradient is not finite in {', '.join(bad[:3])}. {_KEPT}")
+
+
+def check_weights(policy: Policy, iteration: int) -> None:
+    """A checkpoint must be good to go on from.
+
+    Raises:
+        RunStopped: names a weight that is not finite.
+    """
+    trained = policy.trained()
+    sizes = torch.stack([_size(weight) for weight in trained.values()])
+    for name, size in zip(trained, sizes.tolist(), strict=True):
+        if not math.isfinite(size):
+            raise RunStopped(
+                f"iteration {iteration}: after its updates {name} is not finite. The checkpoint "
+                "before it is good; lower optim.lr"
+            )
+
+
+def _size(weight: Tensor) -> Tensor:
+    """The norm [] of a weight, of which each process may have a part (FSDP2 in TRL)."""
+    size: Any = weight.detach().norm()
+    return size.full_tensor() if hasattr(size, "full_tensor") else size

@@ -1,0 +1,274 @@
+"""`analyze_every`: what a generation batch's optimizer steps did to entropy, token by token.
+
+The lab's analysis, of TRL's model, its generation batches and its optimizer: TRL's rows become the
+lab's sequences, TRL's model a policy that is measured without dropout, checkpointing and autocast.
+It reads and changes nothing; its random stream is the lab's own for analyses.
+
+    generated      -> a batch that is due is kept, in the order in which it was sampled
+    before_step    -> before the first step: influences; before each: its minibatch
+    optimizer step -> the minibatch after it; after the last one the lines and columns are written
+
+Shapes: B rollouts of a generation batch, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from ...analysis.analysis import Analysis, analyse, numbers
+from ...analysis.influence import Subject
+from ...config import Analyze
+from ...core.batch import TokenBatch
+from ...core.rollouts import trainable
+from ...data.seeds import generator
+from ...models.capabilities import can_pack, known_head, window
+from ...models.policy import Policy
+from ...models.policy_evaluator import Meter
+from ...models.rollout import Sequences
+from .iteration import IMAGES, ROLLOUT, loss_mask
+
+if TYPE_CHECKING:
+    from .trainer import EntropyGRPOTrainer
+
+
+@dataclass
+class TrainedByTRL(Policy):
+    """TRL's model as the lab's policy: as in TRL's own passes, no position ids are given."""
+
+    def packs_all(self, sequences: Sequences) -> bool:
+        """As the lab's; a completion that a tool wrote parts of is not packed."""
+        sampled = sequences.attention[:, sequences.prompt_width :].bool()
+        return torch.equal(sequences.mask, sampled) and super().packs_all(sequences)
+
+    def _run_padded(self, sequences: Sequences) -> Any:
+        with self.autocast():
+            return self.model(
+                input_ids=sequences.tokens,
+                attention_mask=sequences.attention,
+                use_cache=False,
+                logits_to_keep=sequences.mask.shape[1] + 1,
+            )
+
+
+class Analyst(TrainerCallback):
+    """Analyses the first and every so many generation batches.
+
+    Args:
+        trainer: with an objective, a directory to write to and a float32 model, in one process.
+        every: at least 1.
+
+    Attributes:
+        seconds: that the last generation batch's analysis took; 0 where there was none.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+
+    def __init__(self, trainer: EntropyGRPOTrainer, every: int) -> None:
+        check(trainer, every)
+        self.trainer, self._analyze = trainer, Analyze(every)
+        self.seconds, self._iteration = 0.0, 0
+        self._batch: tuple[dict[str, Any], TokenBatch, TokenBatch] | None = None
+        self._analysis: Analysis | None = None
+        self._place = torch.empty(0)
+        self._update: tuple[Tensor, TokenBatch, float] | None = None
+        self._figures: dict[str, float] | None = None
+
+    # ------------------------------------------------------------------ called by the trainer
+
+    def generated(self, output: dict[str, Any], graded: TokenBatch, ready: TokenBatch) -> None:
+        """A generation batch, before TRL shuffles it.
+
+        Args:
+            output: TRL's.
+            graded: [B, T] with outcome advantages [B] and the reward functions' rewards.
+            ready: the same, prepared.
+        """
+        trainer = self.trainer
+        self._iteration = trainer.state.global_step // trainer.updates + 1
+        self._analysis = self._update = self._figures = None
+        self.seconds = 0.0
+        due = self._analyze.due(self._iteration)
+        self._batch = (output, graded, ready) if due else None
+
+    def before_step(self, pieces: list[dict[str, Any]]) -> None:
+        """An optimizer step on the micro-batches `pieces` is about to be made."""
+        if self._batch is not None:
+            batch, self._batch = self._batch, None
+            kept, trained = trainable(self._objective, batch[2])
+            if len(kept):
+                self._place = kept.new_full((len(batch[2]),), -1)
+                self._place[kept] = torch.arange(len(kept), device=kept.device)
+                with torch.enable_grad():
+                    self._analysis = analyse(self._subject(*batch[:2], kept, trained))
+        if self._analysis is None:
+            return
+        rows = self._place[torch.cat([piece[ROLLOUT] for piece in pieces])]
+        rows = rows[rows >= 0]
+        if len(rows):  # none: only rollouts of groups without a signal
+            lr = float(self._optimizer.param_groups[0]["lr"])
+            self._update = rows, self._analysis.watch.before(rows), lr
+
+    @property
+    def running(self) -> bool:
+        """Whether the generation batch at hand is being analysed."""
+        return self._analysis is not None
+
+    def hold(self, figures: dict[str, float]) -> None:
+        """The iteration's figures, to be written once its last step has been made."""
+        self._figures = figures
+
+    # ------------------------------------------------------------------ called by transformers
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The optimizer has been made.
+
+        Raises:
+            ValueError: it is another than Adam and AdamW, whose step an influence is of.
+        """
+        if not isinstance(self._optimizer, torch.optim.Adam | torch.optim.AdamW):
+            raise ValueError(
+                f"EntropyGRPOTrainer: analyze_every={self._analyze.every}: influences are of a "
+                f"step of AdamW, and the optimizer is {type(self._optimizer).__name__}; leave "
+                "optim at TRL's default, or set analyze_every=0"
+            )
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The weights have moved."""
+        analysis, log = self._analysis, self.trainer._run_log
+        if analysis is None:
+            return
+        if self._update is not None:
+            rows, before, lr = self._update
+            analysis.watch.after(rows, before, lr)
+            self._update = None
+        if self._figures is None:
+            return
+        assert log is not None
+        line, change = analysis.finish(self._iteration)
+        flat, self.seconds = numbers(line), line["time/analysis"]
+        log.analysed(line, change, analysis.influence, analysis.before.mask)
+        log.line(self._iteration, flat | self._figures)
+        for key, value in flat.items():
+            self.trainer._metrics["train"][key].append(value)
+        self._analysis = self._figures = None
+
+    # ------------------------------------------------------------------ TRL's as the lab's
+
+    @property
+    def _objective(self) -> Any:
+        return self.trainer.objective
+
+    @property
+    def _optimizer(self) -> Any:
+        wrapped: Any = self.trainer.optimizer
+        return getattr(wrapped, "optimizer", wrapped)  # accelerate's
+
+    @cached_property
+    def _meter(self) -> Meter:
+        """The policy, once its model is where it is trained."""
+        trainer = self.trainer
+        model: Any = trainer.model
+        context = getattr(model.config, "max_position_embeddings", None)
+        policy = TrainedByTRL(
+            model, trainer._tokenizer, trainer.accelerator.device, trainer.eos_token_ids,
+            trainer._tokenizer.pad_token_id, partial(plain, model), context,
+        )  # fmt: skip
+        policy.packs, policy.window = can_pack(policy), window(policy)
+        policy.head = known_head(policy)
+        return Meter(policy, trainer.temperature, trainer.args.per_device_train_batch_size)
+
+    def _subject(
+        self, output: dict[str, Any], graded: TokenBatch, kept: Tensor, trained: TokenBatch
+    ) -> Subject:
+        trainer, correction = self.trainer, output.get("importance_sampling_ratio")
+        if correction is not None:
+            trained = trained.replace(correction=correction.expand(graded.mask.shape)[kept])
+        return Subject(
+            self._meter, self._objective, self._optimizer, None,
+            trainer.args.max_grad_norm or math.inf, sequences_of(output), graded, kept, trained,
+            generator(trainer.args.seed, self._iteration, "analysis", kept.device),
+        )  # fmt: skip
+
+
+_WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU")  # a process has the whole model
+
+
+def check(trainer: EntropyGRPOTrainer, every: int) -> None:
+    """Refuse what cannot be analysed.
+
+    Raises:
+        ValueError: one line; names the reason and what to do.
+    """
+    kind, processes = trainer.accelerator.distributed_type, trainer.accelerator.num_processes
+    rounded = {n: p.dtype for n, p in trainer.model.named_parameters() if p.dtype != torch.float32}
+    name, dtype = next(iter(rounded.items()), ("", ""))
+    for wrong, reason in (
+        (every < 1, "must be at least 1, or 0 for none"),
+        (trainer.objective is None, "needs an objective, whose loss the influences are of; "
+         "make_objective(**from_grpo_config(args)) is TRL's own"),
+        (trainer._run_log is None, "has nowhere to write; set dump_rollouts to a directory"),
+        (processes > 1 or kind not in _WHOLE,
+         f"needs batch, weights and optimizer in one process, and this run has {processes} "
+         f"({kind.value}); start one, or set analyze_every (--analyze.every) to 0"),
+        (bool(rounded), f"needs weights in float32, and {name} is {dtype}; load the model with "
+         "dtype=torch.float32 (bf16=True may stay)"),
+    ):  # fmt: skip
+        if wrong:
+            raise ValueError(f"EntropyGRPOTrainer: analyze_every={every}: {reason}")
+
+
+def sequences_of(output: dict[str, Any]) -> Sequences:
+    """TRL's generation batch as the lab's sequences, in the same order.
+
+    Raises:
+        ValueError: it has images.
+    """
+    seen = [name for name in IMAGES if output.get(name) is not None]
+    if seen:
+        raise ValueError(
+            f"EntropyGRPOTrainer: analyze_every: rollouts with images ({seen[0]}) cannot be "
+            "analysed; set analyze_every=0"
+        )
+    mask = loss_mask(output)
+    prompts = torch.cat([output["prompt_ids"], output["prompt_mask"]], 1)
+    _, number = prompts.unique(dim=0, return_inverse=True)
+    rows = torch.arange(len(mask), device=mask.device)
+    first = rows.new_full(rows.shape, len(rows)).scatter_reduce(0, number, rows, "amin")
+    return Sequences(
+        torch.cat([output["prompt_ids"], output["completion_ids"]], 1),
+        torch.cat([output["prompt_mask"], output["completion_mask"]], 1),
+        output["prompt_ids"].shape[1], mask, torch.zeros(mask.shape, device=mask.device),
+        torch.zeros_like(mask[:, 0]), first[number],
+    )  # fmt: skip
+
+
+@contextmanager
+def plain(model: nn.Module) -> Iterator[None]:
+    """While open, a pass of TRL's model is as the lab makes it; then all is as before.
+
+    No dropout, no gradient checkpointing, and the forward pass from before accelerate wrapped it in
+    its autocast.
+    """
+    training = [module for module in model.modules() if module.training]
+    wrapped, original = model.forward, model.__dict__.get("_original_forward")
+    model.eval()
+    if original is not None:
+        model.forward = original
+    try:
+        with torch.autocast(next(model.parameters()).device.type, enabled=False):
+            yield
+    finally:
+        if original is not None:
+            model.forward = wrapped
+        for module in training:
+            module.training = True

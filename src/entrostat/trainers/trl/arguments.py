@@ -1,0 +1,288 @@
+"""A configuration as the arguments of TRL's `GRPOConfig`; `[trl]` adds what no setting says.
+
+`SETTINGS` is the table: argument, the setting that it comes from, its value. An argument of the
+table in `[trl]` is refused with the name of its setting, so that a recipe means the same in every
+host; what TRL cannot do of a recipe is refused as well (`refuse`).
+
+Words: B rollouts of an iteration, W processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..._names import unknown
+from ...config import TrainConfig
+from ...errors import in_one_line
+from ...models.policy import device_of
+from ...runs.run_directory import RunDirectory
+from ...runs.trackers.outside import check_installed, name_of
+
+Value = Callable[[TrainConfig], Any]
+
+SETTINGS: dict[str, tuple[str, Value]] = {
+    "output_dir": ("output", lambda c: str(RunDirectory(Path(c.output)).checkpoints)),
+    "max_steps": ("iterations", lambda c: c.iterations * c.updates),
+    "seed": ("seed", lambda c: c.seed),
+    "use_cpu": ("device", lambda c: device_of(c.device).type == "cpu"),
+    "bf16": ("precision", lambda c: c.precision == "bf16"),
+    "fp16": ("precision", lambda c: c.precision == "fp16"),
+    "gradient_checkpointing": ("gradient_checkpointing", lambda c: c.gradient_checkpointing),
+    "use_vllm": ("sampling.engine", lambda c: c.sampling.engine == "vllm"),
+    "num_generations": ("sampling.rollouts", lambda c: c.sampling.rollouts),
+    "temperature": ("sampling.temperature", lambda c: c.sampling.temperature),
+    "top_p": ("sampling.top_p", lambda c: c.sampling.top_p),
+    "num_iterations": ("optim.epochs", lambda c: c.optim.epochs),
+    "learning_rate": ("optim.lr", lambda c: c.optim.lr),
+    "lr_scheduler_type": ("optim.schedule", lambda c: _schedule(c)),
+    "warmup_steps": ("optim.warmup", lambda c: c.optim.warmup),
+    "adam_beta1": ("optim.betas", lambda c: c.optim.betas[0]),
+    "adam_beta2": ("optim.betas", lambda c: c.optim.betas[1]),
+    "weight_decay": ("optim.weight_decay", lambda c: c.optim.weight_decay),
+    "max_grad_norm": ("optim.clip", lambda c: c.optim.clip),
+    "save_strategy": (
+        "save.checkpoint_every",
+        lambda c: "steps" if c.save.checkpoint_every else "no",
+    ),
+    "save_steps": (
+        "save.checkpoint_every",
+        lambda c: (c.save.checkpoint_every or c.iterations) * c.updates,
+    ),
+    # all: transformers would remove a whole one before the new one is (`checkpoints.keep`)
+    "save_total_limit": ("save.checkpoints", lambda c: None),
+}
+# what the recipe reads where accelerate was launched with it (`launched`), and would miss here
+_LAUNCHED = {
+    "fsdp": "--use_fsdp --fsdp_version 2",
+    "fsdp_config": "--use_fsdp --fsdp_version 2",
+    "deepspeed": "--use_deepspeed",
+}
+# arguments that follow from several settings (`arguments`), or that a setting says in other words
+_SAID_BY = {
+    "max_completion_length": "sampling.max_new_tokens",
+    "per_device_train_batch_size": "optim.micro_batch",
+    "gradient_accumulation_steps": "optim.minibatches",
+    "steps_per_generation": "optim.minibatches",
+    "generation_batch_size": "sampling.prompts",
+    "num_train_epochs": "iterations",
+    "data_seed": "seed",
+    "lr_scheduler_kwargs": "optim.lr_min",
+    "warmup_ratio": "optim.warmup",
+    "model_init_kwargs": "model",
+    "chat_template_kwargs": "prompt.chat",
+    "reward_weights": "task",
+    "scale_rewards": "advantage",
+    "loss_type": "optim.aggregation",
+    "resume_from_checkpoint": "--resume",
+    **dict.fromkeys(("do_eval", "eval_strategy", "eval_steps", "eval_on_start",
+                     "num_generations_eval", "per_device_eval_batch_size"), "eval.every"),
+    **dict.fromkeys(("epsilon", "epsilon_high", "delta", "beta", "importance_sampling_level",
+                     "top_entropy_quantile", "entropy_coef", "use_adaptive_entropy",
+                     "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
+                     "entropy_target", "off_policy_mask_threshold", "use_bias_correction_kl",
+                     "multi_objective_aggregation", "sync_ref_model"), "method"),
+}  # fmt: skip
+# what no recipe may say, since the run relies on it, and why
+_FIXED: dict[str, tuple[Any, str]] = {
+    "shuffle_dataset": (False, "prompts come in the order of the lab's draws"),
+    "ignore_data_skip": (False, "a resumed run goes on where it was in its draws"),
+    "disable_tqdm": (True, "the run shows its own progress"),
+}
+# said here, since TRL's defaults suit others; [trl] may say otherwise
+_USUAL = {"report_to": "none", "dataloader_pin_memory": False}
+_OF_GENERATION = {  # in the table generation_kwargs
+    "temperature": "sampling.temperature", "top_p": "sampling.top_p",
+    "stop": "sampling.stop", "stop_strings": "sampling.stop",
+    "max_tokens": "sampling.max_new_tokens", "max_new_tokens": "sampling.max_new_tokens",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How the B rollouts of an iteration fall on processes and micro-batches.
+
+    Attributes:
+        micro: sequences that a process has in memory at once.
+        accumulated: its micro-batches of an update.
+    """
+
+    micro: int
+    accumulated: int
+
+
+def cut(config: TrainConfig, world: int) -> Cut:
+    """The largest equal micro-batches of at most `optim.micro_batch`, on `world` processes.
+
+    Raises:
+        ValueError: the rollouts cannot be cut into equal updates on so many processes.
+    """
+    s, minibatches = config.sampling, config.optim.minibatches
+    each, rest = divmod(s.prompts * s.rollouts, minibatches * world)
+    if rest:
+        raise ValueError(
+            f"host 'trl': sampling.prompts x sampling.rollouts = {s.prompts * s.rollouts} is no "
+            f"multiple of optim.minibatches x processes = {minibatches} x {world}; TRL cuts the "
+            "rollouts into equal parts, so change one of these"
+        )
+    most = min(each, config.optim.micro_batch)
+    micro = next(size for size in range(most, 0, -1) if each % size == 0)
+    return Cut(micro, each // micro)
+
+
+def launched(how: str) -> bool:
+    """Whether accelerate was launched with it: "FSDP", "DEEPSPEED"."""
+    return os.environ.get(f"ACCELERATE_USE_{how}", "false").lower() == "true"
+
+
+def sharded() -> bool:
+    """Whether accelerate was launched to spread the model over processes."""
+    return launched("FSDP") or launched("DEEPSPEED")
+
+
+def refuse(config: TrainConfig) -> None:
+    """Refuse what TRL cannot do of a configuration.
+
+    Raises:
+        ValueError: names the setting, the reason and the fix; or an argument in `[trl]` that TRL
+            does not have or that a setting owns; or a tracker that is not installed; or how
+            accelerate was launched.
+    """
+    check_installed(config.log.to)
+    if launched("FSDP") and os.environ.get("FSDP_VERSION", "1") == "1":
+        raise ValueError(
+            "host 'trl': accelerate was launched with FSDP 1, where evaluations, which call the "
+            "model and not its wrapper, fail; launch with --fsdp_version 2, or without FSDP"
+        )
+    for key, wrong, reason in _CANNOT:
+        value = config._get(key)
+        if wrong(config):
+            raise ValueError(f"host 'trl': {key} is {value!r}: {reason}")
+    _check_own(config.trl)
+
+
+_CANNOT: tuple[tuple[str, Value, str], ...] = (
+    ("numerics.round_logp", lambda c: c.numerics.round_logp is not None,
+     "rounding is put into the lab's ratio only; drop it, or use --host lab"),
+    ("numerics.round_old_logp", lambda c: c.numerics.round_old_logp is not None,
+     "rounding is put into the lab's ratio only; drop it, or use --host lab"),
+    ("sampling.measure", lambda c: not c.sampling.measure,
+     "TRL's sampler gives no entropies, so the old policy is measured; leave it true"),
+    ("sampling.rollouts", lambda c: c.sampling.rollouts < 2,
+     "TRL's groups have at least 2 rollouts; raise it, or use --host lab"),
+    ("analyze.every",
+     lambda c: c.analyze.every > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1,
+     "an analysis reads batch, weights and optimizer in one process; start one, or set it to 0"),
+    ("forecast.every", lambda c: c.forecast.every > 0,
+     "forecasts are made in the lab only; set it to 0, or use --host lab"),
+    ("save.best", lambda c: bool(c.save.best) and sharded(),
+     "no process has the whole model where it is sharded; leave it out"),
+    ("device", lambda c: c.device.startswith("cuda:"),
+     "TRL takes the GPUs that it sees; set CUDA_VISIBLE_DEVICES and device 'cuda'"),
+    ("precision", lambda c: c.precision == "fp16" and device_of(c.device).type == "cpu",
+     "accelerate has fp16 on a GPU only; use fp32 or bf16"),
+    ("sampling.engine",
+     lambda c: c.sampling.engine == "vllm" and importlib.util.find_spec("vllm") is None,
+     "vLLM is not installed; pip install 'trl[vllm]', or use --sampling.engine transformers"),
+)  # fmt: skip
+
+
+def _check_own(own: dict[str, Any]) -> None:
+    """Refuse keys of `[trl]` that GRPOConfig lacks, or that a setting owns."""
+    from trl import GRPOConfig
+
+    known = [field.name for field in dataclasses.fields(GRPOConfig)]
+    owners = {key: setting for key, (setting, _) in SETTINGS.items()} | _SAID_BY
+    for key, value in own.items():
+        if key in _LAUNCHED:
+            raise ValueError(
+                f"trl.{key} is for accelerate to say, before the model is placed: drop it and "
+                f"start with `accelerate launch {_LAUNCHED[key]} ...`"
+            )
+        if key in _FIXED:
+            raise ValueError(f"trl.{key} cannot be set: {_FIXED[key][1]}; drop it")
+        if key in owners:
+            raise ValueError(
+                f"trl.{key} is for {owners[key]} to say, in every host alike; set that and drop "
+                f"trl.{key}"
+            )
+        if key not in known:
+            raise ValueError(
+                unknown("key", f"trl.{key}", [f"trl.{name}" for name in known],
+                        "[trl] takes the arguments of trl.GRPOConfig that no setting says.")
+            )  # fmt: skip
+        inner = value if key == "generation_kwargs" and isinstance(value, dict) else {}
+        for name in inner.keys() & _OF_GENERATION.keys():
+            raise ValueError(
+                f"trl.generation_kwargs.{name} is for {_OF_GENERATION[name]} to say; set that and "
+                "drop it"
+            )
+
+
+def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
+    """Keyword arguments of `GRPOConfig`.
+
+    Args:
+        config: resolved: `output`, `optim.lr`, `precision` are what the run takes.
+        new: tokens that a completion may take.
+        world: W; B stays the recipe's, whatever it is.
+
+    Raises:
+        ValueError: B cannot be cut so.
+    """
+    part = cut(config, world)
+    return {
+        **_USUAL,
+        **_tracked(config),
+        **config.trl,
+        **{key: value for key, (value, _) in _FIXED.items()},
+        **{key: value(config) for key, (_, value) in SETTINGS.items()},
+        "max_completion_length": new,
+        "per_device_train_batch_size": part.micro,
+        "gradient_accumulation_steps": part.accumulated,
+        "steps_per_generation": config.optim.minibatches * part.accumulated,
+    }
+
+
+def _tracked(config: TrainConfig) -> dict[str, Any]:
+    """Of trackers: TRL's own, which are given a line an iteration unless [trl] says otherwise."""
+    if not config.log.to:
+        return {}
+    return {
+        "report_to": list(config.log.to),
+        "run_name": name_of(config, Path(config.output)),
+        "project": config.log.project,
+        "logging_steps": config.updates,
+    }
+
+
+def grpo_config(config: TrainConfig, new: int, world: int = 1) -> Any:
+    """The `trl.GRPOConfig`; making it joins the other processes, where there are any.
+
+    Raises:
+        ValueError: TRL refuses a value, or accelerate was launched for another precision.
+    """
+    from trl import GRPOConfig
+
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launched not in ("no", config.precision):
+        raise ValueError(
+            f"host 'trl': precision is {config.precision!r}, but accelerate was launched with "
+            f"--mixed_precision {launched}; launch without, or set --precision {launched}"
+        )
+    given = arguments(config, new, world)
+    try:
+        return GRPOConfig(**given)
+    except (TypeError, ValueError, AttributeError, ImportError) as error:
+        own = ", ".join(f"{key} = {value!r}" for key, value in config.trl.items())
+        raise ValueError(f"[trl] ({own}): TRL refuses: {in_one_line(error)}") from None
+
+
+def _schedule(config: TrainConfig) -> str:
+    """The scheduler's name; the curve itself is the lab's (`RecipeTrainer.create_scheduler`)."""
+    warm = config.optim.schedule == "constant" and config.optim.warmup
+    return "constant_with_warmup" if warm else config.optim.schedule

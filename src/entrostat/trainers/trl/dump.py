@@ -1,0 +1,198 @@
+"""A run directory beside TRL's own output: our figures per iteration, and its rollouts' tokens.
+
+    DIR/config.toml, objective.json    the settings, and all that decides what is trained
+    DIR/metrics.jsonl                  one line per generation batch, as the lab writes it
+    DIR/rollouts/000012.safetensors    `entrostat.load_rollouts` reads it
+    DIR/analysis.jsonl                 one line an analysed generation batch
+
+`entrostat report DIR` makes the page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+import torch
+from torch import Tensor
+
+from ...core.batch import TokenBatch
+from ...logs.files import replacing
+from ...logs.lines import JsonLines
+from ...logs.rollouts import Rollouts, save_rollouts
+from ...runs.dump import flatten, token_pieces
+from ...runs.run_directory import forget_rollouts
+
+if TYPE_CHECKING:
+    from .trainer import EntropyGRPOTrainer
+
+
+class RunLog:
+    """Writes the directory; on the main process only."""
+
+    def __init__(self, directory: str | Path, every: int) -> None:
+        if every < 1:
+            raise ValueError(f"EntropyGRPOTrainer: dump_every must be at least 1, got {every}")
+        self.directory = Path(directory)
+        self.every = every
+        self.metrics = JsonLines(self.directory / "metrics.jsonl")
+        self.analysis = JsonLines(self.directory / "analysis.jsonl")
+        self._written: Rollouts | None = None
+
+    def open(self, done: int) -> None:
+        """Make the directory; lines and rollouts after iteration `done` are forgotten."""
+        folder = self.directory / "rollouts"
+        folder.mkdir(parents=True, exist_ok=True)
+        forget_rollouts(folder, done)
+        for log in (self.metrics, self.analysis):
+            if log.path.exists():
+                log.keep_until(done)
+
+    def write_settings(self, trainer: EntropyGRPOTrainer, iterations: int) -> None:
+        """What the run is: an objective's description, and settings under the lab's names."""
+        objective = None if trainer.objective is None else trainer.objective.describe()
+        with replacing(self.directory / "config.toml") as part:
+            part.write_text(tomli_w.dumps(_settings(trainer, objective, iterations)), "utf-8")
+        if objective is not None:
+            with replacing(self.directory / "objective.json") as part:
+                part.write_text(json.dumps(objective, indent=1), "utf-8")
+
+    def due(self, iteration: int) -> bool:
+        """Whether this iteration's tokens are written."""
+        return (iteration - 1) % self.every == 0
+
+    def line(self, iteration: int, figures: dict[str, float]) -> None:
+        """One line of figures; what is no number is left out."""
+        kept = {key: value for key, value in figures.items() if math.isfinite(value)}
+        self.metrics.append([{"iteration": iteration, **kept}])
+
+    def rollouts(self, rollouts: Rollouts) -> None:
+        """One file of tokens."""
+        self._written = rollouts
+        save_rollouts(rollouts, self.directory / "rollouts")
+
+    def analysed(
+        self, line: dict[str, Any], change: Tensor, influence: Tensor, mask: Tensor
+    ) -> None:
+        """The line of an analysis; its columns [B, T] go to the iteration's tokens, if written."""
+        self.analysis.append([line])
+        if self._written is not None and self._written.iteration == line["iteration"]:
+            own = self._written.sampled
+            whole = dataclasses.replace(
+                self._written, change=among(change, mask, own),
+                influence=among(influence, mask, own),
+            )  # fmt: skip
+            save_rollouts(whole, self.directory / "rollouts")
+
+
+def _settings(
+    trainer: EntropyGRPOTrainer, objective: dict[str, Any] | None, iterations: int
+) -> dict[str, Any]:
+    """The run's settings, as config.toml has them; TRL's own where they are not its defaults."""
+    args, rewards = trainer.args, "+".join(trainer.reward_func_names)
+    sampled = args.per_device_train_batch_size * args.steps_per_generation
+    known = {"host": "trl", "model": trainer.model.config._name_or_path, "seed": args.seed,
+             "iterations": iterations, "method": f"TRL's {args.loss_type}"}  # fmt: skip
+    if objective is not None:
+        known |= {key: objective[key] for key in ("advantage", "aggregation")}
+        known["method"] = [_said(method) for method in objective["methods"]]
+    defaults = {f.name: f.default for f in dataclasses.fields(args)}
+    return known | {
+        "task": {"name": rewards},
+        "sampling": {
+            "prompts": sampled * args.world_size // trainer.num_generations,
+            "rollouts": trainer.num_generations, "temperature": args.temperature,
+            "max_new_tokens": args.max_completion_length,
+        },
+        "trl": {
+            key: value
+            for key, value in args.to_dict().items()
+            if value != defaults.get(key) and isinstance(value, str | bool | int | float)
+        },
+    }  # fmt: skip
+
+
+def _said(method: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null: the word "none"."""
+    return {key: "none" if value is None else value for key, value in method.items()}
+
+
+def own_rows(
+    tokenizer: Any,
+    output: dict[str, Any],
+    texts: list[str],
+    mask: Tensor,
+    finished: list[bool],
+) -> list[Any]:
+    """This rank's rollouts as plain data, to be gathered: texts, ids, the sampler's log-probs.
+
+    `texts` are of all that was generated, of truncated rollouts that TRL masks as well; `mask`
+    [B, T] says which tokens the policy sampled, `finished` which rollouts ended by themselves.
+    """
+    rows = []
+    sampler = output.get("sampling_per_token_logps")
+    for i, text in enumerate(texts):
+        there = output["completion_mask"][i].bool()  # what tools or an environment said, too
+        prompt = output["prompt_ids"][i][output["prompt_mask"][i].bool()]
+        rows.append(
+            {
+                "prompt": tokenizer.decode(prompt, skip_special_tokens=True),
+                "completion": text,
+                "finished": finished[i],
+                "tokens": output["completion_ids"][i][there].tolist(),
+                "own": mask[i][there].tolist(),
+                "sampler": None if sampler is None else sampler[i][there].tolist(),
+            }
+        )
+    return rows
+
+
+def rollouts_of(
+    iteration: int, whole: TokenBatch, rewards: Tensor, rows: list[Any], tokenizer: Any
+) -> Rollouts:
+    """The rollouts of all ranks.
+
+    Args:
+        iteration: which generation batch, from 1.
+        whole: B rollouts with old_logp, old_entropy, group, the advantages [B, T] after the
+            methods' edits, and those that are `idle`.
+        rewards: [B] float, as they were given; NaN where none was.
+        rows: B of `own_rows`, in the same order.
+        tokenizer: for the text of each token.
+    """
+    assert whole.group is not None
+    assert whole.old_entropy is not None
+    assert whole.advantages is not None
+    assert whole.idle is not None
+    tokens = torch.tensor([t for row in rows for t in row["tokens"]], dtype=torch.int32)
+    nan = [math.nan]
+    sampler = [x for row in rows for x in (row["sampler"] or nan * len(row["tokens"]))]
+    own = torch.tensor([x for row in rows for x in row["own"]], dtype=torch.bool)
+    lengths = torch.tensor([len(row["tokens"]) for row in rows])
+    return Rollouts(
+        iteration=iteration,
+        prompts=[row["prompt"] for row in rows],
+        completions=[row["completion"] for row in rows],
+        rewards=rewards.float().cpu(),
+        group=whole.group.int().cpu(),
+        finished=torch.tensor([row["finished"] for row in rows]),
+        trained=~whole.idle.cpu(),
+        start=torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]),
+        tokens=tokens,
+        logp=among(whole.old_logp, whole.mask, own),
+        sampler_logp=torch.tensor(sampler, dtype=torch.float32).masked_fill(~own, math.nan),
+        entropy=among(whole.old_entropy, whole.mask, own),
+        advantage=among(whole.advantages, whole.mask, own),
+        pieces=token_pieces(tokenizer, tokens),
+        sampled=None if bool(own.all()) else own,
+    )
+
+
+def among(values: Tensor, mask: Tensor, own: Tensor | None) -> Tensor:
+    """[n] float32: the entries of [B, T] at `mask`, row after row; NaN where `own` [n] is False."""
+    flat = flatten(values, mask).float()
+    return flat if own is None else flat.new_full(own.shape, math.nan).masked_scatter(own, flat)

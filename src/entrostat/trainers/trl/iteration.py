@@ -1,0 +1,126 @@
+"""TRL's batches as ours: what is added to them, read from them, and watched without an objective.
+
+TRL holds a batch as a dictionary of tensors. What we add to a generation batch survives its shuffle
+and its split into micro-batches.
+
+Shapes: B rollouts of a micro-batch, or of all ranks; T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
+
+from ...core.batch import TokenBatch
+from ...core.process_ranks import sum_over_ranks
+from ...dynamics import online
+
+OLD_LOGP, OLD_ENTROPY = "entrostat_old_logp", "entrostat_old_entropy"
+ADVANTAGE, IDLE, REWARD, GROUP, ROLLOUT = (
+    "entrostat_advantage", "entrostat_idle", "entrostat_reward", "entrostat_group",
+    "entrostat_rollout",
+)  # fmt: skip
+EDITED = "entrostat_edited"  # only where a method edits advantages
+IMAGES = (
+    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes",
+    "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
+)  # fmt: skip
+
+
+def loss_mask(inputs: dict[str, Any]) -> Tensor:
+    """[B, T] bool: the tokens that the policy sampled and TRL trains on."""
+    mask = inputs["completion_mask"]
+    return (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).bool()
+
+
+def cut_anew(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rollouts in as many other micro-batches, by torch's generator."""
+
+    def joined(parts: list[Any]) -> Any:
+        if isinstance(parts[0], Tensor) and parts[0].ndim:
+            return torch.cat(parts)
+        if isinstance(parts[0], list):
+            return [row for part in parts for row in part]
+        return parts[0]  # None, or the whole batch's
+
+    whole = {key: joined([piece[key] for piece in pieces]) for key in pieces[0]}
+    return split_tensor_dict(shuffle_sequence_dict(whole), len(pieces))
+
+
+def addition(ready: TokenBatch) -> dict[str, Tensor]:
+    """What a graded and prepared batch adds to TRL's: `token_batch` reads it again."""
+    fields = {
+        ADVANTAGE: ready.advantages, IDLE: ready.idle, REWARD: ready.rewards, GROUP: ready.group,
+        ROLLOUT: ready.rollout, EDITED: ready.edited,
+    }  # fmt: skip
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
+    """Micro-batches as one batch under the policy that sampled; `logp` and `entropy` are its."""
+
+    def joined(name: str) -> Tensor | None:
+        parts = [piece[name] for piece in pieces if name in piece]
+        return torch.cat(parts) if parts else None
+
+    mask = torch.cat([loss_mask(piece) for piece in pieces])
+    logp, entropy = joined(OLD_LOGP), joined(OLD_ENTROPY)
+    assert logp is not None
+    correction = joined("importance_sampling_ratio")  # [B, T] or [B, 1], where vLLM sampled
+    return TokenBatch(
+        logp, logp, mask, joined(ADVANTAGE), rewards=joined(REWARD), group=joined(GROUP),
+        entropy=entropy, old_entropy=entropy, ref_logp=joined("ref_per_token_logps"),
+        correction=None if correction is None else correction.expand(mask.shape),
+        edited=joined(EDITED), idle=joined(IDLE), rollout=joined(ROLLOUT),
+    )  # fmt: skip
+
+
+def shares(
+    trainer: Any, pieces: list[dict[str, Any]], kind: str, constant: int
+) -> tuple[Tensor, Tensor]:
+    """What a token counts for in TRL's own loss, [B, T] each: in the policy's, and in the bonus'.
+
+    Args:
+        trainer: the GRPOTrainer.
+        pieces: this rank's micro-batches of an optimizer step.
+        kind: the loss type whose denominators are meant.
+        constant: by which a sum over tokens is divided.
+    """
+    world, args = trainer.accelerator.num_processes, trainer.args
+    micro = trainer.current_gradient_accumulation_steps
+    scale, mean = [], []
+    for piece in pieces:
+        m = loss_mask(piece).to(piece[OLD_LOGP].dtype)
+        if kind in ("dapo", "cispo", "vespo"):  # an equal share of the generation batch's tokens
+            total = piece["num_items_in_batch"].clamp(min=1.0)
+            each = m / (total / world * micro / args.steps_per_generation)
+        elif kind == "bnpo":
+            each = m / m.sum().clamp(min=1) / micro
+        else:
+            lengths = m.sum(-1, keepdim=True).clamp(min=1)
+            each = m / (lengths if kind in ("grpo", "sapo") else constant) / len(m) / micro
+        scale.append(each / world)
+        mean.append(m / m.sum().clamp(min=1) / micro / world)
+    return torch.cat(scale), torch.cat(mean)
+
+
+def watched(batch: TokenBatch, outcome: Tensor, exact: bool) -> dict[str, float]:
+    """Entropy dynamics of a generation batch that no objective trains on.
+
+    Args:
+        batch: this rank's rollouts, with `idle` and `advantages` [B, T].
+        outcome: [B] float, the trainer's own advantages.
+        exact: one update is made on the batch, so that its policy is the one that sampled; the
+            figures of an update are left out where it is not.
+    """
+    assert batch.rewards is not None
+    assert batch.advantages is not None
+    figures = online.of_rollouts(batch, outcome, batch.rewards)
+    if not (exact and figures):
+        return figures
+    mask = batch.policy_mask
+    sums = online.token_sums(batch.old_logp, batch.advantages, mask, batch.old_entropy)
+    return online.figures(sum_over_ranks(sums)) | figures

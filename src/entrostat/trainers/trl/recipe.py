@@ -1,0 +1,249 @@
+"""TRL's trainer for a recipe: prompts, rewards and learning rates as the lab has them.
+
+TRL's data set holds places in the run's draws; the prompts are drawn, in every process alike, when
+their iteration comes, and TRL is given the lab's token ids. Rewards are the lab's scorer's. Weights
+decay and learning rates move as the lab's do. What an iteration leaves to chance begins at
+(seed, iteration, process), so that a resumed run repeats it.
+
+Shapes: B rollouts of an iteration, W processes: B / W of this one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PrinterCallback
+
+from ...agents import is_multi_turn
+from ...config import TrainConfig
+from ...core.objective import Objective
+from ...data.generation import Answers
+from ...data.prompts import draw, encode
+from ...data.scoring import Scorer
+from ...data.seeds import stream_seed
+from ...evaluation.eval_sets import HeldOutSets
+from ...models.policy import Policy
+from ...models.stops import cut
+from ...runs.progress import Progress
+from ...runs.schedule import learning_rate_at
+from ...runs.timer import Clock
+from ...tasks import Example, Task
+from .iteration import cut_anew
+from .record import EachIteration, Record
+from .trainer import EntropyGRPOTrainer
+from .turns import rollouts
+
+
+@dataclass
+class Recipe:
+    """A run in memory, built and checked (the lab's `State`, as far as TRL has it not itself).
+
+    Attributes:
+        config: with all that it leaves open chosen.
+        task: prompts and verifier, or environments.
+        new: tokens that a completion, or a turn of it, may take.
+        stop: strings that end one.
+        objective: methods and their controllers.
+        policy: the model that TRL trains, as the lab samples and measures it.
+        scorer: of the task; it may hold worker processes.
+        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
+    """
+
+    config: TrainConfig
+    task: Task
+    new: int
+    stop: tuple[str, ...]
+    objective: Objective
+    policy: Policy
+    scorer: Scorer
+    held_out: HeldOutSets
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The prompts."""
+        return Drawn(self)
+
+
+class Drawn:
+    """The prompts of a run by their place among its draws; one iteration's are kept."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe, self._iteration = recipe, 0
+        self._examples: list[Example] = []
+        self._ids: list[list[int]] = []
+
+    def of(self, iteration: int) -> list[Example]:
+        """An iteration's."""
+        if iteration != self._iteration:
+            recipe = self._recipe
+            self._examples = draw(recipe.task, recipe.config, iteration)
+            self._ids = encode(recipe.policy, recipe.config, self._examples, recipe.new)
+            self._iteration = iteration
+        return self._examples
+
+    def examples(self, places: list[str]) -> list[Example]:
+        """At places."""
+        return [self.of(iteration)[row] for iteration, row in map(self._split, places)]
+
+    def token_ids(self, places: list[str]) -> list[list[int]]:
+        """At places."""
+        self.examples(places)
+        return [list(self._ids[row]) for _, row in map(self._split, places)]
+
+    def _split(self, place: str) -> tuple[int, int]:
+        before, row = divmod(int(place), self._recipe.config.sampling.prompts)
+        return before + 1, row
+
+
+def _everywhere(failed: int, answers: int) -> tuple[int, int]:
+    """The sums of both over the processes."""
+    counts = gather_object([(failed, answers)])
+    return sum(f for f, _ in counts), sum(n for _, n in counts)
+
+
+class RecipeTrainer(EntropyGRPOTrainer):
+    """`EntropyGRPOTrainer` of a recipe.
+
+    Args:
+        recipe: what is trained.
+        record: where the run is written.
+        progress: told of tokens as they are sampled.
+        args: a `GRPOConfig` made of the recipe.
+
+    Attributes:
+        answers: this process's newest rollouts, where they are played in turns; else None.
+    """
+
+    _alone = True
+
+    def __init__(self, recipe: Recipe, record: Record, progress: Progress, args: Any) -> None:
+        self.recipe, self.progress = recipe, progress
+        self._clock, self._norms = Clock(), []
+        self.answers: Answers | None = None
+        config, policy = recipe.config, recipe.policy
+        if policy.tokenizer.pad_token_id != policy.pad:  # none, or none of the model's
+            policy.tokenizer.pad_token = policy.tokenizer.convert_ids_to_tokens(policy.pad)
+        places = [str(i) for i in range(config.iterations * config.sampling.prompts)]
+        super().__init__(
+            policy.model, self._rewards, args, objective=recipe.objective, stop=recipe.stop,
+            dump_rollouts=record, analyze_every=config.analyze.every,
+            train_dataset=Dataset.from_dict({"prompt": places}), processing_class=policy.tokenizer,
+        )  # fmt: skip
+        if is_multi_turn(recipe.task):  # set here: as an argument it warns of being experimental
+            self.rollout_func = rollouts
+        recipe.scorer.everywhere = _everywhere
+        self.remove_callback(PrinterCallback)
+        self.add_callback(EachIteration(self, record))
+
+    def _send_telemetry(self) -> None:
+        """None: whoever starts a recipe has not asked for TRL's."""
+
+    # ------------------------------------------------------------------ rollouts
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        self._clock, self._norms = Clock(), []
+        iteration, rank = self._iteration, self.accelerator.process_index
+        seed = stream_seed(self.recipe.config.seed, iteration, "sample")
+        torch.manual_seed((seed + rank) % 2**63)
+        output = super()._generate_and_score_completions(inputs)
+        failed = gather_object([self.recipe.scorer.figures().get("reward/failed")])
+        if known := [count for count in failed if count is not None]:
+            self._record({"reward/failed": float(sum(known))})
+        if self.answers is not None:  # processes have equal shares of the rollouts
+            every = gather_object([self.answers.figures])
+            self._record({key: sum(f[key] for f in every) / len(every) for key in every[0]})
+        self._clock.lap("measure")
+        return output
+
+    @property
+    def _iteration(self) -> int:
+        return self.state.global_step // self.updates + 1
+
+    def _tokenize_prompts(self, prompts: list[str]) -> Any:
+        return self.recipe.drawn.token_ids(prompts), None, {}
+
+    def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        # vLLM batches by itself
+        sampling = self.recipe.config.sampling
+        whole = max(1, sampling.batch // sampling.rollouts) * sampling.rollouts
+        at_once = len(prompt_ids) if self.use_vllm else whole
+        completions, logprobs = [], None
+        for first in range(0, len(prompt_ids), at_once):
+            some, logprobs = super()._generate_single_turn(
+                prompt_ids[first : first + at_once], *args, **kwargs
+            )
+            completions += some
+            self.progress.tokens(sum(map(len, some)))
+        self._clock.lap("sample")
+        return completions, logprobs
+
+    def _rewards(
+        self, prompts: list[str], completion_ids: list[list[int]], **_: Any
+    ) -> list[float]:
+        self._clock.lap("measure")
+        texts, _ended = self._said(completion_ids)
+        judged = None if self.answers is None else self.answers.judged
+        examples = self.recipe.drawn.examples(prompts)
+        rewards = self.recipe.scorer(texts, examples, self._iteration, judged)
+        self._clock.lap("score")
+        return rewards.tolist()
+
+    def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
+        """As the lab has them: texts before a stop; of several turns, ends by environments."""
+        if self.answers is not None:
+            return self.answers.texts, self.answers.sequences.finished.tolist()
+        texts = [cut(text, self.recipe.stop) for text in self.recipe.policy.texts(completions)]
+        return texts, super()._said(completions)[1]
+
+    # ------------------------------------------------------------------ updates
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        # every epoch has minibatches of its own, as in the lab; TRL would cut them once
+        steps = self.args.steps_per_generation
+        place = self._step % (steps * self.num_iterations)
+        if self.model.training and place and place % steps == 0:
+            self._buffered_inputs = cut_anew(self._buffered_inputs)
+        return super()._prepare_inputs(generation_batch)
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """All, as in the lab; transformers leaves out norms and biases."""
+        return [name for name, _ in model.named_parameters()]
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The lab's curve (`runs/schedule.py`), whose warm-up begins above 0."""
+        if self.lr_scheduler is None:
+            config = self.recipe.config
+            assert config.optim.lr is not None
+            peak = config.optim.lr
+            self.lr_scheduler = LambdaLR(
+                self.optimizer if optimizer is None else optimizer,
+                lambda update: learning_rate_at(config, update, update) / peak,
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        self._norms.append(float(norm))
+        return norm
+
+    def figures(self, iteration: int, tokens: float) -> dict[str, float]:
+        """Of an iteration of so many tokens whose updates are made: what the loss does not say."""
+        analysed = 0.0 if self._analyst is None else self._analyst.seconds
+        self._clock.lap("update", without=analysed)
+        last = iteration * self.updates - 1
+        norms = [norm for norm in self._norms if math.isfinite(norm)]
+        return {
+            "optim/updates": self.updates,
+            "optim/lr": learning_rate_at(self.recipe.config, last, last),
+            **({"grad/norm": sum(norms) / len(norms)} if norms else {}),
+            **self._clock.figures(tokens),
+        }

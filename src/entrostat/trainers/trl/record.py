@@ -1,0 +1,179 @@
+"""What a recipe's run in TRL leaves: the lab's files, on the main process.
+
+    EntropyGRPOTrainer -> figures of an iteration, its rollouts
+    EachIteration      -> after the iteration's last step: its line, evaluation, checkpoint
+
+Every process evaluates, with the same prompts and chance, so that none waits for another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerCallback
+
+from ...errors import RunStopped
+from ...evaluation.in_training import evaluate
+from ...logs.files import sync, writing
+from ...logs.lines import JsonLines
+from ...logs.rollouts import Rollouts
+from ...runs import checkpoint as lab_checkpoints
+from ...runs.best_checkpoint import Best
+from ...runs.entropy_monitor import sentinel
+from ...runs.progress import Progress
+from ...runs.run_directory import RunDirectory
+from ..lab.updates import check_weights
+from .checkpoints import keep, seal
+from .dump import RunLog
+
+if TYPE_CHECKING:
+    from .recipe import Recipe, RecipeTrainer
+
+
+class Record(RunLog):
+    """Writes into a run directory.
+
+    Args:
+        run: where.
+        recipe: of what.
+        progress: told of what takes a while; silent on other processes than the main one.
+        start: the iteration that the run goes on after.
+        main: whether this process writes.
+    """
+
+    def __init__(
+        self, run: RunDirectory, recipe: Recipe, progress: Progress, start: int, main: bool
+    ) -> None:
+        super().__init__(run.path, max(1, recipe.config.save.rollouts_every))
+        self.run, self.recipe, self.progress, self.main = run, recipe, progress, main
+        self.evaluations, self.answers = JsonLines(run.evaluations), JsonLines(run.answers)
+        trained = sum(p.numel() * p.element_size() for p in recipe.policy.trained().values())
+        # weights and AdamW's two moments
+        self.schedule = lab_checkpoints.Schedule(recipe.config.save, 3 * trained, start)
+        self.best = Best(run.path, recipe.config.save.best)
+        self.sentinel = sentinel(recipe.config, progress.note, self.metrics.read())
+        self.held: dict[str, float] = {}
+        self._durable: set[str] = set()
+
+    # ------------------------------------------------------------------ called by the trainer
+
+    def open(self, done: int) -> None:
+        """Nothing: the directory is open, its logs as far as the run goes on after."""
+
+    def write_settings(self, trainer: Any, iterations: int) -> None:
+        """Nothing: the recipe's are written."""
+
+    def due(self, iteration: int) -> bool:
+        """As in the lab."""
+        return self.recipe.config.save.rollouts_every > 0 and iteration % self.every == 0
+
+    def line(self, iteration: int, figures: dict[str, float]) -> None:
+        """Keep an iteration's figures until its last step has been made."""
+        self.held = figures
+
+    def rollouts(self, rollouts: Rollouts) -> None:
+        """One file of tokens, with the task's prompts."""
+        examples = self.recipe.drawn.of(rollouts.iteration)
+        prompts = [examples[g].prompt for g in rollouts.group.tolist()]
+        super().rollouts(dataclasses.replace(rollouts, prompts=prompts))
+
+    # ------------------------------------------------------------------ called after an iteration
+
+    def iteration(self, iteration: int, figures: dict[str, float]) -> None:
+        """An iteration's updates are made: its line.
+
+        Raises:
+            RunStopped: its loss is no number.
+        """
+        if not self.main:
+            return
+        metrics = self.held | figures | {"time/checkpoint": self.schedule.newest}
+        loss = metrics.get("loss/total", 0.0)
+        if not math.isfinite(loss):
+            raise RunStopped(
+                f"iteration {iteration}: the loss is {loss}. The last checkpoint is good; lower "
+                "optim.lr or use --precision fp32, then start again or resume"
+            )
+        metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
+        metrics = self.sentinel.line(metrics)
+        self.metrics.append([{"iteration": iteration, **metrics}])
+        self.progress.trained(iteration, metrics)
+
+    def evaluate(self, iteration: int) -> None:
+        """The policy as it stands, on the sets that are due after an iteration, 0 being none."""
+        recipe, model = self.recipe, self.recipe.policy.model
+        due = recipe.held_out.due(iteration)
+        training = [module for module in model.modules() if module.training]
+        model.eval()
+        try:
+            rows = evaluate(
+                recipe.policy, due, iteration, self.progress, self.answers if self.main else None
+            )
+        finally:
+            for module in training:
+                module.training = True
+        if self.main:
+            self.evaluations.append(rows)
+            self.best.consider(rows, recipe.policy.save)
+
+    def checkpoint_due(self, iteration: int) -> bool:
+        """Whether one is written now; the main process's clock decides for all.
+
+        Raises:
+            RunStopped: a weight is not finite.
+        """
+        config = self.recipe.config
+        due = [iteration == config.iterations or self.schedule.due(iteration)]
+        if broadcast_object_list(due)[0]:
+            check_weights(self.recipe.policy, iteration)
+        return due[0]
+
+    def checkpoint(self, iteration: int, path: Path) -> None:
+        """TRL has written a checkpoint: seal it, with how far the logs have come."""
+        self.schedule.written(iteration)
+        if not self.main:
+            return
+        kinds = (self.metrics, self.evaluations, self.answers, self.analysis)
+        logs = {log.path.name: log.mark() for log in kinds if log.path.exists()}
+        if logs.keys() != self._durable:  # their names, too
+            with writing(self.run.path):
+                sync(self.run.path)
+            self._durable = set(logs)
+        seal(path, iteration, self.recipe.config, logs)
+        self.best.settle()
+        keep(path.parent, max(1, self.recipe.config.save.checkpoints))
+
+
+class EachIteration(TrainerCallback):
+    """What follows an iteration's last optimizer step."""
+
+    def __init__(self, trainer: RecipeTrainer, record: Record) -> None:
+        self.trainer, self.record = trainer, record
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The policy before training, which accelerate has placed, and sharded, by now."""
+        if state.global_step == 0:
+            self.record.evaluate(0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The line, an evaluation, and whether TRL writes a checkpoint now."""
+        done, rest = divmod(state.global_step, self.trainer.updates)
+        if rest:
+            return
+        tokens = self.record.held.get("rollout/tokens", 0.0)
+        self.record.iteration(done, self.trainer.figures(done, tokens))
+        self.record.evaluate(done)
+        control.should_save = self.record.checkpoint_due(done)
+        if not control.should_save:
+            self.record.progress.iteration(done, {})
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The checkpoint is written, but for its seal."""
+        self.trainer.accelerator.wait_for_everyone()  # each writes the state of its own chance
+        done = state.global_step // self.trainer.updates
+        self.record.checkpoint(done, Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        self.record.progress.iteration(done, {})

@@ -1,0 +1,181 @@
+"""`entrostat train --host trl`: a recipe in TRL, with the lab's run directory.
+
+    arguments.py    the configuration as TRL's
+    recipe.py       prompts, rewards and learning rates as the lab's
+    turns.py        rollouts that are played with an environment
+    record.py       what is written, when
+    checkpoints.py  going on from TRL's
+    trackers.py     TRL's own W&B, trackio, TensorBoard, MLflow
+
+Under `accelerate launch` every process runs this; the main one writes and shows how it goes, and B,
+the rollouts of an iteration, is the recipe's whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+try:
+    import trl  # noqa: F401
+except ImportError as error:
+    raise ValueError(f"host 'trl' needs TRL 1.16 ({error}); pip install 'entrostat[trl]'") from None
+from accelerate.utils import broadcast_object_list
+
+from ..._launch import is_main
+from ...config import TrainConfig
+from ...core.rollouts import FIELDS
+from ...data.prompts import draw, encode, longest, new_tokens, stop_strings, warn_of_lost
+from ...data.scoring import Scorer
+from ...evaluation.eval_sets import check_prompts, held_out_sets
+from ...models.capabilities import SMALL
+from ...models.hardware import choose_precision, choose_threads
+from ...models.policy import learning_rate, load_policy
+from ...models.rounding import use_float32_outputs
+from ...runs.progress import Facts, Progress
+from ...runs.resolve import check_task, objective_of, task_of
+from ...runs.resume import keep_settings
+from ...runs.run_directory import RunDirectory, default_output
+from ...tasks import Task
+from . import arguments, checkpoints, trackers, turns
+from .recipe import Recipe, RecipeTrainer
+from .record import Record
+
+
+def train(
+    config: TrainConfig,
+    *,
+    task: Task | None = None,
+    progress: Progress | None = None,
+    resume: bool = False,
+) -> Path:
+    """Train a policy in TRL; returns its run directory.
+
+    Args:
+        config: everything that determines the run.
+        task: an object in place of the configuration's task.
+        progress: where to show how it goes; None is silent, as every process but the main one is.
+        resume: go on from the newest whole checkpoint in `config.output`.
+
+    Raises:
+        ValueError: a bad setting, or one that TRL cannot do, found before anything is written.
+        RunStopped: the run cannot go on; the last checkpoint is intact.
+    """
+    config = copy.deepcopy(config).validate()
+    world, main = int(os.environ.get("WORLD_SIZE", "1")), is_main()
+    if config.device != "cpu" and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    shown = progress if progress is not None and main else Progress()
+    say = Facts(shown)
+    config.output = config.output or default_output(config)
+    if resume:
+        keep_settings(config, say, checkpoints.bound_to)
+    recipe = build(config, task, world, say)
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)  # TRL's and transformers' own
+        # here all processes meet first: what is checked is checked, nothing is written yet
+        args = arguments.grpo_config(config, recipe.new, world)
+        run = RunDirectory(Path(config.output))
+        if main:
+            run = stack.enter_context(RunDirectory.open(config, resume))
+        stack.enter_context(recipe.scorer)
+        stack.enter_context(recipe.held_out)
+        if run.complete(config.iterations):
+            shown.end(run.path)
+            return run.path
+        saved = [checkpoints.go_on(run, config, resume, say) if main else None]
+        (saved,) = broadcast_object_list(saved)
+        start = 0 if saved is None else saved.iteration
+        record = Record(run, recipe, shown, start, main)
+        if main:
+            say(record.schedule.words())
+            found = {"model": recipe.policy.origin, "said": say.said, "processes": world,
+                     "trl": metadata.version("trl")}  # fmt: skip
+            run.write_settings(config, recipe.objective.describe(), found)
+            trackers.open_folder(config, run.path, resume)
+        shown.begin(config, start)
+        stack.enter_context(trackers.told(config, run.path))
+        trainer = RecipeTrainer(recipe, record, shown, args)
+        trackers.guard(trainer, run.path)
+        recipe.policy = recipe.policy.moved(trainer.accelerator.device)
+        use_float32_outputs(trainer)
+        trainer.train(resume_from_checkpoint=None if saved is None else str(saved.path))
+        _finish(trainer, run, config, main)
+    shown.end(run.path)
+    return run.path
+
+
+def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Recipe:
+    """The run in memory; writes what it chooses into `config`.
+
+    Raises:
+        ValueError: a bad setting, or one that TRL cannot do.
+    """
+    arguments.refuse(config)
+    arguments.cut(config, world)
+    if task is None:
+        task = task_of(config)
+    check_task(task)
+    turns.refuse(config, task, world)
+    new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
+    if config.prompt.chat is None:
+        config.prompt.chat = getattr(task, "chat", None)
+    most = longest(task, config, task.splits[0])
+    objective = objective_of(config, "trl", FIELDS, most)
+    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
+    scorer = Scorer(task, config.scoring, say)
+    held_out = held_out_sets(config, task, scorer, say)
+    choose_precision(config, say)
+    torch.manual_seed(config.seed)  # adapters start at random, the same everywhere
+    policy = load_policy(_for_loading(config))
+    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
+    config.optim.lr = learning_rate(config, small)
+    # prompts that cannot work show here
+    first = draw(task, config, 1)
+    prompts = encode(policy, config, first, new, ValueError)
+    if is_main():
+        warn_of_lost(policy, config, first, prompts)
+    check_prompts(held_out, policy)
+    choose_threads(config, policy, small, say)
+    return Recipe(config, task, new, stop, objective, policy, scorer, held_out)
+
+
+def _for_loading(config: TrainConfig) -> TrainConfig:
+    """The configuration with what TRL does itself left out: checkpointing, and sharding."""
+    config = copy.copy(config)
+    config.gradient_checkpointing = False
+    if arguments.launched("FSDP"):
+        config.device = "cpu"  # accelerate brings each process its shard
+    return config
+
+
+def _finish(trainer: RecipeTrainer, run: RunDirectory, config: TrainConfig, main: bool) -> None:
+    """Write the final model."""
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    save = _save_sharded(trainer) if sharded else trainer.recipe.policy.save
+    if not main:
+        return
+    run.finish(save, config.iterations)
+    if not config.save.checkpoints:
+        shutil.rmtree(run.checkpoints, ignore_errors=True)
+
+
+def _save_sharded(trainer: RecipeTrainer) -> Callable[[Path], None]:
+    """What writes a model of which every process has a part, and each of them must call this."""
+    whole = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    model: Any = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+
+    def save(directory: Path) -> None:
+        model.save_pretrained(directory, state_dict=whole)
+        trainer.recipe.policy.tokenizer.save_pretrained(directory)
+
+    return save

@@ -1,0 +1,277 @@
+"""TRL's arguments beside an objective: which are set from it, which change, which are inert.
+
+An argument of `GRPOConfig` that says what the objective says (advantage, ratio, clip, aggregation,
+entropy, reference KL) is set from the objective; one warning names those that it changes.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+import math
+import warnings
+from typing import Any
+
+from trl import GRPOConfig, GRPOTrainer
+
+from ...core.objective import Objective, make_objective
+from ...core.probe import bounds, probe
+from ...core.rollouts import FIELDS
+from ...method import Method, MethodSpec
+from .equal import from_grpo_config
+
+WHO = "EntropyGRPOTrainer"
+LOSS_TYPES = {
+    "token_mean": "dapo",
+    "seq_mean_token_mean": "grpo",
+    "seq_mean_token_sum_norm": "dr_grpo",
+}
+_SCALES = {"grpo": "group", "grpo_batch": "batch", "dr_grpo": "none"}
+_UNCLIPPED = ("cispo", "sapo", "vespo")  # loss types that are surrogates of their own
+_USUAL = (0.2, 0.2)
+# what an objective says -> TRL's arguments that say it
+_ASPECTS = {
+    "advantage": ("scale_rewards", "multi_objective_aggregation"),
+    "clip": ("epsilon", "epsilon_high", "delta", "importance_sampling_level",
+             "sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos",
+             "vespo_k_neg", "vespo_lambda_neg"),
+    "aggregation": ("loss_type",),
+    "terms": ("beta", "entropy_coef", "use_adaptive_entropy", "top_entropy_quantile",
+              "off_policy_mask_threshold"),
+}  # fmt: skip
+_LOG = logging.getLogger(__name__)
+
+
+def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """GRPOTrainer's arguments by name, its configuration among them.
+
+    Raises:
+        TypeError: it takes no such arguments.
+    """
+    given = dict(inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments)
+    if given.get("args") is None:
+        model = given.get("model")
+        name = model if isinstance(model, str) else getattr(model, "name_or_path", "") or "model"
+        given["args"] = GRPOConfig(f"{name.rstrip('/').split('/')[-1]}-GRPO")
+    return given
+
+
+def held(args: Any, target: float | str) -> Objective:
+    """The loss that the arguments mean, under a thermostat.
+
+    Raises:
+        ValueError: no objective is equal to the arguments' loss, or the target cannot be read.
+    """
+    own = from_grpo_config(args)
+    own["method"].append({"name": "thermostat", "target": target})
+    return make_objective(**own)
+
+
+def build(method: MethodSpec | Objective, args: Any) -> Objective:
+    """The objective that a user names, or has made, if TRL can run it with these arguments.
+
+    Raises:
+        ValueError: TRL cannot run it, or not with these arguments.
+    """
+    if isinstance(method, Objective):
+        objective = method
+    else:
+        objective = make_objective(method, max_length=args.max_completion_length)
+    updates = updates_per_generation(args)
+    culprits = [
+        f"`{name}`"
+        for name, each in zip(objective.names, objective.methods, strict=True)
+        if each.on_policy
+    ]
+    if updates > 1 and culprits:
+        raise ValueError(
+            f"{WHO}: {' and '.join(culprits)}: strictly on-policy, so one update per generation "
+            f"batch, not {updates}; set num_iterations=1 and leave steps_per_generation and "
+            "generation_batch_size unset"
+        )
+    objective.check_host("trl", FIELDS, updates)
+    return objective
+
+
+def updates_per_generation(args: Any) -> int:
+    """Optimizer steps on one generation batch.
+
+    Raises:
+        ValueError: a step would span two generation batches.
+    """
+    micro = args.steps_per_generation * args.num_iterations
+    if micro % args.gradient_accumulation_steps:
+        raise ValueError(
+            f"{WHO}: steps_per_generation * num_iterations = {micro} is no multiple of "
+            f"gradient_accumulation_steps = {args.gradient_accumulation_steps}, so an optimizer "
+            "step would span two generation batches; methods decide over the whole step before it "
+            "begins. Leave steps_per_generation unset, or make it a multiple"
+        )
+    return micro // args.gradient_accumulation_steps
+
+
+def settle(args: Any, objective: Objective, said: str | None = None, alone: bool = False) -> Any:
+    """A copy of the arguments whose own loss, which TRL logs, is near what the objective means.
+
+    An objective that means what the arguments mean leaves them as they are. Where it changes the
+    estimator, the clip, the mean or leaves a term out, one warning names what changed.
+
+    Args:
+        args: TRL's.
+        objective: what trains.
+        said: the objective in its user's words.
+        alone: the arguments are not meant to say what is trained; nothing is warned of.
+    """
+    changed, chosen = changes(args, objective)
+    args, given = copy.copy(args), args
+    if args.beta == 0.0:
+        args.beta, args.use_bias_correction_kl = _beta(objective)
+    if not changed:
+        return args
+    message = (
+        f"{WHO}: objective={said or repr(objective)} changes what this GRPOConfig trains: "
+        f"{'; '.join(changed)}. To keep it, give entropy=TARGET, or append methods to the list of "
+        "from_grpo_config(args)"
+    )
+    if chosen:
+        warnings.warn(message, stacklevel=4)
+    elif not alone:  # TRL's defaults, which cannot be told from what was not set
+        _LOG.warning(message)
+    terms = probe(objective)
+    low, high = bounds(terms)
+    surrogate = objective.names[0]
+    own = surrogate if surrogate in _UNCLIPPED else None
+    mean = mean_of(given, objective)
+    mean = LOSS_TYPES[objective.aggregation] if mean in _UNCLIPPED else mean
+    wanted: dict[str, Any] = {
+        "loss_type": own or mean,
+        "epsilon": low,
+        "epsilon_high": high + 1 if own == "cispo" else high,
+        "delta": terms.dual,
+        "scale_rewards": _SCALES.get(objective.advantage, "group"),
+        "importance_sampling_level": "sequence" if terms.ratio == "sequence" else "token",
+        "top_entropy_quantile": 1.0,
+        "entropy_coef": 0.0,
+        "use_adaptive_entropy": False,
+        "multi_objective_aggregation": "sum_then_normalize",
+        "off_policy_mask_threshold": None,
+    }
+    args.beta, args.use_bias_correction_kl = _beta(objective)
+    for name, value in wanted.items():
+        setattr(args, name, value)
+    return args
+
+
+def mean_of(args: Any, objective: Objective) -> str:
+    """The loss type whose denominators are the objective's mean: the arguments' own if they can."""
+    own = _meant(args)
+    if own is not None and _mean(own) == _mean(objective):
+        return args.loss_type
+    return LOSS_TYPES[objective.aggregation]
+
+
+def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
+    """What the objective trains otherwise than the arguments, and whether any was set in these."""
+    own, defaults = _meant(args), {f.name: f.default for f in dataclasses.fields(args)}
+    set_here = [n for names in _ASPECTS.values() for n in names if getattr(args, n) != defaults[n]]
+    parts = list(zip(objective.names, objective.methods, strict=True))
+    theirs = {
+        "clip": parts[0],
+        "advantage": objective.advantage,
+        "aggregation": _mean(objective),
+        "terms": None,
+    }
+    found, chosen = [], False
+    for aspect, names in _ASPECTS.items():
+        mine = [n for n in names if n in set_here]
+        if own is not None:
+            meant = {
+                "clip": (own.names[0], own.methods[0]),
+                "advantage": own.advantage,
+                "aggregation": _mean(own),
+            }
+            missing = [m for m in own.methods[1:] if m not in objective.methods]
+            same = not missing if aspect == "terms" else meant[aspect] == theirs[aspect]
+        else:
+            same = not mine
+        if same:
+            continue
+        words = ", ".join(f"{n}={getattr(args, n)!r}" for n in mine or names[:1])
+        if aspect == "terms":
+            found.append(f"{words} is not used")
+        elif aspect == "clip":
+            found.append(f"{words} becomes {_words(*parts[0])}")
+        else:
+            found.append(f"{words} becomes {aspect}={getattr(objective, aspect)!r}")
+        chosen = chosen or bool(mine)
+    return found, chosen
+
+
+def _meant(args: Any) -> Objective | None:
+    """The objective that the arguments mean by themselves; None where there is none."""
+    try:
+        return make_objective(**from_grpo_config(args))
+    except ValueError:
+        return None
+
+
+def _mean(objective: Objective) -> tuple[str, int | None]:
+    constant = objective.aggregation == "seq_mean_token_sum_norm"
+    return objective.aggregation, objective.max_length if constant else None
+
+
+def _words(name: str, method: Method) -> str:
+    values = ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(method).items())
+    return f"{name}({values})"
+
+
+def check_generation(args: Any) -> None:
+    """Refuse what would make the log-probs of an objective another policy's.
+
+    Raises:
+        ValueError: continuous batching under mixed precision.
+    """
+    if args.use_transformers_continuous_batching and (args.bf16 or args.fp16):
+        kind = "bf16" if args.bf16 else "fp16"
+        raise ValueError(
+            f"{WHO}: use_transformers_continuous_batching with {kind}=True casts the policy's own "
+            f"weights to {kind} before it generates (TRL 1.16), and training goes on in them; set "
+            f"{kind}=False, or use use_vllm or TRL's ordinary generation"
+        )
+
+
+def warn_of_inert(objective: Objective, args: Any) -> None:
+    """Warn where a method has nothing to act on: one update per batch, so that every ratio is 1."""
+    if updates_per_generation(args) > 1:
+        return
+    terms = probe(objective)
+    low, high = bounds(terms)
+    chain = list(zip(objective.names, objective.methods, strict=True))
+    inert = [f"`{name}` ({each.idle_on_policy})" for name, each in chain if each.idle_on_policy]
+    alone = all(method.kind == "surrogate" for _, method in chain)
+    clips = terms.ratio != "none" and (math.isfinite(low) or math.isfinite(high))
+    clips = clips and (low, high) != _USUAL  # TRL has that clip too, and says nothing
+    for name, method in chain:
+        if alone and clips and method.kind == "surrogate" and not method.idle_on_policy:
+            inert.append(f"`{name}` (its clip never acts)")
+    if inert:
+        warnings.warn(
+            f"{WHO}: one update per generation batch, so every ratio is exactly 1 and "
+            f"{' and '.join(inert)} does nothing; set num_iterations=2, or steps_per_generation "
+            "above gradient_accumulation_steps",
+            stacklevel=3,
+        )
+
+
+def _beta(objective: Objective) -> tuple[float, bool]:
+    """What makes TRL load the reference, and whether its KL is multiplied by the ratio.
+
+    The coefficient that trains is in the terms.
+    """
+    if "ref_logp" not in objective.needs:
+        return 0.0, False
+    found = [m for m in objective.methods if "ref_logp" in m.required()]
+    coef = float(getattr(found[0], "coef", 0.0))
+    return coef or 1.0, getattr(found[0], "unbiased", False)

@@ -1,0 +1,124 @@
+"""TRL's own trackers (`report_to`) in a recipe's run: the same run when it goes on, and no harm.
+
+They are callbacks of transformers', in the process that trains: one that raises is dropped with
+a warning; one that hangs, hangs the run. Their step is TRL's optimizer step.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.integrations import (
+    MLflowCallback,
+    TensorBoardCallback,
+    TrackioCallback,
+    WandbCallback,
+)
+
+from ...config import TrainConfig
+from ...errors import in_one_line
+from ...runs.trackers.outside import FOLDER, TITLES, environment, open_folder, read_seal, write_seal
+
+_KINDS = {
+    WandbCallback: "wandb", TrackioCallback: "trackio", TensorBoardCallback: "tensorboard",
+    MLflowCallback: "mlflow",
+}  # fmt: skip
+
+
+@contextmanager
+def told(config: TrainConfig, path: Path) -> Iterator[None]:
+    """Tell them of the run in a directory, for as long as it goes on; what the user said stays."""
+    before = dict(os.environ)
+    for key, value in environment(config, path).items():
+        os.environ.setdefault(key, value)
+    if "wandb" in config.log.to:
+        os.environ.setdefault("WANDB_SILENT", "true")
+        os.environ.setdefault("WANDB_CONSOLE", "off")  # the terminal is the run's
+        if "WANDB_MODE" not in os.environ and not _logged_in():
+            os.environ["WANDB_MODE"] = "offline"
+    try:
+        yield
+    finally:
+        for key in set(os.environ) - set(before):
+            if key.startswith(("WANDB_", "MLFLOW_", "TENSORBOARD_")):
+                del os.environ[key]
+
+
+def _logged_in() -> bool:
+    """Whether W&B has a key, without asking for one."""
+    import wandb
+
+    try:
+        found = bool(wandb.login(prompt=False, verify=False))
+    except (TypeError, wandb.Error):  # a version that would ask, or a key that is none
+        found = "WANDB_API_KEY" in os.environ
+    wandb.teardown()  # it has read the environment, and would not again
+    return found
+
+
+def guard(trainer: Any, path: Path) -> None:
+    """Have a trainer's trackers leave out what they had before, and be dropped when they raise."""
+    callbacks = trainer.callback_handler.callbacks
+    for place, callback in enumerate(callbacks):
+        if type(callback) in _KINDS:
+            callbacks[place] = Guarded(callback, _KINDS[type(callback)], path / FOLDER)
+
+
+class Guarded(TrainerCallback):
+    """One of transformers' trackers.
+
+    Args:
+        tracker: it.
+        name: ours.
+        folder: where its seal is.
+    """
+
+    def __init__(self, tracker: TrainerCallback, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self._tracker: TrainerCallback | None = tracker
+        self._before = read_seal(folder, name)["logged"]
+        for event in dir(TrainerCallback):
+            if event.startswith("on_"):
+                setattr(self, event, partial(self._hand_on, event))
+
+    def _hand_on(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        step = state.global_step
+        if self._tracker is None or (event == "on_log" and step <= self._before):
+            return
+        try:
+            if event == "on_log" and state.is_world_process_zero:
+                self._seal(step)
+            getattr(self._tracker, event)(args, state, control, **kwargs)
+            if event == "on_train_begin" and state.is_world_process_zero:
+                self._seal(self._before)
+        except Exception as error:
+            self._tracker = None
+            warnings.warn(
+                f"{TITLES[self.name]} raised {in_one_line(error)[:500]}. The run goes on without "
+                "it: all figures are in metrics.jsonl",
+                stacklevel=2,
+            )
+
+    def _seal(self, step: int) -> None:
+        """Keep the tracker's id of the run, and that it is given a step."""
+        write_seal(self.folder, self.name, {"id": self._id(), "logged": step, "place": ""})
+
+    def _id(self) -> str:
+        """The id that the tracker goes on by, as far as it has begun."""
+        known = read_seal(self.folder, self.name)["id"]
+        if self.name == "mlflow":
+            import mlflow
+
+            run = mlflow.active_run()
+            return known if run is None else run.info.run_id
+        return known
+
+
+__all__ = ["Guarded", "guard", "open_folder", "told"]

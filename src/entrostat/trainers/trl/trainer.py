@@ -1,0 +1,466 @@
+"""`EntropyGRPOTrainer`: TRL's GRPOTrainer whose loss an entrostat objective decides.
+
+TRL samples, scores, shuffles, runs the model and steps the optimizer. Five of its methods are
+extended (docs/hosts/trl.md has the page for users):
+
+    _calculate_rewards                    -> the raw rewards of all ranks are kept
+    _generate_and_score_completions       -> log-probs and entropies of the old policy, controllers,
+                                             advantages [B, T]: once per generation batch, all ranks
+    _compute_loss                         -> terms of the whole optimizer step, all ranks; TRL's own
+                                             loss for its log, `Objective.loss` for the gradient
+    _get_per_token_logps_and_entropies    -> what the forward pass gave is kept for that
+    _get_grad_norm                        -> the thermostat learns how much of a gradient was left
+
+Shapes: B rollouts of a micro-batch on this rank, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from trl import GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
+
+from ...core.batch import Terms, TokenBatch
+from ...core.distributed import Ranks
+from ...core.mismatch import mismatch
+from ...core.objective import Objective
+from ...core.process_ranks import gather_batch, ranks, shared_generator, sum_over_ranks
+from ...core.rollouts import Tally, at_update, describe, graded, idle_groups
+from ...dynamics import online
+from ...method import MethodSpec
+from ...models.rounding import logp_rounding, watch_outputs
+from ..hold import Hold, Moved
+from . import settings
+from .analysis import Analyst
+from .control import Begin, EntropyControl
+from .dump import RunLog, own_rows, rollouts_of
+from .held import check_whole, look
+from .iteration import (
+    IMAGES,
+    OLD_ENTROPY,
+    OLD_LOGP,
+    addition,
+    loss_mask,
+    shares,
+    token_batch,
+    watched,
+)
+from .stops import Ending, with_stops
+
+Pass = tuple[Tensor, Tensor, Tensor | None]  # log-probs, entropies [B, T], auxiliary loss []
+
+
+@dataclass
+class _Step:
+    """The plan of one optimizer step.
+
+    Attributes:
+        terms: of each of this rank's micro-batches.
+        fresh: the weights are still those of the old policy.
+        unseen: this rank's rollouts, where the thermostat measures how far their entropy has come.
+        now: entropies [B, T] of the micro-batches so far.
+        sums: `online.of_update` over them.
+    """
+
+    terms: list[Terms]
+    fresh: bool
+    unseen: TokenBatch | None = None
+    now: list[Tensor] = field(default_factory=list)
+    sums: dict[str, Tensor] = field(default_factory=dict)
+
+
+class EntropyGRPOTrainer(GRPOTrainer):
+    """TRL's GRPOTrainer with an entrostat objective; every other argument is TRL's own.
+
+    Args:
+        *args: as GRPOTrainer's.
+        objective: a name of `entrostat.methods()`, a list of them, or an `Objective`
+            (`make_objective(..., advantage=..., aggregation=...)`). It owns advantage, ratio, clip,
+            aggregation, entropy terms and reference KL; TRL's arguments that say the same are set
+            from it, and a warning names what it changes. `make_objective(**from_grpo_config(args))`
+            is TRL's own loss. None trains as TRL does, bit for bit, and only adds our figures and
+            dumps.
+        entropy: what a thermostat holds the mean entropy at, over the loss that `args` mean: nats
+            per token, a share of the first iteration's ("0.8x") or a schedule ("linear 1x 0.6x").
+            Instead of `objective`.
+        stop: texts that end a completion, as an eos does; the token that completes one is the last
+            that is trained on.
+        dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens, or what writes them;
+            None writes nothing.
+        dump_every: write the tokens of every so many generation batches.
+        analyze_every: measure what the updates of the first and of every so many generation batches
+            do to entropy, token by token, into `dump_rollouts`; 0 for none. One process.
+        **kwargs: as GRPOTrainer's.
+
+    Raises:
+        ValueError: TRL cannot run the objective, or both `objective` and `entropy` are given.
+    """
+
+    _alone = False  # the arguments say nothing of the loss, so that an objective changes nothing
+
+    def __init__(
+        self,
+        *args: Any,
+        objective: MethodSpec | Objective | None = None,
+        entropy: float | str | None = None,
+        stop: Sequence[str] = (),
+        dump_rollouts: str | RunLog | None = None,
+        dump_every: int = 1,
+        analyze_every: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        given = settings.by_name(args, kwargs)
+        given["args"] = with_stops(given["args"], stop)
+        self.objective: Objective | None = None
+        if entropy is not None:
+            if objective is not None:
+                raise ValueError(
+                    f"EntropyGRPOTrainer: entropy={entropy!r} is a thermostat over the loss of "
+                    "args; beside an objective list it there: "
+                    f"[..., {{'name': 'thermostat', 'target': {entropy!r}}}]"
+                )
+            objective = settings.held(given["args"], entropy)
+        if objective is not None:
+            settings.check_generation(given["args"])
+            self.objective = settings.build(objective, given["args"])
+            said = None if isinstance(objective, Objective) else repr(objective)
+            self._mean = settings.mean_of(given["args"], self.objective)
+            given["args"] = settings.settle(given["args"], self.objective, said, self._alone)
+            settings.warn_of_inert(self.objective, given["args"])
+        named = isinstance(dump_rollouts, str | Path)
+        self._run_log = RunLog(dump_rollouts, dump_every) if named else dump_rollouts
+        self._passes: list[Pass] | None = None
+        self._scored: tuple[Tensor, list[list[int]]] | None = None
+        self._plan: _Step | None = None
+        self._moved: Moved | None = None  # of the optimizer step under way
+        self._generated_at: int | None = None
+        self._probing = True
+        self._rounding: float | None = None
+        self._tally = Tally()
+        self._analyst: Analyst | None = None
+        super().__init__(**given)
+        self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
+        self._hold = Hold.of(self.objective)
+        if self._hold is not None:
+            check_whole(self._hold, self.accelerator.distributed_type)
+        self._control = EntropyControl()
+        self._control.objective = self.objective
+        self.add_callback(self._control)
+        self.add_callback(Begin(self))
+        if analyze_every:
+            self._analyst = Analyst(self, analyze_every)
+            self.add_callback(self._analyst)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def begin(self, state: Any) -> None:
+        """Take up the controllers of the checkpoint that `state` was read from, if any."""
+        name = EntropyControl.__name__
+        found = state.stateful_callbacks.get(name)
+        found = found[-1] if isinstance(found, list) else found
+        saved = None if found is None else found["attributes"]["saved"]
+        if self.objective is not None and saved is not None:
+            self.objective.load_state_dict(saved)
+        elif self.objective is not None and state.global_step:
+            warnings.warn(
+                "EntropyGRPOTrainer: the checkpoint has no controllers' state; they start anew",
+                stacklevel=2,
+            )
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EntropyControl):
+                callback.objective = self.objective
+                state.stateful_callbacks.setdefault(name, callback.state())
+        self._plan = self._generated_at = None
+        if self._run_log is not None and self.accelerator.is_main_process:
+            self._run_log.open(state.global_step // self.updates)
+            self._run_log.write_settings(self, math.ceil(state.max_steps / self.updates))
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together."""
+        return ranks(device=self.accelerator.device)
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps per generation batch, at least 1."""
+        micro = self.args.steps_per_generation * self.num_iterations
+        return max(1, micro // self.args.gradient_accumulation_steps)
+
+    # ------------------------------------------------------------------ once per generation batch
+
+    def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = super()._generate_single_turn
+        if self.use_vllm or not self._ending:  # vLLM looks for stops itself
+            return inner(prompt_ids, *args, **kwargs)
+        with self._ending.watched(self.accelerator.unwrap_model(self.model_wrapped)) as ends:
+            completions, logprobs = inner(prompt_ids, *args, **kwargs)
+        return ends.cut(completions), logprobs
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
+    ) -> Tensor:
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        # [B of all ranks, reward functions], and this rank's completions before any is masked
+        self._scored = rewards, completion_ids_list
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        if not self.model.training:
+            return super()._generate_and_score_completions(inputs)
+        with self._listening() as passes:
+            output = super()._generate_and_score_completions(inputs)
+        old = output.get("old_per_token_logps")
+        # TRL's own pass, where it made one, is known by the tensor that it gave back
+        found = next((each for each in passes if each[0] is old), None)
+        logp, entropy, _ = found or self._measure(self.model, output)
+        output |= {OLD_LOGP: logp, OLD_ENTROPY: entropy}
+        self._grade(output)
+        self._generated_at, self._plan, self._probing = self.state.global_step, None, True
+        return output
+
+    @torch.no_grad()
+    def _measure(self, model: nn.Module, inputs: dict[str, Any]) -> Pass:
+        """Log-probs and entropies [B, T] of the policy as it stands, without gradient."""
+        return self.extra_pass(model, inputs)
+
+    def extra_pass(self, model: nn.Module, inputs: dict[str, Any]) -> Pass:
+        """Log-probs and entropies [B, T] of rollouts, in a pass that TRL does not make.
+
+        Its dropout draws from no stream that training draws from.
+        """
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        kwargs = self.args.gradient_checkpointing_kwargs
+        device = self.accelerator.device
+        own = [] if device.type == "cpu" else [device]
+        with (
+            torch.random.fork_rng(own, device_type=device.type),
+            disable_gradient_checkpointing(self.model, kwargs),
+        ):
+            return super()._get_per_token_logps_and_entropies(
+                model, ids, attention, inputs["completion_ids"].shape[1],
+                batch_size=self.args.per_device_train_batch_size, compute_entropy=True,
+                **{key: inputs.get(key) for key in IMAGES},
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def _grade(self, output: dict[str, Any]) -> None:
+        """Controllers, advantages [B, T] and figures of a generation batch, over all ranks."""
+        assert self._scored is not None
+        scores, completions = self._scored
+        mask = loss_mask(output)
+        B, first = len(mask), self.accelerator.process_index * len(mask)
+        rewards = (scores * self.reward_weights.to(scores.device)).nansum(1)
+        rewards[scores.isnan().all(1)] = math.nan  # every reward function None, as in TRL
+        group = torch.arange(len(rewards), device=rewards.device) // self.num_generations
+        mine = slice(first, first + B)
+        batch = TokenBatch(
+            output[OLD_LOGP], output[OLD_LOGP], mask, rewards=rewards[mine], group=group[mine],
+            entropy=output[OLD_ENTROPY], old_entropy=output[OLD_ENTROPY],
+            ref_logp=output.get("ref_per_token_logps"),
+            rollout=torch.arange(len(rewards), device=mask.device)[mine], ranks=self.ranks,
+        )  # fmt: skip
+        # a truncated completion that TRL masks is as long as it is
+        full = torch.tensor([len(ids) for ids in completions], device=mask.device)
+        figures = describe(batch, torch.where(mask.any(1), mask.sum(1), full))
+        texts, finished = self._said(completions)
+        (ended,), _ = batch.whole.gather(torch.tensor(finished, device=mask.device))
+        figures["rollout/truncated"] = 1 - float(ended.float().mean())
+        sampler = output.get("sampling_per_token_logps")  # vLLM says them
+        if sampler is not None:
+            figures |= mismatch(batch.old_logp, sampler, mask, batch.whole)
+        if self.objective is None:
+            A = output["advantages"]
+            (signals,) = batch.whole.group_sums(group[mine], (A != 0).long())
+            outcome = ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
+            figures |= watched(ready, A, exact=self.updates == 1)
+        else:
+            self._observe(figures)
+            if self.objective.advantage == "gdpo":
+                weights = tuple(self.reward_weights.tolist())
+                batch = batch.replace(reward_parts=scores[mine], reward_weights=weights)
+            outcome = graded(self.objective, batch)
+            assert outcome.advantages is not None
+            ready = self.objective.prepare(outcome)
+            figures |= self.objective.metrics()
+            figures |= online.of_rollouts(ready, outcome.advantages, rewards[mine])
+            output |= addition(ready)
+            if self._analyst is not None:
+                self._analyst.generated(output, outcome.replace(rewards=batch.rewards), ready)
+        figures["rollout/zero_advantage_groups"] = idle_groups(outcome)
+        self._record(figures)
+        iteration = self.state.global_step // self.updates + 1
+        if self._run_log is not None and self._run_log.due(iteration):
+            rows = own_rows(self._tokenizer, output, texts, mask, finished)
+            rows, whole = gather_object(rows), gather_batch(ready)
+            if self.accelerator.is_main_process:
+                self._run_log.rollouts(
+                    rollouts_of(iteration, whole, rewards, rows, self._tokenizer)
+                )
+
+    def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
+        """Of this rank's completions their texts, and which ended by themselves."""
+        texts = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
+        return texts, self._ending.finished(completions)
+
+    def _observe(self, figures: dict[str, float]) -> None:
+        assert self.objective is not None
+        if not figures["rollout/tokens"]:
+            return
+        # 0 in the first iteration, 1 in the last, as in the lab
+        last = math.ceil(self.state.max_steps / self.updates) - 1
+        self.objective.observe(
+            entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
+            perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
+            progress=min(1.0, self.state.global_step // self.updates / max(1, last)),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ once an optimizer step
+
+    @torch.no_grad()
+    def _planned(self, model: nn.Module) -> tuple[_Step, Terms]:
+        """The optimizer step that is under way, and the terms of the micro-batch that is next."""
+        steps, micro = self.args.steps_per_generation, self.current_gradient_accumulation_steps
+        i = self._step % micro
+        if i == 0 or self._plan is None:
+            first, buffered = self._step - i, self._buffered_inputs
+            pieces = [buffered[(first + k) % steps] for k in range(micro)]
+            self._plan = self._make_plan(model, pieces)
+        return self._plan, self._plan.terms[i]
+
+    def _make_plan(self, model: nn.Module, pieces: list[dict[str, Any]]) -> _Step:
+        assert self.objective is not None
+        if self._analyst is not None:
+            self._analyst.before_step(pieces)
+        fresh = self._generated_at == self.state.global_step
+        # correction and edits are not the methods' to see
+        mine = token_batch(pieces).replace(correction=None, edited=None, ranks=self.ranks)
+        if self.objective.reads_current and not fresh:
+            now = [self._measure(model, piece) for piece in pieces]
+            mine = mine.replace(
+                logp=torch.cat([logp for logp, _, _ in now]),
+                entropy=torch.cat([entropy for _, entropy, _ in now]),
+            )
+        unseen = False
+        if self._hold is not None and self.optimizer is not None:
+            made = self.state.global_step - (self._generated_at or 0)
+            seen = made * self.current_gradient_accumulation_steps
+            unseen = 0 < seen < self.args.steps_per_generation
+            if self._hold.due(self.optimizer, made, self.updates):
+                look(self, self._hold, model, pieces)
+            self._hold.decide(self.optimizer, self.updates)
+        choice = shared_generator(self.args.seed, "select", self.state.global_step)
+        own = self.objective.conventions == "trl"
+        constant = self.objective.max_length or self.max_completion_length
+        parts = shares(self, pieces, self._mean, constant) if own else (None, None)
+        terms = self.objective.plan(mine, choice, scale=parts[0], mean=parts[1])
+        ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
+        parts = [terms[i:j] for i, j in zip([0, *ends], ends, strict=False)]
+        return _Step(parts, fresh, mine if unseen else None)
+
+    # ------------------------------------------------------------------ every micro-batch
+
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        step, terms = (None, None) if self.objective is None else self._planned(model)
+        watch = watch_outputs(model) if self._probing else nullcontext()
+        with self._listening() as passes, watch as outputs:
+            loss = super()._compute_loss(model, inputs)  # and with it TRL's own figures
+        logp, entropy, aux = passes[0]
+        if outputs is not None:
+            self._probe(logp, outputs.logp)
+        micro = self.current_gradient_accumulation_steps
+        if self.objective is not None:
+            assert step is not None
+            part = at_update(token_batch([inputs]), logp, entropy, step.fresh)
+            out = self.objective.loss(part, terms)
+            step.now.append(entropy.detach())
+            # scale is that of the whole step; gradients are averaged over ranks
+            loss = out.loss * self.accelerator.num_processes
+            if aux is not None:
+                loss = loss + self.router_aux_loss_coef * aux / micro
+            for key, value in online.of_update(part, out).items():
+                step.sums[key] = step.sums[key] + value if key in step.sums else value
+        if (self._step + 1) % micro == 0:
+            self._end_step(step)
+        return loss
+
+    @contextmanager
+    def _listening(self) -> Iterator[list[Pass]]:
+        """What the policy's forward passes give, in their order."""
+        self._passes = passes = []
+        try:
+            yield passes
+        finally:
+            self._passes = None
+
+    def _get_per_token_logps_and_entropies(
+        self, model: nn.Module, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        inner = super()._get_per_token_logps_and_entropies
+        if self._passes is None or model is self.ref_model:
+            return inner(model, *args, **kwargs)
+        # its entropies come at no cost
+        logp, entropy, aux = inner(model, *args, **{**kwargs, "compute_entropy": True})
+        assert entropy is not None
+        self._passes.append((logp, entropy, aux))
+        return logp, entropy, aux
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm)
+        if self._hold is not None:
+            most = self.args.max_grad_norm or math.inf
+            self._hold.stepped(float(norm), most, self.optimizer, self.updates, self._moved)
+        return norm
+
+    # ------------------------------------------------------------------ figures
+
+    def _record(self, figures: dict[str, float]) -> None:
+        """Put figures into TRL's log, which averages them over the logged steps, and ours."""
+        for key, value in figures.items():
+            self._metrics["train"][key].append(value)
+        self._tally.add(figures)
+
+    def _probe(self, logp: Tensor, inside: Tensor | None) -> None:
+        """`numerics/logp_rounding`, and a warning the first time there is any."""
+        self._probing = False
+        if inside is not None and inside.shape != logp.shape:
+            inside = inside[:, -logp.shape[1] :] if inside.shape[0] == logp.shape[0] else None
+        found = logp_rounding(logp, inside)
+        if self._rounding is None and found.dtype is not None and self.accelerator.is_main_process:
+            warnings.warn(f"EntropyGRPOTrainer: {found.warning()}", stacklevel=2)
+        self._rounding = found.error
+        self._record({"numerics/logp_rounding": found.error})
+
+    def _end_step(self, step: _Step | None) -> None:
+        """Log an optimizer step; the iteration's line after its generation batch's last."""
+        if step is not None:
+            total = sum_over_ranks(step.sums)
+            for key, value in online.figures(total).items():
+                self._metrics["train"][key].append(value)
+            self._tally.add(total)
+            seen = step.unseen
+            self._moved = None if seen is None else Moved.of(torch.cat(step.now), seen)
+        self._plan = None
+        done = self.state.global_step + 1
+        if done % self.updates:
+            return
+        if self._analyst is not None and self._analyst.running:
+            self._analyst.hold(self._tally.figures())
+        elif self._run_log is not None and self.accelerator.is_main_process:
+            self._run_log.line(done // self.updates, self._tally.figures())
+        self._tally = Tally()
+
+
+__all__ = ["EntropyControl", "EntropyGRPOTrainer"]

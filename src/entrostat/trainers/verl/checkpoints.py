@@ -1,0 +1,128 @@
+"""veRL's checkpoints: which one a run goes on from, and what is forgotten then. No veRL here.
+
+veRL removes the checkpoint before it names the new one its latest, so one more is kept than was
+asked for (`recipe.py`) until the run ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ..._text import Say
+from ...config import TrainConfig
+from ...errors import RunStopped
+from ...runs.best_checkpoint import go_back, link_tree
+from ...runs.run_directory import RunDirectory, check_not_back
+
+BOUND = "config.toml"  # in the folder `verl`: the settings that its checkpoints were made with
+# in a checkpoint: its iteration's line as veRL's "file" logger writes it, which it does only later
+LINE = "metrics.jsonl"
+
+
+def bound_to(checkpoints: Path) -> str | None:
+    """The settings that a run's checkpoints were made with, as TOML; None where nothing says."""
+    try:
+        return (checkpoints.parent / "verl" / BOUND).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def every(config: TrainConfig) -> int:
+    """Iterations between checkpoints: as asked for, else a tenth of the run.
+
+    Where the best policy is kept: else those between evaluations, which are of checkpoints then.
+    """
+    evaluated = between_evaluations(config) if config.save.best else 0
+    return config.save.checkpoint_every or evaluated or max(1, config.iterations // 10)
+
+
+def between_evaluations(config: TrainConfig) -> int:
+    """Iterations between evaluations, which are of all sets (`recipe.py` refuses others).
+
+    0: there is one before the first iteration and one after the last.
+    """
+    return next((one.every for one in config.eval.resolved if one.prompts), config.eval.every)
+
+
+def newest(checkpoints: Path) -> int:
+    """The iteration of veRL's latest checkpoint; 0 where there is none."""
+    try:
+        step = int((checkpoints / "latest_checkpointed_iteration.txt").read_text().strip())
+    except (OSError, ValueError):
+        return 0
+    return step if folder(checkpoints, step).is_dir() else 0
+
+
+def folder(checkpoints: Path, step: int) -> Path:
+    """Where the checkpoint of an iteration lies."""
+    return checkpoints / f"global_step_{step}"
+
+
+def parts(checkpoints: Path, step: int) -> Callable[[Path], None]:
+    """What links the ranks' parts of a checkpoint's weights into a directory; 0 has none."""
+
+    def save(directory: Path) -> None:
+        if step:
+            actor = folder(checkpoints, step) / "actor"
+            link_tree(actor, directory / "actor", "optim_*", "extra_state_*")
+
+    return save
+
+
+def keep(checkpoints: Path, count: int) -> None:
+    """Remove all but the newest `count` checkpoints."""
+    if not count:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    names = [path.name.removeprefix("global_step_") for path in checkpoints.glob("global_step_*")]
+    steps = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    for step in steps[:-count]:
+        shutil.rmtree(folder(checkpoints, step))
+
+
+def go_on(
+    run: RunDirectory, config: TrainConfig, resume: bool, catch_up: Callable[[list[Path]], None],
+    say: Say,
+) -> int:  # fmt: skip
+    """Cut the logs back to veRL's newest checkpoint; returns its iteration, 0 without one.
+
+    Args:
+        run: what is there already.
+        config: the run's.
+        resume: False forgets all of it.
+        catch_up: takes into the run's logs what veRL wrote into such files and nobody followed.
+        say: told what will be made again, or is lost.
+
+    Raises:
+        ValueError: more iterations are done than asked for.
+        RunStopped: the run must have had a checkpoint, and there is none.
+    """
+    if not resume:  # a run may have stopped here before its first iteration
+        run.rewind(0, {})
+        shutil.rmtree(run.path / "verl", ignore_errors=True)
+        return 0
+    start = newest(run.checkpoints)
+    check_not_back(run.path, config.iterations, start)
+    written = sorted((run.path / "verl").glob("from-*.jsonl"))
+    catch_up([*written, folder(run.checkpoints, start) / LINE])
+    logs = run.logs()
+    done = logs["metrics.jsonl"].readable() if "metrics.jsonl" in logs else []
+    if not start and len(done) > every(config):
+        raise RunStopped(
+            f"{run.path} has {len(done)} iterations but no checkpoint of veRL's to go on from; "
+            "start a new run in another directory"
+        )
+    for log in logs.values():
+        log.keep_until(start)
+    go_back(run.path, start)
+    for path in written:
+        path.unlink()  # it is in the logs
+    for path in [*run.rollouts.glob("*.safetensors"),
+                 *(run.path / "verl" / "validation").glob("*.jsonl")]:  # fmt: skip
+        if path.stem.isdecimal() and int(path.stem) > start:
+            path.unlink()
+    again = sum(row["iteration"] > start for row in done)
+    if again:
+        say(f"going on after iteration {start}; what came later ({again}) will be made again")
+    return start

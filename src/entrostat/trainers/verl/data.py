@@ -1,0 +1,309 @@
+"""A task's prompts as the Parquet files that veRL reads: the lab's prompts, order and tokens.
+
+A row is a chat row of veRL's own form, with what this host adds under `extra_info`:
+
+    data_source    the task's name; of an evaluation set the set's, by which veRL's figures are told
+                   apart
+    prompt         the turns; for readers, since sampling starts from `prompt_ids`
+    reward_model   {"style": "rule", "ground_truth": the answer as text}; veRL's dumps show it
+    extra_info     set, the evaluation set's name, "" in training; split and index, by which the
+                   task finds its example again; prompt_ids, the policy's input, token for token;
+                   max_tokens that an answer, or a turn of it, may take
+    __rollout_n__  in the file to evaluate on: samples, which veRL reads in place of val_kwargs.n
+
+The training file has the prompts of all iterations, one after another, so veRL must not shuffle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...agents import is_multi_turn
+from ...config import TrainConfig
+from ...data.prompts import (
+    context_of,
+    drawn,
+    encode,
+    example,
+    new_tokens,
+    stop_strings,
+    turns_of,
+    usual,
+    warn_of_lost,
+)
+from ...data.turns import hearing_of
+from ...logs.files import replacing
+from ...model_files import find
+from ...models.capabilities import SMALL
+from ...models.policy import Policy, end_tokens, learning_rate, vocabulary
+from ...runs.resolve import check_task, task_of
+from ...tasks import Example, Task
+from ...tasks.sources import from_anywhere
+from .recipe import place_of
+
+if TYPE_CHECKING:
+    from ...evaluation.eval_sets import HeldOut
+
+_ROWS = 4096  # written at once
+_SAMPLES = "__rollout_n__"
+_GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}  # as veRL itself says it to an engine
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was found while the files were written.
+
+    Attributes:
+        prompt: tokens of the longest prompt that is trained on.
+        evaluated: of the longest one that is evaluated on; 0 where there is none.
+    """
+
+    prompt: int
+    evaluated: int
+
+
+def make(config: TrainConfig, task: Task | None = None) -> Task:
+    """The configuration's task; veRL's processes make it again, so no other can be meant.
+
+    Raises:
+        ValueError: there is none of that name, or `task` is another.
+    """
+    made = task_of(config)
+    if task is not None and type(task) is not type(made):
+        raise ValueError(
+            f"host verl: task is a {type(task).__name__}, but veRL's workers make theirs from the "
+            f"configuration, {config.task['name']!r}; name its class there, MODULE:CLASS"
+        )
+    check_task(made)
+    return made
+
+
+def outline(model: str) -> Policy:
+    """What prompts need of a policy: tokenizer, ends, context and vocabulary, without its weights.
+
+    Args:
+        model: name, or path of a directory.
+
+    Raises:
+        ValueError: there is no such model, or it has no tokenizer or no eos.
+    """
+    from transformers import AutoTokenizer, GenerationConfig
+
+    name = find(model)
+    empty = _empty(model)
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(_cannot(model, error)) from None
+    with suppress(OSError):  # without a file it follows from config.json
+        empty.generation_config = GenerationConfig.from_pretrained(name)
+    eos = end_tokens(empty, tokenizer)
+    pad = tokenizer.pad_token_id
+    pad = pad if pad is not None and 0 <= pad < vocabulary(empty) else eos[0]
+    context = getattr(empty.config, "max_position_embeddings", None)
+    return Policy(empty, tokenizer, torch.device("cpu"), eos, pad, nullcontext, context)
+
+
+def copy_model(model: str, directory: Path) -> None:
+    """Weights and tokenizer of a model, as they are, into a directory."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    name = find(model)
+    weights: Any = AutoModelForCausalLM.from_pretrained(name, dtype="auto", trust_remote_code=False)
+    weights.save_pretrained(directory)
+    tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    tokenizer.save_pretrained(directory)
+
+
+def learning_rate_of(config: TrainConfig) -> float:
+    """The learning rate, by the lab's rule where it is left open.
+
+    Raises:
+        ValueError: the model that decides it cannot be found.
+    """
+    if config.optim.lr is not None or config.lora.rank:
+        return learning_rate(config, small=False)
+    return learning_rate(config, sum(p.numel() for p in _empty(config.model).parameters()) < SMALL)
+
+
+def _empty(model: str) -> Any:
+    """The model without weights: tensors that have shapes only."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        settings = AutoConfig.from_pretrained(find(model), trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(settings)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(_cannot(model, error)) from None
+
+
+def _cannot(model: str, error: Exception) -> str:
+    reason = str(error).strip().split("\n")[0][:300]
+    return f"model {model!r}: cannot load it: {reason}"
+
+
+def room(task: Task, config: TrainConfig, policy: Policy, split: str) -> tuple[int, int]:
+    """Tokens that a rollout may take, and that one usually takes at most; a prompt is not counted.
+
+    Of several turns those of the environment are among them: they may fill the context, and are
+    usually about as many as the policy's own.
+    """
+    most = often = usual(task, config, split)
+    if is_multi_turn(task) and (context := context_of(policy, config)) is not None:
+        most = context - 1
+    return most, min(often, most)
+
+
+def chosen(config: TrainConfig) -> dict[str, Any]:
+    """A configuration's task as `make_task` takes it."""
+    return {"seed": config.seed} | config.task
+
+
+def write_settings(
+    path: Path, config: TrainConfig, task: Task, policy: Policy, sets: Iterable[HeldOut]
+) -> None:
+    """Write what agent loop, reward and trainer read: JSON, as `completions.read` takes it."""
+    settings = _asked(config, task, policy) | {
+        "scoring": asdict(config.scoring),
+        "eos": policy.eos,
+        "pad": policy.pad,
+        "rollouts_every": config.save.rollouts_every,
+        "sets": {
+            one.name: _asked(one.config, one.task, policy) | {"draw": _draw(one)} for one in sets
+        },
+    }
+    with replacing(path) as part:
+        part.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
+    """The part of `completions.Settings` in which training and evaluation sets differ."""
+    return {
+        "task": from_anywhere(chosen(config)),  # workers may start elsewhere
+        "stop": list(stop_strings(task, config)),
+        "game": _game(config, task, policy) if is_multi_turn(task) else None,
+    }
+
+
+def _draw(one: HeldOut) -> dict[str, Any]:
+    """How a set's answers are drawn, in veRL's words."""
+    sampling = one.config.sampling
+    own = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    return _GREEDY if one.greedy else own
+
+
+def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
+    """What the agent loop needs to play the task, as `completions.Settings` says."""
+    hearing = hearing_of(policy, config)
+    hearing("", policy.eos[0])  # what stands between turns shows whether there can be any
+    return {
+        "model": place_of(config.model),
+        "turns": {split: turns_of(task, split) for split in task.splits},
+        "context": context_of(policy, config),
+        "chat": hearing.chat,
+        "system": hearing.system,
+    }
+
+
+def write(
+    directory: Path, config: TrainConfig, task: Task, policy: Policy, sets: Sequence[HeldOut],
+    note: Callable[[str], None] = lambda _: None,
+) -> Written:  # fmt: skip
+    """Write `train.parquet` and `test.parquet`.
+
+    Raises:
+        ValueError: pyarrow is not installed, or the prompts do not fit the model.
+        RunStopped: the task raised, or the disk is full.
+    """
+    known: dict[str, list[int]] = {}
+    split, widest = task.splits[0], 0
+    new, finite = new_tokens(task, config, split), task.size(split) is not None
+    first = [example(task, index, split) for index in drawn(task, config, 1)]
+    warn_of_lost(policy, config, first, encode(policy, config, first, new, ValueError))
+
+    def training() -> Iterator[dict[str, Any]]:
+        nonlocal known, widest
+        for iteration in range(1, config.iterations + 1):
+            indices = drawn(task, config, iteration)
+            examples = [example(task, index, split) for index in indices]
+            unknown = {e.prompt: e for e in examples if e.prompt not in known}
+            found = encode(policy, config, list(unknown.values()), new, ValueError)
+            ids = known | dict(zip(unknown, found, strict=True))
+            known = ids if finite else {}  # a finite task's prompts come again
+            prompts = [ids[each.prompt] for each in examples]
+            widest = max(widest, *map(len, prompts))
+            for index, each, prompt in zip(indices, examples, prompts, strict=True):
+                yield _row(task.name, "", split, index, each, prompt, new, config)
+
+    note(f"writing the prompts of {config.iterations} iterations")
+    _parquet(directory / "train.parquet", training())
+    held_out = [row for one in sets for row in _evaluated(one, policy)]
+    # veRL wants a second file also where it evaluates nothing
+    rows = held_out or [next(training()) | {_SAMPLES: 1}]
+    _parquet(directory / "test.parquet", rows, _SAMPLES)
+    return Written(widest, max((len(r["extra_info"]["prompt_ids"]) for r in held_out), default=0))
+
+
+def _evaluated(one: HeldOut, policy: Policy) -> Iterator[dict[str, Any]]:
+    """The rows of an evaluation set."""
+    task, split, config = one.task, one.split, one.config
+    examples = [example(task, index, split) for index in range(one.count)]
+    new = new_tokens(task, config, split)
+    prompts = encode(policy, config, examples, new, ValueError)
+    for index, (each, ids) in enumerate(zip(examples, prompts, strict=True)):
+        row = _row(one.name, one.name, split, index, each, ids, new, config)
+        yield row | {_SAMPLES: config.eval.samples}
+
+
+def _row(
+    source: str, name: str, split: str, index: int, example: Example, ids: list[int], new: int,
+    config: TrainConfig,
+) -> dict[str, Any]:  # fmt: skip
+    system = config.prompt.system
+    turns = [{"role": "system", "content": system}] if system else []
+    return {
+        "data_source": source,
+        "prompt": [*turns, {"role": "user", "content": example.prompt}],
+        "reward_model": {"style": "rule", "ground_truth": str(example.answer)},
+        "extra_info": {
+            "set": name, "split": split, "index": index, "prompt_ids": ids, "max_tokens": new,
+        },
+    }  # fmt: skip
+
+
+def _parquet(path: Path, rows: Iterable[dict[str, Any]], *numbers: str) -> None:
+    """Write rows that have these columns of numbers, too."""
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+    except ImportError:
+        raise ValueError(
+            "host verl writes Parquet, which takes pyarrow: pip install pyarrow"
+        ) from None
+    text, number = pa.string(), pa.int64()
+    schema = pa.schema({
+        "data_source": text,
+        "prompt": pa.list_(pa.struct({"role": text, "content": text})),
+        "reward_model": pa.struct({"style": text, "ground_truth": text}),
+        "extra_info": pa.struct({
+            "set": text, "split": text, "index": number, "prompt_ids": pa.list_(number),
+            "max_tokens": number,
+        }),
+        **dict.fromkeys(numbers, number),
+    })  # fmt: skip
+    with replacing(path) as part, ParquetWriter(part, schema) as writer:
+        waiting: list[dict[str, Any]] = []
+        for row in rows:
+            waiting.append(row)
+            if len(waiting) == _ROWS:
+                writer.write_table(pa.Table.from_pylist(waiting, schema))
+                waiting = []
+        writer.write_table(pa.Table.from_pylist(waiting, schema))

@@ -1,0 +1,215 @@
+"""Once per rollout batch, in the driver: controllers see the entropy, advantages are prepared.
+
+The rollouts are cut by length into shares, a thread each, which count as ranks do
+(`core/distributed.py`): what comes of it is the same to the last bit, the processors of the
+driver's node share the work while its GPUs wait, and a share is as wide as its own longest rollout,
+not as the batch's.
+
+No veRL here. Shapes: B rollouts, T completion tokens at most, n those of a share, t its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._processors import processors
+from ...core.batch import TokenBatch
+from ...core.distributed import Ranks
+from ...core.mismatch import mismatch
+from ...core.objective import Objective
+from ...core.rollouts import describe, graded, idle_groups
+from ...core.thread_ranks import Threads
+from ...dynamics import online
+
+_WORTH = 1 << 20  # tokens that a thread pays for
+
+
+@dataclass
+class Prepared:
+    """What the workers get for each rollout.
+
+    Attributes:
+        batch: [B, T] with mask 0 at padding rows, the methods' advantages, shaped rewards, and
+            `idle` rollouts.
+        metrics: figures of the rollout batch and of the controllers.
+    """
+
+    batch: TokenBatch
+    metrics: dict[str, float]
+
+
+def prepare(
+    objective: Objective,
+    batch: TokenBatch,
+    real: Tensor,
+    progress: float,
+    sampler_logp: Tensor | None = None,
+    threads: int | None = None,
+) -> Prepared:
+    """Move the controllers, estimate advantages, let the methods edit them.
+
+    The order is the lab's: the controllers see the entropy of the full rollout batch, then groups
+    without a signal are marked, then advantages are prepared on the others.
+
+    Args:
+        objective: its controllers move.
+        batch: old_logp, old_entropy, mask, rewards, group, and ref_logp where it is needed.
+        real: [B] bool, False for the synthetic rows that veRL adds to even out a batch.
+        progress: 0 at the first iteration of the run, 1 at the last.
+        sampler_logp: [B, T] float, the rollout engine's log-probs, where it gave them.
+        threads: that share the work; None takes the processors at hand, a million tokens each.
+
+    Raises:
+        ValueError: a reward or an entropy is no number, or a group has one rollout where the
+            estimator compares.
+    """
+    assert batch.rewards is not None
+    if not torch.isfinite(batch.rewards[real]).all():
+        raise ValueError("veRL gave a reward that is no finite number; look at the reward function")
+    rows = real.nonzero()[:, 0]
+    ends = _ends(batch.mask[rows])
+    if threads is None:
+        threads = min(processors() // torch.get_num_threads(), int(ends.sum()) // _WORTH)
+    shares = _shares(ends, max(1, min(threads, len(rows))))
+    crew = Threads(len(shares), wait=None)
+
+    def described(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
+        share = _share(batch, rows, shares[ranks.rank], ends, ranks)
+        return share, describe(share)
+
+    begun = crew.run(described)
+    figures = begun[0][1]
+    objective.observe(
+        entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
+        perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
+        progress=progress,
+    )  # fmt: skip
+
+    def judged(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
+        share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
+        sampler = None if sampler_logp is None else sampler_logp[places, : share.mask.shape[1]]
+        return _judged(objective, share, sampler)
+
+    done = crew.run(judged)
+    ready = [(rows[share], part) for share, (part, _) in zip(shares, done, strict=True)]
+    return Prepared(_together(ready, batch), figures | objective.metrics() | done[0][1])
+
+
+def _judged(
+    objective: Objective, share: TokenBatch, sampler_logp: Tensor | None
+) -> tuple[TokenBatch, dict[str, float]]:
+    """A share with the methods' advantages, and the figures of all shares."""
+    outcome = graded(objective, share)
+    ready = objective.prepare(outcome)
+    assert share.group is not None
+    assert share.rewards is not None
+    assert outcome.advantages is not None
+    (group,), _ = share.whole.gather(share.group)
+    figures = {
+        "rollout/groups": float(len(group.unique())),
+        "rollout/zero_advantage_groups": float(idle_groups(outcome)),
+        **online.of_rollouts(ready, outcome.advantages, share.rewards),
+    }
+    if sampler_logp is not None:
+        figures |= mismatch(share.old_logp, sampler_logp, share.mask, share.whole)
+    return ready, figures
+
+
+def _ends(mask: Tensor) -> Tensor:
+    """[n] int64: the place behind the last token of each rollout [n, T]; 0 of none."""
+    T = mask.shape[1]
+    return torch.where(mask.any(-1), T - mask.flip(-1).to(torch.uint8).argmax(-1), 0)
+
+
+def _shares(ends: Tensor, count: int) -> list[Tensor]:
+    """Places [n] of rollouts, those of like length together, for `count` ranks of like work."""
+    order = ends.argsort(stable=True)
+    upto = ends[order].cumsum(0)
+    wanted = upto[-1] * torch.arange(1, count) / count if len(upto) else torch.zeros(0)
+    cuts = [0, *torch.searchsorted(upto.double(), wanted.double()).tolist(), len(order)]
+    return [order[begin:end] for begin, end in pairwise(cuts)]
+
+
+def _share(
+    batch: TokenBatch, rows: Tensor, share: Tensor, ends: Tensor, ranks: Ranks
+) -> TokenBatch:
+    """The rollouts at places `share` of `rows`, as wide as the longest of them."""
+    width = max(1, int(ends[share].max())) if len(share) else 1
+    values = {}
+    for part in fields(batch):
+        value = getattr(batch, part.name)
+        if isinstance(value, Tensor):
+            value = value[rows[share]] if value.ndim == 1 else value[rows[share], :width]
+        values[part.name] = value
+    return TokenBatch(**values | {"ranks": ranks, "rollout": share})
+
+
+def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
+    """`rollout/truncated`, `reward/failed` and of several turns how many, from what was noted.
+
+    Args:
+        notes: B of them (`agent.py`, `reward.py`); none where others are at work.
+        real: [B] bool, False for rows that veRL adds.
+
+    Raises:
+        ValueError: the scorer failed at every answer of several.
+    """
+    own = [note for note, counts in zip(notes, real.tolist(), strict=False) if counts]
+    figures: dict[str, float] = {}
+    if own and all("finished" in note for note in own):
+        figures["rollout/truncated"] = 1 - sum(note["finished"] for note in own) / len(own)
+    for name in ("turns", "observed"):
+        if own and all(name in note for note in own):
+            figures[f"rollout/{name}_mean"] = sum(note[name] for note in own) / len(own)
+    scored = [note.get("reward_extra_info") or {} for note in own]
+    if scored and all("failed" in info for info in scored):
+        failed = sum(info["failed"] for info in scored)
+        figures["reward/failed"] = float(failed)
+        if 1 < len(scored) == failed:
+            raise ValueError(
+                f"the task's scorer failed at all {len(scored)} answers of an iteration: a bug of "
+                "the task, or something that it lacks here? The log has its first errors"
+            )
+    return figures
+
+
+def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of an iteration that are numbers, numpy's among them, as JSON takes them."""
+    return {
+        key: float(value)
+        for key, value in figures.items()
+        if isinstance(value, Real) and not isinstance(value, bool)
+    }
+
+
+def _together(shares: Sequence[tuple[Tensor, TokenBatch]], batch: TokenBatch) -> TokenBatch:
+    """`batch` as prepared in shares, each with its rows [n]; the other rows have no token."""
+
+    def placed(name: str, into: Tensor) -> Tensor:
+        for rows, share in shares:
+            values = getattr(share, name)
+            if values is None:  # no rollout of this share was edited
+                continue
+            if values.ndim == 1:
+                into[rows] = values.to(into.dtype)
+            else:
+                into[rows, : values.shape[1]] = values.to(into.dtype)
+        return into
+
+    assert batch.rewards is not None
+    B, T = batch.mask.shape
+    edited = any(share.edited is not None for _, share in shares)
+    return TokenBatch(
+        batch.logp, batch.old_logp, placed("mask", torch.zeros(B, T, dtype=torch.bool)),
+        placed("advantages", torch.zeros(B, T)), rewards=placed("rewards", batch.rewards.float()),
+        group=batch.group, entropy=batch.entropy, old_entropy=batch.old_entropy,
+        ref_logp=batch.ref_logp, idle=placed("idle", torch.zeros(B, dtype=torch.bool)),
+        edited=placed("edited", torch.zeros(B, T, dtype=torch.bool)) if edited else None,
+    )  # fmt: skip

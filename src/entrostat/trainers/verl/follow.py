@@ -1,0 +1,204 @@
+"""What a running veRL writes, as the run directory's own logs.
+
+Metrics come from veRL's "file" logger, evaluations from its validation dumps. Rollouts are written
+by our trainer, in veRL's process (`trainer.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...config import TrainConfig
+from ...data.prompts import example
+from ...evaluation.eval_sets import HeldOut
+from ...evaluation.in_training import count_right, head_of, line_of
+from ...evaluation.in_training import row_of as evaluation_row
+from ...logs.lines import JsonLines
+from ...runs.best_checkpoint import Best
+from ...runs.entropy_monitor import sentinel
+from ...runs.progress import Progress, figures
+from ...runs.run_directory import RunDirectory
+from . import checkpoints
+
+# veRL's names for what the lab logs too
+NAMES = {
+    "actor/grad_norm": "grad/norm",
+    "actor/lr": "optim/lr",
+    "timing_s/gen": "time/sample",
+    "timing_s/old_log_prob": "time/measure",
+    "timing_s/update_actor": "time/update",
+    "timing_s/step": "time/iteration",
+}
+# what is veRL's alone keeps its name, after `verl/`
+_THEIRS = (
+    "actor/", "critic/", "training/", "perf/", "timing_s/", "timing_per_token_ms/", "num_turns/",
+    "response_length/", "response_length_non_aborted/", "response/", "prompt_length/",
+    "global_seqlen/", "rollout_corr/", "variance_proxy/", "tool_call_counts/", "moe/",
+)  # fmt: skip
+_EVALUATION = ("val-core/", "val-aux/")
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Where what veRL writes goes.
+
+    Attributes:
+        run: the run directory.
+        config: the run's.
+        sets: that are evaluated on.
+    """
+
+    run: RunDirectory
+    config: TrainConfig
+    sets: Sequence[HeldOut]
+
+    @property
+    def dumps(self) -> Path:
+        """The directory of veRL's validation dumps."""
+        return self.run.path / "verl" / "validation"
+
+    def catch_up(self, sources: Iterable[Path]) -> None:
+        """Take in what stands in files of veRL's "file" logger and nobody followed."""
+        for source in sources:
+            Follower(self, source, Progress()).look()
+
+    def consider(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the policy of an evaluation if it is the best so far (`save.best`)."""
+        step = rows[0]["iteration"] if rows else -1
+        places = self.run.checkpoints
+        if not step or checkpoints.folder(places, step).is_dir():
+            best = Best(self.run.path, self.config.save.best)
+            best.consider(rows, checkpoints.parts(places, step))
+            best.settle()  # its checkpoint was there before it was evaluated
+
+
+class Follower:
+    """Reads what veRL has written since the last look, and takes it in.
+
+    What the run directory has already stays as it is.
+
+    Args:
+        intake: where to.
+        source: the file of veRL's "file" logger.
+        progress: told of iterations and evaluations.
+    """
+
+    def __init__(self, intake: Intake, source: Path, progress: Progress) -> None:
+        run, config = intake.run, intake.config
+        self._intake, self._source, self._progress = intake, source, progress
+        self._answers_due = sum(one.count * one.config.eval.samples for one in intake.sets)
+        self._metrics = JsonLines(run.metrics)
+        self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
+        past = self._metrics.read()
+        self._sentinel = sentinel(config, progress.note, past)
+        self._known = {row["iteration"] for row in past}
+        self._evaluated_after = run.evaluated_after()
+        self._read = 0
+        self._due: list[int] = []
+
+    def look(self, last: bool = False) -> bool:
+        """Take in what is new; `last`: there will be no more. Returns whether there was any."""
+        new = list(self._lines())
+        for record in new:
+            step, data = record["step"], record["data"]
+            if step not in self._evaluated_after and any(k.startswith(_EVALUATION) for k in data):
+                self._due.append(step)
+            if step > 0 and "entropy/exact" in data and step not in self._known:
+                self._known.add(step)
+                metrics = self._sentinel.line(row_of(data))
+                self._metrics.append([{"iteration": step, **metrics}])
+                self._progress.trained(step, metrics)
+                self._progress.iteration(step, metrics)
+        while self._due and (answers := self._dumped(self._due[0], last)) is not None:
+            self._evaluated(self._due.pop(0), answers)
+        return bool(new)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """The whole lines that are new."""
+        if not self._source.exists():
+            return
+        with open(self._source, "rb") as file:
+            file.seek(self._read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(end)
+        for line in whole.splitlines():
+            record = json.loads(line)
+            if isinstance(record, dict) and isinstance(record.get("data"), dict):
+                yield record
+
+    def _dumped(self, step: int, last: bool) -> list[dict[str, Any]] | None:
+        """The answers of an evaluation; None while veRL still writes them."""
+        answers = JsonLines(self._intake.dumps / f"{step}.jsonl").read()
+        return answers if last or len(answers) >= self._answers_due else None
+
+    def _evaluated(self, step: int, answers: list[dict[str, Any]]) -> None:
+        rows, lines = evaluated(answers, step, self._intake.sets)
+        self._evaluations.append(rows)
+        self._answers.append(lines)
+        self._intake.consider(rows)
+        if step < self._intake.config.iterations:  # the last is shown against the first, at the end
+            for row in rows:
+                self._progress.note(f"{row['set']}: {figures(row)}")
+
+
+def row_of(data: Mapping[str, Any]) -> dict[str, float]:
+    """VeRL's metrics of an iteration under the lab's names; what is no finite number is left out.
+
+    `time/tokens_per_second` is of the whole iteration, as in the lab.
+    """
+    row: dict[str, float] = {}
+    for key, value in data.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if math.isfinite(value) and not key.startswith(_EVALUATION):
+            row[NAMES.get(key, f"verl/{key}" if key.startswith(_THEIRS) else key)] = value
+    seconds = row.get("time/iteration", 0.0)
+    tokens = row.get("rollout/tokens", 0.0)
+    return row | {"time/tokens_per_second": tokens / seconds if seconds > 0 else 0.0}
+
+
+def evaluated(
+    answers: Sequence[Mapping[str, Any]], iteration: int, sets: Iterable[HeldOut]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The lab's rows of an evaluation, and its lines per prompt (`lab/evaluation.py`).
+
+    Without entropies, which veRL does not compute where it evaluates. An answer that never came
+    counts as wrong.
+
+    Args:
+        answers: of a validation dump: `where` ("SET/3"), `score`, `completion`, `failed`.
+        iteration: after which one.
+        sets: that were evaluated on.
+    """
+    found: dict[str, dict[int, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        name, _, index = str(answer["where"]).rpartition("/")
+        found[name][int(index)].append(answer)
+    rows, lines = [], []
+    for one in sets:
+        k, prompts = one.config.eval.samples, dict(sorted(found[one.name].items()))
+        if not prompts:
+            continue
+        right = [[float(a["score"]) for a in given] for given in prompts.values()]
+        right = [(scores + [0.0] * k)[:k] for scores in right]
+        counts = [
+            count_right(one.task, [a["completion"] for a in given], [a["score"] for a in given],
+                        iteration)
+            for given in prompts.values()
+        ]  # fmt: skip
+        failed = sum(int(a["failed"]) for given in prompts.values() for a in given)
+        row = evaluation_row(one, iteration, right, counts)
+        rows.append(row | ({"failed": failed} if failed else {}))
+        lines += [
+            head_of(one, iteration)
+            | {"prompt": index}
+            | line_of(example(one.task, index, one.split), count, k)
+            for index, count in zip(prompts, counts, strict=True)
+        ]
+    return rows, lines

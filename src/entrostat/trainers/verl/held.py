@@ -1,0 +1,78 @@
+"""The gradient of the mean entropy in veRL, for the thermostat's multiplier.
+
+The driver's controllers see the entropy; the workers decide on the multiplier before each update,
+all alike, and their figures take what they know back to the driver, which writes it to checkpoints.
+
+Shapes: n rollouts of this rank's minibatch, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import Replicate
+from verl.utils import tensordict_utils as tu
+
+from ...core.batch import TokenBatch
+from ...core.process_ranks import shared_generator
+from ..hold import Hold, response, sample
+from .loss import ROW, responses
+
+HELD = "held/"  # of the figures that are the multiplier's state
+
+
+def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[Any, ...]) -> None:
+    """Take the gradient of the mean entropy before an update, from some of its rollouts.
+
+    Args:
+        engine: veRL's (FSDP2), in training mode, without gradients.
+        hold: takes note of it.
+        data: this rank's minibatch as veRL has it, ready for its engine.
+        batch: the same, [n, T].
+        stream: seed and step, which choose the rollouts.
+    """
+    whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
+    rows = sample(len(batch), shared_generator(*stream), batch.ranks.world, whole)
+    part = batch[rows.to(batch.mask.device)]
+    view = tu.index_select_tensor_dict(data, rows)
+    view[ROW] = torch.arange(len(rows))
+    engine.optimizer_zero_grad()
+    engine.forward_backward_batch(view, partial(_mean_entropy, config=part))
+    parameters = [p for p in engine.module.parameters() if p.requires_grad]
+    gradient = [p.grad for p in parameters]
+    found = response(engine.optimizer, parameters, gradient, _over_shards(parameters))
+    engine.optimizer_zero_grad()
+    hold.look(engine.optimizer, found)
+
+
+def _mean_entropy(
+    config: TokenBatch, model_output: dict[str, Any], data: Any, dp_group: Any = None
+) -> tuple[Tensor, dict[str, Any]]:
+    """A micro-batch's part of the mean entropy, as veRL's engines call a loss."""
+    mask = config.mask
+    H = responses(model_output["entropy"], data, mask.shape[1])
+    total = torch.where(mask[data[ROW].to(mask.device)], H, 0).sum()
+    return total * data["dp_size"] / max(1, config.whole.tokens), {}
+
+
+def _over_shards(parameters: list[Any]) -> Any:
+    """Adds up [3] over the processes, each shard counted once."""
+    copies = 1
+    for p in parameters:
+        if hasattr(p, "device_mesh"):
+            sizes = zip(p.device_mesh.shape, p.placements, strict=True)
+            copies = math.prod(n for n, where in sizes if isinstance(where, Replicate))
+            copies *= dist.get_world_size() // p.device_mesh.size()
+            break
+
+    def total(sums: Tensor) -> Tensor:
+        held = sums.to(parameters[0].device)
+        dist.all_reduce(held)
+        return held.cpu() / copies
+
+    return total

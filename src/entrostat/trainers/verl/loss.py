@@ -1,0 +1,143 @@
+"""The loss of one micro-batch, under terms that were planned over the whole minibatch.
+
+Shapes: B rollouts of this rank's minibatch, b of a micro-batch, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.utils.padding import no_padding_2_padding
+
+from ...core.batch import Terms, TokenBatch
+from ...core.objective import Objective
+from ...core.rollouts import at_update
+from ...dynamics import online
+
+# what the driver adds to a batch; per token [B, T] or per rollout [B]
+MASK, REWARD, GROUP = "entrostat_mask", "entrostat_reward", "entrostat_group"
+EDITED = "entrostat_edited"  # only where a method edits advantages
+IDLE = "entrostat_idle"  # rollouts of groups without a signal
+ROLLOUT = "entrostat_rollout"  # a rollout's place in the driver's batch
+NOTE = "entrostat_note"  # JSON: the objective's state and the step
+ROW = "entrostat_row"  # a rollout's row in this rank's minibatch
+PREFIX = "entrostat/"  # of metrics, until the driver takes it off
+
+
+@dataclass
+class Update:
+    """One optimizer step: what was decided for it.
+
+    Attributes:
+        objective: the methods.
+        batch: this rank's rollouts; `logp` and `entropy` are replaced by the model's.
+        terms: planned over all ranks, this rank's part.
+        fresh: the weights are still those that gave `old_logp`, so that every ratio is 1.
+        figures: what to log about the plan.
+        now: [B, T] entropies that the forward passes gave; None where nobody asks.
+    """
+
+    objective: Objective
+    batch: TokenBatch
+    terms: Terms
+    fresh: bool
+    figures: dict[str, float] = field(default_factory=dict)
+    now: Tensor | None = None
+
+
+def loss(
+    config: Update, model_output: dict[str, Any], data: Any, dp_group: Any = None
+) -> tuple[Tensor, dict[str, Metric]]:
+    """The loss and metrics of a micro-batch, as veRL's engines call it.
+
+    The sum over micro-batches, averaged over ranks as FSDP averages gradients, is the objective's
+    loss of the whole minibatch.
+
+    Args:
+        config: the update's; bound with `functools.partial`.
+        model_output: nested `log_probs` and `entropy` of prompts and responses.
+        data: the micro-batch, with `ROW`.
+        dp_group: not used; the plan was made before.
+
+    Raises:
+        ValueError: a method needs the entropy and the engine did not compute it.
+    """
+    whole = config.batch
+    rows = data[ROW].to(whole.mask.device)
+    logp = responses(model_output["log_probs"], data, whole.mask.shape[1])
+    if logp.dtype in (torch.bfloat16, torch.float16):
+        warnings.warn(_ROUNDED, stacklevel=2)
+    H = model_output.get("entropy")
+    entropy = None if H is None else responses(H, data, whole.mask.shape[1])
+    if config.now is not None and entropy is not None:
+        config.now[rows] = entropy.detach().to(config.now.dtype)
+    part = at_update(whole[rows], logp, entropy, config.fresh)
+    out = config.objective.loss(part, config.terms[rows])
+    ranks = data["dp_size"]
+    metrics = {
+        PREFIX + key: Metric(AggregationType.SUM, float(value) * ranks)
+        for key, value in online.of_update(part, out).items()
+    }
+    metrics |= {
+        PREFIX + key: Metric(AggregationType.MEAN, value) for key, value in config.figures.items()
+    }
+    return out.loss * ranks, metrics
+
+
+def responses(nested: Tensor, data: Any, width: int) -> Tensor:
+    """[b, width]: the responses' part of what a model gave for prompts and responses, nested."""
+    x = no_padding_2_padding(nested, data)
+    return pad(x, (0, max(0, width - x.shape[1])))[:, :width]
+
+
+def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
+    """What a worker knows about its rollouts before an update: all but the current policy's.
+
+    `logp` and `entropy` are those of the old policy.
+
+    Args:
+        data: this rank's minibatch, with what the driver added.
+        objective: says whether the reference's log-probs are needed.
+        device: where to.
+
+    Raises:
+        ValueError: the driver did not add its part.
+    """
+    names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP, ROLLOUT]
+    if "ref_logp" in objective.needs:
+        names.append("ref_log_prob")
+    names += [name for name in (EDITED, IDLE) if name in data.keys()]  # noqa: SIM118
+    absent = [name for name in names if name not in data.keys()]  # noqa: SIM118 (a TensorDict)
+    if absent:
+        raise ValueError(
+            f"entrostat.trainers.verl: the batch has no {', '.join(absent)}; the worker belongs to "
+            "the trainer of trainer.v1.trainer_mode=entrostat, which adds them"
+        )
+    dense = data.select(*names).to_padded_tensor().to(device)
+    return TokenBatch(
+        logp=dense["old_log_probs"],
+        old_logp=dense["old_log_probs"],
+        mask=dense[MASK],
+        advantages=dense["advantages"],
+        rewards=dense[REWARD],
+        group=dense[GROUP],
+        entropy=dense["entropy"],
+        old_entropy=dense["entropy"],
+        ref_logp=dense["ref_log_prob"] if "ref_log_prob" in names else None,
+        edited=dense[EDITED] if EDITED in names else None,
+        idle=dense[IDLE] if IDLE in names else None,
+        rollout=dense[ROLLOUT],
+    )
+
+
+_ROUNDED = (
+    "entrostat.trainers.verl: the engine gives log-probs in half precision, so ratios are rounded "
+    "to some 1e-2 and clipping is biased against unlikely tokens (docs/numerics.md); set "
+    "actor_rollout_ref.model.use_remove_padding=True with flash-attn installed, or train in float32"
+)

@@ -1,0 +1,226 @@
+"""What can be wrong before veRL is started, asked in its own environment: `python -m ...preflight`.
+
+Reads JSON from standard input: overrides, the tasks as `make_task` takes them, the logical
+processors that are needed, how many a Ray of our own is told of or null, and the address of a
+cluster or null. Writes as its last line {"error":
+one line, or null}. Here and not in `main_ppo`, which would start a cluster first, and waits for
+ever where something is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import socket
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from ..._names import nearest
+from ...errors import in_one_line
+from ...runs.trackers.outside import TITLES
+
+PATIENCE = 40  # seconds for a cluster, or one of its nodes, to answer
+
+
+def main() -> None:
+    """Answer, as the last line of standard output."""
+    asked = json.load(sys.stdin)
+    with redirect_stdout(sys.stderr):  # veRL and Ray print
+        error = look(asked)
+    sys.stdout.write(json.dumps({"error": error}) + "\n")
+
+
+def look(asked: Mapping[str, Any]) -> str | None:
+    """What is wrong, in one line; None where nothing is.
+
+    Args:
+        asked: overrides, tasks, processors, said, ray_address.
+    """
+    try:
+        from .selfcheck import check
+
+        check()
+        check_configuration(asked["overrides"])
+        for task in asked["tasks"]:
+            check_task(task)
+        if asked["ray_address"] is not None:
+            check_cluster(asked["ray_address"], asked["processors"])
+        else:
+            check_machine(asked["said"], asked["processors"])
+    except (ValueError, RuntimeError) as error:
+        return " ".join(str(error).split())
+    except Exception as error:  # of veRL's or Ray's own kind
+        return in_one_line(error)
+    return None
+
+
+def check_configuration(overrides: Sequence[str]) -> None:
+    """Compose veRL's configuration, and have our trainer look at it.
+
+    Raises:
+        ValueError: it does not know a key (names the nearest), a tracker is not installed, or the
+            objective cannot run so.
+    """
+    import verl
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    from .settings import check_run
+
+    folder = str(Path(verl.__file__).parent / "trainer" / "config")
+    with initialize_config_dir(folder, version_base=None):
+        known = compose("ppo_trainer")
+        names = list(_names(OmegaConf.to_container(known, resolve=False)))
+        for line in overrides:
+            key = line.partition("=")[0]
+            if not key.startswith(("+", "~", "hydra.")) and not _has(names, key):
+                guess = nearest(key, names)
+                hint = f" Did you mean {guess!r}?" if guess else ""
+                raise ValueError(
+                    f"[verl]: veRL {verl.__version__} has no key {key!r}.{hint} (A `+` before it "
+                    "adds one)"
+                )
+        try:
+            config = compose("ppo_trainer", overrides=list(overrides))
+        except HydraException as error:
+            raise ValueError(f"[verl]: {in_one_line(error)}") from None
+    for name in TITLES.keys() & set(config.trainer.logger):
+        if util.find_spec(name) is None:
+            raise ValueError(
+                f"trainer.logger {name!r}: veRL's environment has no {name}; pip install it there, "
+                "or drop it (log.to)"
+            )
+    check_run(config)
+
+
+def _names(table: Any, prefix: str = "") -> Iterable[str]:
+    for key, value in table.items():
+        yield prefix + str(key)
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{key}.")
+
+
+def _has(names: Sequence[str], key: str) -> bool:
+    return key in names or "/" in key  # a choice of a group: Hydra says what there is
+
+
+def check_task(task: Mapping[str, Any]) -> None:
+    """Make the task, as the reward workers will.
+
+    Raises:
+        ValueError: it cannot be made here, or what it needs is not installed.
+    """
+    from ...tasks import make_task
+
+    try:
+        made = make_task(**task)
+        example = made.example(0, made.splits[0])
+        with suppress(ValueError, TypeError, AttributeError):  # only what it imports is asked for
+            made.score(str(example.answer), example)
+    except ImportError as error:
+        raise ValueError(
+            f"task {task['name']!r}: veRL's environment has no {error.name}; pip install it there"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"in veRL's environment: {error}") from None
+
+
+def check_machine(said: int | None, processors: int) -> None:
+    """Whether a Ray of our own will have the processors.
+
+    Args:
+        said: what it is told of; None has it count, in a container what the container may use.
+        processors: needed.
+
+    Raises:
+        ValueError: it will not.
+    """
+    if said is None:
+        said = int(importlib.import_module("ray._private.utils").get_num_cpus())
+    if said < processors:
+        raise ValueError(too_few(processors, said, "Ray on this machine"))
+
+
+def check_cluster(address: str, processors: int) -> None:
+    """Whether Ray answers, has the processors, and every node of it the plugin.
+
+    Raises:
+        ValueError: says what is missing, and where.
+    """
+    ray: Any = importlib.import_module("ray")
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if colon and port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=5).close()
+        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+    except Exception as error:
+        raise ValueError(
+            f"--ray-address {address!r}: Ray cannot be reached ({in_one_line(error)[:200]}); start "
+            "it with `ray start --head`, and give the address that it prints"
+        ) from None
+    try:
+        have, free = (
+            int(resources.get("CPU", 0))
+            for resources in (ray.cluster_resources(), ray.available_resources())
+        )
+        if have < processors:
+            raise ValueError(too_few(processors, have, f"the cluster at {address}"))
+        if free < processors:
+            raise ValueError(
+                f"veRL needs {processors} logical processors, and of the {have} of the cluster at "
+                f"{address} others hold all but {free}: it would wait for them. `ray status` says "
+                "which; end them, or try again when they are done"
+            )
+        asked = {_place(node): _ask(ray, node["NodeID"]) for node in ray.nodes() if node["Alive"]}
+        for place, answer in asked.items():
+            try:
+                problem = ray.get(answer, timeout=PATIENCE)
+            except ray.exceptions.GetTimeoutError:
+                problem = f"did not answer within {PATIENCE} seconds"
+            except Exception as error:
+                problem = in_one_line(error)[:300]
+            if problem:
+                raise ValueError(f"node {place}: {problem}")
+    finally:
+        ray.shutdown()
+
+
+def _place(node: Mapping[str, Any]) -> str:
+    return str(node.get("NodeManagerHostname") or node.get("NodeManagerAddress"))
+
+
+def _ask(ray: Any, node: str) -> Any:
+    """The check of the plugin, on one node, without reserving anything."""
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(on_a_node).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+def on_a_node() -> str | None:
+    """What is wrong with the plugin on this node; None where nothing is."""
+    try:
+        check = importlib.import_module("entrostat.trainers.verl.selfcheck").check
+        check()
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return None
+
+
+def too_few(needed: int, have: int, where: str) -> str:
+    """What to say where Ray would wait for processors for ever."""
+    return (
+        f"veRL needs {needed} logical processors (3 a rank, 1 for TransferQueue and 1 a storage "
+        f"unit of it), and {where} has {have}: it would wait for ever. Lower "
+        "verl.trainer.n_gpus_per_node or "
+        "verl.transfer_queue.backend.SimpleStorage.num_data_storage_units; or, since Ray only "
+        f"counts them, tell it of {needed}: by verl.ray_kwargs.ray_init.num_cpus, in a cluster by "
+        "`ray start --num-cpus`"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,331 @@
+"""A configuration as the full Hydra overrides of a veRL run. Imports no veRL.
+
+Three layers, the later ones win: defaults, which [verl] may change; [verl] itself; what the common
+settings say. A key of [verl] that a common setting says is refused, so that a recipe means the same
+under every host.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...config import TrainConfig, from_dict, load, toml_value
+from ...core.objective import Objective
+from ...core.rollouts import FIELDS
+from ...model_files import find
+from ...runs.resolve import objective_of
+from ...runs.trackers.outside import environment
+from . import checkpoints
+from .config import flat, hydra_value
+from .run_plan import Facts, unseen
+
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
+LOSS = f"{ACTOR}.policy_loss"
+INIT = "ray_kwargs.ray_init"
+_HALVES = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16"), "fp32": ("float32", "fp32")}
+_PROMPTS, _LOGGER = "data.train_batch_size", "trainer.logger"
+
+
+def overrides(config: TrainConfig, facts: Facts) -> list[str]:
+    """The overrides of `settings`: "key=value" each, for `python -m verl.trainer.main_ppo`."""
+    return [f"{key}={hydra_value(value)}" for key, value in settings(config, facts).items()]
+
+
+def settings(config: TrainConfig, facts: Facts) -> dict[str, Any]:
+    """What a configuration means in veRL's: keys of its ppo_trainer configuration, with values.
+
+    A key that veRL does not have by itself begins with `+`.
+
+    Raises:
+        ValueError: veRL cannot do what a common setting asks for, or [verl] says what a common
+            setting does.
+    """
+    given = dict(flat(config.verl))
+    config = in_whole_groups(config)
+    for refused, reason in _refusals(config, given):
+        if refused:
+            raise ValueError(f"host verl: {reason}")
+    objective = objective_of(config, "verl", FIELDS, facts.new)
+    common = _common(config, facts, objective)
+    owners = {key.lstrip("+"): setting for key, (_, setting) in common.items()}
+    owners[f"{INIT}.address"] = "--ray-address"
+    for key in given:
+        bare = key.lstrip("+")
+        if bare == _PROMPTS:
+            continue
+        owner = "method" if bare.startswith(LOSS) else owners.get(bare)
+        if owner is not None:
+            raise ValueError(f"verl.{key} is what {owner} says under every host; set that instead")
+    said = {key.lstrip("+") for key in given}
+    values = {
+        key: value
+        for key, value in _defaults(config, facts, given).items()
+        if key.lstrip("+") not in said
+    }
+    values |= given | {key: value for key, (value, _) in common.items()}
+    # metrics are read from the file; other loggers may stand beside it
+    named = {key: value for key, value in values.items() if key.lstrip("+") == _LOGGER}
+    loggers = [*_listed(next(iter(named.values()))), *config.log.to, "file"]
+    values = {key: value for key, value in values.items() if key not in named}
+    return values | {_LOGGER: list(dict.fromkeys(loggers))}
+
+
+def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
+    """The overrides that a recipe means, without a look at its task or model.
+
+    Args:
+        path: a recipe of `entrostat train`.
+        changes: "key=value" each, in place of what [verl] says.
+
+    Raises:
+        ValueError: the file cannot be read, or see `overrides`.
+    """
+    config = from_dict({**load(path), "host": "verl"})
+    for line in changes:
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ValueError(f"override {line!r} is no key=value")
+        config.verl[key] = toml_value(value)
+    return overrides(config, unseen(config))
+
+
+def in_whole_groups(config: TrainConfig) -> TrainConfig:
+    """The configuration with as many prompts as veRL can cut into minibatches.
+
+    veRL counts minibatches in groups, so `sampling.prompts` must be a multiple of
+    `optim.minibatches`. Where it is not, data.train_batch_size of [verl], the one key that may
+    stand beside a common setting, says how many prompts veRL draws in its place.
+
+    Raises:
+        ValueError: the number is no such multiple.
+    """
+    parts = config.optim.minibatches
+    given = {key.lstrip("+"): value for key, value in flat(config.verl)}.get(_PROMPTS)
+    prompts = config.sampling.prompts if given is None else given
+    if type(prompts) is not int or prompts < 1 or prompts % parts:
+        name = "sampling.prompts" if given is None else f"verl.{_PROMPTS}"
+        raise ValueError(
+            f"host verl: veRL cuts whole groups into minibatches, and {name} {prompts!r} is no "
+            f"multiple of optim.minibatches {parts}; set verl.{_PROMPTS} to one, "
+            f"{max(1, config.sampling.prompts // parts) * parts} say"
+        )
+    if given is not None:
+        config = copy.deepcopy(config)
+        config.sampling.prompts = prompts
+    return config
+
+
+def processors(config: TrainConfig) -> int:
+    """Logical processors that Ray must have: with fewer main_ppo waits for ever.
+
+    veRL reserves three a rank, TransferQueue one for its controller and one a storage unit.
+
+    Raises:
+        ValueError: a number of them in [verl] is none.
+    """
+    nodes = _count(config, "trainer.nnodes") or 1
+    ranks = nodes * (_count(config, "trainer.n_gpus_per_node") or 8)
+    units = _count(config, _UNITS) or _defaults(config, None, {})[_UNITS]
+    return 3 * ranks + 1 + units
+
+
+def processors_said(config: TrainConfig) -> int | None:
+    """What [verl] tells a Ray of our own to take for the machine's; None where it says nothing.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    return _count(config, f"{INIT}.num_cpus")
+
+
+def _count(config: TrainConfig, key: str) -> int | None:
+    value = {given.lstrip("+"): value for given, value in flat(config.verl)}.get(key)
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"verl.{key} must be a whole number of 1 or more, got {value!r}")
+    return value
+
+
+_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+
+
+def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What [verl] may change: how veRL does it, never what is done."""
+    values: dict[str, Any] = {
+        "trainer.project_name": config.log.project,
+        _LOGGER: ["console"],
+        f"{ACTOR}.strategy": "fsdp2",
+        "actor_rollout_ref.ref.strategy": "fsdp2",
+        f"{MODEL}.use_remove_padding": True,
+        # float32, and a slice of the logits at a time, of which autograd keeps nothing
+        f"{ACTOR}.entropy_from_logits_with_chunking": True,
+        f"{ACTOR}.entropy_checkpointing": True,
+        f"{ROLLOUT}.name": "vllm",
+        "data.dataloader_num_workers": 0,  # rows are ready to use
+        "reward.num_workers": 1,  # it has `scoring.workers` processes of its own
+        _UNITS: 8,
+    }
+    if facts is None:
+        return values
+    values["trainer.experiment_name"] = config.log.name or facts.output.name
+    said = {key.lstrip("+") for key in given}
+    if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in said:
+        values[f"{ACTOR}.use_dynamic_bsz"] = True
+        if facts.prompt is not None:
+            most = facts.longest or facts.new
+            several = config.optim.micro_batch * (facts.prompt + (facts.usual or most))
+            # the longest rollout has to fit alone
+            values[f"{ACTOR}.ppo_max_token_len_per_gpu"] = max(several, facts.prompt + most)
+    if facts.prompt is not None:
+        values["data.max_prompt_length"] = max(facts.prompt, facts.evaluated[0])
+    return values
+
+
+def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str, Any]:
+    """A key of veRL's: (its value, the common setting that says it)."""
+    sampling, optim, run = config.sampling, config.optim, facts.output
+    minibatch = sampling.prompts // optim.minibatches
+    response = max(facts.longest or facts.new, facts.evaluated[1])
+    dtype, short = _HALVES["bf16" if config.precision == "auto" else config.precision]
+    every = checkpoints.between_evaluations(config) or config.iterations
+    settings = str(facts.own / "run.json")
+    reward = "reward.custom_reward_function"
+    table: dict[str, Any] = {
+        "data.train_files": (str(run / "data" / "train.parquet"), "task"),
+        "data.val_files": (str(run / "data" / "test.parquet"), "task"),
+        "data.shuffle": (False, "seed"),
+        "data.validation_shuffle": (False, "seed"),
+        "data.filter_overlong_prompts": (False, "task"),
+        _PROMPTS: (sampling.prompts, "sampling.prompts"),
+        "data.max_response_length": (response, "sampling.max_new_tokens"),
+        "+data.entrostat": (settings, "task"),
+        f"{reward}.path": ("pkg://entrostat.trainers.verl.reward", "task"),
+        f"{reward}.name": ("compute_score", "task"),
+        f"+{reward}.reward_kwargs.settings": (settings, "task"),
+        f"{ROLLOUT}.agent.default_agent_loop": ("entrostat", "sampling.stop"),
+        # only says that there is no critic: the objective estimates
+        "algorithm.adv_estimator": ("grpo", "advantage"),
+        f"{MODEL}.path": (place_of(config.model), "model"),
+        f"{MODEL}.enable_gradient_checkpointing": (
+            config.gradient_checkpointing, "gradient_checkpointing",
+        ),
+        f"{MODEL}.lora_rank": (config.lora.rank, "lora.rank"),
+        f"{ACTOR}.ppo_mini_batch_size": (minibatch, "optim.minibatches"),
+        f"{ACTOR}.ppo_epochs": (optim.epochs, "optim.epochs"),
+        f"{ACTOR}.optim.lr": (facts.lr, "optim.lr"),
+        f"{ACTOR}.optim.lr_scheduler_type": (optim.schedule, "optim.schedule"),
+        f"{ACTOR}.optim.min_lr_ratio": (optim.lr_min, "optim.lr_min"),
+        # veRL moves the rate once per rollout batch
+        f"{ACTOR}.optim.lr_warmup_steps": (optim.warmup // config.updates, "optim.warmup"),
+        f"{ACTOR}.optim.betas": (list(optim.betas), "optim.betas"),
+        f"{ACTOR}.optim.weight_decay": (optim.weight_decay, "optim.weight_decay"),
+        f"{ACTOR}.optim.clip_grad": (optim.clip, "optim.clip"),
+        f"{ACTOR}.data_loader_seed": (config.seed, "seed"),
+        f"{ROLLOUT}.seed": (config.seed, "seed"),
+        f"{ROLLOUT}.n": (sampling.rollouts, "sampling.rollouts"),
+        f"{ROLLOUT}.temperature": (sampling.temperature, "sampling.temperature"),
+        f"{ROLLOUT}.top_p": (sampling.top_p, "sampling.top_p"),
+        f"{ROLLOUT}.dtype": (dtype, "precision"),
+        f"{ROLLOUT}.val_kwargs.n": (config.eval.samples, "eval.samples"),
+        f"{ROLLOUT}.val_kwargs.temperature": (sampling.temperature, "sampling.temperature"),
+        f"{ROLLOUT}.val_kwargs.top_p": (sampling.top_p, "sampling.top_p"),
+        f"{ROLLOUT}.val_kwargs.do_sample": (True, "eval.samples"),
+        "trainer.total_training_steps": (config.iterations, "iterations"),
+        "trainer.total_epochs": (1, "iterations"),  # the file has the prompts of all iterations
+        "trainer.val_before_train": (facts.evaluates_before, "eval.prompts"),
+        "trainer.test_freq": (every if facts.evaluates else -1, "eval.every"),
+        "trainer.save_freq": (checkpoints.every(config), "save.checkpoint_every"),
+        # veRL removes the last one before it has named the new one its latest
+        "trainer.max_actor_ckpt_to_keep": (max(1, config.save.checkpoints) + 1, "save.checkpoints"),
+        "trainer.default_local_dir": (str(run / "checkpoints"), "output"),
+        "trainer.rollout_data_dir": (
+            str(run / "rollouts") if config.save.rollouts_every else None, "save.rollouts_every",
+        ),
+        "trainer.validation_data_dir": (str(facts.own / "validation"), "output"),
+        "trainer.resume_mode": ("auto" if facts.start else "disable", "--resume"),
+        "trainer.use_v1": (True, "method"),
+        "trainer.v1.trainer_mode": ("entrostat", "method"),
+        f"{LOSS}._target_": ("entrostat.trainers.verl.settings.PolicyLoss", "method"),
+        f"{LOSS}.loss_mode": ("entrostat", "method"),
+        f"+{LOSS}.method": (config.method, "method"),
+        f"+{LOSS}.advantage": (objective.advantage, "advantage"),
+        f"+{LOSS}.aggregation": (objective.aggregation, "optim.aggregation"),
+        f"+{LOSS}.max_length": (objective.max_length, "sampling.max_new_tokens"),
+        f"+{LOSS}.seed": (config.seed, "seed"),
+        f"{ACTOR}.calculate_entropy": ("entropy" in objective.needs, "method"),
+        f"{ACTOR}.use_kl_loss": ("ref_logp" in objective.needs, "method"),
+        "hydra.run.dir": (str(facts.own), "output"),
+        "hydra.output_subdir": (None, "output"),
+        f"+{INIT}.runtime_env.env_vars.VERL_FILE_LOGGER_PATH": (str(facts.metrics), "output"),
+    }  # fmt: skip
+    for key, value in environment(config, facts.output).items():
+        table[f"+{INIT}.runtime_env.env_vars.{key}"] = (value, "log.to")
+    # veRL's FSDP engine reads `mixed_precision`; `dtype` alone leaves it in bf16
+    for part in ("actor", "ref") if "ref_logp" in objective.needs else ("actor",):
+        engine = f"actor_rollout_ref.{part}.fsdp_config"
+        table[f"{engine}.dtype"] = (dtype, "precision")
+        if short != "bf16":
+            for key, kind in (("param", short), ("reduce", "fp32"), ("buffer", "fp32")):
+                table[f"+{engine}.mixed_precision.{key}_dtype"] = (kind, "precision")
+    if config.lora.rank:
+        targets: Any = config.lora.targets
+        targets = targets if targets == "all-linear" else [t.strip() for t in targets.split(",")]
+        table[f"{MODEL}.lora_alpha"] = (config.lora.alpha, "lora.alpha")
+        table[f"{MODEL}.target_modules"] = (targets, "lora.targets")
+    if facts.start == config.iterations:
+        table["trainer.val_only"] = (True, "eval.prompts")
+    if config.device != "auto":
+        table["trainer.device"] = (config.device, "device")
+    if facts.ray_address is not None:
+        table[f"+{INIT}.address"] = (facts.ray_address, "--ray-address")
+    return table
+
+
+def place_of(model: str) -> str:
+    """A model's name, or the absolute path of its directory: veRL's processes start elsewhere."""
+    found = find(model)
+    return str(Path(found).absolute()) if Path(found).is_dir() else found
+
+
+def _listed(loggers: Any) -> list[str]:
+    listed = [loggers] if isinstance(loggers, str) else loggers or []
+    if not (isinstance(listed, Sequence) and all(isinstance(name, str) for name in listed)):
+        raise ValueError(f"verl.{_LOGGER} must be a name or a list of names, got {loggers!r}")
+    return list(listed)
+
+
+def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    """(whether it is so, what to say) of common settings that veRL cannot do."""
+    optim, engine = config.optim, given.get(f"{ROLLOUT}.name", "vllm")
+    numerics = [k for k, v in vars(config.numerics).items() if v is not None]
+    best, between = config.save.best, checkpoints.between_evaluations(config)
+    every = sorted({one.every or config.iterations for one in config.eval.resolved if one.prompts})
+    return [
+        (bool(numerics), f"numerics.{' and numerics.'.join(numerics)}: this can be done in the lab "
+         "only; leave it out, or use --host lab"),
+        (not config.sampling.measure, "sampling.measure=false would leave out the pass that gives "
+         "the old policy's entropy; leave it true"),
+        (config.analyze.every > 0, f"analyze.every={config.analyze.every}: veRL's workers make no "
+         "analysis; set it to 0, or use --host lab or trl"),
+        (config.forecast.every > 0, f"forecast.every={config.forecast.every}: forecasts are made "
+         "in the lab only; set it to 0, or use --host lab"),
+        (config.sampling.engine == "vllm" and engine != "vllm",
+         f"sampling.engine is 'vllm', but verl.{ROLLOUT}.name is {engine!r}; leave one out"),
+        (optim.schedule not in ("constant", "cosine"),
+         f"optim.schedule={optim.schedule!r}: veRL has constant and cosine; choose one of them"),
+        (optim.warmup % config.updates != 0,
+         f"optim.warmup {optim.warmup}: veRL moves the learning rate once per iteration, which is "
+         f"{config.updates} updates here; set a multiple of {config.updates}"),
+        (len(every) > 1, f"[[eval]]: sets are evaluated every {' and '.join(map(str, every))} "
+         "iterations, but veRL evaluates all of them at once; give all one `every`, "
+         f"{min(every, default=0)} say"),
+        (bool(best) and between % checkpoints.every(config) != 0,
+         "save.best: veRL has the weights that it evaluated only where it wrote a checkpoint; set "
+         f"save.checkpoint_every to a divisor of eval.every, {between} say"),
+        (best.endswith(("/entropy", "/prompt_entropy")), f"save.best is {best!r}, but veRL "
+         "computes no entropies where it evaluates; choose avg@k, pass@k or distinct"),
+        (":" in config.device, f"device {config.device!r}: veRL takes all GPUs that Ray has; give "
+         "--device cuda, and CUDA_VISIBLE_DEVICES to choose"),
+    ]  # fmt: skip

@@ -1,0 +1,278 @@
+"""`entrostat train --host verl`: prompts, settings and command written, main_ppo started, followed.
+
+No veRL here: it runs in an environment of its own. What it leaves, beside the lab's files:
+
+    data/train.parquet, test.parquet    the prompts
+    checkpoints/global_step_N/          veRL's; entrostat.json in it are the controllers
+    verl/run.json                       what agent loop, reward and trainer read
+    verl/config.toml                    the settings that the checkpoints were made with
+    verl/command.sh                     what was started
+    verl/from-000010.log, .jsonl        what it printed and logged, started after iteration 10
+    verl/validation/N.jsonl             the answers of an evaluation
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...config import TrainConfig
+from ...core.rollouts import FIELDS
+from ...data.prompts import longest
+from ...data.scoring import Scorer
+from ...errors import RunStopped
+from ...evaluation.eval_sets import check_prompts, held_out_sets
+from ...logs.files import replacing
+from ...logs.lines import JsonLines
+from ...logs.run import best_of
+from ...runs.best_checkpoint import BEST, rewrite
+from ...runs.progress import Facts as Saying
+from ...runs.progress import Progress
+from ...runs.resolve import objective_of
+from ...runs.resume import keep_settings
+from ...runs.run_directory import RunDirectory, default_output
+from ...runs.trackers.outside import open_folder
+from ...tasks import Task
+from ..resume_command import resume_command
+from . import checkpoints, data
+from .config import MODULE, shell_command
+from .follow import Follower, Intake
+from .job import MOURNING, Job, reason, wait
+from .recipe import in_whole_groups, overrides, processors, processors_said
+from .run_plan import Facts, unseen
+
+_LOOK = 0.5  # seconds between looks at what veRL has written
+_PREFLIGHT = "entrostat.trainers.verl.preflight"
+_ASK = 240.0  # seconds that veRL's imports and a cluster may take together
+
+
+def command(config: TrainConfig, python: str | None = None, ray_address: str | None = None) -> str:
+    """What `train` would start, for a shell; the files that it names are `train`'s to write.
+
+    Raises:
+        ValueError: veRL cannot do what the configuration asks for.
+    """
+    return shell_command(overrides(config, unseen(config, ray_address)), python or sys.executable)
+
+
+def train(
+    config: TrainConfig,
+    *,
+    task: Task | None = None,
+    progress: Progress | None = None,
+    resume: bool = False,
+    python: str | None = None,
+    ray_address: str | None = None,
+) -> Path:
+    """Train with veRL; returns the run directory.
+
+    Args:
+        config: everything that determines the run.
+        task: must be the configuration's: veRL's processes make theirs from it.
+        progress: where to show how it goes; None is silent.
+        resume: go on from veRL's newest checkpoint in `config.output`.
+        python: the interpreter of veRL's environment; None takes this one.
+        ray_address: of a running Ray cluster; None has veRL start one on this machine.
+
+    Raises:
+        ValueError: a bad setting, no veRL, or a cluster that cannot run it; nothing was started.
+        RunStopped: veRL ended before the run did; says of what.
+    """
+    asked, progress = copy.deepcopy(config).validate(), progress or Progress()
+    python, say = python or sys.executable, Saying(progress)
+    asked.output = str(Path(asked.output or default_output(asked)))
+    if resume:
+        keep_settings(asked, say, checkpoints.bound_to, "verl/config.toml")
+    config = in_whole_groups(asked)
+    if config.sampling.prompts != asked.sampling.prompts:
+        say(f"prompts: {config.sampling.prompts} per iteration, not {asked.sampling.prompts}: "
+            "veRL cuts whole groups into minibatches")  # fmt: skip
+    task = data.make(config, task)
+    chat = config.prompt.chat
+    config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
+    policy = data.outline(config.model)
+    # these scorers score nothing: veRL's reward workers make their own
+    sets = held_out_sets(config, task, Scorer(task, config.scoring, say), say).sets
+    check_prompts(sets, policy)
+    most, usual = data.room(task, config, policy, task.splits[0])
+    new = longest(task, config, task.splits[0])
+    said = max((data.room(one.task, one.config, policy, one.split)[0] for one in sets), default=0)
+    facts = replace(
+        unseen(config, ray_address), new=new, longest=most, usual=usual, evaluated=(0, said),
+        evaluates=bool(sets),
+    )  # fmt: skip
+    objective = objective_of(config, "verl", FIELDS, facts.new)
+    asked.optim.lr, asked.advantage = facts.lr, objective.advantage
+    asked.optim.aggregation = objective.aggregation
+    progress.note("asking veRL whether it can run this")
+    tasks = [data.chosen(each) for each in (config, *(one.config for one in sets))]
+    _ask(python, overrides(config, facts), config, tasks, ray_address)
+
+    with RunDirectory.open(asked, resume) as run:
+        if run.complete(config.iterations):
+            progress.end(run.path)
+            return run.path
+        written = data.write(run.path / "data", config, task, policy, sets, progress.note)
+        intake = Intake(run, config, sets)
+        start = checkpoints.go_on(run, config, resume, intake.catch_up, say)
+        rows = JsonLines(run.evaluations).read()
+        intake.consider([row for row in rows if row["iteration"] == start])
+        open_folder(config, run.path, resume)
+        data.write_settings(facts.own / "run.json", config, task, policy, sets)
+        due = any(one.due(start) for one in sets)
+        facts = replace(
+            facts, prompt=written.prompt, evaluated=(written.evaluated, said), start=start,
+            owes=due and start not in run.evaluated_after(),
+        )  # fmt: skip
+        if facts.owes:
+            (intake.dumps / f"{start}.jsonl").unlink(missing_ok=True)
+        with replacing(facts.own / checkpoints.BOUND) as part:
+            part.write_text(asked.to_toml(), encoding="utf-8")
+        lines = overrides(config, facts)
+        with replacing(facts.own / "command.sh") as part:
+            part.write_text(shell_command(lines, python) + "\n", encoding="utf-8")
+        run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
+        progress.begin(config, start)
+        if start < config.iterations or facts.evaluates_before:
+            follower = Follower(intake, facts.metrics, progress)
+            _follow([python, "-m", MODULE, *lines], facts, config, follower, progress)
+        progress.note("merging the ranks' weights into the final model")
+        merge = Merge(python, facts.own / "merge.log", resume_command(config, python, ray_address))
+        _write_best(run, config, merge)
+        last = checkpoints.folder(run.checkpoints, config.iterations) / "actor"
+        run.finish(lambda part: merge(last, part), config.iterations)
+        checkpoints.keep(run.checkpoints, config.save.checkpoints)
+    progress.end(run.path)
+    return run.path
+
+
+def _ask(
+    python: str, lines: list[str], config: TrainConfig, tasks: Sequence[dict[str, Any]],
+    ray_address: str | None,
+) -> None:  # fmt: skip
+    """Have veRL's environment look at it before anything is started (`preflight.py`).
+
+    Raises:
+        ValueError: what is wrong, in one line.
+    """
+    asked = {
+        "overrides": lines,
+        "tasks": [task for place, task in enumerate(tasks) if task not in tasks[:place]],
+        "processors": processors(config), "said": processors_said(config),
+        "ray_address": ray_address,
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            [python, "-m", _PREFLIGHT], input=json.dumps(asked), capture_output=True, text=True,
+            timeout=_ASK, check=False,
+        )  # fmt: skip
+    except OSError as problem:
+        raise ValueError(f"verl-python {python!r}: cannot start it: {problem.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"host verl: {python} did not answer within {_ASK:.0f} seconds") from None
+    try:
+        error = json.loads(done.stdout.splitlines()[-1])["error"]
+    except (IndexError, KeyError, TypeError, ValueError):
+        said = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        raise ValueError(f"host verl: {python} {_HINT}: {said[0][:300]}") from None
+    if error is not None:
+        raise ValueError(f"host verl: {error}")
+
+
+_HINT = (
+    "is no environment with veRL and entrostat (docs/hosts/verl.md says how to make one; give its "
+    "interpreter by --verl-python PATH)"
+)
+
+
+def _follow(
+    words: list[str], facts: Facts, config: TrainConfig, follower: Follower, progress: Progress
+) -> None:
+    """Start veRL and write down what it does until it has ended.
+
+    Raises:
+        RunStopped: it ended too early, or a part of it died and it did not end; says of what.
+    """
+    environment = {"HYDRA_FULL_ERROR": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    if config.threads:
+        environment["OMP_NUM_THREADS"] = str(config.threads)
+    progress.note("starting veRL: Ray, workers and the rollout engine")
+    log = facts.metrics.with_suffix(".log")
+    facts.metrics.unlink(missing_ok=True)
+    job = Job(words, log, environment)
+    broken: float | None = None
+    try:
+        while (code := job.ended()) is None and (broken is None or broken < MOURNING):
+            wait(_LOOK)
+            alive = follower.look()
+            if job.broken():
+                broken = 0.0
+            elif broken is not None:  # where iterations go on, it was no part that matters
+                broken = None if alive else broken + _LOOK
+        follower.look(last=code == 0)
+    finally:
+        job.stop()
+    done = checkpoints.newest(facts.output / "checkpoints")
+    if code != 0 or done < config.iterations:
+        how = "did not go on" if code is None else _ending(code)
+        raise RunStopped(
+            f"veRL {how} after iteration {max(done, facts.start)}: {reason(log)}. Its log: {log}. "
+            f"Go on with: {resume_command(config, words[0], facts.ray_address)}"
+        )
+
+
+def _ending(code: int) -> str:
+    return f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
+
+
+def _write_best(run: RunDirectory, config: TrainConfig, merge: Merge) -> None:
+    """Make a model of what was kept as the best, parts or what the run began with."""
+    directory = run.path / BEST
+    found = best_of(directory)
+    if found is None or (directory / "config.json").exists():
+        return
+    if found["iteration"]:
+        rewrite(run.path, lambda part: merge(directory / "actor", part))
+    else:
+        rewrite(run.path, lambda part: data.copy_model(config.model, part))
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Makes one model of the ranks' parts, by veRL's own tool.
+
+    Attributes:
+        python: of veRL's environment.
+        log: takes what it prints.
+        again: how a user tries again.
+    """
+
+    python: str
+    log: Path
+    again: str
+
+    def __call__(self, source: Path, target: Path) -> None:
+        """From a checkpoint's `actor` into a directory.
+
+        Raises:
+            RunStopped: it failed; says of what.
+        """
+        words = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir"]
+        words = [self.python, *words, str(source), "--target_dir", str(target)]
+        job = Job(words, self.log, {"CUDA_VISIBLE_DEVICES": ""})
+        try:
+            while (code := job.ended()) is None:
+                wait(_LOOK)
+        finally:
+            job.stop()
+        if code != 0:
+            raise RunStopped(
+                f"the weights of {source} could not be merged: {reason(self.log)}. Its log: "
+                f"{self.log}. They are intact; try again with: {self.again}"
+            )

@@ -1,0 +1,84 @@
+"""What a configuration leaves open and veRL has to be told. Imports no veRL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...config import TrainConfig
+from ...runs.run_directory import default_output
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a configuration leaves open, and a run finds out before it starts.
+
+    Attributes:
+        output: the run directory, absolute.
+        new: tokens that the policy may sample in a rollout of the training split.
+        lr: the learning rate.
+        longest: tokens that any of its rollouts may take, an environment's too; None for `new`.
+        usual: tokens that most of them take at most; None for `longest`.
+        prompt: tokens of the longest prompt trained on; None where prompts were not looked at.
+        evaluated: tokens of the longest prompt, and of the longest answer, of evaluations.
+        start: the iteration that the run goes on after.
+        evaluates: whether there is a set to evaluate on.
+        owes: whether the evaluation after `start` is still to be made.
+        ray_address: of a running cluster; None has veRL start one on this machine.
+    """
+
+    output: Path
+    new: int
+    lr: float
+    longest: int | None = None
+    usual: int | None = None
+    prompt: int | None = None
+    evaluated: tuple[int, int] = (0, 0)
+    start: int = 0
+    evaluates: bool = True
+    owes: bool = True
+    ray_address: str | None = None
+
+    @property
+    def own(self) -> Path:
+        """Where what is of this host alone lies."""
+        return self.output / "verl"
+
+    @property
+    def metrics(self) -> Path:
+        """What veRL's "file" logger writes of this start."""
+        return self.own / f"from-{self.start:06d}.jsonl"
+
+    @property
+    def evaluates_before(self) -> bool:
+        """Whether veRL has to evaluate before it goes on after `start`."""
+        return self.evaluates and self.owes
+
+
+def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
+    """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
+
+    Of a task of several turns that is not built in they are those of one turn then: only a look at
+    it would say, and what a file names is not imported for that.
+
+    Raises:
+        ValueError: `sampling.max_new_tokens` or `optim.lr` is open, and what decides it is not
+            here.
+    """
+    from ...agents import is_multi_turn
+    from ...data.prompts import longest, usual
+    from ...tasks import BUILT_IN, task_class
+    from .data import learning_rate_of, make
+
+    new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
+    if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):
+        task = make(config)
+        new = longest(task, config, task.splits[0])
+        if is_multi_turn(task):
+            most = config.sampling.max_context or usual(task, config, task.splits[0])
+    output = Path(config.output or default_output(config)).absolute()
+    return Facts(
+        output, new, learning_rate_of(config), longest=most, ray_address=ray_address,
+        evaluated=(0, max((one.max_new_tokens or 0 for one in config.eval.sets), default=0)),
+        evaluates=any(one.prompts for one in config.eval.resolved),
+    )  # fmt: skip

@@ -1,0 +1,221 @@
+"""The driver's side: veRL's synchronous trainer with an objective.
+
+Of veRL's trainer is overridden: the advantages are ours, an update carries the objective's state to
+the workers, checkpoints hold it, the workers are `EntropyActorWorker`, and a run of `--host verl`
+writes its rollouts as the lab does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import ray
+import torch
+from omegaconf import open_dict
+from tensordict import TensorDict
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.utils.padding import response_to_nested
+
+from ...core.batch import TokenBatch
+from ...dynamics import online
+from ...logs.files import atomic
+from ...logs.rollouts import save_rollouts
+from ..hold import Hold
+from .checkpoints import LINE
+from .completions import read
+from .driver import noted, numbers, prepare
+from .dump import rollouts_of
+from .held import HELD
+from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
+from .selfcheck import NAME, check
+from .settings import check_run
+from .worker import EntropyActorWorker
+
+logger = logging.getLogger(__name__)
+FILE = "entrostat.json"
+# of a rollout dump: name there, and in veRL's batch
+_DUMPED = {
+    "responses": "responses", "mask": "response_mask", "logp": "old_log_probs",
+    "entropy": "entropy", "advantages": "advantages", "sampler_logp": "rollout_log_probs",
+    "rewards": REWARD, "group": GROUP, "idle": IDLE,
+}  # fmt: skip
+_ACTORS = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+
+
+@register_trainer(NAME)
+class EntropyTrainer(PPOTrainerSync):
+    """veRL's trainer_mode "sync" with an objective: `trainer.v1.trainer_mode=entrostat`.
+
+    Raises:
+        ValueError: veRL cannot run the objective with this configuration.
+        RuntimeError: the plugin is not in force.
+    """
+
+    _figures: Mapping[str, Any] = MappingProxyType({})  # of the newest iteration, so far
+
+    def __init__(self, config: Any) -> None:
+        check()
+        self.settings, self.objective = check_run(config)
+        # veRL's code asks for the literal "sync" in several places
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = "sync"
+        super().__init__(config)
+        logger.warning("entrostat: %r", self.objective)
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in _ACTORS:
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(EntropyActorWorker)
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """An iteration, its rollouts on the disk before its checkpoint.
+
+        What it logs is kept for the checkpoint: veRL logs it only after an evaluation.
+        """
+        began = time.perf_counter()
+        batch = super().step(metrics, timing_raw)
+        if (path := self.config.data.get("entrostat")) is not None:
+            self._dump_rollouts(batch, read(path).rollouts_every)
+        times = {f"timing_s/{name}": seconds for name, seconds in timing_raw.items()}
+        self._figures = metrics | times | {"timing_s/step": time.perf_counter() - began}
+        return batch
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Controllers and advantages, from the old policy's log-probs and entropies."""
+        tq = trainer_base.tq
+        names = ["uid", "response_mask", "rm_scores", "old_log_probs", "entropy"]
+        if "ref_logp" in self.objective.needs:
+            names.append("ref_log_prob")
+        # left out: log-probs where the engine gave none, notes of another agent loop
+        names += ["rollout_log_probs", "extra_fields"]
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=names
+        )
+        uids = list(data.pop("uid").tolist())
+        notes = data.pop("extra_fields", None)
+        real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
+        _check_sessions([key for key, own in zip(batch.keys, real, strict=True) if own])
+        lengths = data["response_mask"]
+        dense = data.to_padded_tensor()
+        number = {uid: i for i, uid in enumerate(dict.fromkeys(uids))}
+        rollouts = TokenBatch(
+            logp=dense["old_log_probs"],
+            old_logp=dense["old_log_probs"],
+            mask=dense["response_mask"],
+            rewards=dense["rm_scores"].sum(-1),
+            group=torch.tensor([number[uid] for uid in uids]),
+            entropy=dense["entropy"],
+            old_entropy=dense["entropy"],
+            ref_logp=dense["ref_log_prob"] if "ref_log_prob" in names else None,
+        )
+        last = max(1, self.total_training_steps - 1)
+        progress = min(1.0, (self.global_steps - 1) / last)
+        sampled = dense.get("rollout_log_probs", None)
+        prepared = prepare(self.objective, rollouts, real, progress, sampled)
+        metrics.update(prepared.metrics | noted([] if notes is None else notes.tolist(), real))
+        ready = prepared.batch
+        assert ready.idle is not None
+        A = response_to_nested(ready.advantages, lengths)
+        fields = {
+            "advantages": A,
+            "returns": A.clone(),
+            MASK: response_to_nested(ready.mask.to(torch.int64), lengths),
+            REWARD: ready.rewards,
+            GROUP: ready.group,
+            IDLE: ready.idle.to(torch.int64),
+            ROLLOUT: torch.arange(len(ready)),
+        }
+        if ready.edited is not None:
+            fields[EDITED] = response_to_nested(ready.edited.to(torch.int64), lengths)
+        return tq.kv_batch_put(
+            keys=batch.keys,
+            partition_id=batch.partition_id,
+            fields=TensorDict(fields, batch_size=len(batch)),
+        )
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """The updates, under the objective's state; its metrics get their own names."""
+        note = {"step": self.global_steps, "objective": self.objective.state_dict()}
+        batch.extra_info[NOTE] = json.dumps(note)
+        batch = super()._update_actor(batch, metrics)
+        ours = [key for key in metrics if key.startswith(f"actor/{PREFIX}")]
+        values = {key.removeprefix(f"actor/{PREFIX}"): metrics.pop(key) for key in ours}
+        held = {key: values.pop(key) for key in list(values) if key.startswith(HELD)}
+        if held and (hold := Hold.of(self.objective)) is not None:
+            hold.take({key.removeprefix(HELD): value for key, value in held.items()})
+        metrics.update(online.figures(values))
+        return batch
+
+    def _log_rollout_data(self, batch: Any, timing_raw: Any, rollout_data_dir: str) -> None:
+        """VeRL's texts; a run of `--host verl` has its rollouts already."""
+        if self.config.data.get("entrostat") is None:
+            super()._log_rollout_data(batch, timing_raw, rollout_data_dir)
+
+    def _dump_rollouts(self, batch: Any, every: int) -> None:
+        """Token by token, as the lab does."""
+        if not every or self.global_steps % every:
+            return
+        keys = [
+            key
+            for key, tag in zip(batch.keys, batch.tags, strict=True)
+            if not tag.get("is_padding", False)
+        ]
+        names = [*_DUMPED.values(), "prompts", "extra_fields"]
+        data = trainer_base.tq.kv_batch_get(
+            keys=keys, partition_id=batch.partition_id, select_fields=names
+        )
+        prompts, notes = data.pop("prompts").unbind(), data.pop("extra_fields").tolist()
+        lengths = data["responses"].offsets().diff()
+        dense = data.to_padded_tensor()
+        rows = {ours: dense[name] for ours, name in _DUMPED.items() if name in dense.keys()}  # noqa: SIM118
+        rows["lengths"] = lengths
+        rollouts = rollouts_of(self.global_steps, prompts, notes, rows, self.tokenizer)
+        save_rollouts(rollouts, Path(self.config.trainer.rollout_data_dir))
+
+    def _save_checkpoint(self) -> None:
+        # before veRL names this checkpoint the latest
+        folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        with atomic(folder / FILE) as part:
+            part.write_text(json.dumps(self.objective.state_dict()), encoding="utf-8")
+        with atomic(folder / LINE) as part:
+            line = {"step": self.global_steps, "data": numbers(self._figures)}
+            part.write_text(json.dumps(line) + "\n", encoding="utf-8")
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps == 0:
+            return
+        folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        if self.config.trainer.resume_mode == "resume_path":
+            folder = Path(self.config.trainer.resume_from_path)
+        try:
+            state = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"checkpoint {folder}: no readable {FILE} ({error}), so the controllers' state is "
+                "lost; it was written by another trainer. Start from its weights "
+                "(actor_rollout_ref.model.path) or set trainer.resume_mode=disable"
+            ) from None
+        self.objective.load_state_dict(state)
+
+
+def _check_sessions(keys: list[str]) -> None:
+    """Refuse agent loops that make several training rows of one rollout ("UID_SESSION_INDEX")."""
+    sessions = [key.rsplit("_", 1)[0] for key in keys]
+    if len(set(sessions)) < len(sessions):
+        twice = next(session for session in sessions if sessions.count(session) > 1)
+        raise ValueError(
+            f"entrostat.trainers.verl: rollout {twice} has several outputs; advantages of such "
+            "agent loops are not defined here. Use one that returns one output per rollout"
+        )

@@ -1,0 +1,164 @@
+"""Once per update, in the workers: the plan over the whole minibatch and all data-parallel ranks.
+
+veRL's worker cuts a minibatch into micro-batches and calls the loss on each. The plan is made
+before that, in `train_batch`, where this rank's whole minibatch is at hand: methods ask all ranks
+for sums, maxima and thresholds, with the same generator on each, and the loss function finds its
+rows in the result. Nothing depends on how the minibatch was cut.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import torch
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_id
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from ...core.batch import TokenBatch
+from ...core.objective import Objective
+from ...core.process_ranks import ranks, shared_generator
+from ..hold import Hold, Moved
+from .held import HELD, look
+from .loss import NOTE, PREFIX, ROW, Update, loss, responses, token_batch
+from .selfcheck import check
+from .settings import PolicyLoss
+
+
+class EntropyTrainingWorker(TrainingWorker):
+    """veRL's training worker with an objective in place of its policy loss."""
+
+    objective: Objective | None = None
+
+    def use_objective(self, settings: PolicyLoss) -> None:
+        """Build the objective; its state comes with every rollout batch.
+
+        Raises:
+            ValueError: the settings cannot be meant.
+            RuntimeError: the plugin is not in force.
+        """
+        check()
+        self.objective = settings.objective()
+        self.seed, self.hold = settings.seed, Hold.of(self.objective)
+        if self.hold is not None:
+            step = self.engine.optimizer_step
+            self.engine.optimizer_step = lambda: self._stepped(step())
+
+    def train_mini_batch(self, data: Any) -> Any:
+        """All updates of a rollout batch, under the controllers' state that the driver sends.
+
+        Raises:
+            ValueError: the batch comes from another trainer.
+        """
+        assert self.objective is not None
+        note = tu.get(data, NOTE)
+        if note is None:
+            raise ValueError(
+                "entrostat.trainers.verl: the batch comes from another trainer; set "
+                "trainer.v1.trainer_mode=entrostat"
+            )
+        told = json.loads(note)
+        self.objective.load_state_dict(told["objective"])
+        self.step, self.updates = told["step"], 0
+        self.epochs = tu.get(data, "epochs", default=1)
+        size = tu.get(data, "mini_batch_size") // self.engine.get_data_parallel_size()
+        self.planned = self.epochs * (len(data) // size)
+        output = super().train_mini_batch(data)
+        if self.hold is not None and output is not None:
+            held = {f"{PREFIX}{HELD}{key}": [x] for key, x in self.hold.numbers().items()}
+            tu.get(output, "metrics").update(held)
+        return output
+
+    def _stepped(self, norm: Any) -> Any:
+        """The multiplier learns of the gradient; its norm, as veRL's engine gave it."""
+        assert self.hold is not None
+        engine, update = self.engine, self.update
+        moved = None if update.now is None else Moved.of(update.now, update.batch)
+        clip = engine.optimizer_config.clip_grad
+        self.hold.stepped(float(norm), clip, engine.optimizer, self.planned, moved)
+        return norm
+
+    def train_batch(self, data: Any) -> Any:
+        """One optimizer step: plan, then veRL's own loop over micro-batches."""
+        self.update = self.plan(data)
+        self.set_loss_fn(partial(loss, config=self.update))
+        self.updates += 1
+        return super().train_batch(data)
+
+    def plan(self, data: Any) -> Update:
+        """What the methods decide for this minibatch; marks its rows.
+
+        On the first update of a rollout batch the current policy is the old one, whose log-probs
+        and entropies are in the batch. Later, where a method reads the current policy's, they are
+        computed first, in a pass without gradient.
+        """
+        objective = self.objective
+        assert objective is not None
+        fresh = self.updates == 0
+        group = self.engine.get_data_parallel_group()
+        batch = token_batch(data, objective, get_device_id())
+        batch = batch.replace(ranks=ranks(group, batch.mask.device))
+        again = objective.reads_current and not fresh
+        if again:
+            batch = self._measure(data, batch)
+        if self.hold is not None:
+            optimizer = self.engine.optimizer
+            stream = (self.seed, "hold", self.step, self.updates)
+            if self.hold.due(optimizer, self.updates, self.planned):
+                look(self.engine, self.hold, self._ready(data), batch, stream)
+            self.hold.decide(optimizer, self.planned)
+        generator = shared_generator(self.seed, "select", self.step, self.updates)
+        terms = objective.plan(batch, generator)
+        live = batch.whole.over(batch.policy_mask)
+        data[ROW] = torch.arange(len(batch))
+        figures = {
+            "plan/tokens": float(live.tokens),
+            "plan/sequences": float(live.sequences),
+            "plan/passes": float(again),
+        }
+        unseen = self.hold is not None and 0 < self.updates < self.planned // self.epochs
+        now = torch.zeros_like(batch.old_logp) if unseen else None
+        return Update(objective, batch, terms, fresh, figures, now)
+
+    def _ready(self, data: Any, kind: str = "") -> Any:
+        """The minibatch with the settings that veRL's worker gives its engine; "infer_" or ""."""
+        view, engine = data.copy(), self.engine_config
+        tu.assign_non_tensor(
+            view,
+            use_remove_padding=self.model_config.get("use_remove_padding", False),
+            use_dynamic_bsz=engine.use_dynamic_bsz,
+            max_token_len_per_gpu=getattr(engine, f"{kind}max_token_len_per_gpu"),
+            micro_batch_size_per_gpu=getattr(engine, f"{kind}micro_batch_size_per_gpu"),
+            use_fused_kernels=engine.use_fused_kernels,
+        )
+        return view
+
+    def _measure(self, data: Any, batch: TokenBatch) -> TokenBatch:
+        """The batch with the current policy's log-probs and entropies."""
+        view = self._ready(data, "infer_")
+        keep = tu.get(data, "disable_auto_offload", default=False)
+        with self.engine.eval_mode(disable_auto_offload=keep):
+            output = self.engine.infer_batch(view, loss_function=None)["model_output"]
+        width = batch.mask.shape[1]
+        H = output.get("entropy")
+        return batch.replace(
+            logp=responses(output["log_probs"], data, width).to(batch.mask.device),
+            entropy=None if H is None else responses(H, data, width).to(batch.mask.device),
+        )
+
+
+class EntropyActorWorker(ActorRolloutRefWorker):
+    """veRL's hybrid worker whose actor trains on an objective."""
+
+    actor_worker_cls = EntropyTrainingWorker
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Build the engines, then the objective."""
+        super().init_model()
+        if isinstance(self.actor, EntropyTrainingWorker):
+            self.actor.use_objective(omega_conf_to_dataclass(self.config.actor.policy_loss))
