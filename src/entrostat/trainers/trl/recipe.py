@@ -53,6 +53,8 @@ class RecipeTrainer(EntropyGRPOTrainer):
         answers: this process's newest rollouts, where they are played in turns; else None.
     """
 
+    _alone = True
+
     def __init__(self, recipe: Recipe, record: Record, progress: Progress, args: Any) -> None:
         self.recipe, self.progress = recipe, progress
         self._clock, self._norms = Clock(), []
