@@ -64,6 +64,8 @@ class TokenBatch:
             signal; penalties act on them as on all. Methods never see their tokens. None: none.
         tempered: [B] bool. Rollouts that a method asked for, at another temperature than the
             iteration's own (`Method.resamples`). None: none.
+        outcome: [B] float. Advantages of whole rollouts, before methods edited them token by token;
+            `Objective.rollouts` notes them.
         reward_parts: [B, F] float. What each of F reward functions gave a rollout, NaN where it
             gave nothing; `rewards` is their weighted sum. Only the estimator `gdpo` reads it.
         reward_weights: F numbers, of that sum; None for 1 each.
@@ -94,6 +96,7 @@ class TokenBatch:
     edited: Tensor | None = None
     idle: Tensor | None = None
     tempered: Tensor | None = None
+    outcome: Tensor | None = None
     reward_parts: Tensor | None = None
     reward_weights: tuple[float, ...] | None = None
     rollout: Tensor | None = None
