@@ -13,7 +13,6 @@ from .aepo import Aepo
 from .base import HOSTS, Method
 from .ce_gppo import CeGppo
 from .checks import check_class
-from .clip_bound import ClipBound
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
 from .entropic import Entropic
@@ -55,7 +54,6 @@ METHODS: dict[str, type[Method]] = {
     "rand_pos_clip": RandPosClip,
     # ours
     "thermostat": HeldEntropy,
-    "clip_bound": ClipBound,
     "influence_flow": InfluenceFlow,
     "permute_weights": PermuteWeights,
     # what they compare with
