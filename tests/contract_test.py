@@ -62,6 +62,14 @@ SPECS = {name: name for name in es.methods()} | {
     "prime, as printed": {"name": "prime", "norm": "none", "whiten": False, "gamma": 0.9},
     "kl_ref, k1": {"name": "kl_ref", "form": "k1"},
     "kl_ref, k2": {"name": "kl_ref", "form": "k2", "coef": 0.5},
+    "kl_ref, unbiased": {"name": "kl_ref", "unbiased": True, "coef": 0.5},
+    # a bound that some tokens pass
+    "cispo, both bounds": {"name": "cispo", "low": 0.3, "high": 0.4},
+    "dppo, kl": {"name": "dppo", "divergence": "kl", "low": 0.02, "high": 0.02},
+    "icepop, narrow": {"name": "icepop", "low": 0.7, "high": 1.4},
+    "m2po, loose": {"name": "m2po", "threshold": 0.1},
+    "gmpo, narrow": {"name": "gmpo", "low": 0.2, "high": 0.2},
+    "off_policy_mask, tight": {"name": "off_policy_mask", "delta": 0.05},
     # several interventions at once
     "chain, papers": [
         "dapo", "repo_r", {"name": "steer", "mapping": "linear"},

@@ -24,11 +24,22 @@ def test_old_name_is_the_new_module(name: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.filterwarnings("ignore:.* has moved to :DeprecationWarning")
 def test_paths_that_users_have() -> None:
     from entrostat.hosts.trl import EntropyAlarm, EntropyGRPOTrainer, from_grpo_config
+
     from entrostat.trainers import trl
 
     assert EntropyGRPOTrainer is trl.EntropyGRPOTrainer
     assert EntropyAlarm is trl.EntropyAlarm
     assert from_grpo_config is trl.from_grpo_config
+
+
+def test_the_doctors_function_moved() -> None:
+    from entrostat.diagnosis import doctor
+    from entrostat.trainers.lab import examine
+
+    with pytest.warns(DeprecationWarning, match="examine has moved"):
+        assert doctor.examine is examine
+    with pytest.raises(AttributeError, match="nothing"):
+        doctor.nothing  # noqa: B018
 
 
 def test_strings_in_saved_verl_commands() -> None:

@@ -195,6 +195,16 @@ def losses(policies: Policies) -> list[dict[str, Any]]:
         case("gspo kl", loss_type="grpo", **kl, **sequence),
         case("dapo kl times ratio", loss_type="dapo", beta=0.04, **clip),  # TRL's default
         case("gspo per-token", loss_type="grpo", **sequence | clip | {"advantages": "advantages"}),
+        case("cispo", loss_type="cispo", epsilon_high=1.3),
+        case("sapo", loss_type="sapo"),
+        case("vespo", loss_type="vespo", advantages="rollout_advantages"),
+        case("luspo", loss_type="luspo", **sequence | clip),
+        case("dapo two-sided below the clip", loss_type="dapo", delta=1.1, **clip),
+        case(
+            "dapo off-policy mask", loss_type="dapo", off_policy_mask_threshold=0.05,
+            advantages="rollout_advantages", **clip,
+        ),
+        case("gspo kl times ratio", loss_type="grpo", beta=0.04, **sequence),
     ]  # fmt: skip
     return cases
 

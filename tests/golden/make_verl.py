@@ -36,6 +36,12 @@ AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 NO_DUAL = 1e6
 
 
+def advantages_of(data: dict[str, Any], key: str) -> torch.Tensor:
+    """[B, T]: a token's own, or a rollout's at each of its tokens."""
+    A = tensor(data[key])
+    return A if A.ndim == 2 else A[:, None].expand(tensor(data["logp"]).shape)
+
+
 def policy_loss(
     name: str,
     function: str,
@@ -43,11 +49,12 @@ def policy_loss(
     inputs: str = "ragged",
     scale_factor: int | None = None,
     seed: int | None = None,
+    advantages: str = "advantages",
     **settings: Any,
 ) -> dict[str, Any]:
     """One case: loss and its gradient with respect to log_prob."""
     data = INPUTS[inputs]
-    actor = {k: v for k, v in settings.items() if k.startswith("clip_ratio")}
+    actor = {k: v for k, v in settings.items() if k.startswith(("clip_ratio", "tau_"))}
     mode = {k: v for k, v in settings.items() if k not in actor}
     info = {} if scale_factor is None else {"loss_scale_factor": scale_factor}
     config = ActorConfig(
@@ -64,7 +71,7 @@ def policy_loss(
     loss, _ = get_policy_loss_fn(function)(
         tensor(data["old_logp"]),
         log_prob,
-        tensor(data["advantages"]),
+        advantages_of(data, advantages),
         torch.tensor(data["mask"]),
         aggregation,
         config,
@@ -75,6 +82,8 @@ def policy_loss(
         given["loss_scale_factor"] = scale_factor
     if seed is not None:
         given["seed"] = seed
+    if advantages != "advantages":
+        given["advantages"] = advantages
     return given | {"settings": settings, "loss": plain(loss), "grad": plain(log_prob.grad)}
 
 
@@ -126,6 +135,13 @@ def losses() -> list[dict[str, Any]]:
                 )
             )  # fmt: skip
         cases.append(policy_loss(f"gpg {aggregation}", "gpg", aggregation))
+        for kind, low, high in (
+            ("cispo", 0.3, 0.4), ("dppo_tv", 0.1, 0.15), ("dppo_kl", 0.02, 0.03),
+        ):  # fmt: skip
+            bounds = {"clip_ratio_low": low, "clip_ratio_high": high}
+            if kind != "cispo":
+                bounds["clip_ratio_c"] = 1.5  # of 3 that ActorConfig has, where its code means 20
+            cases.append(policy_loss(f"{kind} {aggregation}", kind, aggregation, **bounds))
         cases.append(extra_term(f"entropy {aggregation}", "entropy", aggregation, 0.01))
         for form in ("k1", "k2", "k3"):
             cases.append(extra_term(f"kl {form} {aggregation}", form, aggregation, 0.05))
@@ -157,6 +173,11 @@ def losses() -> list[dict[str, Any]]:
         ),
         # which two is random; how many, and among whom, is not
         policy_loss("clip_cov random two", "clip_cov", seed=1, **wide, clip_cov_ratio=0.07, **cov),
+        policy_loss("sapo", "sapo", AGGREGATIONS[1], tau_pos=1.0, tau_neg=2.0),
+        policy_loss(
+            "geo_mean", "geo_mean", AGGREGATIONS[1], advantages="rollout_advantages",
+            clip_ratio_low=0.2, clip_ratio_high=0.3,
+        ),
         policy_loss("kl_cov top 1", "kl_cov", kl_cov_ratio=2e-3, ppo_kl_coef=1.0),
         policy_loss("kl_cov veRL's coefficient", "kl_cov", kl_cov_ratio=0.17, ppo_kl_coef=0.1),
         policy_loss("kl_cov beyond cov 0", "kl_cov", kl_cov_ratio=0.9, ppo_kl_coef=1.0),

@@ -2,12 +2,13 @@
 
 Formulas and names are those of the papers: GRPO (DeepSeekMath, arXiv 2402.03300), RLOO
 (arXiv 2402.14740), Dr. GRPO (arXiv 2503.20783), REINFORCE++ (arXiv 2501.03262), OPO
-(arXiv 2505.23585), MaxRL (arXiv 2602.02710), pass@k training (arXiv 2503.19595, as veRL has it).
+(arXiv 2505.23585), GDPO (arXiv 2601.05242), MaxRL (arXiv 2602.02710), pass@k training (arXiv
+2503.19595, as veRL has it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -59,25 +60,25 @@ def with_signal(advantages: Tensor, group: Tensor) -> Tensor:
     return Groups(group, size.dtype).sum(size) > 0
 
 
-def _grpo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
-    centred = _dr_grpo(rewards, groups, lengths)
-    return centred / (_std(centred, groups) + EPS)
+def _grpo(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
+    centred = _dr_grpo(rewards, groups, lengths, eps)
+    return centred / (_std(centred, groups) + eps)
 
 
 def _std(centred: Tensor, groups: Groups) -> Tensor:
     return (groups.sum(centred**2) / (groups.own_size - 1)).sqrt()
 
 
-def _rloo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
+def _rloo(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
     K = groups.own_size
-    return K / (K - 1) * _dr_grpo(rewards, groups, lengths)
+    return K / (K - 1) * _dr_grpo(rewards, groups, lengths, eps)
 
 
-def _dr_grpo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
+def _dr_grpo(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
     return _exact_zero(rewards - groups.mean(rewards), rewards, groups)
 
 
-def _opo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
+def _opo(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
     if lengths is None:
         raise ValueError(
             "advantages: 'opo' weights rewards by length; pass lengths=[B] (trained tokens)"
@@ -87,23 +88,23 @@ def _opo(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
     return _exact_zero(rewards - baseline, rewards, groups)
 
 
-def _maxrl(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
+def _maxrl(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
     if bool((rewards < 0).any()):
         raise ValueError(
             f"advantages: 'maxrl' divides by a group's mean reward, a rate of success; got "
             f"{rewards.min().item():g}. Rewards must be at least 0"
         )
-    centred = _dr_grpo(rewards, groups, lengths)
+    centred = _dr_grpo(rewards, groups, lengths, eps)
     return torch.where(centred == 0, 0, centred / groups.mean(rewards).clamp(min=1e-30))
 
 
-def _grpo_passk(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
+def _grpo_passk(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
     best = groups.largest(rewards)
     first = rewards == best[groups.index]
     second = groups.largest(torch.where(first, -torch.inf, rewards))[groups.index]
     alone = first & (groups.sum(first.to(rewards.dtype)) == 1)
-    std = _std(_dr_grpo(rewards, groups, lengths), groups)
-    return torch.where(alone, (rewards - second) / (std + EPS), 0)
+    std = _std(_dr_grpo(rewards, groups, lengths, eps), groups)
+    return torch.where(alone, (rewards - second) / (std + eps), 0)
 
 
 def _exact_zero(centred: Tensor, rewards: Tensor, groups: Groups) -> Tensor:
@@ -118,21 +119,59 @@ def _exact_zero(centred: Tensor, rewards: Tensor, groups: Groups) -> Tensor:
     return torch.where(groups.sum(differs) > 0, centred, 0)
 
 
-def _whiten(values: Tensor) -> Tensor:
-    whitened = (values - values.mean()) / (values.std() + EPS)
+def _grpo_batch(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
+    return _dr_grpo(rewards, groups, lengths, eps) / (rewards.std() + eps)
+
+
+def _gdpo(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
+    return _gdpo_of(rewards.unsqueeze(-1), None, groups, eps)
+
+
+def _gdpo_of(parts: Tensor, weights: Sequence[float] | None, groups: Groups, eps: float) -> Tensor:
+    """[B]: each reward function of parts [B, F] (NaN: not scored) normalized on its own first."""
+    total, constant = 0, torch.ones_like(parts[:, 0], dtype=torch.bool)
+    for i, part in enumerate(parts.unbind(-1)):
+        known = ~part.isnan()
+        n = groups.sum(known.to(part.dtype))
+        value = torch.where(known, part, 0)
+        centred = torch.where(known, value - groups.sum(value) / n.clamp(min=1), 0)
+        std = (groups.sum(centred**2) / (n - 1).clamp(min=1)).sqrt()
+        differs = known & (part != _first(part, known, groups))
+        varies = groups.sum(differs.to(part.dtype)) > 0
+        weight = 1.0 if weights is None else weights[i]
+        total = total + weight * torch.where(varies, centred / (std + eps), 0)
+        constant &= ~varies
+    assert isinstance(total, Tensor)
+    return torch.where(constant, 0, _whiten(total, eps))
+
+
+def _first(part: Tensor, known: Tensor, groups: Groups) -> Tensor:
+    """[B]: the first known value of each one's group; 0 where there is none."""
+    place = torch.where(known, torch.arange(len(part), device=part.device), len(part))
+    first = torch.full_like(groups.size, len(part)).long()
+    first = first.scatter_reduce(0, groups.index, place, "amin")[groups.index]
+    return torch.cat([part, part.new_zeros(1)])[first]
+
+
+def _whiten(values: Tensor, eps: float) -> Tensor:
+    whitened = (values - values.mean()) / (values.std() + eps)
     return torch.where((values == values[0]).all(), 0, whitened)
 
 
-def _reinforce_pp(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
-    return _whiten(rewards)
+def _reinforce_pp(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
+    return _whiten(rewards, eps)
 
 
-def _reinforce_pp_baseline(rewards: Tensor, groups: Groups, lengths: Tensor | None) -> Tensor:
-    return _whiten(_dr_grpo(rewards, groups, lengths))
+def _reinforce_pp_baseline(
+    rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float
+) -> Tensor:
+    return _whiten(_dr_grpo(rewards, groups, lengths, eps), eps)
 
 
-ESTIMATORS: dict[str, Callable[[Tensor, Groups, Tensor | None], Tensor]] = {
+ESTIMATORS: dict[str, Callable[[Tensor, Groups, Tensor | None, float], Tensor]] = {
     "grpo": _grpo,
+    "grpo_batch": _grpo_batch,
+    "gdpo": _gdpo,
     "rloo": _rloo,
     "dr_grpo": _dr_grpo,
     "reinforce_pp": _reinforce_pp,
@@ -141,14 +180,24 @@ ESTIMATORS: dict[str, Callable[[Tensor, Groups, Tensor | None], Tensor]] = {
     "maxrl": _maxrl,
     "grpo_passk": _grpo_passk,
 }
-NEED_PAIRS = ("grpo", "rloo", "dr_grpo", "opo", "maxrl", "grpo_passk")
+NEED_PAIRS = ("grpo", "grpo_batch", "gdpo", "rloo", "dr_grpo", "opo", "maxrl", "grpo_passk")
 
 
-def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None = None) -> Tensor:
+def advantages(
+    name: str,
+    rewards: Tensor,
+    group: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    eps: float = EPS,
+    weights: Sequence[float] | None = None,
+) -> Tensor:
     """One advantage per rollout, from outcome rewards.
 
     ===================== ===========================================================
     grpo                  (R - mean) / (std + 1e-6) over the group, std unbiased
+    grpo_batch            the same with the deviation of the whole batch's rewards
+    gdpo                  grpo of each reward function, their weighted sum, reinforce_pp of that
     rloo                  R - mean of the other K-1
     dr_grpo               R - mean of the group
     reinforce_pp          (R - mean) / (std + 1e-6) over the batch
@@ -160,9 +209,12 @@ def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None
 
     Args:
         name: one of the estimators above.
-        rewards: [B] number.
+        rewards: [B] number; under `gdpo` also [B, F], one column per reward function, NaN where
+            a function did not score the rollout.
         group: [B] int; equal numbers are rollouts of one prompt. Groups may differ in size.
         lengths: [B] trained tokens; only `opo` needs it.
+        eps: what is added to a deviation.
+        weights: [F], of `gdpo`'s reward functions; None for 1 each.
 
     Returns:
         [B], float32 (float64 for float64 rewards). A group of equal rewards gives exactly 0 under
@@ -181,20 +233,26 @@ def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None
     rewards = rewards.detach()
     if rewards.dtype != torch.float64:
         rewards = rewards.float()
-    if rewards.ndim != 1 or group.shape != rewards.shape:
+    several = rewards.ndim == 2 and name == "gdpo"
+    if weights is not None and not (several and len(weights) == rewards.shape[1]):
+        raise ValueError(
+            f"advantages: weights must be one for each column of rewards [B, F] under 'gdpo', got "
+            f"{len(weights)} for {list(rewards.shape)}"
+        )
+    if (rewards.ndim != 1 and not several) or group.shape != rewards.shape[:1]:
         raise ValueError(
             f"advantages: rewards and group must both be [B], got {list(rewards.shape)} and "
             f"{list(group.shape)}"
         )
-    if lengths is not None and lengths.shape != rewards.shape:
+    if lengths is not None and lengths.shape != group.shape:
         raise ValueError(
-            f"advantages: lengths must be {list(rewards.shape)}, got {list(lengths.shape)}"
+            f"advantages: lengths must be {list(group.shape)}, got {list(lengths.shape)}"
         )
-    if not torch.isfinite(rewards).all():
+    if not several and not torch.isfinite(rewards).all():
         bad = int((~torch.isfinite(rewards)).nonzero()[0])
         raise ValueError(f"advantages: rewards[{bad}] is {rewards[bad].item()}; need a number")
     if rewards.numel() == 0:
-        return rewards.clone()
+        return rewards.new_zeros(len(rewards))
     groups = Groups(group, rewards.dtype)
     if name in NEED_PAIRS and bool((groups.size < 2).any()):
         raise ValueError(
@@ -202,5 +260,7 @@ def advantages(name: str, rewards: Tensor, group: Tensor, lengths: Tensor | None
             "sample at least 2 per prompt or use 'reinforce_pp'"
         )
     if len(rewards) < 2:
-        return torch.zeros_like(rewards)  # a batch of one has no spread to compare with
-    return ESTIMATORS[name](rewards, groups, lengths)
+        return rewards.new_zeros(len(rewards))  # a batch of one has no spread to compare with
+    if several:
+        return _gdpo_of(rewards, weights, groups, eps)
+    return ESTIMATORS[name](rewards, groups, lengths, eps)

@@ -64,6 +64,9 @@ class TokenBatch:
             signal; penalties act on them as on all. Methods never see their tokens. None: none.
         tempered: [B] bool. Rollouts that a method asked for, at another temperature than the
             iteration's own (`Method.resamples`). None: none.
+        reward_parts: [B, F] float. What each of F reward functions gave a rollout, NaN where it
+            gave nothing; `rewards` is their weighted sum. Only the estimator `gdpo` reads it.
+        reward_weights: F numbers, of that sum; None for 1 each.
         rollout: [B] int64. Who each rollout is, wherever it lies: random choices and the order of
             sums go by it. None numbers the rows that have a token, in one process.
         ranks: the processes over which the minibatch lies. What is planned on this batch is then
@@ -91,6 +94,8 @@ class TokenBatch:
     edited: Tensor | None = None
     idle: Tensor | None = None
     tempered: Tensor | None = None
+    reward_parts: Tensor | None = None
+    reward_weights: tuple[float, ...] | None = None
     rollout: Tensor | None = None
     ranks: Ranks = Ranks()  # noqa: RUF009 (it has no state)
 
@@ -104,9 +109,15 @@ class TokenBatch:
     def _admit(self, name: str) -> None:
         """Check one field's shape and blank its masked entries."""
         value = getattr(self, name)
-        if value is None or name in ("mask", "ranks"):
+        if value is None or name in ("mask", "ranks", "reward_weights"):
             return
         B, T = self.mask.shape
+        if name == "reward_parts":
+            if value.ndim != 2 or len(value) != B:
+                raise ValueError(
+                    f"TokenBatch: reward_parts must be [{B}, F], got {list(value.shape)}"
+                )
+            return
         shapes: list[tuple[int, ...]] = [(B, T) if name in _PER_TOKEN else (B,)]
         if name == "advantages":
             shapes.append((B, T))
@@ -185,12 +196,18 @@ class Terms:
         ref_kl: [B, T] float. Coefficient on the KL to the reference policy.
         ratio: "token" (PPO), "sequence" (GSPO) or "none" (REINFORCE: loss = -A lp).
         dual: PPO's dual clip c, or None.
-        abs_kl_form: "abs" for |lp - lp0|, or "k3" for exp(lp - lp0) - (lp - lp0) - 1, which over
-            tokens sampled from the old policy estimates KL(pi_old || pi) without bias.
+        abs_kl_form: "abs" for |lp - lp0|, "k2" for (lp - lp0)^2 / 2, or "k3" for
+            exp(lp - lp0) - (lp - lp0) - 1, which over tokens sampled from the old policy estimates
+            KL(pi_old || pi) without bias.
         ref_kl_form: estimator of the reference KL: "k1", "k2" or "k3".
+        ref_kl_ratio: the reference KL is multiplied by the ratio, with its gradient.
+        soft: [B, T] float. Temperature tau of a gate in the place of the clip: the ratio r becomes
+            4 / tau * sigmoid(tau (r - 1)). None: the clip.
         figures: what methods found out about the minibatch while planning, [] tensors to log.
         sampled: [] float. Tokens in the minibatch with those of idle rollouts; None: `count`.
         overall: [B, T] float. Share of a token in the aggregation over these; None: `scale`.
+        mean: [B, T] float. Share of a token in the mean over tokens of an entropy bonus; None:
+            1 / `sampled`.
     """
 
     advantage: Tensor
@@ -205,11 +222,14 @@ class Terms:
     ref_kl: Tensor | None = None
     ratio: Literal["token", "sequence", "none"] = "token"
     dual: float | None = None
-    abs_kl_form: Literal["abs", "k3"] = "abs"
+    abs_kl_form: Literal["abs", "k2", "k3"] = "abs"
     ref_kl_form: Literal["k1", "k2", "k3"] = "k3"
+    ref_kl_ratio: bool = False
+    soft: Tensor | None = None
     figures: dict[str, Tensor] = field(default_factory=dict)
     sampled: Tensor | None = None
     overall: Tensor | None = None
+    mean: Tensor | None = None
 
     def __getitem__(self, rows: slice | Tensor) -> Terms:
         """The terms of some rows; `count` stays that of the whole minibatch."""
@@ -229,20 +249,26 @@ class Terms:
         The mean over tokens whatever the aggregation: that is how the bonus is defined.
         """
         # the aggregation's factor over that of the mean
-        share = (self.count if self.sampled is None else self.sampled) * self.scale
-        each = torch.where(self.scale > 0, coefficient / torch.where(share > 0, share, 1), 0)
+        inside = self.scale > 0
+        if self.mean is None:
+            share = (self.count if self.sampled is None else self.sampled) * self.scale
+            each = torch.where(inside, coefficient / torch.where(share > 0, share, 1), 0)
+        else:
+            each = torch.where(inside, coefficient * self.mean / self.scale, 0)
         return replace(self, entropy=each if self.entropy is None else self.entropy + each)
 
-    def add_ref_kl(self, coefficient: float, form: Literal["k1", "k2", "k3"]) -> Terms:
+    def add_ref_kl(
+        self, coefficient: float, form: Literal["k1", "k2", "k3"], ratio: bool = False
+    ) -> Terms:
         """A copy with `coefficient` times the KL to the reference, over all sampled tokens.
 
-        Aggregated as the policy term is.
+        Aggregated as the policy term is; `ratio` multiplies it by the importance ratio.
         """
         inside = self.scale > 0
         each = coefficient * inside.to(self.scale.dtype)
         if self.overall is not None:
             each = each * self.overall / torch.where(inside, self.scale, 1)
-        return replace(self, ref_kl=each, ref_kl_form=form)
+        return replace(self, ref_kl=each, ref_kl_form=form, ref_kl_ratio=ratio)
 
 
 def _take(data: TokenBatch | Terms, rows: slice | Tensor) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def clipped(batch: TokenBatch, terms: Terms) -> Tensor:
     A > 0 and r > ratio_max, A < 0 and r < ratio_min, or A < 0 and r above the dual clip.
     """
     ratio = importance_ratio(batch, terms)
-    if ratio is None:
+    if ratio is None or terms.soft is not None:
         return torch.zeros_like(batch.mask)
     A = terms.advantage
     cut = ((A > 0) & (ratio > terms.ratio_max)) | ((A < 0) & (ratio < terms.ratio_min))
@@ -84,8 +84,8 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
     Both are 0 at mask 0.
 
     per_token = weight * clipped policy loss + abs_kl KL(lp0, lp) - entropy H + ref_kl KL(lp, ref);
-    `frozen` detaches the first part, which `batch.correction` multiplies. Of an idle rollout's
-    tokens the last two are left.
+    `frozen` detaches the first part, which `batch.correction` multiplies; `soft` gates its ratio
+    instead of the clip. Of an idle rollout's tokens the last two are left.
     Gradients flow into `batch.logp` and `batch.entropy` only.
     """
     live = batch.policy_mask
@@ -94,6 +94,8 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
     ratio = importance_ratio(batch, terms, lp)
     if ratio is None:
         policy = -A * lp
+    elif terms.soft is not None:
+        policy = -A * (4 / terms.soft) * torch.sigmoid(terms.soft * (ratio - 1))
     else:
         policy = -torch.minimum(ratio * A, ratio.clamp(terms.ratio_min, terms.ratio_max) * A)
         if terms.dual is not None:
@@ -118,8 +120,20 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
         if batch.ref_logp is None:
             raise ValueError(missing("the reference KL", "ref_logp"))
         ref = at_least_float32(batch.ref_logp).detach()
-        per_token = per_token + terms.ref_kl * _kl(ref - lp, terms.ref_kl_form)
+        kl = _kl(ref - lp, terms.ref_kl_form)
+        if terms.ref_kl_ratio:
+            own = ratio if terms.ratio == "token" else None
+            kl = kl * (_kl_ratio(batch, terms, lp) if own is None else own)
+        per_token = per_token + terms.ref_kl * kl
     return torch.where(batch.mask, per_token, 0), policy, ratio
+
+
+def _kl_ratio(batch: TokenBatch, terms: Terms, lp: Tensor) -> Tensor:
+    """[B, T] or [B, 1]: the token's ratio, or the sequence's with the gradient of its mean."""
+    delta = lp - at_least_float32(batch.old_logp).detach()
+    if terms.ratio == "sequence":
+        delta = (delta * batch.mask).sum(-1, keepdim=True) / batch.lengths.clamp(min=1)[:, None]
+    return delta.clamp(max=MAX_LOG_RATIO).exp()
 
 
 def _kl(log_ratio: Tensor, form: Literal["abs", "k1", "k2", "k3"]) -> Tensor:

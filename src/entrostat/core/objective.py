@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,16 +24,21 @@ from ..method import Method, MethodSpec, Resample, resolve
 from ..method.checks import returned
 from ..method.requirements import check_host, check_updates
 from ..method.state_dict import check_savable, restored
+from .advantages import EPS
 from .advantages import advantages as estimate_advantages
 from .batch import Terms, TokenBatch, at_least_float32
 from .loss import (
     Aggregation,
     LossOutput,
     aggregation_scale,
+    importance_ratio,
     loss_metrics,
     missing,
     surrogate,
 )
+
+Conventions = Literal["entrostat", "trl"]
+TRL_EPS = 1e-4  # what TRL adds to a deviation of rewards
 
 
 class Objective:
@@ -44,6 +49,8 @@ class Objective:
         names: their names.
         advantage: name of the advantage estimator.
         aggregation: how tokens' losses become one number.
+        conventions: "entrostat"; or "trl": groups without a signal count in the denominators, in
+            TRL those of the loss type, and 1e-4 is added to deviations of rewards.
         states: one state per method (None where it has none).
     """
 
@@ -54,7 +61,9 @@ class Objective:
         advantage: str,
         aggregation: Aggregation = "token_mean",
         max_length: int | None = None,
+        conventions: Conventions = "entrostat",
     ) -> None:
+        self.conventions: Conventions = conventions
         self.methods = methods
         self.names = names
         self.advantage = advantage
@@ -146,8 +155,17 @@ class Objective:
         """[B]: outcome advantages, from a few numbers of each rollout of the whole."""
         assert batch.rewards is not None
         assert batch.group is not None
+        eps = TRL_EPS if self.conventions == "trl" else EPS
+        if self.advantage == "gdpo" and batch.reward_parts is not None:
+            (group, *parts), mine = batch.whole.gather(
+                batch.group, *batch.reward_parts.detach().unbind(-1)
+            )
+            found = estimate_advantages(
+                "gdpo", torch.stack(parts, -1), group, eps=eps, weights=batch.reward_weights
+            )
+            return found[mine]
         numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
-        return estimate_advantages(self.advantage, *numbers)[mine]
+        return estimate_advantages(self.advantage, *numbers, eps=eps)[mine]
 
     def resamples(self) -> Resample | None:
         """Further rollouts that this iteration needs, once it was observed; None for none."""
@@ -206,13 +224,23 @@ class Objective:
         return batch if batch.advantages is before else _note_edits(batch, before)
 
     @torch.no_grad()
-    def plan(self, batch: TokenBatch, generator: torch.Generator | None = None) -> Terms:
+    def plan(
+        self,
+        batch: TokenBatch,
+        generator: torch.Generator | None = None,
+        *,
+        scale: Tensor | None = None,
+        mean: Tensor | None = None,
+    ) -> Terms:
         """At every update: the terms, from detached statistics of the whole minibatch.
 
         Args:
             batch: prepared; the whole minibatch (all micro-batches, all ranks). Methods decide on
                 it without its idle rollouts; penalties are spread over all sampled tokens.
             generator: for random selections; the run's own, so that a resumed run repeats them.
+            scale: [B, T] a token's share in the aggregated loss, where a trainer has its own; None
+                for that of `aggregation`.
+            mean: [B, T] a token's share in the mean over tokens of an entropy bonus, likewise.
 
         Raises:
             ValueError: advantages are missing, or a field that a method needs.
@@ -235,13 +263,14 @@ class Objective:
         one = torch.ones((), dtype=dtype, device=batch.mask.device)
         terms = Terms(
             advantage=batch.advantages,
-            scale=self._scale(batch, dtype),
+            scale=self._scale(batch, dtype) if scale is None else scale.to(dtype),
+            mean=None if mean is None else mean.to(dtype),
             count=one * max(1, batch.whole.tokens),
             weight=one.expand(batch.mask.shape),
             ratio_min=(one * -math.inf).expand(batch.mask.shape),
             ratio_max=(one * math.inf).expand(batch.mask.shape),
         )
-        if batch is not sampled:
+        if batch is not sampled and scale is None:
             overall = self._scale(sampled, dtype)
             terms = terms.replace(
                 scale=torch.where(batch.mask, terms.scale, overall), overall=overall,
@@ -280,10 +309,23 @@ class Objective:
                 f"Objective.loss: terms are for a batch of shape {list(terms.advantage.shape)}, "
                 f"this one has {list(batch.mask.shape)}; slice both alike"
             )
+        planned, terms = terms, self.local(batch, terms)
         per_token, policy, ratio = surrogate(batch, terms)
         loss = (per_token * terms.scale).sum()
+        if terms is not planned and ratio is None:  # a weight is made of it
+            ratio = importance_ratio(batch, terms.replace(ratio="token"))
         metrics = loss_metrics(batch, terms, policy, ratio)
         return LossOutput(loss, per_token, terms, {"loss/total": loss.detach(), **metrics})
+
+    @torch.no_grad()
+    def local(self, batch: TokenBatch, terms: Terms) -> Terms:
+        """The terms of these rollouts after what methods read of their current log-probs."""
+        for name, method, state in self._chain():
+            if type(method).local is not Method.local:
+                now = batch.replace(logp=at_least_float32(batch.logp.detach()))
+                made = method.local(now, terms, state)
+                terms = returned(made, terms, batch, f"{name}.local")
+        return terms
 
     def observe(
         self,
@@ -336,7 +378,8 @@ class Objective:
     def describe(self) -> dict[str, Any]:
         """All that decides what is trained, as plain data: estimator, aggregation, parameters."""
         chain = zip(self.names, self.methods, strict=True)
-        return {
+        other = {} if self.conventions == "entrostat" else {"conventions": self.conventions}
+        return other | {
             "advantage": self.advantage,
             "aggregation": self.aggregation,
             "max_length": self.max_length,
@@ -391,6 +434,7 @@ def make_objective(
     aggregation: Aggregation | None = None,
     max_length: int | None = None,
     updates: int | None = None,
+    conventions: Conventions = "entrostat",
     **params: Any,
 ) -> Objective:
     """Build an objective from names.
@@ -405,6 +449,8 @@ def make_objective(
         max_length: the constant of "seq_mean_token_sum_norm"; None takes the batch's T.
         updates: optimizer steps per rollout batch, where known: a strictly on-policy method is then
             refused here rather than by the host.
+        conventions: "trl" for TRL's own numbers: groups without a signal count in the denominators,
+            and 1e-4 is added to deviations of rewards. `from_grpo_config` says so.
         **params: the method's parameters, where `method` is one name.
 
     Raises:
@@ -419,9 +465,11 @@ def make_objective(
         raise ValueError(unknown("aggregation", str(aggregation), get_args(Aggregation)))
     if max_length is not None and max_length < 1:
         raise ValueError(f"make_objective: max_length must be at least 1, got {max_length}")
+    if conventions not in get_args(Conventions):
+        raise ValueError(unknown("conventions", str(conventions), get_args(Conventions)))
     found = resolve(method, params, advantage, aggregation)
     objective = Objective(
-        found.methods, found.names, found.advantage, found.aggregation, max_length
+        found.methods, found.names, found.advantage, found.aggregation, max_length, conventions
     )
     objective.check_updates(updates or 1)
     return objective

@@ -99,7 +99,8 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
     """The batch with outcome advantages [B] and `idle`: what `Objective.prepare` takes.
 
     Idle are the rollouts of groups whose advantages are all 0, those without a reward (NaN), which
-    have no part in their group either, and those that a method leaves out (`Method.choose`).
+    have no part in their group either, and those that a method leaves out (`Method.choose`). Under
+    TRL's conventions the first two count as rollouts of advantage 0.
 
     Args:
         objective: says which advantages.
@@ -112,7 +113,7 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
         known = known & (batch.whole.group_sums(batch.group, known.long())[0] >= 2)
     if not batch.whole.count(known):
         none = torch.zeros_like(batch.rewards, dtype=torch.float32)
-        return batch.replace(advantages=none, idle=~known)
+        return batch.replace(advantages=none, idle=~known & (objective.conventions != "trl"))
     own = known if batch.tempered is None else known & ~batch.tempered
     found = batch.replace(
         advantages=torch.zeros_like(batch.rewards, dtype=torch.float32), idle=torch.ones_like(known)
@@ -122,6 +123,8 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
         rows = some.nonzero()[:, 0]
         if batch.whole.count(some):
             found = _with_part(found, rows, objective.outcome_advantages(batch[rows]))
+    if objective.conventions == "trl":
+        found = found.replace(idle=torch.zeros_like(known))
     return objective.chosen(found)
 
 
@@ -158,11 +161,14 @@ def trainable(objective: Objective, batch: TokenBatch) -> tuple[Tensor, TokenBat
 
 
 def idle_groups(batch: TokenBatch) -> int:
-    """How many groups of a graded batch have no rollout but idle ones."""
+    """How many groups of a graded batch teach nothing: idle, or of advantages that are all 0."""
     assert batch.group is not None
     assert batch.idle is not None
-    (group, idle), _ = batch.whole.gather(batch.group, batch.idle)
-    return len(group.unique()) - len(group[~idle].unique())
+    assert batch.advantages is not None
+    A = batch.advantages
+    signal = ~batch.idle & (A if A.ndim == 1 else A.abs().sum(-1)).ne(0)
+    (group, signal), _ = batch.whole.gather(batch.group, signal)
+    return len(group.unique()) - len(group[signal].unique())
 
 
 def at_update(batch: TokenBatch, logp: Tensor, entropy: Tensor | None, fresh: bool) -> TokenBatch:

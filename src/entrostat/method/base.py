@@ -139,6 +139,14 @@ class Method:
         """At every update: edit the terms, from detached statistics of the whole minibatch."""
         return terms
 
+    def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
+        """At every micro-batch: edit the terms by what its rollouts' own log-probs are now.
+
+        What a token's weight is may follow from its own rollout alone; then no pass over the whole
+        minibatch is needed before the update. `batch.logp` has no gradient here.
+        """
+        return terms
+
     def metrics(self, state: Any) -> dict[str, float]:
         """Figures of the state to log, as `group/name`."""
         return {}

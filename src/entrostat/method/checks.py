@@ -16,9 +16,9 @@ from .base import HOSTS, Method
 
 HOOKS = (
     "stands_for", "required", "over", "controls", "init", "observe", "resamples",
-    "influence_sample", "shape", "choose", "prepare", "plan", "metrics",
+    "influence_sample", "shape", "choose", "prepare", "plan", "local", "metrics",
 )  # fmt: skip
-_OPTIONAL = ("frozen", "abs_kl", "entropy", "ref_kl")
+_OPTIONAL = ("frozen", "abs_kl", "entropy", "ref_kl", "soft")
 _PER_TOKEN = ("advantage", "weight", "ratio_min", "ratio_max", *_OPTIONAL)
 _OPEN = ("ratio_min", "ratio_max")  # infinite where nothing is clipped
 

@@ -13,10 +13,17 @@ from .aepo import Aepo
 from .base import HOSTS, Method
 from .ce_gppo import CeGppo
 from .checks import check_class
+from .cispo import Cispo
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
+from .dppo import Dppo
 from .entropic import Entropic
+from .gmpo import Gmpo
+from .icepop import IcePop
 from .influence_flow import InfluenceFlow
+from .ipo import Ipo
+from .m2po import M2po
+from .off_policy_mask import OffPolicyMask
 from .opefo import Opefo
 from .par import NegOnly, PosAdv, PosOnly, RandPosClip
 from .permute_weights import PermuteWeights
@@ -25,11 +32,14 @@ from .quadrant import Quadrant
 from .recipes import RECIPES
 from .regularizers import AdaptiveEntropy, EntropyBonus, KlRef
 from .repo import RepoD, RepoR
+from .sapo import Sapo
 from .shaping import EdgeGrpo, EntropyAdv, Gtpo, PositionAdv, PplAdv, Unlikeliness
 from .stare import Stare
 from .steer import Steer
 from .surrogates import Gspo, Ppo, Reinforce
 from .thermostat import HeldEntropy
+from .up import Up
+from .vespo import Vespo
 from .weights import ForkingTokens, WReinforce
 
 METHODS: dict[str, type[Method]] = {
@@ -39,6 +49,15 @@ METHODS: dict[str, type[Method]] = {
     "gspo": Gspo,
     "adapo": Adapo,
     "dcpo": Dcpo,
+    "cispo": Cispo,
+    "sapo": Sapo,
+    "vespo": Vespo,
+    "gmpo": Gmpo,
+    "up": Up,
+    "dppo": Dppo,
+    "ipo": Ipo,
+    "icepop": IcePop,
+    "m2po": M2po,
     # the five papers
     "repo_r": RepoR,
     "repo_d": RepoD,
@@ -66,6 +85,7 @@ METHODS: dict[str, type[Method]] = {
     "stare": Stare,
     "w_reinforce": WReinforce,
     "forking_tokens": ForkingTokens,
+    "off_policy_mask": OffPolicyMask,
     "unlikeliness": Unlikeliness,
     "entropy_adv": EntropyAdv,
     "gtpo": Gtpo,

@@ -99,6 +99,14 @@ class EntropyBonus(Controlled):
 
 
 @dataclass(frozen=True)
+class Delayed(ControlState):
+    """The state of a coefficient that an iteration's entropy moves for the next one."""
+
+    coming: float = 0.0
+    opens: bool = False
+
+
+@dataclass(frozen=True)
 class AdaptiveEntropy(Method):
     """Adaptive entropy coefficient: a bonus that is there only while entropy is at most the target.
 
@@ -113,12 +121,14 @@ class AdaptiveEntropy(Method):
         coef_min, coef_max: its range; PAR's text names none.
         signal: "exact" compares the mean entropy, "nll" the mean of -lp0, which is what the public
             Skywork-OR1 code does.
+        delayed: an iteration's entropy moves the coefficient of the next one, as in TRL, whose
+            first step has no bonus.
 
     The defaults are those of Skywork-OR1's training scripts. PAR follows them at target .2; what
     it says of delta, start and range is lost from the text at hand.
 
-    Deviation: the coefficient moves on the iteration's entropy before its updates, which are the
-    first to use it; TRL moves it after the step.
+    Deviation: unless `delayed`, the coefficient moves on the iteration's entropy before its
+    updates, which are the first to use it.
     """
 
     target: float = 0.2
@@ -127,6 +137,7 @@ class AdaptiveEntropy(Method):
     coef_min: float = 0.0
     coef_max: float = 5e-3
     signal: Literal["exact", "nll"] = "exact"
+    delayed: bool = False
 
     paper: ClassVar[str] = "PAR 3.2"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
@@ -150,13 +161,20 @@ class AdaptiveEntropy(Method):
 
     def init(self) -> ControlState:
         """The coefficient at its start value; not applied until an entropy is seen."""
-        return replace(self._additive().init(), applies=False)
+        start = replace(self._additive().init(), applies=False)
+        return Delayed(start.value, start.target, False, start.value) if self.delayed else start
 
     def observe(self, state: ControlState, seen: Observation) -> ControlState:
         """The coefficient moves, and the gate opens or closes."""
         entropy = seen.entropy
         if self.signal == "nll":
             entropy = seen.need("nll", "adaptive_entropy with signal='nll'")
+        if isinstance(state, Delayed):
+            last = ControlState(state.coming, state.target)
+            coming = self._additive().update(last, entropy)
+            return Delayed(
+                state.coming, coming.target, state.opens, coming.value, entropy <= self.target
+            )
         return replace(self._additive().update(state, entropy), applies=entropy <= self.target)
 
     def plan(
@@ -183,10 +201,14 @@ class KlRef(Method):
     Parameters:
         coef: coefficient.
         form: "k1", "k2" or "k3".
+        unbiased: multiply by the importance ratio, with its gradient: under k3 the gradient is then
+            the reverse KL's without bias (DeepSeek-V3.2, arXiv 2512.02556; TRL's
+            use_bias_correction_kl).
     """
 
     coef: float = 1e-3
     form: Literal["k1", "k2", "k3"] = "k3"
+    unbiased: bool = False
 
     paper: ClassVar[str] = "COV App. E"
     needs: ClassVar[tuple[str, ...]] = ("ref_logp",)
@@ -201,4 +223,4 @@ class KlRef(Method):
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Put the coefficient on every token."""
-        return terms.add_ref_kl(self.coef, self.form)
+        return terms.add_ref_kl(self.coef, self.form, self.unbiased)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range
+from .base import Method, in_range, one_of
 from .par import weigh_positive
 from .rounding import share_of
 
@@ -49,21 +49,28 @@ class ForkingTokens(Method):
 
     Parameters:
         top: share of the minibatch's tokens.
+        threshold: "count" takes so many tokens; "quantile" those of at least the (1 - top)-quantile
+            of H, linearly interpolated, which is what TRL does.
     """
 
     top: float = 0.2
+    threshold: Literal["count", "quantile"] = "count"
 
     paper: ClassVar[str] = "STEER Tab. 6"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
 
     def __post_init__(self) -> None:
-        in_range("forking_tokens", "top", self.top, 0, 1, open_low=True)
+        in_range("forking_tokens", "top", self.top, 0, 1, open_low=self.threshold == "count")
+        one_of("forking_tokens", "threshold", self.threshold, ("count", "quantile"))
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Weight 0 below the threshold."""
         assert batch.entropy is not None
+        if self.threshold == "quantile":
+            least = batch.whole.quantile(batch.entropy, 1 - self.top)
+            return terms.replace(weight=torch.where(batch.entropy >= least, terms.weight, 0))
         count = share_of(self.top, int(terms.count))
         chosen = batch.whole.largest(batch.entropy, batch.mask, count, generator)
         return terms.replace(weight=torch.where(chosen, terms.weight, 0))

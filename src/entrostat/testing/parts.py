@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
+from ..core.loss import surrogate
 from .data import AGGREGATIONS, MASK, contract_data
 from .findings import CLOSE, LEAVES, alike, expect, rule, same_figures
 from .subject import Pass, Subject
@@ -109,8 +110,10 @@ def finite_differences(subject: Subject) -> None:
     otherwise, the rows of that derivative would add up to something else than its columns do.
     """
     for aggregation in AGGREGATIONS:
-        found, objective = subject.clean(aggregation), subject.objective(aggregation)
-        batch, terms = found.batch, found.terms
+        found = subject.clean(aggregation)
+        batch, terms = found.batch, found.out.terms
+        total = (found.out.per_token * terms.scale).sum()
+        alike("the loss", found.loss, total.detach(), "as a sum over tokens", **CLOSE)
         logp, entropy = found.logp.detach(), found.entropy.detach()
         if terms.ratio == "sequence":
             # s_t = sg(s) exp(lp - sg(lp)) is a token's ratio to an old log-prob of lp - ln s
@@ -131,12 +134,10 @@ def finite_differences(subject: Subject) -> None:
         step = 1e-5
         for i, (up, H) in enumerate(((step, 0.0), (0.0, step))):
             above, below = (
-                objective.loss(batch.replace(logp=logp + s * up, entropy=entropy + s * H), terms)
+                surrogate(batch.replace(logp=logp + s * up, entropy=entropy + s * H), terms)[0]
                 for s in (1, -1)
             )
-            total = (above.per_token * terms.scale).sum()
-            alike("the loss", above.loss.detach(), total.detach(), "as a sum over tokens", **CLOSE)
-            numeric = (above.per_token - below.per_token).detach() * terms.scale / (2 * step)
+            numeric = (above - below).detach() * terms.scale / (2 * step)
             when = f"beside a difference ({aggregation})"
             mine = found.gradients[i]
             alike(f"the gradient of {LEAVES[i]}", mine[smooth], numeric[smooth], when, 1e-6, 1e-9)

@@ -1,7 +1,7 @@
 """The objective that a `GRPOConfig` means by itself: `make_objective(**from_grpo_config(config))`.
 
-What TRL's loss with such a configuration has an equal of. Two things differ in every case: TRL's
-denominators count groups without a signal, and it adds 1e-4, not 1e-6, to the deviation of rewards.
+Its loss is TRL's own with that configuration, under TRL's conventions: what TRL adds to deviations
+of rewards, and its denominators.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from ...method import METHODS
 
 _AGGREGATIONS: dict[str, dict[str, Any]] = {
     "dapo": {"aggregation": "token_mean"},
+    "bnpo": {"aggregation": "token_mean"},
+    "cispo": {"aggregation": "token_mean"},
+    "vespo": {"aggregation": "token_mean"},
     "grpo": {"aggregation": "seq_mean_token_mean"},
+    "sapo": {"aggregation": "seq_mean_token_mean"},
     "dr_grpo": {"aggregation": "seq_mean_token_sum_norm"},
     "luspo": {"aggregation": "seq_mean_token_sum_norm", "max_length": 1},
 }
-_NO_LOSS = {
-    "bnpo": "its mean is over the tokens of each micro-batch; the nearest is "
-    "aggregation='token_mean', over those of the whole step",
-    "cispo": "no surrogate weights log-probs with a clipped ratio",
-    "sapo": "no surrogate has a soft clip",
-    "vespo": "no surrogate weights log-probs by a function of the sequence's ratio",
-}
+_ESTIMATORS = {"group": "grpo", "batch": "grpo_batch", "none": "dr_grpo"}
 
 
 def from_grpo_config(config: Any) -> dict[str, Any]:
     """Arguments of `make_objective` for the loss that a GRPOConfig means.
 
-    `forking_tokens` and `entropy_bonus` act over the whole optimizer step, TRL's over each
-    micro-batch; `adaptive_entropy` moves its coefficient before a step, TRL after it.
+    The loss is TRL's to rounding. What acts over the whole optimizer step and in TRL over each
+    micro-batch: `forking_tokens` (`top_entropy_quantile`). What acts once per generation batch and
+    in TRL once per optimizer step: `adaptive_entropy` (`use_adaptive_entropy`).
 
     Args:
         config: a `trl.GRPOConfig`.
+
+    Returns:
+        A new dictionary; its "method" is a list to which interventions may be appended.
 
     Raises:
         ValueError: no objective is equal; says what has no equal, and why.
@@ -45,31 +47,55 @@ def from_grpo_config(config: Any) -> dict[str, Any]:
     for wrong, reason in _without_equal(config):
         if wrong:
             raise ValueError(reason)
-    sequence = config.importance_sampling_level == "sequence"
-    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
-    surrogate = {"name": "gspo" if sequence else "ppo", "low": config.epsilon, "high": high}
-    if config.delta is not None:
-        surrogate["dual"] = config.delta
-    chain = [surrogate]
+    chain = [_surrogate(config)]
+    if config.off_policy_mask_threshold is not None:
+        chain.append({"name": "off_policy_mask", "delta": config.off_policy_mask_threshold})
     if config.top_entropy_quantile < 1:
-        chain.append({"name": "forking_tokens", "top": config.top_entropy_quantile})
+        top = config.top_entropy_quantile
+        chain.append({"name": "forking_tokens", "top": top, "threshold": "quantile"})
     if config.use_adaptive_entropy:
         chain.append(
             {
                 "name": "adaptive_entropy", "target": config.entropy_target,
                 "coef": config.entropy_coef, "delta": config.entropy_coef_delta,
                 "coef_min": config.entropy_coef_min, "coef_max": config.entropy_coef_max,
+                "delayed": True,
             }
         )  # fmt: skip
     elif config.entropy_coef:
         chain.append({"name": "entropy_bonus", "coef": config.entropy_coef})
     if config.beta:
-        chain.append({"name": "kl_ref", "coef": config.beta})
+        unbiased = config.use_bias_correction_kl
+        chain.append({"name": "kl_ref", "coef": config.beta, "unbiased": unbiased})
     how = dict(_AGGREGATIONS[config.loss_type])
     if config.loss_type == "dr_grpo":
         how["max_length"] = config.max_completion_length
-    advantage = {"group": "grpo", "none": "dr_grpo"}[config.scale_rewards]
-    return {"method": [_shortened(m) for m in chain], "advantage": advantage, **how}
+    advantage = _ESTIMATORS[config.scale_rewards]
+    if config.multi_objective_aggregation == "normalize_then_sum":
+        advantage = "gdpo"
+    method = [_shortened(m) for m in chain]
+    return {"method": method, "advantage": advantage, **how, "conventions": "trl"}
+
+
+def _surrogate(config: Any) -> dict[str, Any]:
+    low, high = config.epsilon, config.epsilon_high
+    if config.loss_type == "cispo":  # TRL's epsilon_high is the bound itself
+        return {"name": "cispo", "high": (low if high is None else high) - 1}
+    if config.loss_type == "sapo":
+        taus = {"tau_pos": config.sapo_temperature_pos, "tau_neg": config.sapo_temperature_neg}
+        return {"name": "sapo"} | taus
+    if config.loss_type == "vespo":
+        names = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
+        own = {n.replace("lambda", "lam"): getattr(config, f"vespo_{n}") for n in names}
+        return {"name": "vespo"} | own
+    high = low if high is None else high
+    if config.importance_sampling_level == "sequence":
+        return {"name": "gspo", "low": low, "high": high}
+    if config.delta is not None and config.delta < 1 + high:
+        # TRL bounds the ratio by delta on both sides of the minimum: the clip is at delta where
+        # A > 0, and where A < 0 the clipped branch takes over up to 1 + high
+        return {"name": "ppo", "low": low, "high": config.delta - 1, "dual": 1 + high}
+    return {"name": "ppo", "low": low, "high": high, "dual": config.delta}
 
 
 def spoken(arguments: dict[str, Any]) -> str:
@@ -81,25 +107,22 @@ def spoken(arguments: dict[str, Any]) -> str:
 def _without_equal(config: Any) -> list[tuple[bool, str]]:
     """(whether it is so, why nothing is equal) of all that no method means."""
     sequence = config.importance_sampling_level == "sequence"
-    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
     masked = config.top_entropy_quantile < 1
     bonus = bool(config.use_adaptive_entropy or config.entropy_coef)
+    own = config.loss_type in ("cispo", "sapo", "vespo")
+    corrected = config.use_vllm and config.vllm_importance_sampling_correction
     return [
-        (config.loss_type not in _AGGREGATIONS,
-         f"loss_type={config.loss_type!r}: {_NO_LOSS.get(config.loss_type, 'not known here')}"),
-        (config.scale_rewards == "batch", "scale_rewards='batch': no estimator divides by the "
-         "deviation of the whole batch's rewards"),
-        (config.multi_objective_aggregation != "sum_then_normalize",
-         f"multi_objective_aggregation={config.multi_objective_aggregation!r}: an objective sees "
-         "one reward per rollout, not what it was summed from; normalise in one reward function"),
-        (config.off_policy_mask_threshold is not None, "off_policy_mask_threshold="
-         f"{config.off_policy_mask_threshold}: no method leaves out whole rollouts by their KL"),
-        (bool(config.beta) and config.use_bias_correction_kl, f"beta={config.beta} with "
-         "use_bias_correction_kl=True: no method multiplies the KL by the ratio; with False it is "
-         "kl_ref"),
+        (config.loss_type not in _AGGREGATIONS, f"loss_type={config.loss_type!r} is not known"),
+        (own and sequence, f"loss_type={config.loss_type!r} with "
+         "importance_sampling_level='sequence': the method takes a token's ratio"),
+        (config.loss_type == "vespo" and corrected, "loss_type='vespo' with vLLM: TRL puts the "
+         "sampler's correction inside the weight; set vllm_importance_sampling_correction=False"),
+        (config.off_policy_mask_threshold is not None and config.use_vllm,
+         "off_policy_mask_threshold with vLLM: TRL compares with vLLM's log-probs, off_policy_mask "
+         "with the old policy's; leave the threshold out and add off_policy_mask"),
         (config.delta is not None and sequence, f"delta={config.delta}: gspo has no dual clip"),
-        (config.delta is not None and config.delta < 1 + high, f"delta={config.delta} below the "
-         f"upper clip bound {1 + high:g} cuts positive advantages, too, which ppo's dual does not"),
+        (config.delta is not None and config.delta <= 1, f"delta={config.delta} is not above 1: "
+         "every update would be cut"),
         (masked and bonus, f"top_entropy_quantile={config.top_entropy_quantile} keeps the entropy "
          "bonus to its tokens; entropy_bonus acts on all"),
     ]  # fmt: skip

@@ -78,6 +78,35 @@ def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
     )  # fmt: skip
 
 
+def shares(
+    trainer: Any, pieces: list[dict[str, Any]], kind: str, constant: int
+) -> tuple[Tensor, Tensor]:
+    """What a token counts for in TRL's own loss, [B, T] each: in the policy's, and in the bonus'.
+
+    Args:
+        trainer: the GRPOTrainer.
+        pieces: this rank's micro-batches of an optimizer step.
+        kind: the loss type whose denominators are meant.
+        constant: by which a sum over tokens is divided.
+    """
+    world, args = trainer.accelerator.num_processes, trainer.args
+    micro = trainer.current_gradient_accumulation_steps
+    scale, mean = [], []
+    for piece in pieces:
+        m = loss_mask(piece).to(piece[OLD_LOGP].dtype)
+        if kind in ("dapo", "cispo", "vespo"):  # an equal share of the generation batch's tokens
+            total = piece["num_items_in_batch"].clamp(min=1.0)
+            each = m / (total / world * micro / args.steps_per_generation)
+        elif kind == "bnpo":
+            each = m / m.sum().clamp(min=1) / micro
+        else:
+            lengths = m.sum(-1, keepdim=True).clamp(min=1)
+            each = m / (lengths if kind in ("grpo", "sapo") else constant) / len(m) / micro
+        scale.append(each / world)
+        mean.append(m / m.sum().clamp(min=1) / micro / world)
+    return torch.cat(scale), torch.cat(mean)
+
+
 def watched(batch: TokenBatch, outcome: Tensor, exact: bool) -> dict[str, float]:
     """Entropy dynamics of a generation batch that no objective trains on.
 

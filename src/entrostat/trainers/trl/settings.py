@@ -1,8 +1,7 @@
-"""TRL's arguments beside an objective: which are set from it, which are refused, which are inert.
+"""TRL's arguments beside an objective: which are set from it, which change, which are inert.
 
-One rule: an argument of `GRPOConfig` that says what the objective says (advantage, ratio, clip,
-aggregation, entropy, reference KL) is left at TRL's default or agrees; then it is set from the
-objective. Any other value is refused.
+An argument of `GRPOConfig` that says what the objective says (advantage, ratio, clip, aggregation,
+entropy, reference KL) is set from the objective; one warning names those that it changes.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import logging
 import math
 import warnings
 from typing import Any
@@ -19,8 +19,8 @@ from trl import GRPOConfig, GRPOTrainer
 from ...core.objective import Objective, make_objective
 from ...core.probe import bounds, probe
 from ...core.rollouts import FIELDS
-from ...method import MethodSpec
-from .equal import from_grpo_config, spoken
+from ...method import Method, MethodSpec
+from .equal import from_grpo_config
 
 WHO = "EntropyGRPOTrainer"
 LOSS_TYPES = {
@@ -28,8 +28,20 @@ LOSS_TYPES = {
     "seq_mean_token_mean": "grpo",
     "seq_mean_token_sum_norm": "dr_grpo",
 }
-_SCALES = {"grpo": "group", "dr_grpo": "none"}
+_SCALES = {"grpo": "group", "grpo_batch": "batch", "dr_grpo": "none"}
+_UNCLIPPED = ("cispo", "sapo", "vespo")  # loss types that are surrogates of their own
 _USUAL = (0.2, 0.2)
+# what an objective says -> TRL's arguments that say it
+_ASPECTS = {
+    "advantage": ("scale_rewards", "multi_objective_aggregation"),
+    "clip": ("epsilon", "epsilon_high", "delta", "importance_sampling_level",
+             "sapo_temperature_pos", "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos",
+             "vespo_k_neg", "vespo_lambda_neg"),
+    "aggregation": ("loss_type",),
+    "terms": ("beta", "entropy_coef", "use_adaptive_entropy", "top_entropy_quantile",
+              "off_policy_mask_threshold"),
+}  # fmt: skip
+_LOG = logging.getLogger(__name__)
 
 
 def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +56,17 @@ def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         name = model if isinstance(model, str) else getattr(model, "name_or_path", "") or "model"
         given["args"] = GRPOConfig(f"{name.rstrip('/').split('/')[-1]}-GRPO")
     return given
+
+
+def held(args: Any, target: float | str) -> Objective:
+    """The loss that the arguments mean, under a thermostat.
+
+    Raises:
+        ValueError: no objective is equal to the arguments' loss, or the target cannot be read.
+    """
+    own = from_grpo_config(args)
+    own["method"].append({"name": "thermostat", "target": target})
+    return make_objective(**own)
 
 
 def build(method: MethodSpec | Objective, args: Any) -> Objective:
@@ -89,56 +112,119 @@ def updates_per_generation(args: Any) -> int:
     return micro // args.gradient_accumulation_steps
 
 
-def settle(args: Any, objective: Objective, said: str | None = None) -> Any:
+def settle(args: Any, objective: Objective, said: str | None = None, alone: bool = False) -> Any:
     """A copy of the arguments whose own loss, which TRL logs, is near what the objective means.
+
+    An objective that means what the arguments mean leaves them as they are. Where it changes the
+    estimator, the clip, the mean or leaves a term out, one warning names what changed.
 
     Args:
         args: TRL's.
         objective: what trains.
         said: the objective in its user's words.
-
-    Raises:
-        ValueError: an argument contradicts the objective.
+        alone: the arguments are not meant to say what is trained; nothing is warned of.
     """
-    given = args
-    args = copy.copy(args)
+    changed, chosen = changes(args, objective)
+    args, given = copy.copy(args), args
+    if args.beta == 0.0:
+        args.beta, args.use_bias_correction_kl = _beta(objective)
+    if not changed:
+        return args
+    message = (
+        f"{WHO}: objective={said or repr(objective)} changes what this GRPOConfig trains: "
+        f"{'; '.join(changed)}. To keep it, give entropy=TARGET, or append methods to the list of "
+        "from_grpo_config(args)"
+    )
+    if chosen:
+        warnings.warn(message, stacklevel=4)
+    elif not alone:  # TRL's defaults, which cannot be told from what was not set
+        _LOG.warning(message)
     terms = probe(objective)
-    defaults = {f.name: f.default for f in dataclasses.fields(args)}
     low, high = bounds(terms)
+    surrogate = objective.names[0]
+    own = surrogate if surrogate in _UNCLIPPED else None
+    mean = mean_of(given, objective)
+    mean = LOSS_TYPES[objective.aggregation] if mean in _UNCLIPPED else mean
     wanted: dict[str, Any] = {
-        "loss_type": LOSS_TYPES[objective.aggregation],
+        "loss_type": own or mean,
         "epsilon": low,
-        "epsilon_high": high,
+        "epsilon_high": high + 1 if own == "cispo" else high,
         "delta": terms.dual,
-        "scale_rewards": _SCALES.get(objective.advantage, defaults["scale_rewards"]),
-        "beta": _beta(objective),
+        "scale_rewards": _SCALES.get(objective.advantage, "group"),
         "importance_sampling_level": "sequence" if terms.ratio == "sequence" else "token",
         "top_entropy_quantile": 1.0,
         "entropy_coef": 0.0,
         "use_adaptive_entropy": False,
         "multi_objective_aggregation": "sum_then_normalize",
         "off_policy_mask_threshold": None,
-        "use_bias_correction_kl": False,
     }
+    args.beta, args.use_bias_correction_kl = _beta(objective)
     for name, value in wanted.items():
-        old = getattr(args, name)
-        near = isinstance(old, float) and isinstance(value, float) and math.isclose(old, value)
-        if old not in (value, defaults[name]) and not near:
-            raise ValueError(
-                f"{WHO}: {name}={old!r} contradicts objective={said or repr(objective)}, which "
-                f"means {value!r}; leave {name} at TRL's default and say it in the objective. "
-                f"{_instead(given)}"
-            )
         setattr(args, name, value)
     return args
 
 
-def _instead(args: Any) -> str:
-    """The objective that TRL's arguments mean by themselves, in a sentence."""
+def mean_of(args: Any, objective: Objective) -> str:
+    """The loss type whose denominators are the objective's mean: the arguments' own if they can."""
+    own = _meant(args)
+    if own is not None and _mean(own) == _mean(objective):
+        return args.loss_type
+    return LOSS_TYPES[objective.aggregation]
+
+
+def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
+    """What the objective trains otherwise than the arguments, and whether any was set in these."""
+    own, defaults = _meant(args), {f.name: f.default for f in dataclasses.fields(args)}
+    set_here = [n for names in _ASPECTS.values() for n in names if getattr(args, n) != defaults[n]]
+    parts = list(zip(objective.names, objective.methods, strict=True))
+    theirs = {
+        "clip": parts[0],
+        "advantage": objective.advantage,
+        "aggregation": _mean(objective),
+        "terms": None,
+    }
+    found, chosen = [], False
+    for aspect, names in _ASPECTS.items():
+        mine = [n for n in names if n in set_here]
+        if own is not None:
+            meant = {
+                "clip": (own.names[0], own.methods[0]),
+                "advantage": own.advantage,
+                "aggregation": _mean(own),
+            }
+            missing = [m for m in own.methods[1:] if m not in objective.methods]
+            same = not missing if aspect == "terms" else meant[aspect] == theirs[aspect]
+        else:
+            same = not mine
+        if same:
+            continue
+        words = ", ".join(f"{n}={getattr(args, n)!r}" for n in mine or names[:1])
+        if aspect == "terms":
+            found.append(f"{words} is not used")
+        elif aspect == "clip":
+            found.append(f"{words} becomes {_words(*parts[0])}")
+        else:
+            found.append(f"{words} becomes {aspect}={getattr(objective, aspect)!r}")
+        chosen = chosen or bool(mine)
+    return found, chosen
+
+
+def _meant(args: Any) -> Objective | None:
+    """The objective that the arguments mean by themselves; None where there is none."""
     try:
-        return f"By itself this GRPOConfig is objective={spoken(from_grpo_config(args))}"
-    except ValueError as error:
-        return f"No objective is equal to this GRPOConfig ({error}); objective=None trains it"
+        return make_objective(**from_grpo_config(args))
+    except ValueError:
+        return None
+
+
+def _mean(objective: Objective) -> tuple[str, int | None]:
+    constant = objective.aggregation == "seq_mean_token_sum_norm"
+    return objective.aggregation, objective.max_length if constant else None
+
+
+def _words(name: str, method: Method) -> str:
+    values = ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(method).items())
+    return f"{name}({values})"
 
 
 def check_generation(args: Any) -> None:
@@ -179,9 +265,13 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
         )
 
 
-def _beta(objective: Objective) -> float:
-    """What makes TRL load the reference; the coefficient that trains is in the terms."""
+def _beta(objective: Objective) -> tuple[float, bool]:
+    """What makes TRL load the reference, and whether its KL is multiplied by the ratio.
+
+    The coefficient that trains is in the terms.
+    """
     if "ref_logp" not in objective.needs:
-        return 0.0
-    coefs = [getattr(m, "coef", 0.0) for m in objective.methods if "ref_logp" in m.required()]
-    return float(coefs[0]) or 1.0
+        return 0.0, False
+    found = [m for m in objective.methods if "ref_logp" in m.required()]
+    coef = float(getattr(found[0], "coef", 0.0))
+    return coef or 1.0, getattr(found[0], "unbiased", False)

@@ -45,7 +45,16 @@ from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
 from .held import check_whole, look
-from .iteration import IMAGES, OLD_ENTROPY, OLD_LOGP, addition, loss_mask, token_batch, watched
+from .iteration import (
+    IMAGES,
+    OLD_ENTROPY,
+    OLD_LOGP,
+    addition,
+    loss_mask,
+    shares,
+    token_batch,
+    watched,
+)
 from .stops import Ending, with_stops
 
 Pass = tuple[Tensor, Tensor, Tensor | None]  # log-probs, entropies [B, T], auxiliary loss []
@@ -77,9 +86,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
         *args: as GRPOTrainer's.
         objective: a name of `entrostat.methods()`, a list of them, or an `Objective`
             (`make_objective(..., advantage=..., aggregation=...)`). It owns advantage, ratio, clip,
-            aggregation, entropy terms and reference KL; TRL's arguments that say the same are left
-            at their defaults and set from it. None trains as TRL does, bit for bit, and only adds
-            our figures and dumps.
+            aggregation, entropy terms and reference KL; TRL's arguments that say the same are set
+            from it, and a warning names what it changes. `make_objective(**from_grpo_config(args))`
+            is TRL's own loss. None trains as TRL does, bit for bit, and only adds our figures and
+            dumps.
+        entropy: what a thermostat holds the mean entropy at, over the loss that `args` mean: nats
+            per token, a share of the first iteration's ("0.8x") or a schedule ("linear 1x 0.6x").
+            Instead of `objective`.
         stop: texts that end a completion, as an eos does; the token that completes one is the last
             that is trained on.
         dump_rollouts: directory for `metrics.jsonl` and the rollouts' tokens, or what writes them;
@@ -90,13 +103,16 @@ class EntropyGRPOTrainer(GRPOTrainer):
         **kwargs: as GRPOTrainer's.
 
     Raises:
-        ValueError: a TRL argument contradicts the objective, or TRL cannot run it.
+        ValueError: TRL cannot run the objective, or both `objective` and `entropy` are given.
     """
+
+    _alone = False  # the arguments say nothing of the loss, so that an objective changes nothing
 
     def __init__(
         self,
         *args: Any,
         objective: MethodSpec | Objective | None = None,
+        entropy: float | str | None = None,
         stop: Sequence[str] = (),
         dump_rollouts: str | RunLog | None = None,
         dump_every: int = 1,
@@ -106,11 +122,20 @@ class EntropyGRPOTrainer(GRPOTrainer):
         given = settings.by_name(args, kwargs)
         given["args"] = with_stops(given["args"], stop)
         self.objective: Objective | None = None
+        if entropy is not None:
+            if objective is not None:
+                raise ValueError(
+                    f"EntropyGRPOTrainer: entropy={entropy!r} is a thermostat over the loss of "
+                    "args; beside an objective list it there: "
+                    f"[..., {{'name': 'thermostat', 'target': {entropy!r}}}]"
+                )
+            objective = settings.held(given["args"], entropy)
         if objective is not None:
             settings.check_generation(given["args"])
             self.objective = settings.build(objective, given["args"])
             said = None if isinstance(objective, Objective) else repr(objective)
-            given["args"] = settings.settle(given["args"], self.objective, said)
+            self._mean = settings.mean_of(given["args"], self.objective)
+            given["args"] = settings.settle(given["args"], self.objective, said, self._alone)
             settings.warn_of_inert(self.objective, given["args"])
         named = isinstance(dump_rollouts, str | Path)
         self._run_log = RunLog(dump_rollouts, dump_every) if named else dump_rollouts
@@ -257,10 +282,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if self.objective is None:
             A = output["advantages"]
             (signals,) = batch.whole.group_sums(group[mine], (A != 0).long())
-            ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
+            outcome = ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
             figures |= watched(ready, A, exact=self.updates == 1)
         else:
             self._observe(figures)
+            if self.objective.advantage == "gdpo":
+                weights = tuple(self.reward_weights.tolist())
+                batch = batch.replace(reward_parts=scores[mine], reward_weights=weights)
             outcome = graded(self.objective, batch)
             assert outcome.advantages is not None
             ready = self.objective.prepare(outcome)
@@ -269,7 +297,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             output |= addition(ready)
             if self._analyst is not None:
                 self._analyst.generated(output, outcome.replace(rewards=batch.rewards), ready)
-        figures["rollout/zero_advantage_groups"] = idle_groups(ready)
+        figures["rollout/zero_advantage_groups"] = idle_groups(outcome)
         self._record(figures)
         iteration = self.state.global_step // self.updates + 1
         if self._run_log is not None and self._run_log.due(iteration):
@@ -332,7 +360,10 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 look(self, self._hold, model, pieces)
             self._hold.decide(self.optimizer, self.updates)
         choice = shared_generator(self.args.seed, "select", self.state.global_step)
-        terms = self.objective.plan(mine, choice)
+        own = self.objective.conventions == "trl"
+        constant = self.objective.max_length or self.max_completion_length
+        parts = shares(self, pieces, self._mean, constant) if own else (None, None)
+        terms = self.objective.plan(mine, choice, scale=parts[0], mean=parts[1])
         ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
         parts = [terms[i:j] for i, j in zip([0, *ends], ends, strict=False)]
         return _Step(parts, fresh, mine if unseen else None)

@@ -1,0 +1,49 @@
+"""CISPO: the ratio truncated, as a weight (arXiv 2506.13585)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ..core.batch import Terms, TokenBatch
+from .base import Method, in_range
+from .ratios import ratio_of
+from .surrogates import clip_bounds
+
+
+@dataclass(frozen=True)
+class Cispo(Method):
+    """CISPO: log-probs weighted by the ratio, which is truncated; no token is clipped out.
+
+    -sg(clip(r, 1 - low, 1 + high)) A lp; MiniMax-M1 (arXiv 2506.13585), ScaleRL (arXiv 2510.13786).
+    TRL's `epsilon_high` of this loss is the bound itself, 1 + high.
+
+    Parameters:
+        low: the ratio is at least 1 - low; None for no such bound, as in both papers.
+        high: the ratio is at most 1 + high; ScaleRL recommends a bound of 5.
+    """
+
+    low: float | None = None
+    high: float | None = 4.0
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "arXiv 2506.13585"
+    reads_current: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("low", self.low), ("high", self.high)):
+            if value is not None:
+                in_range("cispo", name, value, -1 if name == "high" else 0)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Bounds of the weight."""
+        return clip_bounds(terms, self.low, self.high).replace(ratio="none")
+
+    def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
+        """Weight by the truncated ratio."""
+        weight = ratio_of(batch).clamp(terms.ratio_min, terms.ratio_max)
+        return terms.replace(weight=terms.weight * weight)

@@ -1,0 +1,56 @@
+"""GMPO: the geometric mean of clipped ratios (arXiv 2507.20673)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ..core.batch import Terms, TokenBatch
+from ..core.loss import MAX_LOG_RATIO
+from .base import Method
+from .ratios import log_ratio, ratio_of, row_mean
+from .surrogates import check_bounds, clip_bounds
+
+
+@dataclass(frozen=True)
+class Gmpo(Method):
+    """GMPO: one ratio per sequence, the geometric mean of its tokens' clipped ratios.
+
+    -s A at every token, s = exp(mean over tokens of c), where c = lp - lp0 is clipped to at most
+    `high` if A > 0 and to at least -`low` if A < 0; a clipped token has no gradient (arXiv
+    2507.20673). Bounds are of the log ratio. Deviation: an advantage per token is allowed.
+
+    Parameters:
+        low, high: bounds of the log ratio; .4 in the paper. None for no clip.
+    """
+
+    low: float | None = 0.4
+    high: float | None = 0.4
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "arXiv 2507.20673"
+    base: ClassVar[str] = "grpo"
+    reads_current: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_bounds("gmpo", self.low, self.high)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """The token's ratio, whose value `local` replaces."""
+        return clip_bounds(terms, None, None).replace(ratio="token")
+
+    def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
+        """Weight by the sequence's ratio over the token's; no gradient where it is clipped."""
+        d, A = log_ratio(batch), terms.advantage
+        low = math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        cut = ((A > 0) & (d > high)) | ((A < 0) & (d < -low))
+        kept = torch.where(cut, d.clamp(-low, high), d)
+        s = row_mean(kept, batch).clamp(max=MAX_LOG_RATIO).exp()
+        own = ratio_of(batch).clamp(min=math.exp(-MAX_LOG_RATIO))
+        return terms.replace(weight=terms.weight * s / own).freeze(cut & batch.policy_mask)

@@ -1,0 +1,53 @@
+"""IPO of prime-rl: a symmetric trust region in probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ..core.batch import Terms, TokenBatch, at_least_float32
+from .base import Method, in_range
+from .surrogates import clip_bounds
+
+
+@dataclass(frozen=True)
+class Ipo(Method):
+    """IPO of prime-rl: tokens whose probability moved by more than a threshold are left out.
+
+    -r M A + kl (lp - lp0)^2 with M = 1 where |p - p0| <= threshold, whatever the advantage's sign.
+    Source: prime-rl's loss type "ipo" (August 2026); not Azar et al.'s preference loss of the same
+    letters. Deviation: the quadratic term is left out where A = 0, so that a group without a signal
+    gives no gradient.
+
+    Parameters:
+        threshold: largest change of a token's probability.
+        kl: coefficient of the quadratic term.
+    """
+
+    threshold: float = 0.1
+    kl: float = 1e-3
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "prime-rl"
+    reads_current: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        in_range("ipo", "threshold", self.threshold, 0, 1)
+        in_range("ipo", "kl", self.kl, 0)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """The ratio without a clip, and the quadratic term, which is twice the k2 form."""
+        terms = clip_bounds(terms, None, None).replace(ratio="token")
+        if not self.kl:
+            return terms
+        each = torch.where(terms.advantage != 0, 2 * self.kl, terms.weight.new_zeros(()))
+        return terms.replace(abs_kl=each, abs_kl_form="k2")
+
+    def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
+        """Weight 0 beyond the threshold."""
+        moved = at_least_float32(batch.logp.detach()).exp() - at_least_float32(batch.old_logp).exp()
+        return terms.replace(weight=torch.where(moved.abs() > self.threshold, 0, terms.weight))

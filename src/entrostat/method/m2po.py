@@ -1,0 +1,62 @@
+"""M2PO: a bound on the second moment of the log ratio (arXiv 2510.01161)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Terms, TokenBatch
+from .base import Method, in_range
+from .ratios import log_ratio
+from .surrogates import clip_bounds
+
+
+@dataclass(frozen=True)
+class M2po(Method):
+    """M2PO: the tokens that moved furthest are left out until the second moment is small.
+
+    Weight 0 on the fewest tokens of largest m = (lp - lp0)^2 such that the mean of m over the
+    others is below the threshold; no other clip (arXiv 2510.01161; AReaL's `m2_threshold`). At
+    least one token is kept. The paper's runs have a threshold of .04.
+
+    Parameters:
+        threshold: largest second moment of the log ratio.
+    """
+
+    threshold: float = 0.04
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "arXiv 2510.01161"
+
+    def __post_init__(self) -> None:
+        in_range("m2po", "threshold", self.threshold, 0, open_low=True)
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Weight 0 on the fewest tokens that bring the second moment below the threshold."""
+        terms = clip_bounds(terms, None, None).replace(ratio="token")
+        m = log_ratio(batch).square()
+        (total,) = batch.whole.sum(m)
+        N = batch.whole.tokens
+        if not N or total / N < self.threshold:
+            return terms
+        fewest, most = 1, N - 1  # the mean of the rest falls with every token left out
+        while fewest < most:
+            count = (fewest + most) // 2
+            (gone,) = self._largest(batch, m, count)
+            if (total - gone) / (N - count) < self.threshold:
+                most = count
+            else:
+                fewest = count + 1
+        left_out = batch.whole.largest(m, batch.mask, fewest, generator)
+        return terms.replace(weight=torch.where(left_out, 0, terms.weight))
+
+    @staticmethod
+    def _largest(batch: TokenBatch, m: Tensor, count: int) -> list[float]:
+        """The sum of the `count` largest."""
+        fixed = torch.Generator().manual_seed(0)  # of equal values any has the same sum
+        return batch.whole.sum(torch.where(batch.whole.largest(m, batch.mask, count, fixed), m, 0))

@@ -1,0 +1,37 @@
+"""DeepSeek-V3.2's mask of rollouts that have drifted (arXiv 2512.02556)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..core.batch import Terms, TokenBatch
+from .base import Method, in_range
+from .ratios import log_ratio, row_mean
+
+
+@dataclass(frozen=True)
+class OffPolicyMask(Method):
+    """Off-policy sequence mask: rollouts of negative advantage that have drifted are left out.
+
+    Weight 0 where A < 0 and the rollout's mean of lp0 - lp is above delta; DeepSeek-V3.2 (arXiv
+    2512.02556), Eq. 9; TRL's `off_policy_mask_threshold`. TRL takes vLLM's log-probs for lp0 where
+    vLLM samples; here lp0 is the old policy's.
+
+    Parameters:
+        delta: largest mean drift, nats per token.
+    """
+
+    delta: float = 0.5
+
+    paper: ClassVar[str] = "arXiv 2512.02556"
+    reads_current: ClassVar[bool] = False
+    idle_on_policy: ClassVar[str] = "no rollout has drifted"
+
+    def __post_init__(self) -> None:
+        in_range("off_policy_mask", "delta", self.delta, 0, open_low=True)
+
+    def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
+        """Weight 0 on the rollouts that have drifted."""
+        drifted = row_mean(log_ratio(batch), batch) < -self.delta
+        return terms.replace(weight=terms.weight.masked_fill((terms.advantage < 0) & drifted, 0))

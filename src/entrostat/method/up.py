@@ -1,0 +1,53 @@
+"""UP: positive advantages unbounded, negative ones clipped (arXiv 2607.06987)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ..core.batch import Terms, TokenBatch
+from ..core.loss import MAX_LOG_RATIO
+from .base import Method
+from .ratios import ratio_of
+from .surrogates import check_bounds, clip_bounds
+
+
+@dataclass(frozen=True)
+class Up(Method):
+    """UP: tokens of positive advantage are reinforced without ratio or bound; others are clipped.
+
+    -sg(1/r) r A where A > 0, whose value is -A and whose gradient REINFORCE's; PPO's clipped ratio
+    with its dual clip elsewhere (arXiv 2607.06987, Eq. 15). Below r = e^-60 the gradient goes to 0.
+
+    Parameters:
+        low: clip below, where A < 0.
+        dual: dual clip where A < 0, or None; 3 in veRL.
+    """
+
+    low: float | None = 0.2
+    dual: float | None = 3.0
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    paper: ClassVar[str] = "arXiv 2607.06987"
+    reads_current: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_bounds("up", self.low, None)
+        if self.dual is not None and not self.dual > 1:
+            raise ValueError(f"up: dual must be above 1, or None, got {self.dual}")
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """The clip below."""
+        return clip_bounds(terms, self.low, None).replace(ratio="token", dual=self.dual)
+
+    def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
+        """Weight 1/r where A > 0."""
+        own = ratio_of(batch).clamp(min=math.exp(-MAX_LOG_RATIO))
+        return terms.replace(
+            weight=torch.where(terms.advantage > 0, terms.weight / own, terms.weight)
+        )
