@@ -23,6 +23,7 @@ from .gmpo import Gmpo
 from .icepop import IcePop
 from .influence_flow import InfluenceFlow
 from .ipo import Ipo
+from .kl_reward import KlReward
 from .m2po import M2po
 from .off_policy_mask import OffPolicyMask
 from .opefo import Opefo
@@ -81,6 +82,7 @@ METHODS: dict[str, type[Method]] = {
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,
     "kl_ref": KlRef,
+    "kl_reward": KlReward,
     "aepo": Aepo,
     "ce_gppo": CeGppo,
     "entropic": Entropic,
