@@ -90,14 +90,17 @@ def test_the_drift_is_taken_off_the_reward(form):
 
 
 def test_the_lab_has_the_reference_before_the_advantages(tmp_path):
-    """A run at learning rate 0: the policy stays its own reference, and no reward changes."""
+    """At first the policy is its own reference; once it has moved, every group teaches its drift."""
     from entrostat.logs.run import read_run
 
     config = es.TrainConfig(iterations=2, output=str(tmp_path / "a"))
-    config.method, config.optim.lr = [{"name": "kl_reward", "coef": "linear 0.5 0.1"}], 0.0
-    config.sampling.prompts, config.sampling.rollouts, config.eval.prompts = 4, 4, 0
+    config.method, config.optim.lr = [{"name": "kl_reward", "coef": "linear 5 1"}], 1e-3
+    config.sampling.prompts, config.sampling.rollouts, config.eval.prompts = 8, 4, 0
     run = read_run(es.train(config))
-    assert run.series("control/kl_reward_coef")[1] == [0.5, 0.1]
+    assert run.series("control/kl_reward_coef")[1] == [5, 1]
+    first, second = run.series("rollout/zero_advantage_groups")[1]
+    assert first > 0
+    assert second == 0
 
 
 def test_gdpo_normalizes_rewards_that_kl_reward_would_edit():
