@@ -22,7 +22,9 @@ from .._names import unknown
 from ..control import Observation
 from ..method import Method, MethodSpec, Resample, resolve
 from ..method.checks import returned
+from ..method.controlled import Controlled
 from ..method.requirements import check_host, check_updates
+from ..method.schedules import at
 from ..method.state_dict import check_savable, restored
 from .advantages import EPS
 from .advantages import advantages as estimate_advantages
@@ -69,6 +71,13 @@ class Objective:
         self.advantage = advantage
         self.aggregation: Aggregation = aggregation
         self.max_length = max_length
+        shaping = [n for n, m in zip(names, methods, strict=True)
+                   if type(m).shape is not Method.shape]  # fmt: skip
+        if advantage == "gdpo" and shaping:
+            raise ValueError(
+                f"make_objective: {shaping[0]} edits one reward per rollout, and gdpo normalizes "
+                "each reward function on its own; keep one"
+            )
         self.states: list[Any] = [method.init() for method in methods]
         check_savable(names, self.states)
 
@@ -166,6 +175,14 @@ class Objective:
             return found[mine]
         numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
         return estimate_advantages(self.advantage, *numbers, eps=eps)[mine]
+
+    @property
+    def shapes_by_reference(self) -> bool:
+        """Whether rewards are edited by the reference's log-probs, before advantages are there."""
+        return any(
+            "ref_logp" in method.required() and type(method).shape is not Method.shape
+            for method in self.methods
+        )
 
     def resamples(self) -> Resample | None:
         """Further rollouts that this iteration needs, once it was observed; None for none."""
@@ -358,15 +375,33 @@ class Objective:
                 raise ValueError(f"Objective.observe: {name} is {value}; need a number")
         if signals["progress"] is not None and not 0 <= signals["progress"] <= 1:
             raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
+        if any(method.schedules for method in self.methods):
+            self._move(signals["progress"])
         seen = Observation(
             float(entropy), nll=signals["nll"], progress=signals["progress"],
             perplexity=signals["perplexity"], stderr=signals["stderr"],
         )  # fmt: skip
         self.states = [method.observe(state, seen) for _, method, state in self._chain()]
 
+    def _move(self, progress: float | None) -> None:
+        """Scheduled parameters as they are at this time of the run."""
+        if progress is None:
+            raise ValueError(
+                "Objective.observe: a schedule needs `progress`, which this trainer does not "
+                "report; pass it: observe(entropy=..., progress=...)"
+            )
+        self.methods = tuple(at(method, progress) for method in self.methods)
+        for i, method in enumerate(self.methods):
+            if method.schedules and isinstance(method, Controlled):
+                self.states[i] = method.init()  # a fixed coefficient
+
     def metrics(self) -> dict[str, float]:
-        """The controllers' figures now: `control/...`."""
-        out: dict[str, float] = {}
+        """The controllers' figures now, and scheduled parameters: `control/...`."""
+        out: dict[str, float] = {
+            f"control/{name}_{key}": float(getattr(method, key))
+            for name, method, _ in self._chain()
+            for key in method.schedules
+        }
         for name, method, state in self._chain():
             for key, value in method.metrics(state).items():
                 group, _, rest = key.partition("/")
@@ -383,7 +418,11 @@ class Objective:
             "advantage": self.advantage,
             "aggregation": self.aggregation,
             "max_length": self.max_length,
-            "methods": [{"name": name, **dataclasses.asdict(method)} for name, method in chain],
+            "methods": [
+                {"name": name, **dataclasses.asdict(method)}
+                | {key: text for key, (text, _) in method.schedules.items()}
+                for name, method in chain
+            ],
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -73,6 +73,8 @@ class Method:
     contradicts: ClassVar[Mapping[str, str]] = {}
     idle_on_policy: ClassVar[str] = ""
     actuator: ClassVar[tuple[str, str | None] | None] = None
+    # parameter -> (as written, what it is over the run); set on the instance (`schedules`)
+    schedules: ClassVar[Mapping[str, tuple[str, Any]]] = {}
 
     def stands_for(self) -> list[tuple[str, dict[str, Any]]]:
         """The methods, by name with their parameters, whose place in a chain this one holds.

@@ -22,6 +22,7 @@ from .gmpo import Gmpo
 from .icepop import IcePop
 from .influence_flow import InfluenceFlow
 from .ipo import Ipo
+from .kl_reward import KlReward
 from .m2po import M2po
 from .off_policy_mask import OffPolicyMask
 from .opefo import Opefo
@@ -79,6 +80,7 @@ METHODS: dict[str, type[Method]] = {
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,
     "kl_ref": KlRef,
+    "kl_reward": KlReward,
     "aepo": Aepo,
     "ce_gppo": CeGppo,
     "entropic": Entropic,

@@ -162,6 +162,9 @@ def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str
 
 def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     """The rollouts that are trained on, prepared: of groups with a signal, others for penalties."""
+    if state.reference is not None and state.objective.shapes_by_reference:
+        drift = statistics(state, state.reference, sampled.sequences)
+        batch = batch.replace(ref_logp=drift.logp)
     outcome = graded(state.objective, batch)
     kept, chosen = trainable(state.objective, outcome)
     own = outcome if batch.tempered is None else outcome[~batch.tempered]
@@ -184,7 +187,8 @@ def _with_models(
 ) -> tuple[TokenBatch, dict[str, float]]:
     """The batch with what its methods ask of other models; figures of a second one's training."""
     figures: dict[str, float] = {}
-    if state.reference is not None and "ref_logp" in state.objective.needs:
+    wanted = "ref_logp" in state.objective.needs and batch.ref_logp is None
+    if state.reference is not None and wanted:
         batch = batch.replace(ref_logp=statistics(state, state.reference, sequences).logp)
     if state.phi is not None:
         assert batch.group is not None
