@@ -174,7 +174,9 @@ class Diagnosis:
         text += f" {sure}." if text.endswith(";") else f". {sure[0].upper()}{sure[1:]}."
         if judged.onset is not None:
             onset = judged.onset
-            text += f" It began at iteration {onset.iteration}"
+            way = "fall" if judged.falling else "rise"
+            what = f"The {way} from there" if judged.peak else "It"
+            text += f" {what} began at iteration {onset.iteration}"
             text += f" (90% interval {onset.low} to {onset.high})."
         return text
 

@@ -120,7 +120,7 @@ def judge(
     last, trend = _last(y), _trend(y, 1.0)[0]
     known = {
         "first": _first(y), "last": last, "trend": trend, "iterations": n, "noise": pieces.noise,
-        "numbers": (round(x[0]), round(x[-1])), "peak": _peak(places, pieces, first, y),
+        "numbers": (round(x[0]), round(x[-1])), "peak": _peak(x, pieces, first, y),
     }  # fmt: skip
     if verdict == "held" and goal is None and n < FEW and abs(last / first - 1) > STILL:
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
@@ -188,16 +188,18 @@ def floor_of(score: Array) -> float:
     return 0.0 if low >= 0 else -1.0 if low >= -1 and score.max() <= 1 else low
 
 
-def _peak(places: Array, pieces: Course, first: float, y: Array) -> tuple[int, float] | None:
+def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float] | None:
     """Iteration and value of a maximum well above both ends, or a minimum well below."""
     fitted = first * np.maximum(np.exp(pieces.fitted) - SHIFT, 0.0)
-    ends = (_first(y), _last(y))
-    top, low = int(np.argmax(fitted)), int(np.argmin(fitted))
-    if fitted[top] >= PEAK * max(ends):
-        return round(places[top]), float(fitted[top])
-    if fitted[low] * PEAK <= min(ends):
-        return round(places[low]), float(fitted[low])
-    return None
+    ends, width = (_first(y), _last(y)), max(1, len(y) // 50)
+    means = np.convolve(y, np.full(width, 1 / width), "valid")
+    if float(fitted.max()) >= PEAK * max(ends):
+        at = int(np.argmax(means))
+    elif float(fitted.min()) * PEAK <= min(ends):
+        at = int(np.argmin(means))
+    else:
+        return None
+    return round(x[at + width // 2]), float(means[at])
 
 
 def _goal(target: Sequence[float]) -> float | None:

@@ -270,8 +270,10 @@ class _Found:
             return [], skipped if self.root.is_dir() and len(skipped) > 1 else []
         notes = self._notes(len(made))
         if len(made) == 1:
-            run = made[0][1]
-            return [replace(run, notes=(*run.notes, *notes))], skipped
+            group, run = made[0]
+            named = group and group.run and run.source.endswith(wandb.TITLE)
+            label = _called(group) if named and group else run.label
+            return [replace(run, label=label, notes=(*run.notes, *notes))], skipped
         names = _told_apart([(group, run) for group, run in made], self.root)
         runs = [
             replace(run, path=group.sources[0] if group else run.path, label=label)
@@ -310,7 +312,7 @@ class _Found:
                 steps = (found for row in some if (found := step_of(row.step)) is not None)
                 order = (min(steps, default=MOST), path.stat().st_mtime, str(path))
                 pieces += pieces_of(some, _home(path), order)
-        return groups_of(pieces), dumped, empty if len(files) > 1 else []
+        return groups_of(pieces), dumped, empty if self.root.is_dir() else []
 
     def _scan(self, name: str, file: Path, dumped: Dumped | None) -> Iterable[Row]:
         if name == "verl" and dumped is not None:
@@ -392,7 +394,7 @@ def _told_apart(made: Sequence[tuple[Group | None, Run]], root: Path) -> list[st
         if group is None or file is None:
             found.append(run.label or run.name)
         elif group.run:
-            found.append(group.run)
+            found.append(_called(group))
         elif file == root:
             found.append(file.name)
         else:
@@ -407,6 +409,12 @@ def _told_apart(made: Sequence[tuple[Group | None, Run]], root: Path) -> list[st
         more = f", run {numbers[name]} of {counts[name]}" if counts[name] > 1 else ""
         names.append(clean(name + more))
     return names
+
+
+def _called(group: Group) -> str:
+    """What the source calls a run; W&B has an id, and a name that need not be its own."""
+    name = next((row.settings.get(wandb.CALLED) for row in reversed(group.rows)), None)
+    return f"{name} ({group.run})" if name else group.run
 
 
 def _nearest(path: Path) -> str:

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from .names import bare
 from .source import number, step_of
 
-SAME = 0.01  # relative: consoles print fewer digits than a file has
+SAME, ROUNDED = 1e-3, 6e-5  # relative or absolute: consoles print fewer digits than a file has
+COPIED = 1e-6  # relative: a copy's values differ by less
 DIFFERS = 0.5  # of a metric's values: more differ, and the pieces are of two runs
 ENOUGH = 6  # values that have to be the same for files of two directories to be one run
-_COMPARED = 40  # steps
+_COMPARED, _COPIES = 40, 4  # steps
 _TELLS = (re.compile("entropy|reward|score", re.I), re.compile("loss|grad|length", re.I))
 
 
@@ -95,17 +96,25 @@ class Group:
         """Their files, each once."""
         return list(dict.fromkeys(piece.file for piece in self.pieces))
 
-    def compared(self, piece: Piece) -> tuple[int, bool]:
-        """How many values both have of the same steps, and whether they are of two runs."""
+    def compared(self, piece: Piece, near: float, least: float) -> tuple[int, bool]:
+        """How many values both have of the same steps, and whether they are of two runs.
+
+        Args:
+            piece: the other.
+            near: relative difference of values that are the same.
+            least: absolute difference of values that are.
+        """
         rows = [row for row in piece.rows if step_of(row.step) in self.known]
         counts: dict[str, list[bool]] = {}
-        for row in rows[:: max(1, len(rows) // _COMPARED)]:
+        most = _COPIES if near == COPIED else _COMPARED
+        for row in rows[:: -(-len(rows) // most) or 1]:
             mine: dict[str, float] = {}
             for other in self.known[step_of(row.step) or 0]:
                 mine |= _figures(other)
             for name, value in _figures(row).items():
                 if name in mine:
-                    far = abs(mine[name] - value) > SAME * max(abs(mine[name]), abs(value))
+                    far = abs(mine[name] - value)
+                    far = far > max(least, near * max(abs(mine[name]), abs(value)))
                     counts.setdefault(name, []).append(far)
         apart = any(sum(far) > DIFFERS * len(far) for far in counts.values())
         return sum(map(len, counts.values())), apart
@@ -115,8 +124,10 @@ class Group:
         elsewhere = piece.home != self.home and not (piece.run and piece.run == self.run)
         if not elsewhere and not piece.begins:
             return True
-        shared, apart = self.compared(piece)
-        return shared >= ENOUGH and not apart if elsewhere else not apart
+        if elsewhere:
+            shared, apart = self.compared(piece, COPIED, 0.0)
+            return shared >= ENOUGH and not apart
+        return not self.compared(piece, SAME, ROUNDED)[1]
 
 
 def _figures(row: Row) -> dict[str, float]:

@@ -31,6 +31,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _SETTING = 1 << 20  # characters of a setting that is kept
 _STEP = "train/global_step"
 _PLAIN = ("max_steps", "logging_steps", "iterations")  # settings of TRL and ours
+CALLED = "W&B's name"  # of the run, beside its id
 _SUMMARY = "wandb-summary.json"
 
 
@@ -65,12 +66,13 @@ def scan(path: Path, given: Given) -> list[Row]:
                 elif kind == 5:
                     settings |= _config(value)
                 elif kind == 17:
-                    name, more = _about(value)
-                    run, settings = name or run, settings | more
+                    run_id, more = _about(value)
+                    run, settings = run_id or run, settings | more
         except UnreadableError as error:
             given.problem(path, None, f"record {place}: {error}")
     joined = " ".join(f'"{key}": {value}' for key, value in settings.items())
-    plain = {key: settings[key] for key in _PLAIN if key in settings} | settings_of(joined)
+    known = (*_PLAIN, CALLED)
+    plain = {key: settings[key] for key in known if key in settings} | settings_of(joined)
     found = [_row(path, step, values, None, plain, run) for step, values in rows if values]
     # TRL's step is among its figures; what comes without it are times of functions
     stepped = [row for row in found if _STEP in row.values]
@@ -117,6 +119,8 @@ def _about(data: bytes) -> tuple[str, dict[str, str]]:
     for kind, _, value in fields(data):
         if kind == 1 and text(value):
             name = clean(text(value))[:200]
+        elif kind == 8 and text(value):
+            settings[CALLED] = clean(text(value))[:200]
         elif kind == 4 and isinstance(value, bytes):
             settings |= _config(value)
     return name, settings
