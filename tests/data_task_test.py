@@ -382,7 +382,7 @@ def test_offline_is_found_out_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gsm8k", {"template": "boxd"}, "Did you mean 'boxed'"),
         ("gsm8k", {"template": 3}, "unknown template '3'"),
         ("gsm8k", {"grader": "maths"}, "Did you mean 'math'"),
-        ("gsm8k", {"grader_options": {"extract": 1}}, "task 'gsm8k': grader 'number'"),
+        ("gsm8k", {"grader_options": {"places": 1}}, "task 'gsm8k': grader 'number'"),
         ("gsm8k", {"grader_options": 1}, "grader_options is a table"),
         ("gsm8k", {"without": "aime24"}, "without is a list"),
         ("gsm8k", {"test": 1}, r"test must be in \[0, 1\)"),
