@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -11,7 +10,7 @@ import torch
 
 from ..batch import Terms, TokenBatch
 from ..control import Multiplicative, Range
-from .base import Method, one_of, unread
+from .base import Default, Method, one_of, unread
 from .clip_bound import ClipBound
 from .controlled import Controlled, Law, learnt_law
 from .surrogates import Gspo, check_bounds, clip_bounds
@@ -34,7 +33,7 @@ class Adapo(Controlled):
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         ratio: "token" (PPO's) or "sequence" (GSPO's).
         controller: "factor"; "thermostat" (ours), from a tenth to ten times `high`, but for ends
-            (high_min, high_max) that are not the defaults, on a logarithmic scale.
+            (high_min, high_max) that are given, on a logarithmic scale.
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
     first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
@@ -43,8 +42,8 @@ class Adapo(Controlled):
 
     low: float = 0.2
     high: float = 0.28
-    high_min: float = 0.2
-    high_max: float = 0.3
+    high_min: float = Default(0.2)
+    high_max: float = Default(0.3)
     factor: float = 1.01
     target: float | str | None = None
     ratio: Literal["token", "sequence"] = "token"
@@ -64,6 +63,8 @@ class Adapo(Controlled):
         one_of("adapo", "controller", self.controller, ("factor", "thermostat"))
         if self.controller != "factor":
             unread(self, "adapo", f"controller={self.controller!r}", ("factor",))
+            self.settle("high_min", self.high / 10)
+            self.settle("high_max", self.high * 10)
         self.check_law("adapo", "high")
         if self.ratio == "sequence":
             why = ClipBound.contradicts["gspo"].partition(" (")[0]
@@ -74,19 +75,10 @@ class Adapo(Controlled):
         if self.controller == "factor":
             ends = (self.high_min, self.high_max)
             return Multiplicative(self.high, *ends, self.target, self.factor)
-        low, high = self.asked("high_min", self.high / 10), self.asked("high_max", self.high * 10)
-        range = Range(low, high, scale="log")
+        range = Range(self.high_min, self.high_max, scale="log")
         law = learnt_law(self.controller, self.high, range, self.target)
         assert law is not None
         return law
-
-    def asked(self, parameter: str, otherwise: float) -> float:
-        """An end that the user has set; those over GSPO are set in proportion."""
-        usual = self.parameters()
-        over_gspo = usual[parameter] / usual["high"] * self.high
-        if self.ratio == "sequence" and math.isclose(getattr(self, parameter), over_gspo):
-            return otherwise
-        return super().asked(parameter, otherwise)
 
     @classmethod
     def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:
@@ -98,8 +90,8 @@ class Adapo(Controlled):
             "ratio": "sequence",
             "low": surrogate.low,
             "high": surrogate.high,
-            "high_min": wider * cls.high_min,
-            "high_max": wider * cls.high_max,
+            "high_min": Default(wider * cls.high_min),
+            "high_max": Default(wider * cls.high_max),
         }
         return cls(**settings | dict(given))
 

@@ -13,7 +13,7 @@ import torch
 
 from ..batch import Terms, TokenBatch
 from ..control import Additive, ControlState, Multiplicative, Observation, Range
-from .base import Method, in_range, one_of, unread
+from .base import Default, Method, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
 REACH = 0.5  # of the bonus under the thermostat
@@ -38,15 +38,15 @@ class EntropyBonus(Controlled):
         coef: coefficient; the start value under a controller.
         controller: "none"; "doubling"; "thermostat" (ours), which pushes both ways.
         coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5]; a coef_max that
-            is not the default makes it [-coef_max, coef_max], and such a coef_min is its lower end.
+            is given makes it [-coef_max, coef_max], and a coef_min that is given is its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
     """
 
     coef: float = 1e-3
     controller: Literal["none", "doubling", "thermostat"] = "none"
-    coef_min: float = 1e-3
-    coef_max: float = 10.0
+    coef_min: float = Default(1e-3)
+    coef_max: float = Default(10.0)
     target: float | str | None = None
 
     paper: ClassVar[str] = "REPO 4, COV App. E, PAR 3.1"
@@ -61,6 +61,9 @@ class EntropyBonus(Controlled):
         if self.controller == "none":  # a negative bonus lowers entropy (PAR 3.1)
             in_range("entropy_bonus", "coef", self.coef, -1e6, 1e6)
         unread(self, "entropy_bonus", f"controller={self.controller!r}", _UNREAD[self.controller])
+        if self.controller == "thermostat":
+            self.settle("coef_max", REACH)
+            self.settle("coef_min", -self.coef_max)
         self.check_law("entropy_bonus", "coef")
 
     def law(self) -> Law | None:
@@ -69,8 +72,7 @@ class EntropyBonus(Controlled):
             return None
         if self.controller == "doubling":
             return Multiplicative(self.coef, self.coef_min, self.coef_max, self.target)
-        most = self.asked("coef_max", REACH)
-        range = Range(self.asked("coef_min", -most), most)
+        range = Range(self.coef_min, self.coef_max)
         return learnt_law(self.controller, self.coef, range, self.target)
 
     def at_first(self) -> ControlState:
