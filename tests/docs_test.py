@@ -133,3 +133,20 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
             for keyword in node.keywords:
                 if keyword.arg == "trust_remote_code":
                     assert ast.unparse(keyword.value) == "False", path
+
+
+def test_the_pages_count_what_there_is() -> None:
+    from entrostat.advantage import ESTIMATORS
+    from entrostat.method import METHODS
+
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    words = "zero one two three four five six seven eight nine ten eleven twelve".split()
+    assert f"and {words[len(ESTIMATORS)]} advantage estimators" in readme
+    (row,) = re.findall(
+        r"^\| methods \|(.*)\|$", (ROOT / "docs/hosts.md").read_text(), re.MULTILINE
+    )
+    lab, trl, verl = row.split("|")
+    assert lab.strip() == "all"
+    for host, cell in (("trl", trl), ("verl", trl if verl.strip() == "as TRL" else verl)):
+        lacking = {name for name, cls in METHODS.items() if host not in cls.hosts}
+        assert set(re.findall(r"`(\w+)`", cell)) == lacking, host

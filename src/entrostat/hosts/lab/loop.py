@@ -36,7 +36,7 @@ from .clock import Clock
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
 from .forecast import foretell
 from .influenced import with_influences
-from .progress import Facts, Progress
+from .progress import Facts, Progress, without_bars
 from .record import Record
 from .resampling import with_resampled
 from .resume import go_on, keep_settings
@@ -46,6 +46,7 @@ from .state import build
 from .updates import update_policy
 
 
+@without_bars()
 def train(
     config: TrainConfig,
     *,

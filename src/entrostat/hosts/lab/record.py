@@ -6,7 +6,7 @@ from typing import Any
 
 from ...batch import TokenBatch
 from ...logs.files import sync, writing
-from ...logs.lines import JsonLines
+from ...logs.lines import JsonLines, finite
 from ...logs.rollouts import save_rollouts
 from ..alarm import sentinel
 from ..trackers import evaluated
@@ -61,7 +61,7 @@ class Record:
             influence = analysis.influence
             self._analysis.append([line])
             metrics = dynamics.numbers(line) | metrics
-        metrics = self._sentinel.line(metrics)
+        metrics = self._sentinel.line(finite(metrics))
         self._metrics.append([{"iteration": iteration, **metrics}])
         if every and iteration % every == 0:
             tokenizer = self.state.policy.tokenizer

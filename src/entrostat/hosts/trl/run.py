@@ -38,7 +38,7 @@ from ..lab.abilities import SMALL
 from ..lab.held_out import check_prompts, held_out_sets
 from ..lab.machine import choose_precision, choose_threads
 from ..lab.policy import learning_rate, load_policy
-from ..lab.progress import Facts, Progress
+from ..lab.progress import Facts, Progress, without_bars
 from ..lab.prompts import draw, encode, longest, new_tokens, stop_strings, warn_of_lost
 from ..lab.resume import keep_settings
 from ..lab.run_directory import RunDirectory, default_output
@@ -51,6 +51,7 @@ from .recipe import Recipe, RecipeTrainer
 from .record import Record
 
 
+@without_bars()
 def train(
     config: TrainConfig,
     *,
