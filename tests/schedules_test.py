@@ -90,7 +90,7 @@ def test_the_drift_is_taken_off_the_reward(form):
 
 
 def test_the_lab_has_the_reference_before_the_advantages(tmp_path):
-    """At first the policy is its own reference; once it has moved, every group teaches its drift."""
+    """At first the policy is its own reference; once it has moved, every group has a signal."""
     from entrostat.logs.run import read_run
 
     config = es.TrainConfig(iterations=2, output=str(tmp_path / "a"))

@@ -110,7 +110,9 @@ def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
     assert batch.group is not None
     known = ~batch.rewards.isnan()
     if objective.advantage in NEED_PAIRS:
-        known = known & (batch.whole.group_sums(batch.group, known.long())[0] >= 2)
+        # rollouts of one prompt at one temperature are compared
+        compared = batch.group if batch.tempered is None else 2 * batch.group + batch.tempered
+        known = known & (batch.whole.group_sums(compared, known.long())[0] >= 2)
     if not batch.whole.count(known):
         none = torch.zeros_like(batch.rewards, dtype=torch.float32)
         return batch.replace(advantages=none, idle=~known & (objective.conventions != "trl"))
