@@ -109,8 +109,9 @@ ADDED = {
     "kl_ref, k2": Added(ref_kl=0.5, form="k2"),
     "chain, penalties": Added(entropy=0.02, ref_kl=0.1, form="k2"),
 }
-# equal rewards other than 0 teach something: the likelier of equally right answers earns less
-UNEQUAL = ("unlikeliness", "chain, shapes")
+# equal rewards other than 0 teach something: the likelier of equally right answers earns less, and
+# so does one that drifted further from the reference
+UNEQUAL = {"unlikeliness": True, "chain, shapes": True, "kl_reward": "always"}
 # (spec, sign of the advantage) whose single token gets no policy gradient
 ONE_TOKEN = {
     ("gtpo", 1): "normalised over the group's tokens, of which it is the only one",
@@ -141,7 +142,7 @@ def subject(name: str) -> Subject:
         random=name in RANDOM,
         all_of=RANDOM.get(name),
         added=ADDED.get(name),
-        equal_rewards_teach=name in UNEQUAL,
+        equal_rewards_teach=UNEQUAL.get(name, False),
         no_gradient_alone=signs,
     )
     return Subject(SPECS[name], allowed=allowed)

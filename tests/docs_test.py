@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import doctest
-import gzip
 import importlib
 import inspect
+import lzma
 import pkgutil
 import re
 import subprocess
@@ -30,7 +30,7 @@ ROOMS = (
     "cli", "study", "report", "trainers", "diagnosis", "analysis", "evaluation", "runs", "data",
     "models", "law", "agents", "tasks", "grading", "sandbox", "workers", "config",
     "model_files", "logs", "testing", "core.mismatch", "core.probe", "core.rollouts", "dynamics",
-    "core.objective", "method", "core.loss", "control", "core",
+    "core.objective", "core.preparation", "core.chain", "method", "core.loss", "control", "core",
     "_plugins", "errors", "_processors", "_launch", "_names", "_text", "_moved", "_version",
 )  # fmt: skip
 
@@ -165,7 +165,7 @@ def test_nothing_names_a_machine() -> None:
         if path.suffix in (".safetensors", ".png") or name == "tests/docs_test.py":
             continue
         whole = path.read_bytes()
-        whole = gzip.decompress(whole) if path.suffix == ".gz" else whole  # records of studies
+        whole = lzma.decompress(whole) if path.suffix == ".xz" else whole  # records of studies
         found = forbidden.search(whole.decode("utf-8"))
         assert found is None, f"{name}: {found}"
 
@@ -184,3 +184,21 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
             for keyword in node.keywords:
                 if keyword.arg == "trust_remote_code":
                     assert ast.unparse(keyword.value) == "False", path
+
+
+def test_the_pages_count_what_there_is() -> None:
+    from entrostat.advantage import ESTIMATORS
+
+    from entrostat.method import METHODS
+
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    words = "zero one two three four five six seven eight nine ten eleven twelve".split()
+    assert f"and {words[len(ESTIMATORS)]} advantage estimators" in readme
+    (row,) = re.findall(
+        r"^\| methods \|(.*)\|$", (ROOT / "docs/hosts.md").read_text(), re.MULTILINE
+    )
+    lab, trl, verl = row.split("|")
+    assert lab.strip() == "all"
+    for host, cell in (("trl", trl), ("verl", trl if verl.strip() == "as TRL" else verl)):
+        lacking = {name for name, cls in METHODS.items() if host not in cls.hosts}
+        assert set(re.findall(r"`(\w+)`", cell)) == lacking, host

@@ -171,6 +171,20 @@ def test_an_iterations_figures_are_of_all_tokens_of_its_updates() -> None:
     assert found["grad/norm"] == 2.5  # of an update, not of a token
 
 
+def test_rollouts_without_a_reward_beside_those_of_another_temperature() -> None:
+    ones = torch.ones(6, 2)
+    batch = es.TokenBatch(
+        -ones, -ones, ones, rewards=torch.tensor([1.0, NAN, 0.0, 1.0, 0.0, 1.0]),
+        # of prompt 0 one reward at the usual temperature, two at another; of prompt 1 the reverse
+        group=torch.tensor([0, 0, 0, 0, 1, 1]),
+        tempered=torch.tensor([False, False, True, True, False, True]),
+    )  # fmt: skip
+    found = es.make_objective("loop").compute_advantages(batch)
+    # leave-one-out of (0, 1); each of the others has nobody to be compared with
+    assert found.advantages.tolist() == [0, 0, -1, 1, 0, 0]
+    assert found.idle.tolist() == [True, True, False, False, True, True]
+
+
 # ------------------------------------------------------------------ two calls a trainer makes
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -147,10 +146,13 @@ class TokenBatch:
         """[B] int64: trained tokens of each sequence."""
         return self.mask.sum(-1)
 
-    @cached_property
+    @property
     def whole(self) -> Whole:
         """What may be asked of the whole minibatch, of which these rows may be one rank's."""
-        return Whole(self.mask, self.rollout, self.ranks)
+        found: Whole | None = self.__dict__.get("whole")
+        if found is None or not found.asks(self.mask, self.rollout, self.ranks):
+            self.__dict__["whole"] = found = Whole(self.mask, self.rollout, self.ranks)
+        return found
 
     @property
     def policy_mask(self) -> Tensor:
@@ -172,8 +174,6 @@ class TokenBatch:
                 raise TypeError(f"TokenBatch.replace: cannot change {name!r}")
             setattr(new, name, value)
             new._admit(name)
-        if changes.keys() & {"rollout", "ranks"}:
-            new.__dict__.pop("whole", None)
         return new
 
 

@@ -10,7 +10,9 @@ from typing import Any, Literal
 from ..control import Observation
 from ..method import Method, Resample
 from ..method.checks import Data, returned
+from ..method.controlled import Controlled
 from ..method.requirements import check_host, check_updates
+from ..method.schedules import at
 from ..method.state_dict import check_savable, restored
 from .batch import TokenBatch
 from .loss import Aggregation, missing
@@ -46,6 +48,13 @@ class Chain:
         self.advantage = advantage
         self.aggregation: Aggregation = aggregation
         self.max_length = max_length
+        shaping = [n for n, m in zip(names, methods, strict=True)
+                   if type(m).shape is not Method.shape]  # fmt: skip
+        if advantage == "gdpo" and shaping:
+            raise ValueError(
+                f"make_objective: {shaping[0]} edits one reward per rollout, and gdpo normalizes "
+                "each reward function on its own; keep one"
+            )
         self.states: list[Any] = [method.init() for method in methods]
         check_savable(names, self.states)
         self._validated: set[str] = set()  # hooks whose results were looked at
@@ -100,6 +109,14 @@ class Chain:
         """
         check_updates(self.names, self.methods, updates)
 
+    @property
+    def shapes_by_reference(self) -> bool:
+        """Whether rewards are edited by the reference's log-probs, before advantages are there."""
+        return any(
+            "ref_logp" in method.required() and type(method).shape is not Method.shape
+            for method in self.methods
+        )
+
     def resamples(self) -> Resample | None:
         """Further rollouts that this iteration needs, once it was observed; None for none."""
         asked = (method.resamples(state) for _, method, state in self.chain())
@@ -141,11 +158,25 @@ class Chain:
                 raise ValueError(f"Objective.observe: {name} is {value}; need a number")
         if signals["progress"] is not None and not 0 <= signals["progress"] <= 1:
             raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
+        if any(method.schedules for method in self.methods):
+            self._move(signals["progress"])
         seen = Observation(
             float(entropy), nll=signals["nll"], progress=signals["progress"],
             perplexity=signals["perplexity"], stderr=signals["stderr"],
         )  # fmt: skip
         self.states = [method.observe(state, seen) for _, method, state in self.chain()]
+
+    def _move(self, progress: float | None) -> None:
+        """Scheduled parameters as they are at this time of the run."""
+        if progress is None:
+            raise ValueError(
+                "Objective.observe: a schedule needs `progress`, which this trainer does not "
+                "report; pass it: observe(entropy=..., progress=...)"
+            )
+        self.methods = tuple(at(method, progress) for method in self.methods)
+        for i, method in enumerate(self.methods):
+            if method.schedules and isinstance(method, Controlled):
+                self.states[i] = method.init()  # a fixed coefficient
 
     def observe_figures(self, figures: Mapping[str, float], progress: float | None = None) -> None:
         """`observe` the figures of a rollout batch, named as `core.rollouts.describe` names them.
@@ -161,8 +192,12 @@ class Chain:
         )  # fmt: skip
 
     def metrics(self) -> dict[str, float]:
-        """The controllers' figures now: `control/...`."""
-        out: dict[str, float] = {}
+        """The controllers' figures now, and scheduled parameters: `control/...`."""
+        out: dict[str, float] = {
+            f"control/{name}_{key}": float(getattr(method, key))
+            for name, method, _ in self.chain()
+            for key in method.schedules
+        }
         for name, method, state in self.chain():
             for key, value in method.metrics(state).items():
                 group, _, rest = key.partition("/")
@@ -179,7 +214,11 @@ class Chain:
             "advantage": self.advantage,
             "aggregation": self.aggregation,
             "max_length": self.max_length,
-            "methods": [{"name": name, **dataclasses.asdict(method)} for name, method in chain],
+            "methods": [
+                {"name": name, **dataclasses.asdict(method)}
+                | {key: text for key, (text, _) in method.schedules.items()}
+                for name, method in chain
+            ],
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says 
 
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in",
+    "approx": "~",
 }  # fmt: skip
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp abs sqrt cbrt "

@@ -73,6 +73,8 @@ class Method:
     contradicts: ClassVar[Mapping[str, str]] = {}
     idle_on_policy: ClassVar[str] = ""
     actuator: ClassVar[tuple[str, str | None] | None] = None
+    # parameter -> (as written, what it is over the run); set on the instance (`schedules`)
+    schedules: ClassVar[Mapping[str, tuple[str, Any]]] = {}
 
     def stands_for(self) -> list[tuple[str, dict[str, Any]]]:
         """The methods, by name with their parameters, whose place in a chain this one holds.
@@ -155,6 +157,13 @@ class Method:
     def parameters(cls) -> dict[str, Any]:
         """Parameter names with their defaults, in order."""
         return {f.name: f.default for f in fields(cls)}
+
+
+class Default(float):
+    """A parameter's default that gives way to a controller's own; a value that is given does not.
+
+    It counts as not given by its type: a user's number is kept even where it equals the default.
+    """
 
 
 def one_of(who: str, parameter: str, value: str, options: tuple[str, ...]) -> None:

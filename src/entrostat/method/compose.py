@@ -16,6 +16,7 @@ from .controlled import Controlled, Law
 from .lookup import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
+from .schedules import is_schedule, parse_schedule, scheduled
 from .thermostat import HeldEntropy
 
 MethodSpec = str | Mapping[str, Any] | Sequence["str | Mapping[str, Any]"]
@@ -126,6 +127,10 @@ def _merged(chain: Chain, items: Sequence[tuple[str, Mapping[str, Any]]]) -> Cha
     if len(surrogates) != 2:
         return chain
     given = dict(items)
+    if any(method.schedules for _, method in surrogates):
+        raise ValueError(
+            "make_objective: a schedule of a surrogate beside another one; keep one surrogate"
+        )
     for (name, method), (_, other) in (surrogates, surrogates[::-1]):
         over = type(method).over(other, given.get(name, {}))
         if over is not None:
@@ -306,9 +311,14 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
     """
     known = cls.parameters()
     given = dict(given)
+    moving: dict[str, str] = {}
     for key, value in given.items():
         if key not in known:
             raise ValueError(f"{name}: {unknown('parameter', key, known)}")
+        if is_schedule(value) and _is_number(cls, key):
+            moving[key] = value
+            given[key] = parse_schedule(f"{name}: {key}", value).at(0.0, 0.0)
+            continue
         default = known[key]
         hint = str(cls.__dataclass_fields__[key].type)
         optional = "None" in hint or "Optional" in hint
@@ -327,7 +337,13 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
             raise ValueError(f"{name}: {key} must be a number, got {value!r}")
         if hint in ("int", "<class 'int'>") and not isinstance(value, int):
             raise ValueError(f"{name}: {key} must be a whole number, got {value!r}")
-    return cls(**given)
+    return scheduled(name, cls(**given), moving)
+
+
+def _is_number(cls: type[Method], key: str) -> bool:
+    """Whether a parameter is a real number, and nothing but."""
+    hint = str(cls.__dataclass_fields__[key].type)
+    return "float" in hint and "str" not in hint
 
 
 def _expand(name: str, given: Mapping[str, Any]) -> Chain:

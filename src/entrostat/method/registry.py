@@ -14,7 +14,6 @@ from .base import HOSTS, Method
 from .ce_gppo import CeGppo
 from .checks import check_class
 from .cispo import Cispo
-from .clip_bound import ClipBound
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
 from .dppo import Dppo
@@ -23,6 +22,7 @@ from .gmpo import Gmpo
 from .icepop import IcePop
 from .influence_flow import InfluenceFlow
 from .ipo import Ipo
+from .kl_reward import KlReward
 from .m2po import M2po
 from .off_policy_mask import OffPolicyMask
 from .opefo import Opefo
@@ -74,13 +74,13 @@ METHODS: dict[str, type[Method]] = {
     "rand_pos_clip": RandPosClip,
     # ours
     "thermostat": HeldEntropy,
-    "clip_bound": ClipBound,
     "influence_flow": InfluenceFlow,
     "permute_weights": PermuteWeights,
     # what they compare with
     "entropy_bonus": EntropyBonus,
     "adaptive_entropy": AdaptiveEntropy,
     "kl_ref": KlRef,
+    "kl_reward": KlReward,
     "aepo": Aepo,
     "ce_gppo": CeGppo,
     "entropic": Entropic,

@@ -40,7 +40,8 @@ class Allowed:
             rollouts cannot matter; None leaves that out.
         added: the terms that it adds to the loss, by hand. None takes the coefficients from its
             terms, which tests less.
-        equal_rewards_teach: rewards that are all equal, but not 0, give a gradient.
+        equal_rewards_teach: rewards that are all equal, but not 0, give a gradient; "always": also
+            where they are 0.
         no_gradient_alone: signs of the advantage (1, -1) for which a batch of one token gets no
             policy gradient, as where advantages are normalised over all tokens.
     """
@@ -48,7 +49,7 @@ class Allowed:
     random: bool = False
     all_of: Mapping[str, Any] | None = None
     added: Added | None = None
-    equal_rewards_teach: bool = False
+    equal_rewards_teach: bool | Literal["always"] = False
     no_gradient_alone: Sequence[int] = ()
 
 

@@ -157,6 +157,9 @@ def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str
 
 def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     """The rollouts that are trained on, prepared: of groups with a signal, others for penalties."""
+    if state.reference is not None and state.objective.shapes_by_reference:
+        drift = statistics(state, state.reference, sampled.sequences)
+        batch = batch.replace(ref_logp=drift.logp)
     more: dict[str, float] = {}
 
     def fill(rows: Tensor, part: TokenBatch) -> TokenBatch:
@@ -187,7 +190,8 @@ def _with_models(
 ) -> tuple[TokenBatch, dict[str, float]]:
     """The batch with what its methods ask of other models; figures of a second one's training."""
     figures: dict[str, float] = {}
-    if state.reference is not None and "ref_logp" in state.objective.needs:
+    wanted = "ref_logp" in state.objective.needs and batch.ref_logp is None
+    if state.reference is not None and wanted:
         batch = batch.replace(ref_logp=statistics(state, state.reference, sequences).logp)
     if state.phi is not None:
         assert batch.group is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from transformers import TrainerCallback
+from transformers.trainer_callback import CallbackHandler
 
 from ..._text import say
 from ...control import Alarm
@@ -39,6 +41,21 @@ class EntropyAlarm(TrainerCallback):
     def _tell(self, sentence: str) -> None:
         self.told = sentence
         say(sentence)
+        if self._trackio:
+            import trackio
+
+            trackio.alert("entropy alarm", sentence)
+
+    _trackio = False
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Go before the trackers, which log what a line has when it reaches them."""
+        _to_the_front(self)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Likewise, of trackers that were added since."""
+        _to_the_front(self)
+        self._trackio = "trackio" in (args.report_to or ())
 
     told: str | None = None
     """The last alarm's sentence; None before one."""
@@ -51,6 +68,22 @@ class EntropyAlarm(TrainerCallback):
             return
         entropy = logs.get("entropy/exact", logs.get("entropy"))
         row = {"entropy/exact": entropy, "control/target": logs.get("control/target")}
-        logs |= {k: v for k, v in self.sentinel.line(row).items() if k.startswith("alarm/")}
+        found = {k: v for k, v in self.sentinel.line(row).items() if k.startswith("alarm/")}
+        logs |= found
+        history = getattr(state, "log_history", None)
+        if history and history[-1].get("reward") == logs["reward"]:  # made before callbacks ran
+            history[-1] |= found
         if self.stop and self.sentinel.alarm.raised:
             control.should_training_stop = True
+
+
+def _to_the_front(callback: TrainerCallback) -> None:
+    """Make a callback the first of those that are being called.
+
+    transformers hands a callback everything but the list that it stands in, whose order is the
+    order of calls: trackers of `report_to` come before the user's callbacks.
+    """
+    handler = sys._getframe(2).f_locals.get("self")
+    if isinstance(handler, CallbackHandler) and callback in handler.callbacks:
+        handler.callbacks.remove(callback)
+        handler.callbacks.insert(0, callback)

@@ -41,6 +41,11 @@ _ASPECTS = {
     "terms": ("beta", "entropy_coef", "use_adaptive_entropy", "top_entropy_quantile",
               "off_policy_mask_threshold"),
 }  # fmt: skip
+# argument -> values that leave the distribution as it is
+_TRUNCATES: dict[str, tuple[Any, ...]] = {
+    "top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0),
+    "repetition_penalty": (None, 1.0),
+}  # fmt: skip
 _LOG = logging.getLogger(__name__)
 
 
@@ -225,6 +230,19 @@ def _mean(objective: Objective) -> tuple[str, int | None]:
 def _words(name: str, method: Method) -> str:
     values = ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(method).items())
     return f"{name}({values})"
+
+
+def warn_of_truncation(args: Any) -> None:
+    """Warn where the policy is sampled from a part of its distribution."""
+    given = {name: getattr(args, name) for name in _TRUNCATES} | (args.generation_kwargs or {})
+    cut = [f"{k}={given[k]}" for k, rest in _TRUNCATES.items() if given.get(k) not in rest]
+    if cut:
+        warnings.warn(
+            f"{WHO}: {', '.join(cut)} samples from a part of the distribution. Entropies, targets "
+            "and log-probs are of the whole one at this temperature, so samples are less diverse "
+            "than entropy says and ratios are of another policy; use temperature alone",
+            stacklevel=3,
+        )
 
 
 def check_generation(args: Any) -> None:

@@ -119,6 +119,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
     ) -> None:
         given = settings.by_name(args, kwargs)
         given["args"] = with_stops(given["args"], stop)
+        if not self._alone:
+            settings.warn_of_truncation(given["args"])
         self.objective: Objective | None = None
         if entropy is not None:
             if objective is not None:

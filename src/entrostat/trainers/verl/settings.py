@@ -156,7 +156,7 @@ def _refusals(config: Any, objective: Objective) -> list[tuple[bool, str]]:
         (actor.entropy_coeff != 0, f"{_HERE}.entropy_coeff={actor.entropy_coeff} would not be "
          "used; add the method entropy_bonus"),
         (algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward=True would not be used; add the "
-         "method kl_ref"),
+         "method kl_reward"),
         (need_critic(config), "a critic would be trained for nothing: the objective estimates the "
          "advantages; set algorithm.adv_estimator=grpo and leave critic.enable unset"),
         (bool(correction.get("bypass_mode")), "algorithm.rollout_correction.bypass_mode=True "

@@ -1,0 +1,51 @@
+"""The KL to a reference, taken off the reward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ..core.batch import TokenBatch, at_least_float32
+from ..core.deterministic import row_sums
+from ..core.loss import MAX_LOG_RATIO
+from .base import Method, in_range, one_of
+
+
+@dataclass(frozen=True)
+class KlReward(Method):
+    """KL in the reward: what a rollout drifted from the reference is taken off its reward.
+
+    R - coef * (sum over its tokens of k), before the advantage estimator; d = lp_ref - lp0, k1 =
+    -d, k2 = d^2/2, k3 = exp(d) - d - 1 (Ouyang et al., arXiv 2203.02155; RLOO, arXiv 2402.14740;
+    veRL's `algorithm.use_kl_in_reward`). A group of equal rewards then teaches the drift alone.
+    Deviation: veRL spreads it over tokens, which for a group's outcome advantage is the same sum.
+
+    Parameters:
+        coef: coefficient.
+        form: "k1", whose mean is the KL, "k2" or "k3".
+    """
+
+    coef: float = 1e-3
+    form: Literal["k1", "k2", "k3"] = "k1"
+
+    paper: ClassVar[str] = "arXiv 2203.02155"
+    needs: ClassVar[tuple[str, ...]] = ("ref_logp",)
+    reads_current: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        in_range("kl_reward", "coef", self.coef, 0)
+        one_of("kl_reward", "form", self.form, ("k1", "k2", "k3"))
+
+    def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
+        """Take the drift off the rewards."""
+        assert batch.rewards is not None
+        assert batch.ref_logp is not None
+        d = at_least_float32(batch.ref_logp) - at_least_float32(batch.old_logp)
+        k = -d if self.form == "k1" else d.square() / 2
+        if self.form == "k3":
+            k = d.clamp(max=MAX_LOG_RATIO).expm1() - d
+        rewards = at_least_float32(batch.rewards)
+        drift = row_sums(torch.where(batch.mask, k, 0)).to(rewards.dtype)
+        return batch.replace(rewards=rewards - self.coef * drift)
