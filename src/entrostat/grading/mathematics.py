@@ -24,7 +24,8 @@ from . import symbolic
 from .equality import same
 from .extract import ORDER, Place, answers, boxed, listed
 from .items import read
-from .notation import Token, tokens
+from .notation import tokens
+from .tree import Token
 from .values import exact_value
 
 _LETTER = r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?"

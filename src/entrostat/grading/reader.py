@@ -13,7 +13,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from .cursor import Cursor
-from .notation import Token
 from .tree import (
     CALLED,
     CONSTANTS,
@@ -24,6 +23,7 @@ from .tree import (
     SETS,
     WORDS,
     Node,
+    Token,
     Unreadable,
 )
 
