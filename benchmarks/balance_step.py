@@ -40,13 +40,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import entrostat as es
-from entrostat.analysis.analysis import meter_of
 from entrostat.analysis.influence import loss_gradient
 from entrostat.config import from_dict
 from entrostat.core.batch import TokenBatch
 from entrostat.method.opefo import balance, entropy_change
 from entrostat.models.policy_evaluator import Meter
 from entrostat.models.rollout import Sequences
+from entrostat.trainers.lab.analysis import meter_of
 from entrostat.trainers.lab.experience import measure, sample_rollouts
 from entrostat.trainers.lab.state import State, build
 

@@ -32,7 +32,7 @@ import entrostat as es
 from entrostat.config import from_dict
 from entrostat.data.prompts import draw, encode
 from entrostat.dynamics import adamw_preconditioner, forward_mode, functional, influence
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.models.rollout import sample
 
 WARM = 10

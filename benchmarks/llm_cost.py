@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from entrostat.config import from_dict
 from entrostat.data.prompts import draw, encode, sampler_settings, stop_strings
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.models.rollout import Sequences, sample
 from jobs import CHAT, WORDS
 

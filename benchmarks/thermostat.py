@@ -31,10 +31,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-KNOBS = (
-    "multiplier", "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight",
-    "balance", "lambda_min",
-)  # fmt: skip
+KNOBS = ("multiplier", "zeta", "zeta_d", "entropy_coef", "balance")
 # the papers' controllers, on their own knobs
 PAPERS = {
     "repo_r": ["repo_r", "--method.bidirectional", "true", "--method.zeta_max", "0.5"],

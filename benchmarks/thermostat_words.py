@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from entrostat.logs.run import Run, number, read_run
+from entrostat.logs.lines import number
+from entrostat.logs.run import Run, read_run
 from entrostat.study.seeds import Interval, spread
 
 ITERATIONS, SETTLED, LATE, BAND = 40, 12, 30, 0.1

@@ -20,7 +20,7 @@ from entrostat.core.batch import response_mean
 from entrostat.core.stats import TokenStats
 from entrostat.evaluation.in_training import prompt_entropies
 from entrostat.logs.rollouts import Rollouts, load_rollouts
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.models.policy_evaluator import Meter
 from entrostat.models.rollout import Sequences
 

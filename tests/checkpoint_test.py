@@ -23,7 +23,7 @@ from entrostat.config import TrainConfig, from_dict
 from entrostat.data.prompts import encode
 from entrostat.errors import RunStopped
 from entrostat.logs.lines import JsonLines
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.runs import timer as clock

@@ -263,7 +263,7 @@ def test_a_chat_template_is_used_where_there_is_one(tmp_path: Path) -> None:
 
     from entrostat.config import from_dict
     from entrostat.data.prompts import encode
-    from entrostat.models.policy import load_policy
+    from entrostat.models.loading import load_policy
     from entrostat.tasks import Example
 
     model = byte_level_model(tmp_path / "model")

@@ -289,7 +289,6 @@ def test_the_advice_is_for_the_knob_and_the_signal_that_are_meant():
     for name, others in (
         ("repo_d", "entropy_coef and zeta and balance"),
         ("repo_r", "entropy_coef and balance and zeta_d"),
-        ("clip_bound", "entropy_coef and zeta and balance and zeta_d"),
     ):
         (sentence,) = saturation(rows, [{"name": name, "controller": "thermostat"}])
         assert sentence.endswith(f"; on target_sum {others} held this share of the first entropy.")

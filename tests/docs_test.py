@@ -10,6 +10,7 @@ import inspect
 import pkgutil
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ VERL = [name for name in EVERYTHING if name.startswith("entrostat.trainers.verl.
 MODULES = [name for name in EVERYTHING if name not in VERL]
 # from the top of the house to its cellar; a room imports from those after it
 ROOMS = (
-    "cli", "study", "report", "diagnosis", "trainers", "analysis", "evaluation", "runs", "data",
+    "cli", "study", "report", "trainers", "diagnosis", "analysis", "evaluation", "runs", "data",
     "models", "law", "agents", "tasks", "grading", "sandbox", "workers", "config",
     "model_files", "logs", "testing", "core.mismatch", "core.probe", "core.rollouts", "dynamics",
     "core.objective", "method", "core.loss", "control", "core",
@@ -88,10 +89,6 @@ def test_every_public_name_resolves() -> None:
         es.nothing  # noqa: B018
 
 
-# not yet: what is still imported upwards
-STILL = {"runs/dump.py", "runs/resume.py", "analysis/analysis.py"}
-
-
 def _floor(module: list[str]) -> int:
     """The place in ROOMS of a module: a room, or a module of one that stands elsewhere."""
     own = ".".join(module[:2])
@@ -101,7 +98,7 @@ def _floor(module: list[str]) -> int:
 def test_imports_point_down() -> None:
     for path in SOURCE.rglob("*.py"):
         parts = path.relative_to(SOURCE).with_suffix("").parts
-        if parts[0] in ("__init__", "__main__") or path.relative_to(SOURCE).as_posix() in STILL:
+        if parts[0] in ("__init__", "__main__"):
             continue
         here = _floor(list(parts))
         package = list(parts[:-1])
@@ -114,6 +111,48 @@ def test_imports_point_down() -> None:
             for alias in node.names:
                 found = [*named, alias.name] if len(named) < 2 else named
                 assert _floor(found) >= here, f"{path} imports {'.'.join(found)}"
+
+
+def _imported(name: str) -> Iterator[str]:
+    """The modules of entrostat that one imports anywhere, also for types alone."""
+    path = SOURCE.joinpath(*name.split(".")[1:])
+    path, inside = (
+        (path / "__init__.py", True) if path.is_dir() else (path.with_suffix(".py"), False)
+    )
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = name.split(".") if inside else name.split(".")[:-1]
+            base = [*base[: len(base) - node.level + 1], *filter(None, [node.module])]
+            for alias in node.names:
+                full = ".".join([*base, alias.name])
+                yield full if full in EVERYTHING else ".".join(base)
+
+
+def test_trainers_are_imported_by_the_command_line_and_studies_alone() -> None:
+    for name in EVERYTHING:
+        for target in _imported(name):
+            if target.startswith("entrostat.trainers"):
+                assert name.split(".")[1] in ("trainers", "cli", "study"), f"{name}: {target}"
+
+
+def test_trainers_do_not_import_one_another() -> None:
+    for name in EVERYTHING:
+        own = name.split(".")[2:3] if name.startswith("entrostat.trainers.") else []
+        if own and own[0] in ("lab", "trl", "verl"):
+            for target in _imported(name):
+                other = target.split(".")[2:3] if target.startswith("entrostat.trainers.") else own
+                assert other == own or other[0] not in ("lab", "trl", "verl"), f"{name}: {target}"
+
+
+def test_no_imports_go_in_circles() -> None:
+    """Not even for types: a package itself aside, which its modules may import from."""
+    ahead = {
+        name: {t for t in _imported(name) if not name.startswith(f"{t}.")} for name in EVERYTHING
+    }
+    while free := [name for name, targets in ahead.items() if not targets & ahead.keys()]:
+        for name in free:
+            del ahead[name]
+    assert not ahead, sorted(ahead)
 
 
 def test_nothing_names_a_machine() -> None:

@@ -11,11 +11,11 @@ import torch
 
 from entrostat.cli import main
 from entrostat.config import from_dict
-from entrostat.diagnosis.doctor import Finding, examine, examine_run, rollouts_at
+from entrostat.diagnosis.doctor import Finding, examine_run, rollouts_at
 from entrostat.logs.importers import read
 from entrostat.logs.rollouts import Rollouts, load_rollouts, save_rollouts
 from entrostat.logs.run import Run
-from entrostat.trainers.lab import train
+from entrostat.trainers.lab import examine, train
 
 FIXTURES = Path(__file__).parent / "importers"
 

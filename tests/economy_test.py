@@ -16,9 +16,10 @@ from entrostat.agents import Reply
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.data.generation import answer
 from entrostat.data.prompts import encode
-from entrostat.models.early_stop import Enough, enough_of, of_dropped
-from entrostat.models.policy import Policy, load_policy
-from entrostat.models.rollout import Sequences, sample
+from entrostat.models.early_stop import Enough, enough_of
+from entrostat.models.loading import load_policy
+from entrostat.models.policy import Policy
+from entrostat.models.rollout import Sequences, of_dropped, sample
 from entrostat.runs.resolve import objective_of
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum

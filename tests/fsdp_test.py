@@ -142,7 +142,7 @@ def weights_of(world: int, rank: int, mesh: Any) -> list[str]:
     from torch.distributed.fsdp import fully_shard
 
     from entrostat.errors import RunStopped
-    from entrostat.trainers.lab.updates import check_weights
+    from entrostat.runs.checkpoint import check_weights
 
     model, said = Model(), []
     fully_shard(model.head, mesh=mesh)
@@ -154,7 +154,7 @@ def weights_of(world: int, rank: int, mesh: Any) -> list[str]:
             if rank == world - 1:  # the last rank's part alone
                 model.head.weight.to_local()[-1, 0] = value
             try:
-                check_weights(policy, 7)
+                check_weights(policy.trained(), 7)
                 said.append("")
             except RunStopped as error:
                 said.append(str(error))

@@ -11,9 +11,9 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.analysis.analysis import begin
 from entrostat.control import ThermostatState
 from entrostat.trainers.lab import loop, train
+from entrostat.trainers.lab.analysis import begin
 from lab_methods_test import lines_of_a_run_that_survives_a_kill
 from lab_test import metrics, small
 

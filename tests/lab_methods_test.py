@@ -99,7 +99,7 @@ def test_the_reference_is_the_policy_that_training_began_with(
     # an independent reference: the base policy, loaded afresh, on the third iteration's rollouts
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from entrostat.models.policy import tiny_directory
+    from entrostat.model_files import tiny_directory
 
     rollouts = es.load_rollouts(tmp_path / "run", iteration=3)
     model = AutoModelForCausalLM.from_pretrained(tiny_directory())

@@ -275,7 +275,7 @@ def test_equal_rewards_make_no_update(tmp_path: Path) -> None:
 
 
 def assert_same_weights_as_base(run: Path) -> None:
-    from entrostat.models.policy import tiny_directory
+    from entrostat.model_files import tiny_directory
 
     base = load_file(tiny_directory() / "model.safetensors")
     for name, tensor in weights(run).items():
@@ -296,7 +296,7 @@ def test_low_precision_trains(tmp_path: Path, precision: str) -> None:
 
 
 def load_file_of_base() -> dict[str, torch.Tensor]:
-    from entrostat.models.policy import tiny_directory
+    from entrostat.model_files import tiny_directory
 
     return load_file(tiny_directory() / "model.safetensors")
 
@@ -576,7 +576,7 @@ def test_minibatches_are_as_many_as_asked_for(tmp_path: Path) -> None:
 def test_logits_that_are_not_finite_stop_the_run(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from entrostat.models.policy import tiny_directory
+    from entrostat.model_files import tiny_directory
 
     model = AutoModelForCausalLM.from_pretrained(tiny_directory())
     with torch.no_grad():
@@ -621,7 +621,7 @@ def test_models_with_other_caches(tmp_path: Path, kind: str) -> None:
     """A hybrid's cache cannot branch, so prompts are repeated; Mamba has none of that kind."""
     import transformers
 
-    from entrostat.models.policy import load_policy
+    from entrostat.models.loading import load_policy
     from entrostat.models.pretrain import tokenizer
 
     settings = {

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from entrostat import law
-from entrostat.law.diagnostics import p_words, runs_test, trend
+from entrostat.law.fitting import p_words, runs_test, trend
 from entrostat.logs.run import Run
 
 

@@ -32,6 +32,16 @@ def test_paths_that_users_have() -> None:
     assert from_grpo_config is trl.from_grpo_config
 
 
+def test_the_doctors_function_moved() -> None:
+    from entrostat.diagnosis import doctor
+    from entrostat.trainers.lab import examine
+
+    with pytest.warns(DeprecationWarning, match="examine has moved"):
+        assert doctor.examine is examine
+    with pytest.raises(AttributeError, match="nothing"):
+        doctor.nothing  # noqa: B018
+
+
 def test_strings_in_saved_verl_commands() -> None:
     name = "entrostat.hosts.verl.settings.PolicyLoss"
     assert new_name(name) == "entrostat.trainers.verl.settings.PolicyLoss"

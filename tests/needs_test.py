@@ -23,8 +23,9 @@ from entrostat.logs.files import in_bytes
 from entrostat.logs.lines import JsonLines
 from entrostat.models import hardware as machine
 from entrostat.models import memory_estimate as needs
+from entrostat.models.loading import load_policy
 from entrostat.models.memory_estimate import Needs, _cached, free_memory, needs_of
-from entrostat.models.policy import Policy, load_policy
+from entrostat.models.policy import Policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.models.rollout import Sequences
 from entrostat.runs import checkpoint as checkpoints

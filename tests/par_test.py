@@ -423,7 +423,6 @@ DEFAULTS = {
         "delta": 0.01,
         "weight": 1.0,
         "epochs": 10,
-        "controller": "additive",
     },
     "pos_only": {},
     "neg_only": {},
@@ -434,6 +433,7 @@ DEFAULTS = {
         "coef_min": 1e-3,
         "coef_max": 10.0,
         "target": None,
+        "rate": 0.1,
     },
     "adaptive_entropy": {
         "target": 0.2,
@@ -501,18 +501,3 @@ def test_what_they_need(name, missing):
 def test_errors_name_the_parameter(name, given, words):
     with pytest.raises(ValueError, match=words):
         es.make_objective(name, **given)
-
-
-def test_under_the_thermostat_the_target_is_the_first_entropy_unless_one_is_given():
-    held = {"name": "pos_adv", "controller": "thermostat"}
-    for given, target in (({}, 1.5), ({"target": 0.2}, 0.2), ({"target": "0.5x"}, 0.75)):
-        objective = es.make_objective(held | given)
-        objective.observe(entropy=1.5)
-        assert objective.metrics()["control/target"] == target
-        saved = json.loads(json.dumps(objective.state_dict()))
-        again = es.make_objective(saved["objective"]["methods"][1])  # as it is written down
-        again.load_state_dict(saved)
-    knob = es.make_objective("thermostat", knob="pos_weight", target=0.2)
-    knob.observe(entropy=1.5)
-    assert knob.metrics()["control/target"] == 0.2
-    assert es.methods()["pos_adv"].parameters["target"] == 0.2

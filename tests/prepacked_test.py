@@ -15,7 +15,7 @@ from torch import nn
 from entrostat.config import TrainConfig
 from entrostat.models import capabilities as abilities
 from entrostat.models import prepacked
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.models.rollout import sample
 
 pytestmark = pytest.mark.skipif(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from entrostat.config import TrainConfig
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.models.pretrain import PretrainConfig, pretrain
 
 

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 import entrostat as es
 from entrostat.config import TrainConfig, from_dict
 from entrostat.errors import RunStopped
+from entrostat.models.loading import load_policy
 from entrostat.models.memory_estimate import needs_of
-from entrostat.models.policy import load_policy
 from entrostat.models.rollout import Sequences
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.tasks import Example

@@ -278,7 +278,6 @@ def test_what_they_sit_on(name, names):
                 "factor": 1.01,
                 "target": None,
                 "ratio": "token",
-                "controller": "factor",
             },
         ),
     ],

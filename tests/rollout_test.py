@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 import entrostat as es
 from entrostat.config import TrainConfig, from_dict
 from entrostat.models.head import find_head
-from entrostat.models.policy import Policy, load_policy
+from entrostat.models.loading import load_policy
+from entrostat.models.policy import Policy
 from entrostat.models.rollout import sample
 from entrostat.models.token_sampling import _nucleus
 from entrostat.trainers.lab.state import build

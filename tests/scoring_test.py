@@ -400,7 +400,7 @@ def test_hostile_answers_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_eos_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
-    from entrostat.models.policy import tiny_directory
+    from entrostat.model_files import tiny_directory
 
     shutil.copytree(tiny_directory(), tmp_path / "model")
     file = tmp_path / "model/generation_config.json"

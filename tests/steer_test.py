@@ -314,8 +314,6 @@ def test_weights_multiply():
                 "lambda_max": 1.2,
                 "quantile": 0.8,
                 "signed": False,
-                "controller": "none",
-                "target": None,
             },
         ),
         ("quadrant", (0.8, 1.2), {"which": "I", "action": "mask", "share": 0.1}),
@@ -353,11 +351,3 @@ def test_steer_needs_the_current_entropy():
 def test_errors_name_the_parameter(name, given, words):
     with pytest.raises(ValueError, match=words):
         es.make_objective(name, **given)
-
-
-def test_a_controller_never_lifts_the_smallest_weight_over_the_largest():
-    given = {"name": "steer", "mapping": "linear", "controller": "thermostat", "lambda_max": 0.8}
-    words = "lambda_max must be at least 1 with controller='thermostat', .* up to 1, got 0.8"
-    with pytest.raises(ValueError, match=words):
-        es.make_objective(given)
-    es.make_objective({"name": "steer", "mapping": "linear", "lambda_max": 0.8})

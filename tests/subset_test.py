@@ -16,7 +16,7 @@ from entrostat.config import TrainConfig
 from entrostat.evaluation.subset import at_random, by_clusters, by_pass_rate
 from entrostat.model_files import tiny_directory
 from entrostat.models.embeddings import embed
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.study.subset import SubsetConfig, run_subset
 from entrostat.tasks import make_task
 

@@ -627,7 +627,7 @@ def test_the_first_fsdp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_policy_that_was_loaded_on_the_cpu_runs_as_the_gpu_wants_it() -> None:
     """As under FSDP, where accelerate moves the model."""
-    from entrostat.models.policy import load_policy
+    from entrostat.models.loading import load_policy
 
     policy = dataclasses.replace(
         load_policy(from_dict({"precision": "bf16", "device": "cpu"})), prepacks=True, rows=True

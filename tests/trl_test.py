@@ -71,7 +71,7 @@ def _quiet(monkeypatch):
 
 
 def tiny() -> str:
-    from entrostat.models.policy import tiny_directory
+    from entrostat.model_files import tiny_directory
 
     return str(tiny_directory())
 

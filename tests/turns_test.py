@@ -22,8 +22,9 @@ from entrostat.data.generation import Answers, answer
 from entrostat.data.prompts import encode
 from entrostat.data.turns import Hearing
 from entrostat.errors import RunStopped
+from entrostat.models.loading import load_policy
 from entrostat.models.packing import pack
-from entrostat.models.policy import Policy, load_policy
+from entrostat.models.policy import Policy
 from entrostat.models.rollout import Sequences
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum

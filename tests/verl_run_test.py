@@ -34,12 +34,12 @@ from entrostat.evaluation.eval_sets import HeldOut, held_out_sets
 from entrostat.logs.rollouts import load_rollouts, save_rollouts
 from entrostat.logs.run import best_of
 from entrostat.model_files import tiny_directory
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.runs.progress import Progress
 from entrostat.tasks import Example, make_task
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.resume_command import resume_command
-from entrostat.trainers.verl import data, job, preflight, recipe
+from entrostat.trainers.verl import data, job, model_ref, preflight, recipe
 from entrostat.trainers.verl.completions import Settings, read
 from entrostat.trainers.verl.config import flat
 from entrostat.trainers.verl.driver import noted
@@ -64,7 +64,7 @@ def config_of(**tables: Any) -> TrainConfig:
 
 
 def sets_of(config: TrainConfig) -> tuple[HeldOut, ...]:
-    task = data.make(config)
+    task = model_ref.make(config)
     return held_out_sets(config, task, Scorer(task, config.scoring, print), print).sets
 
 
@@ -303,7 +303,7 @@ def test_the_rows_are_the_labs_prompts(tmp_path: Path) -> None:
     config = config_of(
         task={"name": str(tmp_path / "sums.jsonl"), "test": 0.2, "max_new_tokens": 5}, seed=1
     )
-    task, policy = data.make(config), data.outline(config.model)
+    task, policy = model_ref.make(config), data.outline(config.model)
     found = data.write(tmp_path / "data", config, task, policy, sets_of(config))
     rows = pq.read_table(tmp_path / "data" / "train.parquet").to_pylist()
     assert len(rows) == 3 * 4
@@ -341,7 +341,7 @@ def test_characters_that_the_tokenizer_leaves_out_are_told(tmp_path: Path) -> No
     file = tmp_path / "sums.jsonl"
     file.write_text('{"prompt": "Sum: 9/3:", "answer": "3"}\n' * 4)
     config = config_of(task={"name": str(file), "test": 0.5, "max_new_tokens": 5})
-    task, policy = data.make(config), data.outline(config.model)
+    task, policy = model_ref.make(config), data.outline(config.model)
     words = "tokenizer of tiny leaves out S, m, u: of 'Sum: 9/3:' the policy reads ':9/3:'"
     with pytest.warns(UserWarning, match=words):
         data.write(tmp_path / "data", config, task, policy, sets_of(config))
@@ -359,7 +359,7 @@ SAMPLING = {"temperature": 0.9, "top_p": 0.8, "stop": ["/"]}
 def test_the_rows_of_sets(tmp_path: Path) -> None:
     """As many tokens as 6 digits take, eos and one more, or as the set says."""
     config = config_of(sampling=SAMPLING, eval=SETS)
-    task, policy = data.make(config), data.outline(config.model)
+    task, policy = model_ref.make(config), data.outline(config.model)
     found = data.write(tmp_path, config, task, policy, sets_of(config))
     rows = pq.read_table(tmp_path / "test.parquet").to_pylist()
     asked = [("test", "test", 4, 13), ("train", "train", 1, 13), ("their/own", "test", 3, 20)]
@@ -390,7 +390,7 @@ def test_sets_are_sampled_and_judged_by_their_own_settings(tmp_path: Path) -> No
     from entrostat.trainers.verl import reward
 
     config, path = config_of(sampling=SAMPLING, eval=SETS), tmp_path / "run.json"
-    task, policy = data.make(config), data.outline(config.model)
+    task, policy = model_ref.make(config), data.outline(config.model)
     data.write_settings(path, config, task, policy, sets_of(config))
     names = ("", "test", "train", "their/own")
     told = {name: read(str(path), name).sampling("sglang") for name in names}
@@ -458,13 +458,13 @@ def test_what_was_said_in_a_set_is_judged_as_the_lab_does() -> None:
 
 def test_a_task_object_that_workers_could_not_make_is_refused() -> None:
     with pytest.raises(ValueError, match=r"task is a Words, .* MODULE:CLASS"):
-        data.make(config_of(), make_task("words"))
+        model_ref.make(config_of(), make_task("words"))
 
 
 def test_an_open_learning_rate_is_the_labs() -> None:
-    assert data.learning_rate_of(config_of()) == 3e-4  # below ten million parameters
-    assert data.learning_rate_of(config_of(lora={"rank": 2})) == 1e-5
-    assert data.learning_rate_of(config_of(optim={"lr": 0.5})) == 0.5
+    assert model_ref.learning_rate_of(config_of()) == 3e-4  # below ten million parameters
+    assert model_ref.learning_rate_of(config_of(lora={"rank": 2})) == 1e-5
+    assert model_ref.learning_rate_of(config_of(optim={"lr": 0.5})) == 0.5
 
 
 # ------------------------------------------------------------------------------- stops and rewards
@@ -538,7 +538,7 @@ def test_a_scorer_that_raises_or_hangs_costs_one_rollout(
         scoring={"timeout": 1.0, "workers": 2},
     )
     path = tmp_path / "run.json"
-    data.write_settings(path, config, data.make(config), data.outline(config.model), ())
+    data.write_settings(path, config, model_ref.make(config), data.outline(config.model), ())
     assert read(str(path)).task["name"] == str(tmp_path / "t.jsonl")  # workers start elsewhere
 
     async def of(text: str) -> dict[str, Any]:

@@ -17,11 +17,11 @@ import entrostat.trainers.verl.run as verl_run
 from entrostat.agents import Reply
 from entrostat.data.generation import answer
 from entrostat.model_files import tiny_directory
-from entrostat.models.policy import load_policy
+from entrostat.models.loading import load_policy
 from entrostat.models.rollout import Sequences
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
-from entrostat.trainers.verl import data
+from entrostat.trainers.verl import data, model_ref
 from entrostat.trainers.verl.driver import noted
 from entrostat.trainers.verl.recipe import settings
 from entrostat.trainers.verl.run_plan import unseen
@@ -53,7 +53,7 @@ class Script:
 def table(folder: Path, instead: Any = None, name: str = "", **tables: Any) -> Table:
     """Of a task by name, in whose place another may be played: its training, or an evaluation."""
     config = config_of(**({"task": {"name": "tool_sum"}} | tables))
-    made = data.make(config)
+    made = model_ref.make(config)
     path = folder / f"{len(list(folder.iterdir()))}.json"  # what was read is remembered
     data.write_settings(path, config, made, data.outline(config.model), sets_of(config))
     found = Table(str(path), name)
@@ -241,7 +241,7 @@ def test_the_driver_has_their_figures() -> None:
 def test_lengths_leave_room_for_what_a_world_says() -> None:
     """`tool_sum`: two turns, and as much again; `target_sum`: 6 or 8 digits, eos and one more."""
     config = config_of(task={"name": "tool_sum"})
-    task, policy = data.make(config), data.outline(config.model)
+    task, policy = model_ref.make(config), data.outline(config.model)
     new = task.max_new_tokens("train")
     assert data.room(task, config, policy, "train") == (policy.context - 1, 4 * new)
     facts = unseen(config)
@@ -252,7 +252,7 @@ def test_lengths_leave_room_for_what_a_world_says() -> None:
     config.sampling.max_context = 20
     assert data.room(task, config, policy, "train") == (19, 19)
     config = config_of()
-    alone = data.make(config)
+    alone = model_ref.make(config)
     assert data.room(alone, config, policy, "train") == (13, 13)
     assert data.room(alone, config, policy, "ood") == (17, 17)
     assert unseen(config).longest is None
@@ -319,5 +319,5 @@ def test_a_budget_holds_the_longest_rollout_and_micro_batches_of_usual_ones() ->
 def test_settings_of_a_task_of_one_turn_have_no_game(tmp_path: Path) -> None:
     config = config_of()
     path = tmp_path / "run.json"
-    data.write_settings(path, config, data.make(config), data.outline(config.model), ())
+    data.write_settings(path, config, model_ref.make(config), data.outline(config.model), ())
     assert json.loads(path.read_text())["game"] is None

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from entrostat import make_task  # noqa: E402
-from entrostat.models.policy import tiny_directory  # noqa: E402
+from entrostat.model_files import tiny_directory  # noqa: E402
 from entrostat.trainers.trl import EntropyGRPOTrainer  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -25,7 +25,7 @@ from entrostat.config import from_dict
 from entrostat.data.scoring import Scorer
 from entrostat.evaluation.eval_sets import held_out_sets
 from entrostat.logs.rollouts import Rollouts, load_rollouts
-from entrostat.trainers.verl import data
+from entrostat.trainers.verl import data, model_ref
 from entrostat.trainers.verl.agent import TokenLoop
 
 TOKENIZER = AutoTokenizer.from_pretrained(TINY)
@@ -50,7 +50,7 @@ class Engine:
 
 def loop(folder: Path, engine: Engine, *sets: dict[str, Any]) -> TokenLoop:
     config = from_dict({"host": "verl", "task": {"name": "tool_sum"}, "eval": list(sets)})
-    task = data.make(config)
+    task = model_ref.make(config)
     found = held_out_sets(config, task, Scorer(task, config.scoring, print), print)
     data.write_settings(folder / "run.json", config, task, data.outline(config.model), found)
     rollout = SimpleNamespace(response_length=52, name="vllm")
@@ -63,7 +63,7 @@ def loop(folder: Path, engine: Engine, *sets: dict[str, Any]) -> TokenLoop:
 
 def test_what_is_said_of_a_rollout(tmp_path: Path) -> None:
     """Of a call that is wrong, in one turn; and, by hand, of a right one, in two."""
-    task = data.make(from_dict({"task": {"name": "tool_sum"}}))
+    task = model_ref.make(from_dict({"task": {"name": "tool_sum"}}))
     example = task.example(0, "train")
     prompt = TOKENIZER(example.prompt)["input_ids"]
     info = {"set": "", "split": "train", "index": 0, "prompt_ids": prompt, "max_tokens": 13}

@@ -16,15 +16,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch, masked_mean
-from ..data.seeds import generator
 from ..dynamics import (
     ESTIMATORS,
     agreement,
@@ -43,14 +42,12 @@ from ..method.cov import covariance
 from ..models.policy_evaluator import Meter
 from ..models.rollout import Sequences
 from ..runs.dump import token_pieces
-from ..runs.schedule import learning_rate_at
 from .influence import Subject, influences
 from .responses import by_difficulty, of_responses
 from .update_probe import Watch, ratio_of
 
 if TYPE_CHECKING:
-    from ..trainers.lab.experience import Sampled, Selection
-    from ..trainers.lab.state import State
+    pass
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 POSITIONS = 16  # bins at most
@@ -263,34 +260,6 @@ class Analysis:
             for name, A in (("before", plain), ("after", edited))
         }
         return {name: (xy.double() * 1e4).round().div(1e4).tolist() for name, xy in points.items()}
-
-
-def meter_of(state: State) -> Meter:
-    """The policy in plain float32, by operations that forward mode knows."""
-    policy = replace(state.policy, autocast=nullcontext, half=None, rows=False)
-    return Meter(policy, state.config.sampling.temperature, state.config.optim.micro_batch)
-
-
-def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
-    """`analyse` an iteration of the lab.
-
-    Args:
-        state: at the start of the iteration; AdamW as the last iteration left it.
-        sampled: the rollout batch.
-        rewards: [B], the task's.
-        selection: what is trained on, at least one rollout.
-    """
-    config, optim = state.config, state.config.optim
-    place = (sampled.iteration - 1) * config.updates
-    return analyse(
-        Subject(
-            meter_of(state),
-            state.objective, state.optimizer,
-            learning_rate_at(config, place, state.updates), optim.clip, sampled.sequences,
-            selection.graded.replace(rewards=rewards), selection.kept, selection.batch,
-            generator(config.seed, sampled.iteration, "analysis", state.policy.device),
-        )
-    )  # fmt: skip
 
 
 def analyse(subject: Subject) -> Analysis:

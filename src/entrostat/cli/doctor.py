@@ -120,7 +120,8 @@ def _of_config(args: list[str], prompts: str | None, rollouts: str | None) -> li
 
         use(allowed)
     check_model(config.model)
-    from ..diagnosis.doctor import PROMPTS, examine, rollouts_at
+    from ..diagnosis.doctor import PROMPTS, rollouts_at
+    from ..trainers.lab import examine
 
     recorded = None if rollouts is None else rollouts_at(rollouts)
     return examine(config, prompts=int(prompts or PROMPTS), rollouts=recorded)

@@ -14,10 +14,6 @@ HELD: dict[str, tuple[float, float]] = {
 # the lowest share tried there that a knob did not hold
 FAILED: dict[str, float] = {
     "zeta": 1.0,
-    "lambda_min": 0.75,
-    "clip_low": 0.75,
-    "clip_high": 0.75,
-    "pos_weight": 0.75,
 }
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..agents import is_multi_turn
 from ..config import TrainConfig
-from ..models.early_stop import Enough, of_dropped
+from ..models.early_stop import Enough
 from ..models.policy import Policy
-from ..models.rollout import Sequences, sample
+from ..models.rollout import Sequences, of_dropped, sample
 from ..models.token_sampling import Source
 from ..tasks import Example, Task
 from .prompts import context_of, new_tokens, sampler_settings, stop_strings, turns_of

@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..law.pairs import ROLLOUTS
-from ..logs.run import Run, called, number, read_run
+from ..logs.lines import number
+from ..logs.run import Run, called, read_run
 from .metrics import mutual_information
 
 ENTROPIES = ("rollouts", "responses", "prompts")

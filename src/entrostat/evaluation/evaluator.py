@@ -22,7 +22,8 @@ from ..data.seeds import uniform
 from ..errors import RunStopped
 from ..models.capabilities import SMALL
 from ..models.hardware import choose_precision, choose_threads
-from ..models.policy import Policy, load_policy
+from ..models.loading import load_policy
+from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
 from .clusters import clusters

@@ -13,10 +13,9 @@ the training rollouts.
 
 from .baselines import Rival, rivals
 from .bootstrap import LawInterval
-from .diagnostics import ENTROPY_MOVED, P_LOW, R2_LOW, SIZES_FEW, STEPS_FEW
 from .early import SHARE, EarlyPrediction, early_steps, foretold_changes, predict_early
 from .early_share import SHARES, Spent, spent
-from .fitting import EntropyLaw, fit
+from .fitting import ENTROPY_MOVED, P_LOW, R2_LOW, SIZES_FEW, STEPS_FEW, EntropyLaw, fit
 from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
 from .pooled import Pooled, pooled
 from .size import LeftOut, LogLinear, SizeLaw, coefficients_by_size, sizes_left_out

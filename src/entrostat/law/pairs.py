@@ -21,7 +21,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from .._names import unknown
-from ..logs.run import number
+from ..logs.lines import number
 from .steps import LawError
 
 if TYPE_CHECKING:

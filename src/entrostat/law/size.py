@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .diagnostics import R2_LOW, SIZES_FEW
-from .fitting import EntropyLaw
+from .fitting import R2_LOW, SIZES_FEW, EntropyLaw
 from .steps import Array, moves, rms, straight_line
 
 

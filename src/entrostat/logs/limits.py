@@ -18,7 +18,7 @@ from ..method.compose import built
 from ..method.controlled import Controlled
 from ..method.registry import METHODS
 from ..method.thermostat import HeldEntropy, knob_of
-from .run import number
+from .lines import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
 KEYS = {"entropy": "entropy/exact", "perplexity": "entropy/perplexity"}  # what a target may be of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,3 +132,13 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
+
+
+def number(value: Any) -> float | None:
+    """A finite number as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

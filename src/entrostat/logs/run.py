@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .lines import number
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -204,16 +206,6 @@ def held_out(sets: Iterable[Sequence[str]]) -> str:
 def called(path: Path) -> str:
     """The name that a path was called by, also where it ends in `.`; of a link its own."""
     return Path(os.path.abspath(path)).name
-
-
-def number(value: Any) -> float | None:
-    """A finite number as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 def read_run(path: Path) -> Run:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..control import Multiplicative, Range
+from ..control import Multiplicative
 from ..core.batch import Terms, TokenBatch
-from .base import Method, one_of, unread
-from .clip_bound import ClipBound
-from .controlled import Controlled, Law, learnt_law
+from .base import Method, one_of
+from .controlled import Controlled, Law
 from .surrogates import Gspo, check_bounds, clip_bounds
 
 
@@ -31,10 +29,8 @@ class Adapo(Controlled):
         high_min, high_max: its range.
         factor: what it is multiplied or divided by.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
-            share of it; the thermostat also takes schedules (docs/thermostat.md).
+            share of it.
         ratio: "token" (PPO's) or "sequence" (GSPO's).
-        controller: "factor"; "thermostat" (ours), from a tenth to ten times `high`, but for ends
-            (high_min, high_max) that are not the defaults, on a logarithmic scale.
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
     first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
@@ -48,7 +44,6 @@ class Adapo(Controlled):
     factor: float = 1.01
     target: float | str | None = None
     ratio: Literal["token", "sequence"] = "token"
-    controller: Literal["factor", "thermostat"] = "factor"
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO App. B"
@@ -61,32 +56,11 @@ class Adapo(Controlled):
     def __post_init__(self) -> None:
         check_bounds("adapo", self.low, self.high)
         one_of("adapo", "ratio", self.ratio, ("token", "sequence"))
-        one_of("adapo", "controller", self.controller, ("factor", "thermostat"))
-        if self.controller != "factor":
-            unread(self, "adapo", f"controller={self.controller!r}", ("factor",))
         self.check_law("adapo", "high")
-        if self.ratio == "sequence":
-            why = ClipBound.contradicts["gspo"].partition(" (")[0]
-            object.__setattr__(self, "contradicts", {"clip_bound": why})
 
     def law(self) -> Law:
         """What moves the upper bound."""
-        if self.controller == "factor":
-            ends = (self.high_min, self.high_max)
-            return Multiplicative(self.high, *ends, self.target, self.factor)
-        low, high = self.asked("high_min", self.high / 10), self.asked("high_max", self.high * 10)
-        range = Range(low, high, scale="log")
-        law = learnt_law(self.controller, self.high, range, self.target)
-        assert law is not None
-        return law
-
-    def asked(self, parameter: str, otherwise: float) -> float:
-        """An end that the user has set; those over GSPO are set in proportion."""
-        usual = self.parameters()
-        over_gspo = usual[parameter] / usual["high"] * self.high
-        if self.ratio == "sequence" and math.isclose(getattr(self, parameter), over_gspo):
-            return otherwise
-        return super().asked(parameter, otherwise)
+        return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
 
     @classmethod
     def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:

@@ -7,14 +7,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..control import Additive, ControlState, Observation, Range
+from ..control import Additive, ControlState, Observation
 from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of, unread
-from .controlled import Controlled, Law, learnt_law
+from .controlled import Controlled, Law
 from .rounding import floor, share_of
 
 Schedule = Literal["entropy", "stage", "epoch"]
-REACH = 2.0  # of the weight of positive advantages under the thermostat
 
 
 def weigh_positive(terms: Terms, weight: float) -> Terms:
@@ -37,13 +36,10 @@ class PosAdv(Controlled):
     Parameters:
         schedule: "entropy", "stage" or "epoch".
         target: entropy to hold, nats per token (schedule "entropy"); "0.8x" is a share of the first
-            iteration's; the thermostat also takes schedules (docs/thermostat.md), and where none is
-            given "1x".
+            iteration's.
         delta: step of lam (schedule "entropy").
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
-        controller: of schedule "entropy": "additive"; "thermostat" (ours), in [0, 2], so that it
-            can lower entropy as well.
 
     Ours, since the formulas are lost from the text at hand: the step and the start of schedule
     "entropy" and E (.01, 1 and 10 here), and that lam stays within [0, 1], of which the text says
@@ -55,7 +51,6 @@ class PosAdv(Controlled):
     delta: float = 0.01
     weight: float = 1.0
     epochs: int = 10
-    controller: Literal["additive", "thermostat"] = "additive"
 
     paper: ClassVar[str] = "PAR 7.3"
     reads_current: ClassVar[bool] = False
@@ -64,16 +59,9 @@ class PosAdv(Controlled):
 
     def __post_init__(self) -> None:
         one_of("pos_adv", "schedule", self.schedule, ("entropy", "stage", "epoch"))
-        one_of("pos_adv", "controller", self.controller, ("additive", "thermostat"))
-        if self.controller == "thermostat" and self.target is type(self).target:
-            # PAR's own number is no target to hold; `is`, since a user may say .2
-            object.__setattr__(self, "target", "1x")
-        learnt = self.controller != "additive"
-        in_range("pos_adv", "weight", self.weight, 0, REACH if learnt else 1)
+        in_range("pos_adv", "weight", self.weight, 0, 1)
         in_range("pos_adv", "epochs", self.epochs, 2)
-        if learnt:
-            unread(self, "pos_adv", f"controller={self.controller!r}", ("delta",))
-        of_entropy = ("target", "delta", "weight", "controller")
+        of_entropy = ("target", "delta", "weight")
         ignored = {"entropy": ("epochs",), "stage": (*of_entropy, "epochs"), "epoch": of_entropy}
         unread(self, "pos_adv", f"schedule={self.schedule!r}", ignored[self.schedule])
         self.check_law("pos_adv", "the weight")
@@ -82,10 +70,7 @@ class PosAdv(Controlled):
         """What moves lam, under schedule "entropy"."""
         if self.schedule != "entropy":
             return None
-        if self.controller == "additive":
-            return Additive(self.weight, 0.0, 1.0, self.delta, self.target, rises="above")
-        range = Range(0.0, REACH, sign=-1)
-        return learnt_law(self.controller, self.weight, range, self.target)
+        return Additive(self.weight, 0.0, 1.0, self.delta, self.target, rises="above")
 
     def at_first(self) -> ControlState:
         """0, under the schedules that rise with progress."""

@@ -14,7 +14,6 @@ from .base import HOSTS, Method
 from .ce_gppo import CeGppo
 from .checks import check_class
 from .cispo import Cispo
-from .clip_bound import ClipBound
 from .cov import ClipCov, KlCov
 from .dcpo import Dcpo
 from .dppo import Dppo
@@ -75,7 +74,6 @@ METHODS: dict[str, type[Method]] = {
     "rand_pos_clip": RandPosClip,
     # ours
     "thermostat": HeldEntropy,
-    "clip_bound": ClipBound,
     "influence_flow": InfluenceFlow,
     "permute_weights": PermuteWeights,
     # what they compare with

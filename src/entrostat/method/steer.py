@@ -9,15 +9,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..control import Range
 from ..core.batch import Terms, TokenBatch, at_least_float32
 from ..core.distributed import Whole
 from ..core.loss import clipped
-from .base import in_range, one_of, unread
-from .controlled import Controlled, Law, learnt_law
+from .base import Method, in_range, one_of, unread
 
 Mapping = Literal["exp", "linear", "binary"]
-LEAST = 1e-3  # lambda_min under a controller
 
 
 def omega(
@@ -34,7 +31,7 @@ def omega(
 
 
 @dataclass(frozen=True)
-class Steer(Controlled):
+class Steer(Method):
     """STEER: the more a token moves entropy, either way, the less it weighs.
 
     Om = -I (A/p0) p (1 - p)(lp + H), a token's entropy change (Eq. 2), I = 0 where PPO clips;
@@ -49,12 +46,8 @@ class Steer(Controlled):
     Parameters:
         lambda_min: smallest weight.
         mapping: "exp", "linear" or "binary".
-        lambda_max: largest weight of "linear"; under a controller at least 1.
+        lambda_max: largest weight of "linear".
         quantile: threshold of "binary".
-        controller: "none"; "thermostat" (ours) moves lambda_min in [.001, 1], on a logarithmic
-            scale: it can slow a fall, not reverse it.
-        target: of the thermostat, nats per token; None takes that of the first iteration, "0.8x" a
-            share of it; also schedules (docs/thermostat.md).
         signed: x = Om in "linear" and "binary", as App. E.3 prints them: the token that lowers
             entropy most then weighs lambda_max or 1, the one that raises it most lambda_min.
 
@@ -68,14 +61,10 @@ class Steer(Controlled):
     lambda_max: float = 1.2
     quantile: float = 0.8
     signed: bool = False
-    controller: Literal["none", "thermostat"] = "none"
-    target: float | str | None = None
 
     paper: ClassVar[str] = "STEER 5, App. E.3"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
     base: ClassVar[str] = "clip_higher"
-    actuator: ClassVar[tuple[str, str | None]] = ("lambda_min", None)
-    coefficient: ClassVar[str] = "the smallest weight"
 
     def __post_init__(self) -> None:
         one_of("steer", "mapping", self.mapping, ("exp", "linear", "binary"))
@@ -87,20 +76,6 @@ class Steer(Controlled):
         if self.mapping == "exp":
             ignored = (*ignored, "signed")
         unread(self, "steer", f"mapping={self.mapping!r}", ignored)
-        one_of("steer", "controller", self.controller, ("none", "thermostat"))
-        if self.controller != "thermostat":
-            unread(self, "steer", f"controller={self.controller!r}", ("target",))
-        if self.controller != "none" and self.mapping == "linear" and self.lambda_max < 1:
-            raise ValueError(
-                f"steer: lambda_max must be at least 1 with controller={self.controller!r}, which "
-                f"moves lambda_min up to 1, got {self.lambda_max}"
-            )
-        self.check_law("steer", "lambda_min")
-
-    def law(self) -> Law | None:
-        """What moves lambda_min; None where it is fixed."""
-        range = Range(LEAST, 1.0, sign=-1, scale="log")
-        return learnt_law(self.controller, self.lambda_min, range, self.target)
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
@@ -111,11 +86,10 @@ class Steer(Controlled):
         fall = omega(terms.advantage, batch.logp, old, batch.entropy, clipped(batch, terms))
         signed = self.signed and self.mapping != "exp"
         size = -fall if signed else fall.abs()
-        least = self.lambda_min if state is None else state.value
-        return terms.replace(weight=terms.weight * self._weight(size, batch.whole, least))
+        return terms.replace(weight=terms.weight * self._weight(size, batch.whole))
 
-    def _weight(self, size: Tensor, whole: Whole, least: float) -> Tensor:
-        one = torch.ones_like(size)
+    def _weight(self, size: Tensor, whole: Whole) -> Tensor:
+        one, least = torch.ones_like(size), self.lambda_min
         if self.mapping == "binary":
             return torch.where(size > whole.quantile(size, self.quantile), least, one)
         top, bottom = whole.max(size)[0], 0.0

@@ -11,20 +11,13 @@ from ..control import Multiplier, MultiplierState, Observation, parse_target
 from ..core.batch import Terms, TokenBatch
 from .base import Method, one_of, unread
 
-Knob = Literal[
-    "multiplier", "zeta", "zeta_d", "clip_high", "clip_low", "entropy_coef", "pos_weight",
-    "balance", "lambda_min",
-]  # fmt: skip
+Knob = Literal["multiplier", "zeta", "zeta_d", "entropy_coef", "balance"]
 # the method that has the knob, at rest
 KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "zeta": ("repo_r", {"zeta": 0.0}),
     "zeta_d": ("repo_d", {"zeta": 0.0}),
-    "clip_high": ("clip_bound", {"side": "high"}),
-    "clip_low": ("clip_bound", {"side": "low"}),
     "entropy_coef": ("entropy_bonus", {"coef": 0.0}),
-    "pos_weight": ("pos_adv", {}),
     "balance": ("opefo", {}),
-    "lambda_min": ("steer", {"lambda_min": 1.0}),
 }
 
 
@@ -55,10 +48,8 @@ class HeldEntropy(Method):
             falling below the target, and not pushed down to it.
         knob: "multiplier"; or a coefficient that a bank of Kalman filters moves by what it learns
             of it on line, without a gradient: "zeta" of bidirectional REPO-R in [-1, 1]; "zeta_d"
-            of REPO-D in [0, 10]; "clip_high" in [.02, 3] or "clip_low" in [.02, .95], the
-            surrogate's clip; "entropy_coef" in [-.5, .5]; "pos_weight", of positive advantages, in
-            [0, 2]; "balance", an offset of OPEFO's lam in [-1, 1]; "lambda_min" of STEER in [.001,
-            1].
+            of REPO-D in [0, 10]; "entropy_coef" in [-.5, .5]; "balance", an offset of OPEFO's lam
+            in [-1, 1].
     """
 
     target: float | str | None = None

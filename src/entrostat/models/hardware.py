@@ -16,7 +16,8 @@ from .._text import Say
 from ..config import TrainConfig
 from ..core.stats.tiled import has_amx
 from .capabilities import probe
-from .policy import Policy, device_of
+from .loading import device_of
+from .policy import Policy
 
 _THREADS = torch.get_num_threads()  # what the environment allows, before anything changes it
 _SIZE = 512  # of the products that are timed: a small model's

@@ -15,22 +15,17 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from safetensors import SafetensorError
 from torch import Tensor
 
-from ..config import NOWHERE, TrainConfig, check_model
 from ..core.stats import TokenStats, token_stats_from_logits
 from ..errors import in_one_line
-from ..model_files import find, provenance, write_provenance
 from ..model_files import tiny_directory as tiny_directory
-from ..models import capabilities as abilities
+from ..model_files import write_provenance
 from .attention import row_attention
 from .head import LanguageHead, caught
 from .packing import Packed, only_at, pack
 from .rollout import Sequences, positions
 from .stops import cut
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -240,93 +235,6 @@ class Policy:
             write_provenance(directory, self.origin)
 
 
-def load_policy(config: TrainConfig) -> Policy:
-    """Load the model and tokenizer a configuration names.
-
-    Raises:
-        ValueError: one line: no such model, no tokenizer, no eos, or no such device.
-    """
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    device = device_of(config.device)
-    check_model(config.model)
-    name = find(config.model)
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=torch.float32, use_safetensors=True, trust_remote_code=False,
-            output_loading_info=True,
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().split("\n")[0][:300]
-        cause = error.__cause__
-        if isinstance(cause, LocalEntryNotFoundError):
-            reason = "no such directory, and the hub could not be reached to look for that name"
-        elif isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):
-            reason = NOWHERE
-        raise ValueError(f"model {config.model!r}: cannot load it: {reason}") from None
-    model, info = loaded
-    if info["missing_keys"]:  # transformers would fill them with random numbers
-        missing = sorted(info["missing_keys"])
-        raise ValueError(
-            f"model {config.model!r}: its weights lack {len(missing)} of the tensors that its "
-            f"config.json asks for ({', '.join(missing[:3])})"
-        )
-    _no_dropout(model)
-    if config.gradient_checkpointing:
-        # transformers renamed it; the old name warns, older releases have no other
-        enable = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    if config.lora.rank:
-        model = _with_lora(model, config)
-    model.to(device)
-    model.eval()
-    for module in model.modules():
-        # checkpointing asks the layer whether it is training; what is inside it need not be
-        if config.gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
-            module.training = True
-    eos = end_tokens(model, tokenizer)
-    pad = tokenizer.pad_token_id  # none, or one that was added to the tokenizer alone
-    pad = pad if pad is not None and 0 <= pad < vocabulary(model) else eos[0]
-    autocast: Callable[[], AbstractContextManager] = nullcontext
-    if config.precision != "fp32":
-        autocast = partial(torch.autocast, device.type, dtype=_DTYPES[config.precision])
-    context = getattr(model.config, "max_position_embeddings", None)
-    policy = Policy(
-        model, tokenizer, device, eos, pad, autocast, context,
-        origin=provenance(name),
-    )  # fmt: skip
-    # weights are float32: without autocast the two ways to compute differ by rounding alone
-    policy.autocast = nullcontext
-    policy.packs, policy.window = abilities.can_pack(policy), abilities.window(policy)
-    policy.rows = abilities.attends_rows(policy) and not config.gradient_checkpointing
-    policy.shares = abilities.can_share(policy, config.model)
-    policy.prepacks = abilities.prepacks(policy, config.precision)
-    policy.graphs = device.type == "cuda" and abilities.can_graph(policy)
-    policy.head = abilities.known_head(policy)
-    policy.autocast = autocast
-    policy.half = _DTYPES.get(config.precision)
-    return policy
-
-
-def device_of(name: str) -> torch.device:
-    """The device that a configuration names.
-
-    Raises:
-        ValueError: a GPU that is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r}: this machine has no usable GPU; use --device cpu")
-    return torch.device(name)
-
-
 def vocabulary(model: Any) -> int:
     """Token ids that a model knows: 0 to one less."""
     return model.get_input_embeddings().weight.shape[0]
@@ -353,42 +261,3 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
             "never be sampled; mend eos_token_id in tokenizer_config.json or generation_config.json"
         )
     return ends
-
-
-def _no_dropout(model: torch.nn.Module) -> None:
-    """Ratios compare two passes over the same weights: noise between them would be a lie."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for name, value in vars(module).items():
-            if isinstance(value, float) and ("drop" in name or "jitter" in name):
-                setattr(module, name, 0.0)
-
-
-def _with_lora(model: Any, config: TrainConfig) -> Any:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise ValueError("lora.rank needs the extra: pip install 'entrostat[peft]'") from None
-    targets: Any = config.lora.targets
-    if targets != "all-linear":
-        targets = [name.strip() for name in targets.split(",")]
-    try:
-        settings = LoraConfig(
-            r=config.lora.rank, lora_alpha=config.lora.alpha, target_modules=targets,
-            lora_dropout=0.0, task_type="CAUSAL_LM",
-        )  # fmt: skip
-        if config.gradient_checkpointing:
-            model.enable_input_require_grads()
-        return get_peft_model(model, settings)
-    except ValueError as error:
-        raise ValueError(f"lora.targets {config.lora.targets!r}: {error}") from None
-
-
-def learning_rate(config: TrainConfig, small: bool) -> float:
-    """The configured learning rate, or the default for a model below ten million parameters."""
-    if config.optim.lr is not None:
-        return config.optim.lr
-    if config.lora.rank:
-        return 1e-5
-    return 3e-4 if small else 1e-6

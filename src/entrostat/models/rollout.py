@@ -227,3 +227,23 @@ def sample(
     return Sequences(
         tokens, attention, P, attention[:, P:].bool(), logps, finished, number, entropies, dropped
     ).trimmed()
+
+
+def of_dropped(sequences: Sequences) -> dict[str, float]:
+    """Figures of the sequences that were not waited for; none where all were.
+
+    `rollout/dropped` counts them; `rollout/dropped_length_mean`, `_min` and `_max` are of the
+    tokens that they had so far, absent where none was dropped. Those of the others are
+    `rollout/length_mean` and `rollout/length_max`.
+    """
+    if sequences.dropped is None:
+        return {}
+    lengths = sequences.mask[sequences.dropped].sum(-1).double()
+    figures = {"rollout/dropped": float(len(lengths))}
+    if len(lengths):
+        figures |= {
+            "rollout/dropped_length_mean": float(lengths.mean()),
+            "rollout/dropped_length_min": float(lengths.min()),
+            "rollout/dropped_length_max": float(lengths.max()),
+        }
+    return figures

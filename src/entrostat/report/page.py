@@ -20,7 +20,8 @@ from urllib.parse import quote
 from .._text import printable
 from .._version import __version__
 from ..logs.files import atomic
-from ..logs.run import Run, number, read_run, run_of
+from ..logs.lines import number
+from ..logs.run import Run, read_run, run_of
 from .differences import differences_of
 from .dynamics import Dynamics
 from .explore import explore_of

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..logs.run import Run, held_out, last_ones, number, run_of, sets_of
+from ..logs.lines import number
+from ..logs.run import Run, held_out, last_ones, run_of, sets_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from .._text import printable
-from ..logs.run import number
+from ..logs.lines import number
 from .tables import Column, Table, Value
 
 _LATEX = {

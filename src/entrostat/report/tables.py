@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..logs.run import Run, number
+from ..logs.lines import number
+from ..logs.run import Run
 from .answer_bars import Bar, words_of
 from .answers import Answers
 from .dynamics import Dynamics

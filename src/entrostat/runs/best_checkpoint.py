@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..logs.files import atomic_directory, writing
-from ..logs.run import best_of, number
+from ..logs.lines import number
+from ..logs.run import best_of
 
 BEST, NEXT = "best", "best.next"
 

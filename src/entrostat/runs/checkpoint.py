@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from ..config import Save
 from ..errors import RunStopped
@@ -284,3 +286,24 @@ def restore(
                 moments[moment] = value.to(parameter.device)
         if moments:
             optimizer.state[parameter] = moments
+
+
+def check_weights(trained: Mapping[str, Tensor], iteration: int) -> None:
+    """Check that a checkpoint of these weights would be good to resume from.
+
+    Raises:
+        RunStopped: names a weight that is not finite.
+    """
+    sizes = torch.stack([_size(weight) for weight in trained.values()])
+    for name, size in zip(trained, sizes.tolist(), strict=True):
+        if not math.isfinite(size):
+            raise RunStopped(
+                f"iteration {iteration}: after its updates {name} is not finite. The checkpoint "
+                "before it is good; lower optim.lr"
+            )
+
+
+def _size(weight: Tensor) -> Tensor:
+    """The norm [] of a weight, of which each process may have a part (FSDP2 in TRL)."""
+    size: Any = weight.detach().norm()
+    return size.full_tensor() if hasattr(size, "full_tensor") else size

@@ -10,7 +10,6 @@ from typing import Any
 
 from .._text import Say
 from ..config import TrainConfig, from_dict, load
-from ..trainers.lab.state import State
 from . import checkpoint as checkpoints
 from .run_directory import RunDirectory, check_not_back, default_output
 from .schedule import lengthened
@@ -76,10 +75,24 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + key, value
 
 
-def go_on(state: State, run: RunDirectory, resume: bool, say: Say) -> int:
-    """Restore what checkpoints and logs agree on, and forget what came after it.
+def restore_newest(
+    run: RunDirectory,
+    iterations: int,
+    restore: Callable[[checkpoints.Checkpoint], None],
+    resume: bool,
+    say: Say,
+) -> int:
+    """Restore the newest checkpoint that the logs agree with, and forget what came after it.
 
-    Returns the iteration to go on after: 0 where none was saved yet.
+    Args:
+        run: the run directory.
+        iterations: asked for now; fewer than were saved are an error.
+        restore: takes the checkpoint.
+        resume: whether a run was asked to resume; it may have no checkpoint yet.
+        say: shows what is passed over and made again.
+
+    Returns:
+        The iteration to resume after; 0 where none was saved yet.
 
     Raises:
         RunStopped: no checkpoint is intact with its logs, or none is left; nothing was changed.
@@ -90,8 +103,8 @@ def go_on(state: State, run: RunDirectory, resume: bool, say: Say) -> int:
             run.check_unsaved()
         start, marks = 0, {}
     else:
-        check_not_back(run.path, state.config.iterations, saved.iteration)
-        state.restore(saved)
+        check_not_back(run.path, iterations, saved.iteration)
+        restore(saved)
         start, marks = saved.iteration, saved.logs
         for reason in saved.passed_over:
             say(f"warning: {reason}; going on from checkpoint {start}")

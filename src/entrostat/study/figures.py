@@ -27,7 +27,8 @@ from statistics import mean
 from typing import Any
 
 from .._names import nearest, unknown
-from ..logs.run import Run, held_out, last_ones, moving, number, paired, sets_of
+from ..logs.lines import number
+from ..logs.run import Run, held_out, last_ones, moving, paired, sets_of
 
 _PAIRS = ("correlation", "slope", "distance")
 KINDS = ("metric", "evaluation", "analysis", "checkpoints", *_PAIRS)

@@ -12,7 +12,7 @@ from .._text import print_whole, say
 from ..law import LeftOut, Pooled, SizeLaw, sizes_left_out
 
 if TYPE_CHECKING:
-    from .laws import Laws, RunLaw
+    from .law_results import Laws, RunLaw
 
 _NAME = 6  # columns that a name has at least
 _FEW = 4  # runs of which each one's doubts are told

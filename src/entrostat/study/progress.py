@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .._text import console, say
-from ..logs.run import number
+from ..logs.lines import number
 from ..runs.progress import duration
 from .execute import State, last_metrics
 from .plan import Plan

@@ -117,7 +117,7 @@ def _kmeans(task: Task, examples: Sequence[Example], config: SubsetConfig) -> li
         raise ValueError("--by kmeans needs --size")
     from ..data.prompts import encode
     from ..models.embeddings import embed
-    from ..models.policy import load_policy
+    from ..models.loading import load_policy
 
     settings = TrainConfig(model=config.model, task={"name": task.name})
     settings.prompt.chat = False  # a template's tokens, the same in all, would hide what differs

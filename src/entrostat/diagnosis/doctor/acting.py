@@ -47,7 +47,7 @@ def ratio(subject: Subject) -> Result:
     updates = int(moved.figures["optim/updates"])
     if updates < 2:
         return wrong(
-            f"{len(subject.selection)} rollouts with a signal are one minibatch: every ratio is 1",
+            f"{subject.trained} rollouts with a signal are one minibatch: every ratio is 1",
             "lower optim.minibatches' size: more prompts an iteration, or more epochs",
         )
     if far == 0:
@@ -115,7 +115,7 @@ def penalties(subject: Subject) -> Result:
     objective = subject.objective
     if len(objective.methods) == 1:
         return skipped(f"nothing stands beside `{objective.names[0]}`")
-    if not len(subject.selection):
+    if not subject.trained:
         return skipped(NO_SIGNAL)
     batches = _batches(subject)
     texts = []

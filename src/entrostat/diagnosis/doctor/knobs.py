@@ -81,7 +81,7 @@ def authority(subject: Subject) -> Result:
     """Whether the ends of a knob's range move entropy the ways that its target asks for."""
     first, texts = subject.figures["entropy/exact"], []
     objective = subject.objective
-    most = math.log(vocabulary(subject.state.policy.model))
+    most = math.log(vocabulary(subject.policy.model))
     for k, (method, state) in enumerate(zip(objective.methods, objective.states, strict=True)):
         if method.controls() is None or isinstance(method, AdaptiveEntropy):
             continue  # a gate on entropy is a check of its own
@@ -98,7 +98,7 @@ def authority(subject: Subject) -> Result:
                 f"{round(math.exp(most))} allows {most:.3g} at most",
                 "give a target in nats per token, or as a share of the first entropy (0.8x)",
             )
-        if not len(subject.selection):
+        if not subject.trained:
             return skipped("no group has a signal, so no update would be made")
         result = _tried(subject, k, name, ends, asked, first)
         if result.level == "wrong":

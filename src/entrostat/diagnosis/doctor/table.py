@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ...config import TrainConfig
-from ...logs.rollouts import Rollouts
 from ...logs.run import Run
-from ...tasks import Task
 from . import acting, knobs, numbers, recorded, settings, tokens
 from .finding import Finding, Result, skipped
-from .subject import PROMPTS, subject_of
+from .subject import Subject
 
 
 @dataclass(frozen=True)
@@ -92,27 +91,18 @@ def _planned(check: Check, plan: settings.Plan) -> Result | None:
     return None if check.planned is None else check.planned(plan)
 
 
-def examine(
-    config: TrainConfig,
-    *,
-    prompts: int = PROMPTS,
-    rollouts: Rollouts | None = None,
-    task: Task | None = None,
+def examine_subject(
+    config: TrainConfig, rehearse: Callable[[], AbstractContextManager[Subject]]
 ) -> list[Finding]:
     """Every check, on a policy, its configuration and a few rollouts.
 
     Args:
-        config: of a run; nothing of it is written.
-        prompts: to sample, each as often as the configuration says.
-        rollouts: recorded ones in their place.
-        task: an object in place of the configuration's.
+        config: of a run.
+        rehearse: loads the policy and samples; entered only if the settings alone leave something
+            to measure.
 
     Returns:
         One finding a check, in the order of `CHECKS`.
-
-    Raises:
-        ValueError: a run could not begin so, for another reason than one of the checks.
-        RunStopped: it could not go on.
     """
     plan = settings.plan_of(config)
     found = {check.name: _planned(check, plan) for check in CHECKS}
@@ -120,7 +110,7 @@ def examine(
     if "group" in known:  # there are no advantages to go on with
         rest = skipped("there is nothing to train on before the group is mended")
         return [check.says(known.get(check.name, rest)) for check in CHECKS]
-    with subject_of(config, prompts, rollouts, task) as subject:
+    with rehearse() as subject:
         return [
             check.says(known[check.name] if check.name in known else check.measured(subject))
             for check in CHECKS

@@ -27,7 +27,7 @@ def padding(subject: Subject) -> Result:
     """Places after a completion's end that count as its tokens, in the mask or to a method."""
     mask, there = subject.batch.mask, subject.sequences.completed
     beyond = mask & ~there
-    if not is_multi_turn(subject.state.task):
+    if not is_multi_turn(subject.task):
         ends = torch.isin(subject.sequences.completions, _ends(subject))
         ended = (ends & there).long().cumsum(-1) - (ends & there).long() > 0
         beyond = beyond | (mask & ended)
@@ -65,13 +65,13 @@ def _wider(batch: TokenBatch) -> TokenBatch:
 
 
 def _ends(subject: Subject) -> torch.Tensor:
-    policy = subject.state.policy
+    policy = subject.policy
     return torch.tensor(policy.eos, device=policy.device)
 
 
 def eos(subject: Subject) -> Result:
     """Whether the token that ends a completion is among those trained on."""
-    if is_multi_turn(subject.state.task):
+    if is_multi_turn(subject.task):
         return skipped("an environment ends these rollouts")
     sequences, mask = subject.sequences, subject.batch.mask
     there, finished = sequences.completed, sequences.finished
@@ -85,7 +85,7 @@ def eos(subject: Subject) -> Result:
         )
     last = (there.sum(-1) - 1).clamp(min=0)[:, None]
     ends = torch.isin(sequences.completions, _ends(subject)).gather(1, last)[:, 0]
-    ends = ends | bool(stop_strings(subject.state.task, subject.config))
+    ends = ends | bool(stop_strings(subject.task, subject.config))
     trained = ends & mask.gather(1, last)[:, 0]
     missing, count = int((finished & ~trained).sum()), int(finished.sum())
     if missing:
@@ -99,7 +99,7 @@ def eos(subject: Subject) -> Result:
 
 def zero_advantage(subject: Subject) -> Result:
     """Groups whose rewards are all equal, which teach nothing."""
-    graded = subject.selection.graded
+    graded = subject.graded
     graded = graded if graded.tempered is None else graded[~graded.tempered]
     assert graded.group is not None
     return idle_share(idle_groups(graded), len(graded.group.unique()), subject.figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...logs.run import number
+from ...logs.lines import number
 from ..runs import HUGE
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...logs.run import Run, is_line, number
+from ...logs.lines import number
+from ...logs.run import Run, is_line
 from ..curves import ALIASES
 from ..runs import HUGE, entropy_key
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..._names import nearest, unknown
 from ...config import load
-from ...logs.run import number
+from ...logs.lines import number
 from ..figures import Figure, read_figure
 
 LEAST = 3  # seeds below which nothing is decided

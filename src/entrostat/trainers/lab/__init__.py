@@ -1,23 +1,23 @@
 """The lab: our own training loop, for any Hugging Face causal LM, on CPU or one GPU.
 
-`train` is loaded when first used: a run directory can be looked at without torch.
+`train` and `examine` are loaded when first used: a run directory can be looked at without torch.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .loop import train
+    from .rehearsal import examine
+
+_HOME = {"train": ".loop", "examine": ".rehearsal"}
+__all__ = ["examine", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "train":
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .loop import train
-
-    globals()[name] = train
-    return train
-
-
-__all__ = ["train"]
+    globals()[name] = getattr(import_module(_HOME[name], __name__), name)
+    return globals()[name]

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...analysis.analysis import meter_of
 from ...analysis.influence import Subject, influences
 from ...data.seeds import generator
 from ...method.rounding import share_of
 from ...runs.schedule import learning_rate_at
+from .analysis import meter_of
 from .experience import Sampled, Selection
 from .state import State
 

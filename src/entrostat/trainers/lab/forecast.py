@@ -32,7 +32,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...analysis.analysis import meter_of
 from ...analysis.influence import loss_gradient
 from ...core.batch import masked_mean
 from ...core.stats import TokenStats
@@ -42,6 +41,7 @@ from ...dynamics import adamw_preconditioner
 from ...models.policy_evaluator import Meter
 from ...models.rollout import Sequences
 from ...runs.schedule import learning_rate_at
+from .analysis import meter_of
 from .experience import Sampled, Selection, said_to
 from .state import State
 

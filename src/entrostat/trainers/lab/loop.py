@@ -6,10 +6,9 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
     state.py       what a run is made of, built and checked
     experience.py  sample, measure, observe, select
     resampling.py  rollouts at a second temperature
-    influenced.py  exact influences, for a method that weighs by them
+    add_influence.py  exact influences, for a method that weighs by them
     updates.py     epochs, minibatches, micro-batches
     held.py        the gradient of the entropy, for the thermostat
-    resume.py      going on from a checkpoint
     analysis.py    what the updates do to entropy
     forecast.py    what they will do to it on fresh prompts
     record.py      what is written; ../trackers has who is told of it, too
@@ -27,16 +26,16 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from ...analysis import analysis as dynamics
 from ...config import TrainConfig
 from ...runs import checkpoint as checkpoints
 from ...runs.progress import Facts, Progress
-from ...runs.resume import go_on, keep_settings
+from ...runs.resume import keep_settings, restore_newest
 from ...runs.run_directory import RunDirectory
 from ...runs.timer import Clock
 from ...runs.trackers import Trackers
 from ...tasks import Task
 from .add_influence import with_influences
+from .analysis import begin as begin_analysis
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
 from .forecast import foretell
 from .record import Record
@@ -76,7 +75,7 @@ def train(
         if run.complete(config.iterations):
             progress.end(run.path)
             return run.path
-        start = go_on(state, run, resume, say)
+        start = restore_newest(run, config.iterations, state.restore, resume, say)
         record = Record(run, state, progress, start)
         say(record.schedule.words())
         found = {"packed": state.policy.packs, "model": state.policy.origin, "said": say.said}
@@ -111,7 +110,7 @@ def train(
             # what the updates will do to entropy; the record says what they did
             analysis = None
             if config.analyze.due(iteration) and len(selection):
-                analysis = dynamics.begin(state, sampled, rewards, selection)
+                analysis = begin_analysis(state, sampled, rewards, selection)
             forecast = None
             if config.forecast.due(iteration) and len(selection):
                 forecast = foretell(state, sampled, selection)

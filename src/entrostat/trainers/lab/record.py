@@ -12,14 +12,13 @@ from ...logs.lines import JsonLines
 from ...logs.rollouts import save_rollouts
 from ...runs import checkpoint as checkpoints
 from ...runs.best_checkpoint import Best
-from ...runs.dump import rollouts_of
 from ...runs.entropy_monitor import sentinel
 from ...runs.progress import Progress
 from ...runs.run_directory import RunDirectory
 from ...runs.trackers import evaluated
+from .dump import rollouts_of
 from .experience import Sampled, Selection
 from .state import State
-from .updates import check_weights
 
 
 class Record:
@@ -90,7 +89,7 @@ class Record:
         state = self.state
         if iteration != state.config.iterations and not self.schedule.due(iteration):
             return
-        check_weights(state.policy, iteration)
+        checkpoints.check_weights(state.policy.trained(), iteration)
         logs = {log.path.name: log.mark() for log in self._logs() if log.path.exists()}
         if logs.keys() != self._durable:  # their names, too
             with writing(self.run.path):

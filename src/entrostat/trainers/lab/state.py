@@ -29,8 +29,9 @@ from ...data.turns import hearing_of
 from ...evaluation.eval_sets import HeldOutSets, check_prompts, held_out_sets
 from ...models.capabilities import SMALL
 from ...models.hardware import choose_precision, choose_threads
+from ...models.loading import learning_rate, load_policy
 from ...models.memory_estimate import Needs, needs_of
-from ...models.policy import Policy, learning_rate, load_policy
+from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
 from ...runs.resolve import check_task, objective_of, task_of
 from ...runs.run_directory import default_output

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from ...data.seeds import generator
 from ...dynamics import online
 from ...errors import RunStopped
 from ...models.logprob_rounding import exact_figures, rounds, with_rounded_ratio
-from ...models.policy import Policy
 from ...models.rollout import Sequences
 from ...runs.schedule import learning_rate_at
 from ..hold import Hold, Moved
@@ -203,25 +201,3 @@ def _check_step(state: State, loss: float, norm: float, where: str) -> None:
         found = {name: p.grad for name, p in state.policy.trained().items()}
         bad = [n for n, g in found.items() if g is not None and not torch.isfinite(g).all()]
         raise RunStopped(f"{where}: the gradient is not finite in {', '.join(bad[:3])}. {_KEPT}")
-
-
-def check_weights(policy: Policy, iteration: int) -> None:
-    """A checkpoint must be good to go on from.
-
-    Raises:
-        RunStopped: names a weight that is not finite.
-    """
-    trained = policy.trained()
-    sizes = torch.stack([_size(weight) for weight in trained.values()])
-    for name, size in zip(trained, sizes.tolist(), strict=True):
-        if not math.isfinite(size):
-            raise RunStopped(
-                f"iteration {iteration}: after its updates {name} is not finite. The checkpoint "
-                "before it is good; lower optim.lr"
-            )
-
-
-def _size(weight: Tensor) -> Tensor:
-    """The norm [] of a weight, of which each process may have a part (FSDP2 in TRL)."""
-    size: Any = weight.detach().norm()
-    return size.full_tensor() if hasattr(size, "full_tensor") else size

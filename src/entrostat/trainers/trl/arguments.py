@@ -19,7 +19,7 @@ from typing import Any
 from ..._names import unknown
 from ...config import TrainConfig
 from ...errors import in_one_line
-from ...models.policy import device_of
+from ...models.loading import device_of
 from ...runs.run_directory import RunDirectory
 from ...runs.trackers.outside import check_installed, name_of
 

@@ -11,8 +11,6 @@ Shapes: B rollouts of an iteration, W processes: B / W of this one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,84 +21,17 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback
 
 from ...agents import is_multi_turn
-from ...config import TrainConfig
-from ...core.objective import Objective
 from ...data.generation import Answers
-from ...data.prompts import draw, encode
-from ...data.scoring import Scorer
 from ...data.seeds import stream_seed
-from ...evaluation.eval_sets import HeldOutSets
-from ...models.policy import Policy
 from ...models.stops import cut
 from ...runs.progress import Progress
 from ...runs.schedule import learning_rate_at
 from ...runs.timer import Clock
-from ...tasks import Example, Task
 from .iteration import cut_anew
 from .record import EachIteration, Record
+from .state import Recipe
 from .trainer import EntropyGRPOTrainer
 from .turns import rollouts
-
-
-@dataclass
-class Recipe:
-    """A run in memory, built and checked (the lab's `State`, as far as TRL has it not itself).
-
-    Attributes:
-        config: with all that it leaves open chosen.
-        task: prompts and verifier, or environments.
-        new: tokens that a completion, or a turn of it, may take.
-        stop: strings that end one.
-        objective: methods and their controllers.
-        policy: the model that TRL trains, as the lab samples and measures it.
-        scorer: of the task; it may hold worker processes.
-        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
-    """
-
-    config: TrainConfig
-    task: Task
-    new: int
-    stop: tuple[str, ...]
-    objective: Objective
-    policy: Policy
-    scorer: Scorer
-    held_out: HeldOutSets
-
-    @cached_property
-    def drawn(self) -> Drawn:
-        """The prompts."""
-        return Drawn(self)
-
-
-class Drawn:
-    """The prompts of a run by their place among its draws; one iteration's are kept."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe, self._iteration = recipe, 0
-        self._examples: list[Example] = []
-        self._ids: list[list[int]] = []
-
-    def of(self, iteration: int) -> list[Example]:
-        """An iteration's."""
-        if iteration != self._iteration:
-            recipe = self._recipe
-            self._examples = draw(recipe.task, recipe.config, iteration)
-            self._ids = encode(recipe.policy, recipe.config, self._examples, recipe.new)
-            self._iteration = iteration
-        return self._examples
-
-    def examples(self, places: list[str]) -> list[Example]:
-        """At places."""
-        return [self.of(iteration)[row] for iteration, row in map(self._split, places)]
-
-    def token_ids(self, places: list[str]) -> list[list[int]]:
-        """At places."""
-        self.examples(places)
-        return [list(self._ids[row]) for _, row in map(self._split, places)]
-
-    def _split(self, place: str) -> tuple[int, int]:
-        before, row = divmod(int(place), self._recipe.config.sampling.prompts)
-        return before + 1, row
 
 
 def _everywhere(failed: int, answers: int) -> tuple[int, int]:

@@ -26,12 +26,11 @@ from ...runs.best_checkpoint import Best
 from ...runs.entropy_monitor import sentinel
 from ...runs.progress import Progress
 from ...runs.run_directory import RunDirectory
-from ..lab.updates import check_weights
 from .checkpoints import keep, seal
 from .dump import RunLog
 
 if TYPE_CHECKING:
-    from .recipe import Recipe, RecipeTrainer
+    from .state import Recipe, RecipeRun
 
 
 class Record(RunLog):
@@ -129,7 +128,7 @@ class Record(RunLog):
         config = self.recipe.config
         due = [iteration == config.iterations or self.schedule.due(iteration)]
         if broadcast_object_list(due)[0]:
-            check_weights(self.recipe.policy, iteration)
+            lab_checkpoints.check_weights(self.recipe.policy.trained(), iteration)
         return due[0]
 
     def checkpoint(self, iteration: int, path: Path) -> None:
@@ -151,7 +150,7 @@ class Record(RunLog):
 class EachIteration(TrainerCallback):
     """What follows an iteration's last optimizer step."""
 
-    def __init__(self, trainer: RecipeTrainer, record: Record) -> None:
+    def __init__(self, trainer: RecipeRun, record: Record) -> None:
         self.trainer, self.record = trainer, record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -39,7 +39,7 @@ from ...data.scoring import Scorer
 from ...evaluation.eval_sets import check_prompts, held_out_sets
 from ...models.capabilities import SMALL
 from ...models.hardware import choose_precision, choose_threads
-from ...models.policy import learning_rate, load_policy
+from ...models.loading import learning_rate, load_policy
 from ...models.rounding import use_float32_outputs
 from ...runs.progress import Facts, Progress
 from ...runs.resolve import check_task, objective_of, task_of
@@ -47,8 +47,9 @@ from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
 from ...tasks import Task
 from . import arguments, checkpoints, trackers, turns
-from .recipe import Recipe, RecipeTrainer
+from .recipe import RecipeTrainer
 from .record import Record
+from .state import Recipe
 
 
 def train(

@@ -41,12 +41,10 @@ from ...data.prompts import (
 from ...data.turns import hearing_of
 from ...logs.files import replacing
 from ...model_files import find
-from ...models.capabilities import SMALL
-from ...models.policy import Policy, end_tokens, learning_rate, vocabulary
-from ...runs.resolve import check_task, task_of
+from ...models.policy import Policy, end_tokens, vocabulary
 from ...tasks import Example, Task
 from ...tasks.sources import from_anywhere
-from .recipe import place_of
+from .model_ref import cannot_load, empty_model, place_of
 
 if TYPE_CHECKING:
     from ...evaluation.eval_sets import HeldOut
@@ -69,22 +67,6 @@ class Written:
     evaluated: int
 
 
-def make(config: TrainConfig, task: Task | None = None) -> Task:
-    """The configuration's task; veRL's processes make it again, so no other can be meant.
-
-    Raises:
-        ValueError: there is none of that name, or `task` is another.
-    """
-    made = task_of(config)
-    if task is not None and type(task) is not type(made):
-        raise ValueError(
-            f"host verl: task is a {type(task).__name__}, but veRL's workers make theirs from the "
-            f"configuration, {config.task['name']!r}; name its class there, MODULE:CLASS"
-        )
-    check_task(made)
-    return made
-
-
 def outline(model: str) -> Policy:
     """What prompts need of a policy: tokenizer, ends, context and vocabulary, without its weights.
 
@@ -97,11 +79,11 @@ def outline(model: str) -> Policy:
     from transformers import AutoTokenizer, GenerationConfig
 
     name = find(model)
-    empty = _empty(model)
+    empty = empty_model(model)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(_cannot(model, error)) from None
+        raise ValueError(cannot_load(model, error)) from None
     with suppress(OSError):  # without a file it follows from config.json
         empty.generation_config = GenerationConfig.from_pretrained(name)
     eos = end_tokens(empty, tokenizer)
@@ -120,34 +102,6 @@ def copy_model(model: str, directory: Path) -> None:
     weights.save_pretrained(directory)
     tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     tokenizer.save_pretrained(directory)
-
-
-def learning_rate_of(config: TrainConfig) -> float:
-    """The learning rate, by the lab's rule where it is left open.
-
-    Raises:
-        ValueError: the model that decides it cannot be found.
-    """
-    if config.optim.lr is not None or config.lora.rank:
-        return learning_rate(config, small=False)
-    return learning_rate(config, sum(p.numel() for p in _empty(config.model).parameters()) < SMALL)
-
-
-def _empty(model: str) -> Any:
-    """The model without weights: tensors that have shapes only."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    try:
-        settings = AutoConfig.from_pretrained(find(model), trust_remote_code=False)
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(settings)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(_cannot(model, error)) from None
-
-
-def _cannot(model: str, error: Exception) -> str:
-    reason = str(error).strip().split("\n")[0][:300]
-    return f"model {model!r}: cannot load it: {reason}"
 
 
 def room(task: Task, config: TrainConfig, policy: Policy, split: str) -> tuple[int, int]:

@@ -15,11 +15,11 @@ from typing import Any
 from ...config import TrainConfig, from_dict, load, toml_value
 from ...core.objective import Objective
 from ...core.rollouts import FIELDS
-from ...model_files import find
 from ...runs.resolve import objective_of
 from ...runs.trackers.outside import environment
 from . import checkpoints
 from .config import flat, hydra_value
+from .model_ref import place_of
 from .run_plan import Facts, unseen
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
@@ -281,12 +281,6 @@ def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str
     if facts.ray_address is not None:
         table[f"+{INIT}.address"] = (facts.ray_address, "--ray-address")
     return table
-
-
-def place_of(model: str) -> str:
-    """A model's name, or the absolute path of its directory: veRL's processes start elsewhere."""
-    found = find(model)
-    return str(Path(found).absolute()) if Path(found).is_dir() else found
 
 
 def _listed(loggers: Any) -> list[str]:

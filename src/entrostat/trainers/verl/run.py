@@ -40,7 +40,7 @@ from ...runs.run_directory import RunDirectory, default_output
 from ...runs.trackers.outside import open_folder
 from ...tasks import Task
 from ..resume_command import resume_command
-from . import checkpoints, data
+from . import checkpoints, data, model_ref
 from .config import MODULE, shell_command
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
@@ -93,7 +93,7 @@ def train(
     if config.sampling.prompts != asked.sampling.prompts:
         say(f"prompts: {config.sampling.prompts} per iteration, not {asked.sampling.prompts}: "
             "veRL cuts whole groups into minibatches")  # fmt: skip
-    task = data.make(config, task)
+    task = model_ref.make(config, task)
     chat = config.prompt.chat
     config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
     policy = data.outline(config.model)

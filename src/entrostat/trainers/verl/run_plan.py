@@ -68,7 +68,7 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
     from ...agents import is_multi_turn
     from ...data.prompts import longest, usual
     from ...tasks import BUILT_IN, task_class
-    from .data import learning_rate_of, make
+    from .model_ref import learning_rate_of, make
 
     new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
     if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):

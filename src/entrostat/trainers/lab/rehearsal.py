@@ -1,0 +1,311 @@
+"""A rehearsal: the policy as training would begin with it, a few rollouts, an update taken back.
+
+They are the lab's own, made by the lines that a run's first iteration goes through: sampled or
+read from a dump, scored, measured, graded. An update is tried with the run's learning rate, without
+its warm-up, and taken back.
+
+Shapes: B rollouts, T completion tokens at most, V vocabulary; n tokens that are computed exactly.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ...config import Evaluation, TrainConfig
+from ...config.settings import Enough
+from ...core.batch import TokenBatch
+from ...core.objective import Objective
+from ...core.stats import TokenStats
+from ...data.seeds import generator
+from ...diagnosis.doctor import PROMPTS, Finding, examine_subject
+from ...diagnosis.doctor.subject import Exact, Moved
+from ...logs.rollouts import Rollouts
+from ...models.head import find_head
+from ...models.policy import Policy
+from ...models.rollout import Sequences
+from ...tasks import Task
+from .add_influence import with_influences
+from .experience import (
+    Selection,
+    measure,
+    observe,
+    rollout_figures,
+    sample_rollouts,
+    select,
+    statistics,
+)
+from .recorded import sampled_of
+from .resampling import with_resampled
+from .state import State, build, stepper
+from .updates import update, update_policy
+
+_LOGITS = 2**22  # float64 numbers that are held to compute tokens exactly: 32 MB
+_ROLLOUTS = 24  # that a gradient is compared on
+
+
+@dataclass
+class Rehearsal:
+    """A run that has not begun, and its first rollouts.
+
+    Attributes:
+        state: the run in memory; controllers have seen the first entropy.
+        sequences: B rollouts.
+        texts: B completions.
+        batch: [B, T] as methods get it before advantages: the old policy's figures, rewards.
+        figures: of the rollout batch.
+        selection: what is trained on.
+        origin: where the rollouts are from, in words.
+    """
+
+    state: State
+    sequences: Sequences
+    texts: list[str]
+    batch: TokenBatch
+    figures: dict[str, float]
+    selection: Selection
+    origin: str
+
+    @property
+    def config(self) -> TrainConfig:
+        """The run's, resolved."""
+        return self.state.config
+
+    @property
+    def objective(self) -> Objective:
+        """As it stands before the first update."""
+        return self.state.objective
+
+    @property
+    def task(self) -> Task:
+        """Prompts and verifier."""
+        return self.state.task
+
+    @property
+    def policy(self) -> Policy:
+        """What is trained."""
+        return self.state.policy
+
+    @property
+    def graded(self) -> TokenBatch:
+        """[B, T] with outcome advantages."""
+        return self.selection.graded
+
+    @property
+    def trained(self) -> int:
+        """Rollouts that are trained on."""
+        return len(self.selection)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens at mask 1."""
+        return int(self.batch.mask.sum())
+
+    @cached_property
+    def whole(self) -> TokenBatch:
+        """[B, T]: the batch with what methods ask of other models; ungraded."""
+        batch, kept, chosen = self.batch, self.selection.kept, self.selection.batch
+        if self.state.reference is not None and "ref_logp" in self.objective.needs:
+            found = statistics(self.state, self.state.reference, self.sequences)
+            batch = batch.replace(ref_logp=found.logp)
+        for name in ("process_rewards", "influence"):
+            if (values := getattr(chosen, name)) is not None:
+                full = torch.zeros_like(batch.old_logp)
+                full[kept] = values.to(full.dtype)
+                batch = batch.replace(**{name: full})
+        return batch
+
+    @cached_property
+    @torch.no_grad()
+    def exact(self) -> Exact | None:
+        """Tokens of the first rollouts in float64; None where the model has no linear head."""
+        policy, temperature = self.state.policy, self.config.sampling.temperature
+        head = find_head(policy.model)
+        if head is None:
+            return None
+        layer = policy.model.get_output_embeddings()
+        budget = max(1, _LOGITS // len(layer.weight))
+        upto = self.sequences.mask.sum(-1).cumsum(0)
+        count = max(1, int((upto <= budget).sum()))
+        rows = torch.arange(count, device=policy.device)
+        few = self.sequences[rows]
+        n = min(int(upto[count - 1]), budget)
+        hidden = policy.hidden(few)[:n]
+        weight = layer.weight
+        if policy.half is not None:  # its operands are rounded before they are multiplied
+            hidden, weight = hidden.to(policy.half), weight.to(policy.half)
+        z = hidden.double() @ weight.double().T
+        if (bias := getattr(layer, "bias", None)) is not None:
+            z = z + bias.double()
+        z = z * head.scale
+        if head.softcap is not None:
+            z = head.softcap * (z / head.softcap).tanh()
+        given = None
+        if policy.head is None:
+            packs = policy.packs_all(few)
+            given = (policy.packed(few) if packs else policy.padded(few))[:n]
+        found = policy.token_stats(few, temperature)
+        own = TokenStats(found.logp[few.mask][:n], found.entropy[few.mask][:n])
+        return Exact(rows, z, given, few.completions[few.mask][:n], own)
+
+    def of_exact(self, values: Tensor) -> Tensor:
+        """[B, T] -> [n]: the tokens that `exact` has."""
+        assert self.exact is not None
+        rows = self.exact.rows
+        return values[rows][self.sequences.mask[rows]][: len(self.exact.targets)]
+
+    @cached_property
+    def moved(self) -> Moved | None:
+        """An iteration's updates, tried and taken back; None where there is nothing to train on."""
+        if not len(self.selection):
+            return None
+        with tried(self.state) as state:
+            figures = update_policy(state, self.selection, None, 1)
+            stats = statistics(state, state.policy, self.sequences)
+            return Moved(stats, figures, pieces_apart(state, self.selection))
+
+    @property
+    def own(self) -> Tensor:
+        """[B, T] bool: tokens at mask 1 that were sampled at the run's own temperature."""
+        tempered, mask = self.batch.tempered, self.batch.mask
+        return mask if tempered is None else mask & ~tempered[:, None]
+
+    def after(self, objective: Objective) -> Tensor:
+        """[B, T]: entropies after an iteration's updates under this objective, taken back."""
+        graded, kept = self.selection.graded, self.selection.kept
+        assert graded.advantages is not None
+        edited = None if graded.edited is None else graded.edited[kept]
+        outcome = self.selection.batch.replace(advantages=graded.advantages[kept], edited=edited)
+        selection = replace(self.selection, batch=objective.prepare(outcome))
+        with tried(replace(self.state, objective=objective)) as state:
+            update_policy(state, selection, None, 1)
+            return statistics(state, state.policy, self.sequences).entropy
+
+
+@contextmanager
+def rehearse(
+    config: TrainConfig,
+    prompts: int = PROMPTS,
+    recorded: Rollouts | None = None,
+    task: Task | None = None,
+) -> Iterator[Rehearsal]:
+    """Load the policy, sample, score, measure and grade; the scorer's processes end with it.
+
+    Args:
+        config: of the run.
+        prompts: of the one iteration that is sampled.
+        recorded: rollouts in the place of sampled ones.
+        task: an object in place of the configuration's.
+
+    Raises:
+        ValueError: a run could not begin so.
+        RunStopped: it could not go on: logits are not finite, a scorer always fails.
+    """
+    state = build(_small(config, prompts), task, lambda text: None)
+    with state.scorer as score, state.held_out:
+        if recorded is None:
+            sampled = sample_rollouts(state, 1, lambda count: None)
+            rewards = sampled.scored(score)
+        else:
+            sampled, rewards = sampled_of(recorded, state)
+        batch = measure(state, sampled, rewards)
+        figures: dict[str, float] = rollout_figures(batch, sampled.answers) | score.figures()
+        observe(state, figures, 1)
+        sampled, rewards, batch = with_resampled(
+            state, sampled, rewards, batch, score, lambda count: None, figures
+        )
+        selection = with_influences(state, sampled, select(state, sampled, batch))
+        origin = f"{len(batch)} rollouts of {len(sampled.examples)} prompts"
+        if recorded is not None:
+            origin += f", recorded in iteration {recorded.iteration}"
+        yield Rehearsal(
+            state, sampled.sequences, sampled.answers.texts, batch, figures | selection.figures,
+            selection, origin,
+        )  # fmt: skip
+
+
+def _small(config: TrainConfig, prompts: int) -> TrainConfig:
+    """The configuration of one iteration in the lab, whatever the host."""
+    config = copy.deepcopy(config)
+    config.host = "lab"
+    config.sampling = replace(
+        config.sampling, engine="transformers", prompts=prompts, measure=True,
+        enough=Enough(),
+    )  # fmt: skip
+    config.optim = replace(config.optim, warmup=0)
+    config.eval = Evaluation(prompts=0)
+    config.analyze.every, config.save = 0, replace(config.save, best="")
+    return config.validate()
+
+
+def examine(
+    config: TrainConfig,
+    *,
+    prompts: int = PROMPTS,
+    rollouts: Rollouts | None = None,
+    task: Task | None = None,
+) -> list[Finding]:
+    """Every check of the doctor, on a policy, its configuration and a few rollouts.
+
+    Args:
+        config: of a run; nothing of it is written.
+        prompts: to sample, each as often as the configuration says.
+        rollouts: recorded ones in their place.
+        task: an object in place of the configuration's.
+
+    Returns:
+        One finding a check, in the order of `CHECKS`.
+
+    Raises:
+        ValueError: a run could not begin so, for another reason than one of the checks.
+        RunStopped: it could not go on.
+    """
+    return examine_subject(config, lambda: rehearse(config, prompts, rollouts, task))
+
+
+@contextmanager
+def tried(state: State) -> Iterator[State]:
+    """A state whose updates are taken back, with a fresh optimizer and controllers of its own."""
+    before = {name: p.detach().clone() for name, p in state.policy.trained().items()}
+    optimizer, scaler = stepper(state.policy, state.config)
+    try:
+        yield replace(
+            state, optimizer=optimizer, scaler=scaler, objective=copy.deepcopy(state.objective)
+        )
+    finally:
+        with torch.no_grad():
+            for name, p in state.policy.trained().items():
+                p.copy_(before[name])
+                p.grad = None
+
+
+def pieces_apart(state: State, selection: Selection) -> tuple[int, int, float]:
+    """A minibatch's gradient cut in two ways, and how far the two are apart.
+
+    Under the policy as it stands, whose ratios to the old one are not 1, without a step.
+    """
+    large = min(len(selection), state.config.optim.micro_batch, _ROLLOUTS)
+    small = -(-large // 3)
+    few = torch.arange(large, device=state.policy.device)
+    found: list[list[Tensor]] = []
+    for size in (large, small):
+        optim = replace(state.config.optim, micro_batch=size, lr=0.0, weight_decay=0.0)
+        config = replace(state.config, optim=optim)
+        optimizer, scaler = stepper(state.policy, config)
+        chance = generator(config.seed, 1, "select", state.policy.device)
+        update(
+            replace(state, config=config, optimizer=optimizer, scaler=scaler), selection.batch[few],
+            selection.sequences[few], chance, fresh=False, where="the doctor's update",
+        )  # fmt: skip
+        grads = [p.grad for p in state.policy.trained().values()]
+        found.append([torch.zeros(()) if g is None else g.detach().clone() for g in grads])
+    one, other = found
+    length = sum(float(g.double().square().sum()) for g in one)
+    gap = sum(float((a - b).double().square().sum()) for a, b in zip(one, other, strict=True))
+    return large, small, (gap / length) ** 0.5 if length > 0 else 0.0

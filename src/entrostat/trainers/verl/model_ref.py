@@ -1,0 +1,68 @@
+"""The model and the task that a configuration names, for veRL's processes. Imports no veRL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...config import TrainConfig
+from ...model_files import find
+from ...models.capabilities import SMALL
+from ...models.loading import learning_rate
+from ...runs.resolve import check_task, task_of
+from ...tasks import Task
+
+
+def place_of(model: str) -> str:
+    """A model's name, or the absolute path of its directory: veRL's processes start elsewhere."""
+    found = find(model)
+    return str(Path(found).absolute()) if Path(found).is_dir() else found
+
+
+def make(config: TrainConfig, task: Task | None = None) -> Task:
+    """The configuration's task; veRL's processes make it again, so no other can be meant.
+
+    Raises:
+        ValueError: there is none of that name, or `task` is another.
+    """
+    made = task_of(config)
+    if task is not None and type(task) is not type(made):
+        raise ValueError(
+            f"host verl: task is a {type(task).__name__}, but veRL's workers make theirs from the "
+            f"configuration, {config.task['name']!r}; name its class there, MODULE:CLASS"
+        )
+    check_task(made)
+    return made
+
+
+def learning_rate_of(config: TrainConfig) -> float:
+    """The learning rate, by the lab's rule where it is left open.
+
+    Raises:
+        ValueError: the model that decides it cannot be found.
+    """
+    if config.optim.lr is not None or config.lora.rank:
+        return learning_rate(config, small=False)
+    return learning_rate(
+        config, sum(p.numel() for p in empty_model(config.model).parameters()) < SMALL
+    )
+
+
+def empty_model(model: str) -> Any:
+    """The model without weights: tensors that have shapes only."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        settings = AutoConfig.from_pretrained(find(model), trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(settings)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(cannot_load(model, error)) from None
+
+
+def cannot_load(model: str, error: Exception) -> str:
+    """The error message for a model that transformers cannot load."""
+    reason = str(error).strip().split("\n")[0][:300]
+    return f"model {model!r}: cannot load it: {reason}"
