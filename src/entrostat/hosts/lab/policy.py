@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ...config import NOWHERE, TrainConfig, check_model
-from ...errors import in_one_line
+from ...errors import extra, in_one_line
 from ...models import find, provenance, write_provenance
 from ...models import tiny_directory as tiny_directory
 from ...stats import TokenStats, token_stats_from_logits
@@ -366,10 +366,8 @@ def _no_dropout(model: torch.nn.Module) -> None:
 
 
 def _with_lora(model: Any, config: TrainConfig) -> Any:
-    try:
+    with extra("peft", "lora.rank"):
         from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise ValueError("lora.rank needs the extra: pip install 'entrostat[peft]'") from None
     targets: Any = config.lora.targets
     if targets != "all-linear":
         targets = [name.strip() for name in targets.split(",")]
