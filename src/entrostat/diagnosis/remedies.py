@@ -17,7 +17,7 @@ from ..logs.run import Run
 from .causes import Cause
 from .events import Event
 from .signals import signal
-from .verdict import Judged
+from .verdict import Judged, floor_of
 
 LAB, TRL, VERL, SLIME, PRIME = "entrostat", "TRL", "veRL", "slime", "prime-rl"
 SWIFT, NEMO, AREAL, OPENRLHF, SKYRL = "ms-swift", "NeMo-RL", "AReaL", "OpenRLHF", "SkyRL"
@@ -161,7 +161,8 @@ def _again(run: Run) -> str:
 def _hold(run: Run, judged: Judged) -> Made | None:
     """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
     if run.trainer not in (LAB, TRL, VERL, "a table") or _refused(run):
-        own = _flag(run, "clip_high") if judged.falling and not _clips_higher(run) else ""
+        known = run.trainer != VERL or not _is_old(run) or "clip_ratio_high" in run.settings
+        own = _flag(run, "clip_high") if judged.falling and known and not _clips_higher(run) else ""
         if own:
             return (
                 "a higher upper bound of the clip",
@@ -205,9 +206,15 @@ _TAKEN = {
 
 def _refused(run: Run) -> bool:
     """Whether our own trainer would refuse the run's settings, or its version is too old for it."""
-    old = "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
     said = {key: run.settings[key].lower() for key in _TAKEN if key in run.settings}
-    return run.trainer == VERL and (old or any(v not in _TAKEN[k] for k, v in said.items()))
+    return run.trainer == VERL and (
+        _is_old(run) or any(v not in _TAKEN[k] for k, v in said.items())
+    )
+
+
+def _is_old(run: Run) -> bool:
+    """Whether veRL up to 0.4 wrote it, which has neither our trainer nor some of the settings."""
+    return "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
 
 
 def _clips_higher(run: Run) -> bool:
@@ -275,7 +282,9 @@ def _signal(run: Run, judged: Judged) -> Made:
 
 
 def _learn(run: Run, judged: Judged) -> Made:
-    cut = signal(run, "truncated")
+    cut, score = signal(run, "truncated"), signal(run, "score")
+    if score is not None and score.late == score.y.max() and score.late > floor_of(score.y):
+        return _harder(run, judged)  # every answer is right
     if cut is not None and cut.late > 0.9:
         short, what, paste = _longer(run, judged)
         return short, f"No completion ends, so none can be right. {what}", paste

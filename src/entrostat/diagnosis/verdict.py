@@ -255,4 +255,4 @@ def _onset(places: Array, pieces: Course, values: Array, falling: bool) -> Movem
     moved = np.minimum(moved + (moved > 0), len(places) - 1)
     wide = (places[1] - places[0] - 1) / 2
     low, at, high = places[moved] + np.array([-wide, 0.0, wide])
-    return Movement(round(at), math.floor(low), math.ceil(high))
+    return Movement(round(at), max(math.floor(low), 0), math.ceil(high))

@@ -60,7 +60,7 @@ class EntropyAlarm(TrainerCallback):
         transformers puts the trackers first and gives a callback no way to the list: the handler
         that calls it is taken from the caller's frame. Where there is none nothing is moved.
         """
-        handler = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
+        handler: Any = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
         callbacks = getattr(handler, "callbacks", None)
         if isinstance(callbacks, list) and self in callbacks:
             others = [callback for callback in callbacks if callback is not self]

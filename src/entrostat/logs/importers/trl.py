@@ -72,6 +72,7 @@ LIST = re.compile(r'"log_history"\s*:\s*\[')
 PAIR = re.compile(r"'([^']{1,200})': '?([-+\w./%]{1,40})'?(?=[,}])")
 BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
 SLASH = "global_step/max_steps"
+_GRPO = ('"completions/', '"completion_length"', '"frac_reward_zero_std"', '"rewards/', SLASH)
 _LOGGED = ("loss", "reward", "entropy", "grad_norm")
 
 
@@ -88,7 +89,7 @@ def is_row(text: str) -> bool:
         return False
     if text[begin : begin + 2] == "{'":
         return "'loss': " in text and ("'epoch': " in text or "'reward" in text)
-    return '"reward' in text and ('"epoch"' in text or SLASH in text) and '"loss"' in text
+    return '"loss"' in text and any(word in text for word in _GRPO)
 
 
 def states(directory: Path) -> Iterator[Path]:
