@@ -629,3 +629,24 @@ def test_a_name_is_not_the_path_where_a_path_has_several_runs(fifty):
     runs, _ = read_all(fifty)
     assert all(isinstance(run, Run) and run.name.startswith("run-") for run in runs)
     assert names_of(fifty) == sorted(names_of(fifty))
+
+
+# ------------------------------------------------------------------ the pages
+
+
+def test_every_setting_that_is_advised_is_on_its_page():
+    """And nothing is advised that the page does not have under its trainer."""
+    from entrostat.diagnosis.remedies import FLAGS
+
+    page = (Path(__file__).parents[1] / "docs/remedies.md").read_text()
+    columns: dict[str, str] = {}
+    for block in page.split("| change |")[1:]:
+        rows = [[cell.strip() for cell in row.strip("|").split("|")]
+                for row in ("| change |" + block).splitlines() if row.startswith("|")]  # fmt: skip
+        for row in rows[2:]:
+            for trainer, cell in zip(rows[0][1:], row[1:], strict=False):
+                columns[trainer] = columns.get(trainer, "") + cell
+    for key, flags in FLAGS.items():
+        for trainer, line in flags.items():
+            if "\n" not in line and not (key == "per_token" and trainer == "veRL"):
+                assert line.split("  #")[0] in columns[trainer], (key, trainer)
