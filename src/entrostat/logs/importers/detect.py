@@ -110,7 +110,7 @@ def _vote(text: str) -> str | None:
     if "loss" in text and trl.is_row(text):
         return "trl"
     if text.lstrip()[:1] != "{":
-        return None
+        return "table" if forms.is_line(text) else None
     try:
         record = parse(text)
     except UnreadableError:

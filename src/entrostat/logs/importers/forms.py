@@ -30,6 +30,7 @@ HEADER_WITHIN = 50
 DEPTH = 4
 PEEK = 1000
 """Rows in which columns are looked for: an early row may lack one."""
+PREAMBLE = 50_000  # lines of a console before its first figures
 RUN_NAMES = {"run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed"}
 Cells = dict[str, Any]
 
@@ -268,6 +269,8 @@ def is_line(text: str) -> bool:
     low = text.lower()
     if ("entropy" not in low and "reward" not in low) or len(text) > 20_000:
         return False
+    if text.lstrip()[:1] in ("{", "[", "|", "<"):
+        return False
     found = _figures(ANSI.sub("", text))
     return found is not None and complete(guess(found, {}), {})
 
@@ -278,7 +281,7 @@ def _figures(text: str) -> Cells | None:
         return None
     found: Cells = {"step": at[1]}
     found |= dict(_PAIR.findall(text))
-    for part in re.split(r"\s*[|│]\s*|[,;]\s+|\s+-\s+", text):
+    for part in re.split(r"\s*[|│{}]\s*|[,;]\s+|\s+-\s+", text.replace("'", "")):
         if (figure := _FIGURE.match(part)) and not _AT.search(part):
             found.setdefault(figure["name"].strip(" \t-*•[(").strip(), figure["value"])
     return found
@@ -305,7 +308,7 @@ def _cells(path: Path, given: Given) -> Iterator[tuple[int, Cells, str]]:
         yield from _csv(path, given, found)
     elif sum(text.lstrip()[:1] == "|" for text in head) > 2:
         yield from _under_headers(_markdown(path, given), given)
-    elif any(map(is_line, head)):
+    elif any(is_line(text) for _, text, _ in islice(lines(path, quiet), PREAMBLE)):
         yield from _console(path, given)
     else:
         yield from ((count, flatten(record), "") for count, record in records(path, given))

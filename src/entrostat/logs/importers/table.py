@@ -7,13 +7,24 @@ cannot be known from it, unless the column has one of our own names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..run import Run
 from . import trl, verl
 from .forms import complete, guess, lacking
-from .names import ENTROPY, OURS, SCORE, STEP, choose, find, folded, trainer_of
+from .names import (
+    ENTROPY,
+    OURS,
+    SCORE,
+    STEP,
+    bare,
+    choose,
+    find,
+    fold,
+    folded,
+    trainer_of,
+)  # fmt: skip
 from .rows import Row
 from .source import Given, clean, step_of
 from .steps import Log, finish
@@ -50,9 +61,9 @@ def run_of(rows: Sequence[Row], given: Given, through: str = "") -> Run | None:
     if given.columns:
         run = _of_table(rows, given, None)
     elif trainer in ("TRL", "ms-swift"):
-        run = trl.run_of(rows, given)
+        run = trl.run_of(_spelled(rows, trl.NAMES), given)
     elif trainer == "veRL":
-        run = verl.run_of(rows, given)
+        run = verl.run_of(_spelled(rows, verl.NAMES), given)
     elif trainer == "entrostat":
         log = Log(given, {})
         for row in rows:
@@ -65,6 +76,19 @@ def run_of(rows: Sequence[Row], given: Given, through: str = "") -> Run | None:
         return run
     who = run.source.removeprefix("a table")
     return replace(run, source=f"{who} through {through}" if who else through)
+
+
+def _spelled(rows: Sequence[Row], known: Mapping[str, str]) -> list[Row]:
+    """Rows whose names are spelled as their trainer does: a file's name has "_" for "/"."""
+    theirs = {fold(name): name for name in known}
+    names = {key for row in rows for key in row.values if bare(key) not in known}
+    other = {key: theirs[fold(key)] for key in names if fold(key) in theirs}
+    if not other:
+        return list(rows)
+    return [
+        row._replace(values={other.get(key, key): v for key, v in row.values.items()})
+        for row in rows
+    ]
 
 
 def _of_table(rows: Sequence[Row], given: Given, trainer: str | None) -> Run | None:

@@ -201,7 +201,8 @@ def run_of(rows: Sequence[Row], given: Given) -> Run | None:
             break
     source = "a Hugging Face trainer"
     if grpo:
-        source = "ms-swift" if trainer_of(seen) == "ms-swift" else "TRL"
+        swift = "entropy/mean" in seen or trainer_of(seen) == "ms-swift"
+        source = "ms-swift" if swift else "TRL"
     planned = step_of(settings.get("max_steps"))
     planned = None if not planned else -(-planned // updates)
     return finish(given, source, entropy_is, log.metrics(), planned=planned)
