@@ -112,7 +112,8 @@ class Diagnosis:
     @property
     def detail(self) -> str:
         """The headline without its first word."""
-        other = [e for e in self.events if e.name not in (self.verdict, "not_finite") and e.what]
+        own = (self.verdict, "not_finite") if self.broken is not None else (self.verdict,)
+        other = [e for e in self.events if e.name not in own and e.what]
         worst = self.events[0] if self.events else None
         first = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
         if worst is None or worst not in other:
@@ -125,7 +126,7 @@ class Diagnosis:
 
     @property
     def _word(self) -> str:
-        if not self.events or self.events[0].name == "not_finite":
+        if not self.events or (self.events[0].name == "not_finite" and self.broken is not None):
             return self.verdict.capitalize()
         worst = [e for e in self.events if e.severity == self.events[0].severity]
         words = [e.word for e in worst if e.name != "cannot tell"] or ["Cannot tell"]
@@ -151,7 +152,8 @@ class Diagnosis:
     def _moved(self, event: Event | None) -> str:
         judged = self.judged
         if judged.verdict == "cannot tell":
-            return f"{self._unknown()}{self._advice() if event else ''}."
+            score = f"; {event.what}" if event and event.what else ""
+            return f"{self._unknown()}{score}{self._advice() if event else ''}."
         went = "went" if judged.verdict == "held" else "fell" if judged.falling else "rose"
         if judged.first > 0 and judged.verdict != "held":
             went = "fell" if judged.last < judged.first else "rose"
@@ -174,11 +176,21 @@ class Diagnosis:
         text += f" {sure}." if text.endswith(";") else f". {sure[0].upper()}{sure[1:]}."
         if judged.onset is not None:
             onset = judged.onset
-            way = "fall" if judged.falling else "rise"
-            what = f"The {way} from there" if judged.peak else "It"
+            what = self._movement(onset.iteration)
             text += f" {what} began at iteration {onset.iteration}"
             text += f" (90% interval {onset.low} to {onset.high})."
         return text
+
+    def _movement(self, onset: int) -> str:
+        """What began at the onset: with a peak or a low, which of the two movements."""
+        if self.judged.peak is None:
+            return "It"
+        at, value = self.judged.peak
+        high = value > max(self.judged.first, self.judged.last)
+        way = "fall" if self.judged.falling else "rise"
+        return (
+            f"The {way}{' from there' if high == self.judged.falling and onset >= 0.9 * at else ''}"
+        )
 
     def _unknown(self) -> str:
         judged = self.judged

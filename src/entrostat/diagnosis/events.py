@@ -186,13 +186,17 @@ def _stays(below: NDArray[np.bool_]) -> int:
 
 
 def _broken(run: Run, judged: Judged) -> Event | None:
-    names = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean", "grad/norm")
+    names = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean")
     name = next((name for name in names if name in run.broken), None)
     if name is None:
         return None
     at = run.broken[name]
     return Event(
-        "not_finite", f"{name} is NaN or infinite", "broken", f"from iteration {at} on", at
+        "not_finite",
+        f"{name} is NaN or infinite",
+        "broken",
+        f"{name} is no finite number from iteration {at} on",
+        at,
     )
 
 
@@ -212,7 +216,8 @@ def _entropy(run: Run, judged: Judged) -> Event:
     since = None if judged.onset is None else judged.onset.iteration
     word = verdict.capitalize()
     if verdict in ("cannot tell", "held"):
-        return Event(verdict, word, "unknown" if verdict == "cannot tell" else "fine", "", since)
+        told = "" if score is None or score.died else score.words
+        return Event(verdict, word, "unknown" if verdict == "cannot tell" else "fine", told, since)
     if score is None:
         return Event(verdict, word, "watch", "no score is logged", since)
     small = verdict == "drift" or (verdict == "explosion" and judged.last < LOW)

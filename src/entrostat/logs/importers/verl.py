@@ -149,7 +149,7 @@ def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows with veRL's names; where our own host's are among them, they count."""
-    settings = {k: v for row in reversed(rows[:1] + rows[-1:]) for k, v in row.settings.items()}
+    settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
     keys = {key for row in rows for key in row.values}
     ours = "entropy/exact" in keys
     log = Log(given, {key: name for key, name in NAMES.items() if name not in keys})
@@ -225,4 +225,4 @@ def sequences(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
     dumped = Dumped(keep=True)
     for _ in scan(path, given, dumped):
         pass
-    yield from dumped.kept
+    yield from dumped.kept or ()
