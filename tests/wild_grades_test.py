@@ -1,7 +1,7 @@
 """Graders against what models write: rows that people reported, and neighbours of ours.
 
-`data/grades.tsv` came from bug reports and benchmark files; `data/grades_near.tsv` has the same kinds, three
-wrong answers and more for a right one in most. Values are by hand.
+`data/grades.tsv` came from bug reports and benchmark files; `data/grades_near.tsv` has the same
+kinds, three wrong answers and more for a right one in most. Values are by hand.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _ENDS = re.compile(
 )
 # where what may be a unit behind a box ends
 _TAIL_END = re.compile(
-    r"\$|\\[)\]]|\\\\|\\(?:end|q?quad|approx|simeq|[rR]ightarrow|implies)\b|[&=\n]|[.,;](?=\s|\Z)"
+    r"\$|\\[)\]]|\\\\|\\(?:end|q?quad|approx|simeq|[rR]ightarrow|implies)\b|[&=\n]|(?<!\\)[.,;](?=\s|\Z)"
 )
 _IN_UNIT = re.compile(r"\\(?:text|mathrm|operatorname)\w*\s*\{\s*~?([^{}]*?)\s*\}")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")
@@ -90,16 +90,19 @@ _BOUND = re.compile(
     r"square|cube|reciprocal|inverse|factorial)\s+of)|"
     r"\\(?:pi|theta|alpha|beta|gamma|phi|log|ln|exp|sin|cos|tan)|\\sqrt\{[^{}]*\}|"
     r"(?:\bnot|\bcannot|n't|\bnever)(?:\s+\w+){0,3})\s*:?\s*\Z|[A-Za-z)}]\Z"
-    r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z",
+    r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z"
+    r"|\b(?:friend|claim(?:s|ed)?|says|said|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that)\b[^.\n]{0,60}\Z",
     re.IGNORECASE,
 )
 _OWN_LINE = re.compile(r"(?:=|\bis)\s(?!.*\bbetween)[^\n]*\band[ ]*\n[\s$\\(\[*]*\Z")
 _WITHDRAWN = re.compile(
-    r"\b(?:wrong|incorrect|not|false|if|unless|otherwise)\b|n't\b", re.IGNORECASE
+    r"\b(?:wrong|incorrect|not|false|if|unless|otherwise|bound|half|twice|friend|guess|"
+    r"too (?:small|large|big|few|many|high|low|much))\b|n't\b",
+    re.IGNORECASE,
 )
 _REGRET = re.compile(
-    r"\b(?:wrong|incorrect|mistaken?|sorry|wait|correction|hold on|actually|"
-    r"re(?:compute|calculate|do))\b",
+    r"\b(?:wrong|incorrect|mistaken?|sorry|wait|correction|hold on|actually|however|oops|kidding|"
+    r"second thought|double[- ]check|should be|re-?(?:compute|calculate|check|do))\b",
     re.IGNORECASE,
 )
 _CHANGED = re.compile(
@@ -121,7 +124,7 @@ _WRAPPER = re.compile(
 )
 
 _PHRASE = re.compile(
-    r"(?:\banswers?\b(?P<to>\s+(?:to|of|for)\b[^\n.:?=]{0,80}?)?\s*(?:\*\*)?\s*(?:\bis\b|\bare\b|:|=)|####)"
+    r"(?:\b(?:answer|option|choice)s?\b(?P<to>\s+(?:to|of|for)\b[^\n.:?=]{0,80}?)?\s*(?:\*\*)?\s*(?:\bis\b|\bare\b|:|=)|####)"
     r"(?:\s*(?:\*\*|:|\}))*|^[#>*_ ]*(?:the )?(?:final )?answer[*_ ]*$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -377,7 +380,7 @@ def _with_neighbours(text: str, box: _Box) -> str:
     if inside and re.match(r"\s*=", after):  # of 20 = 4 * 6 nobody knows what it says
         return said if re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", said)) else ""
     if not (_ENDS if inside else _APART).match(after):
-        tail = _IN_UNIT.sub(r" \1 ", _TAIL_END.split(after, maxsplit=1)[0])
+        tail = _IN_UNIT.sub(r" \1 ", _TAIL_END.split(after.replace("~", " "), maxsplit=1)[0])
         unit = _LETTERS.sub(r"\\mathrm{\g<0>}", tail)
         node = read(tokens(f"1 {unit}"))
         known = node is not None and node.kind in ("quantity", "%") and node.parts[0] == _ONE

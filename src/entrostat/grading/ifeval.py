@@ -169,7 +169,7 @@ def _ends_sentence(word: str, end: re.Match[str]) -> bool:
     upper, lower = following[:1].isupper(), following[:1].islower()
     word, after = token[:-1].lower(), re.split(r"[^\w'-]", following.lower())[0]
     if token.endswith(".."):
-        return upper and after in _COMMON
+        return upper and after in _STARTERS | {"yes"}
     if len(word) == 1 and word.isalpha():
         return word not in _ABBREVIATIONS and not lower and not (upper and after not in _COMMON)
     if _NUMBER.fullmatch(token):
