@@ -27,6 +27,7 @@ MODULES = [name for name in EVERYTHING if name not in VERL]
 # from the top of the house to its cellar; a room imports from those after it
 ROOMS = (
     "cli", "study", "report", "diagnosis", "hosts", "evaluate", "law", "agents", "tasks", "grading",
+    "formulas",
     "sandbox", "workers", "config", "models", "logs", "testing", "dynamics", "objective", "method",
     "loss", "control", "advantage", "stats", "batch", "threads", "whole", "exact",
     "_plugins", "errors", "_processors", "_names", "_text", "_version",

@@ -19,8 +19,8 @@ def _number(text: str, options: Any) -> str | None:
 
 
 def _mathematics(text: str, options: Any) -> str | None:
+    from ..formulas import tokens
     from ..grading.mathematics import extracted
-    from ..grading.notation import tokens
 
     places = {"extract": options["extract"]} if "extract" in options else {}
     found = extracted(text, **places)

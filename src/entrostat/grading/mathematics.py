@@ -3,11 +3,11 @@ r"""Grader "math": whether an answer is equal to the expected one, in mathematic
 The rule is conservative: what is not understood is not right, and nothing is rounded. In order:
 
 1. where the answer stands: `extract`, recorded with the task (`grading.extract`);
-2. the same tokens (`grading.notation`): right, whatever they mean;
-3. both read (`grading.reader`): compared kind by kind (`grading.equality`) and, at the leaves, by
-   value (`grading.values`). That decides;
+2. the same tokens (`formulas.notation`): right, whatever they mean;
+3. both read (`formulas.reader`): compared kind by kind (`formulas.equality`) and, at the leaves, by
+   value (`formulas.values`). That decides;
 4. one of them not read (sums, integrals, limits, ...): math-verify reads both and sympy has to find
-   no difference (`grading.symbolic`), for formulas only.
+   no difference (`formulas.symbolic`), for formulas only.
 
 `rule="minerva"` and `rule="math_verify"` grade as others do, for figures that are to be compared
 with theirs; both take answers for right that are not (docs/grading.md).
@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from .._names import unknown
-from . import symbolic
-from .equality import same
-from .extract import ORDER, Place, answers, boxed, listed
-from .items import read
-from .notation import Token, tokens
-from .values import exact_value
+from ..formulas import symbolic
+from ..formulas.equality import same
+from ..formulas.items import read
+from ..formulas.notation import Token, tokens
+from ..formulas.values import exact_value
+from .boxes import boxed, listed
+from .extract import ORDER, Place, answers
 
 _LETTER = r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?"
 _OPTION = re.compile(
