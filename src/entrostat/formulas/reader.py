@@ -4,8 +4,7 @@ A reader of our own, because a grader has to know what it does not understand. I
 answers are made of, in LaTeX or plain: numbers, letters, + - * / ^, roots, fractions, common
 functions, percent, units, tuples, intervals, sets, unions, matrices, equations, inequalities, \pm,
 several answers in a list. Nothing is evaluated here, no name is looked up anywhere, and work is
-linear in the number of tokens. What is ambiguous (1/2x, \sqrt23, 2 3, \sin x/2) is refused, as is
-every word it does not know.
+linear in the number of tokens. Unknown words, and what is ambiguous (1/2x, \sqrt23), are refused.
 """
 
 from __future__ import annotations

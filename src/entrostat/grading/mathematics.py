@@ -39,6 +39,13 @@ _INTEGER = re.compile(
     r"some|with|\s)*(?:\$?\b([kmnl])\$?\s*(?:(?:\\in|\u2208)\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\u2124)|"
     r"(?:\\text\{)?\s*is\s+an?\s+integer\s*\}?)|integers?\s*\}?\s*\$?([kmnl])\$?)\s*\)?\s*\Z"
 )
+# an answer that no response can give: "see figure 3", "answers may vary", "proof"
+_ELSEWHERE = re.compile(
+    r"\b(?:see|refer to|shown in|given in|as in)\b.*\b(?:figures?|fig|graphs?|diagrams?|tables?|pictures?|"
+    r"above|below|solutions?|texts?|proofs?|answers?)\b|\banswers? (?:may |will |can )?var(?:y|ies)\b|"
+    r"\A\W*(?:proofs?|graphs?|omitted|see (?:solution|work)|n/?a|not available|todo|tbd)\W*\Z",
+    re.IGNORECASE | re.DOTALL,
+)
 _LONE = re.compile(r"(?<![A-Za-z\\])[kmnl](?![a-zA-Z])")
 Rule = Literal["strict", "minerva", "math_verify"]
 
@@ -76,8 +83,11 @@ def check_math(answer: str, *, extract: str | Sequence[str] = ORDER, rule: Rule 
     """
     _order(extract)
     _rule(rule)
-    if not tokens(expected_answer(answer)):
+    expected = expected_answer(answer)
+    if not tokens(expected):
         raise ValueError(f"needs an answer of at most 1000 characters, got {answer!r:.80}")
+    if _ELSEWHERE.search(expected):
+        raise ValueError(f"needs an answer, got words on where it is, {answer!r:.80}")
 
 
 def expected_answer(answer: str) -> str:
