@@ -203,6 +203,26 @@ def test_options_are_checked() -> None:
         es.grade("maths", "1", "1")
 
 
+@pytest.mark.parametrize(
+    "gold",
+    ["see figure 3", "See the graph below.", "Answers may vary", "proof", "\\text{see solution}"],
+)
+def test_answers_that_no_response_can_give_are_refused(gold: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="words on where it is"):
+        check_answer("math", gold)
+    path = tmp_path / "math.jsonl"
+    path.write_text(json.dumps({"prompt": "?", "answer": gold}))
+    with pytest.raises(ValueError, match=r"line 1.*words on where it is"):
+        es.make_task(f"math:{path}", test=0)
+
+
+@pytest.mark.parametrize(
+    "gold", ["\\text{No solution}", "3", "Saturday", "\\text{the table}", "even"]
+)
+def test_answers_in_words_are_taken(gold: str) -> None:
+    check_answer("math", gold)
+
+
 def test_rules_of_others() -> None:
     """Where both differ from ours, as docs/grading.md lists."""
     for answer, response, minerva, package in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ def avg_at_k(correct: Sequence[Sequence[float]] | np.ndarray) -> float:
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Unbiased estimate of pass@k from n samples of which c are right.
 
-    1 - C(n - c, k) / C(n, k), Chen et al. (arXiv 2107.03374), as a product that does not overflow.
+    1 - C(n - c, k) / C(n, k), Chen et al. (arXiv 2107.03374), in whole numbers: pass@1 is avg@n.
 
     Raises:
         ValueError: unless 0 <= c <= n and 1 <= k <= n.
@@ -48,9 +49,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass_at_k: need 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
-    if n - c < k:
-        return 1.0
-    return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
+    every = comb(n, k)
+    return (every - comb(n - c, k)) / every
 
 
 def distinct_correct(samples: Sequence[Hashable], correct: Sequence[float]) -> int:
