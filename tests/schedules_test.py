@@ -90,17 +90,21 @@ def test_the_drift_is_taken_off_the_reward(form):
 
 
 def test_the_lab_has_the_reference_before_the_advantages(tmp_path):
-    """At first the policy is its own reference; once it has moved, every group has a signal."""
+    """After a step that wrecks the policy no reward differs, but how far each rollout drifted."""
     from entrostat.logs.run import read_run
 
-    config = es.TrainConfig(iterations=2, output=str(tmp_path / "a"))
-    config.method, config.optim.lr = [{"name": "kl_reward", "coef": "linear 5 1"}], 1e-3
-    config.sampling.prompts, config.sampling.rollouts, config.eval.prompts = 8, 4, 0
-    run = read_run(es.train(config))
+    found = {}
+    for method in ("grpo", "kl_reward"):
+        config = es.TrainConfig(iterations=2, output=str(tmp_path / method))
+        config.optim.lr, config.method = 1e-3, [method]
+        if method == "kl_reward":
+            config.method = [{"name": method, "coef": "linear 5 1"}]
+        config.sampling.prompts, config.sampling.rollouts, config.eval.prompts = 8, 4, 0
+        run = read_run(es.train(config))
+        found[method] = run.series("rollout/zero_advantage_groups")[1]
     assert run.series("control/kl_reward_coef")[1] == [5, 1]
-    first, second = run.series("rollout/zero_advantage_groups")[1]
-    assert first > 0
-    assert second == 0
+    assert found["grpo"][1] == 8
+    assert found["kl_reward"][1] == 0
 
 
 def test_gdpo_normalizes_rewards_that_kl_reward_would_edit():

@@ -12,6 +12,10 @@ from ..core.deterministic import row_sums
 from ..core.loss import MAX_LOG_RATIO
 from .base import Method, in_range, one_of
 
+# nats. The reference's pass rounds otherwise than the policy's: while the two are equal, a group of
+# equal rewards would else be normalized by the deviation of that noise
+ROUNDING = 1e-5
+
 
 @dataclass(frozen=True)
 class KlReward(Method):
@@ -43,6 +47,7 @@ class KlReward(Method):
         assert batch.rewards is not None
         assert batch.ref_logp is not None
         d = at_least_float32(batch.ref_logp) - at_least_float32(batch.old_logp)
+        d = torch.where(d.abs() < ROUNDING, 0, d)
         k = -d if self.form == "k1" else d.square() / 2
         if self.form == "k3":
             k = d.clamp(max=MAX_LOG_RATIO).expm1() - d

@@ -52,6 +52,7 @@ def prepare(
     progress: float,
     sampler_logp: Tensor | None = None,
     threads: int | None = None,
+    kept: Tensor | None = None,
 ) -> Prepared:
     """Move the controllers, estimate advantages, let the methods edit them.
 
@@ -65,6 +66,7 @@ def prepare(
         progress: 0 at the first iteration of the run, 1 at the last.
         sampler_logp: [B, T] float, the rollout engine's log-probs, where it gave them.
         threads: that share the work; None takes the processors at hand, a million tokens each.
+        kept: [B, T] bool, tokens that veRL's rejection sampling left in; None for all.
 
     Raises:
         ValueError: a reward or an entropy is no number, or a group has one rollout where the
@@ -90,6 +92,10 @@ def prepare(
 
     def judged(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
         share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
+        if kept is not None:  # the controllers have seen all, the methods see these
+            left = share.mask & kept[places, : share.mask.shape[1]].bool()
+            values = {part.name: getattr(share, part.name) for part in fields(share)}
+            share = TokenBatch(**values | {"mask": left})
         sampler = None if sampler_logp is None else sampler_logp[places, : share.mask.shape[1]]
         return _judged(objective, share, sampler)
 

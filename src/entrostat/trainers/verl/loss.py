@@ -23,6 +23,7 @@ from ...dynamics import online
 MASK, REWARD, GROUP = "entrostat_mask", "entrostat_reward", "entrostat_group"
 EDITED = "entrostat_edited"  # only where a method edits advantages
 IDLE = "entrostat_idle"  # rollouts of groups without a signal
+CORRECTION = "entrostat_correction"  # [B, T], where veRL's rollout correction weighs tokens
 ROLLOUT = "entrostat_rollout"  # a rollout's place in the driver's batch
 NOTE = "entrostat_note"  # JSON: the objective's state and the step
 ROW = "entrostat_row"  # a rollout's row in this rank's minibatch
@@ -105,7 +106,7 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
     names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP, ROLLOUT]
     if "ref_logp" in objective.needs:
         names.append("ref_log_prob")
-    names += [name for name in (EDITED, IDLE) if name in data.keys()]  # noqa: SIM118
+    names += [name for name in (EDITED, IDLE, CORRECTION) if name in data.keys()]  # noqa: SIM118
     absent = [name for name in names if name not in data.keys()]  # noqa: SIM118 (a TensorDict)
     if absent:
         raise ValueError(
@@ -125,6 +126,7 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
         ref_logp=dense["ref_log_prob"] if "ref_log_prob" in names else None,
         edited=dense[EDITED] if EDITED in names else None,
         idle=dense[IDLE] if IDLE in names else None,
+        correction=dense[CORRECTION] if CORRECTION in names else None,
         rollout=dense[ROLLOUT],
     )
 

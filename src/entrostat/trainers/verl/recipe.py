@@ -20,6 +20,7 @@ from ...runs.trackers.outside import environment
 from . import checkpoints
 from .config import flat, hydra_value
 from .model_ref import place_of
+from .refusals import DEFAULTS, corrects, refusals
 from .run_plan import Facts, unseen
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
@@ -65,6 +66,11 @@ def settings(config: TrainConfig, facts: Facts) -> dict[str, Any]:
         for key, value in _defaults(config, facts, given).items()
         if key.lstrip("+") not in said
     }
+    known = DEFAULTS | {key.lstrip("+"): value for key, value in (values | given).items()}
+    known |= {key.lstrip("+"): value for key, (value, _) in common.items()}
+    for refused, reason in refusals(known.get, objective, set(said)):
+        if refused:
+            raise ValueError(f"host verl: {reason}")
     values |= given | {key: value for key, (value, _) in common.items()}
     # metrics are read from the file; other loggers may stand beside it
     named = {key: value for key, value in values.items() if key.lstrip("+") == _LOGGER}
@@ -167,6 +173,8 @@ def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]
         "reward.num_workers": 1,  # it has `scoring.workers` processes of its own
         _UNITS: 8,
     }
+    if corrects({key.lstrip("+"): value for key, value in given.items()}.get):
+        values[f"{ROLLOUT}.calculate_log_probs"] = True
     if facts is None:
         return values
     values["trainer.experiment_name"] = config.log.name or facts.output.name

@@ -7,7 +7,7 @@ it asks veRL's registry for the loss `entrostat`, which refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -22,7 +22,7 @@ from ..._moved import new_name
 from ...core.advantages import advantages
 from ...core.objective import Objective, make_objective
 from ...core.rollouts import FIELDS
-from ..hold import Hold
+from .refusals import refusals
 from .selfcheck import NAME, check
 
 _HERE = "actor_rollout_ref.actor"
@@ -118,9 +118,14 @@ def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
             "data.train_batch_size"
         ) from None
     objective.check_host("verl", FIELDS, updates)
-    for refused, reason in _refusals(config, objective):
+    for refused, reason in refusals(get_key(config), objective):
         if refused:
             raise ValueError(reason)
+    if need_critic(config) or is_distillation_enabled(config.get("distillation")):
+        raise ValueError(
+            "a critic or a teacher would be at work for nothing; set algorithm.adv_estimator=grpo, "
+            "leave critic.enable unset and set distillation.enabled=False"
+        )
     try:
         K = rollout.n
         advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
@@ -129,47 +134,16 @@ def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
     return settings, objective
 
 
-def _refusals(config: Any, objective: Objective) -> list[tuple[bool, str]]:
-    """(whether it is so, what to say) of all that would be ignored, or computed for nothing."""
-    actor, algorithm = config.actor_rollout_ref.actor, config.algorithm
-    correction = algorithm.get("rollout_correction") or {}
-    needs = objective.needs
-    names = "+".join(objective.names)
-    return [
-        (actor.strategy not in ("fsdp", "fsdp2"),
-         f"{_HERE}.strategy={actor.strategy}: entrostat plans over a rank's whole minibatch, which "
-         "here is known of fsdp and fsdp2 only (under Megatron log-probs exist on the last "
-         f"pipeline stage alone); set {_HERE}.strategy=fsdp2"),
-        (not config.trainer.use_v1, "trainer.use_v1=False: entrostat's trainer is a v1 trainer; "
-         "set trainer.use_v1=True"),
-        ("entropy" in needs and not actor.calculate_entropy,
-         f"{names} needs the current policy's entropy; set {_HERE}.calculate_entropy=True"),
-        ((hold := Hold.of(objective)) is not None and (hold.exact or actor.strategy != "fsdp2"),
-         "thermostat: in veRL the multiplier is solved for with solve='sample' under "
-         f"{_HERE}.strategy=fsdp2; set both, or knob='entropy_coef'"),
-        ("ref_logp" in needs and not actor.use_kl_loss,
-         f"{names} needs a reference policy, which veRL makes only with {_HERE}.use_kl_loss=True "
-         "(its coefficient is not used)"),
-        ("ref_logp" not in needs and actor.use_kl_loss,
-         f"{_HERE}.use_kl_loss=True: {names} has no reference KL, so it would be computed for "
-         "nothing; add the method kl_ref, or set it to False"),
-        (actor.entropy_coeff != 0, f"{_HERE}.entropy_coeff={actor.entropy_coeff} would not be "
-         "used; add the method entropy_bonus"),
-        (algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward=True would not be used; add the "
-         "method kl_reward"),
-        (need_critic(config), "a critic would be trained for nothing: the objective estimates the "
-         "advantages; set algorithm.adv_estimator=grpo and leave critic.enable unset"),
-        (bool(correction.get("bypass_mode")), "algorithm.rollout_correction.bypass_mode=True "
-         "leaves out the pass that gives the old policy's entropy; set it to False"),
-        (any(correction.get(key) is not None for key in ("rollout_is", "rollout_rs")),
-         "algorithm.rollout_correction: rollout_is and rollout_rs would not be used; entrostat's "
-         "loss has no correction for the sampler's log-probs; set both to null"),
-        (is_distillation_enabled(config.get("distillation")), "distillation.enabled=True would "
-         "not be used; set it to False"),
-        (objective.aggregation == "seq_mean_token_sum_norm" and objective.max_length is None,
-         f"aggregation seq_mean_token_sum_norm needs its constant; set "
-         f"+{_HERE}.policy_loss.max_length=data.max_response_length"),
-    ]  # fmt: skip
+def get_key(config: Any) -> Callable[[str], Any]:
+    """A key's value in veRL's configuration; None where it is not there."""
+
+    def get(key: str) -> Any:
+        value = config
+        for part in key.split("."):
+            value = None if value is None else value.get(part)
+        return value
+
+    return get
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ import ray
 import torch
 from omegaconf import open_dict
 from tensordict import TensorDict
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -35,9 +36,10 @@ from .completions import read
 from .driver import noted, numbers, prepare
 from .dump import rollouts_of
 from .held import HELD
-from .loss import EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
+from .loss import CORRECTION, EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
+from .refusals import corrects
 from .selfcheck import NAME, check
-from .settings import check_run
+from .settings import check_run, get_key
 from .worker import EntropyActorWorker
 
 logger = logging.getLogger(__name__)
@@ -121,7 +123,11 @@ class EntropyTrainer(PPOTrainerSync):
         last = max(1, self.total_training_steps - 1)
         progress = min(1.0, (self.global_steps - 1) / last)
         sampled = dense.get("rollout_log_probs", None)
-        prepared = prepare(self.objective, rollouts, real, progress, sampled)
+        correction, kept = None, None
+        if corrects(self._get):
+            correction, kept, found = self._correction(rollouts, sampled)
+            metrics.update(found)
+        prepared = prepare(self.objective, rollouts, real, progress, sampled, kept=kept)
         metrics.update(prepared.metrics | noted([] if notes is None else notes.tolist(), real))
         ready = prepared.batch
         assert ready.idle is not None
@@ -135,6 +141,10 @@ class EntropyTrainer(PPOTrainerSync):
             IDLE: ready.idle.to(torch.int64),
             ROLLOUT: torch.arange(len(ready)),
         }
+        if correction is not None:
+            fields[CORRECTION] = response_to_nested(correction, lengths)
+        if self._bypasses:
+            fields["old_log_probs"] = data["rollout_log_probs"]
         if ready.edited is not None:
             fields[EDITED] = response_to_nested(ready.edited.to(torch.int64), lengths)
         return tq.kv_batch_put(
@@ -143,9 +153,62 @@ class EntropyTrainer(PPOTrainerSync):
             fields=TensorDict(fields, batch_size=len(batch)),
         )
 
+    def _get(self, key: str) -> Any:
+        return get_key(self.config)(key)
+
+    @property
+    def _bypasses(self) -> bool:
+        return bool(self._get("algorithm.rollout_correction.bypass_mode"))
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """The old policy's log-probs and entropies, in bypass mode too.
+
+        There veRL spares itself this pass; the controllers need its entropies. The sampler's
+        log-probs take the old policy's place once the advantages are there.
+        """
+        if not self._bypasses:
+            return super()._compute_old_log_prob(batch, metrics)
+        correction = self.config.algorithm.rollout_correction
+        with open_dict(correction):
+            correction.bypass_mode = False
+        try:
+            return super()._compute_old_log_prob(batch, metrics)
+        finally:
+            with open_dict(correction):
+                correction.bypass_mode = True
+
+    def _correction(
+        self, rollouts: TokenBatch, sampled: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor, dict[str, float]]:
+        """VeRL's own correction: weights [B, T] or None, tokens kept [B, T], its figures.
+
+        In bypass mode the ratio itself is to the sampler, so that the weights are not used; veRL
+        rejects anew in every micro-batch there, here it is done once, by the old policy.
+
+        Raises:
+            ValueError: the rollout engine gave no log-probs.
+        """
+        if sampled is None:
+            raise ValueError(
+                "algorithm.rollout_correction: the rollout engine gave no log-probs; set "
+                "actor_rollout_ref.rollout.calculate_log_probs=True"
+            )
+        own = self.config.algorithm.rollout_correction
+        names = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize", "rollout_rs",
+                 "rollout_rs_threshold")  # fmt: skip
+        given = {name: own.get(name) for name in names}
+        weights, kept, figures = compute_rollout_correction_and_rejection_mask(
+            rollouts.old_logp, sampled, rollouts.mask, **given
+        )
+        found = None if weights is None else weights.batch["rollout_is_weights"]
+        return None if self._bypasses else found, kept.bool(), figures
+
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The updates, under the objective's state; its metrics get their own names."""
-        note = {"step": self.global_steps, "objective": self.objective.state_dict()}
+        note = {
+            "step": self.global_steps, "objective": self.objective.state_dict(),
+            "bypass": self._bypasses,
+        }  # fmt: skip
         batch.extra_info[NOTE] = json.dumps(note)
         batch = super()._update_actor(batch, metrics)
         ours = [key for key in metrics if key.startswith(f"actor/{PREFIX}")]

@@ -44,7 +44,7 @@ class EntropyTrainingWorker(TrainingWorker):
         """
         check()
         self.objective = settings.objective()
-        self.seed, self.hold = settings.seed, Hold.of(self.objective)
+        self.seed, self.hold, self.bypass = settings.seed, Hold.of(self.objective), False
         if self.hold is not None:
             step = self.engine.optimizer_step
             self.engine.optimizer_step = lambda: self._stepped(step())
@@ -64,7 +64,7 @@ class EntropyTrainingWorker(TrainingWorker):
             )
         told = json.loads(note)
         self.objective.load_state_dict(told["objective"])
-        self.step, self.updates = told["step"], 0
+        self.step, self.updates, self.bypass = told["step"], 0, told.get("bypass", False)
         self.epochs = tu.get(data, "epochs", default=1)
         size = tu.get(data, "mini_batch_size") // self.engine.get_data_parallel_size()
         self.planned = self.epochs * (len(data) // size)
@@ -99,7 +99,8 @@ class EntropyTrainingWorker(TrainingWorker):
         """
         objective = self.objective
         assert objective is not None
-        fresh = self.updates == 0
+        # in bypass mode the old log-probs are the sampler's, which no weights of ours gave
+        fresh = self.updates == 0 and not self.bypass
         group = self.engine.get_data_parallel_group()
         batch = token_batch(data, objective, get_device_id())
         batch = batch.replace(ranks=ranks(group, batch.mask.device))

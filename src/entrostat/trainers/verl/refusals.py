@@ -1,0 +1,130 @@
+"""What veRL's configuration must not say beside an objective. Imports no veRL.
+
+`--print` and `verl-config` ask before anything starts, the trainer asks again of the whole
+configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ...core.objective import Objective
+from ...core.probe import bounds, probe
+from ..hold import Hold
+
+_HERE, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_CORRECTION = "algorithm.rollout_correction"
+AGGREGATIONS = {
+    "token_mean": "token-mean",
+    "seq_mean_token_mean": "seq-mean-token-mean",
+    "seq_mean_token_sum_norm": "seq-mean-token-sum-norm",
+}
+# veRL 0.9.1's own values of what is asked for here
+DEFAULTS: dict[str, Any] = {
+    f"{_HERE}.strategy": "fsdp",
+    f"{_HERE}.calculate_entropy": False,
+    f"{_HERE}.use_kl_loss": False,
+    f"{_HERE}.entropy_coeff": 0,
+    f"{_HERE}.loss_agg_mode": "token-mean",
+    f"{_HERE}.clip_ratio": 0.2,
+    f"{_HERE}.clip_ratio_low": 0.2,
+    f"{_HERE}.clip_ratio_high": 0.2,
+    f"{_HERE}.clip_ratio_c": 3.0,
+    f"{_ROLLOUT}.calculate_log_probs": False,
+    "trainer.use_v1": True,
+    "algorithm.adv_estimator": "gae",
+    "algorithm.use_kl_in_reward": False,
+    "critic.enable": None,
+    f"{_CORRECTION}.rollout_is": None,
+    f"{_CORRECTION}.rollout_rs": None,
+    f"{_CORRECTION}.bypass_mode": False,
+    f"{_CORRECTION}.loss_type": "ppo_clip",
+    "distillation.enabled": False,
+}
+_CLIPS = {"clip_ratio": 0, "clip_ratio_low": 0, "clip_ratio_high": 1}
+
+
+def owned(objective: Objective) -> dict[str, Any]:
+    """Keys that say what the objective says, with its values."""
+    found: dict[str, Any] = {
+        f"{_HERE}.loss_agg_mode": AGGREGATIONS[objective.aggregation],
+        f"{_HERE}.entropy_coeff": 0,
+    }
+    ends = bounds(probe(objective))
+    for name, side in _CLIPS.items():
+        found[f"{_HERE}.{name}"] = ends[side]
+    return found
+
+
+def corrects(get: Callable[[str], Any]) -> bool:
+    """Whether veRL's rollout correction is asked for."""
+    return any(get(f"{_CORRECTION}.{key}") for key in ("rollout_is", "rollout_rs", "bypass_mode"))
+
+
+def refusals(
+    get: Callable[[str], Any], objective: Objective, given: Collection[str] = ()
+) -> list[tuple[bool, str]]:
+    """(whether it is so, what to say) of all that would be ignored, or computed for nothing.
+
+    Args:
+        get: a key's value.
+        objective: what trains.
+        given: keys that were set, where known; of others veRL's own value is taken as not meant.
+    """
+    needs, names = objective.needs, "+".join(objective.names)
+    strategy, hold = get(f"{_HERE}.strategy"), Hold.of(objective)
+    held = hold is not None and (hold.exact or strategy != "fsdp2")
+    estimator = get("algorithm.adv_estimator")
+    critic = get("critic.enable") or (get("critic.enable") is None and estimator == "gae")
+    said = {
+        key: get(key)
+        for key, value in owned(objective).items()
+        if get(key) != value and (key in given or get(key) != DEFAULTS[key])
+    }
+    clip = next((key for key in said if "clip_ratio" in key), None)
+    return [
+        (strategy not in ("fsdp", "fsdp2"),
+         f"{_HERE}.strategy={strategy}: entrostat plans over a rank's whole minibatch, which "
+         "here is known of fsdp and fsdp2 only (under Megatron log-probs exist on the last "
+         f"pipeline stage alone); set {_HERE}.strategy=fsdp2"),
+        (not get("trainer.use_v1"), "trainer.use_v1=False: entrostat's trainer is a v1 trainer; "
+         "set trainer.use_v1=True"),
+        ("entropy" in needs and not get(f"{_HERE}.calculate_entropy"),
+         f"{names} needs the current policy's entropy; set {_HERE}.calculate_entropy=True"),
+        (held,
+         "thermostat: in veRL the multiplier is solved for with solve='sample' under "
+         f"{_HERE}.strategy=fsdp2; set both, or knob='entropy_coef'"),
+        ("ref_logp" in needs and not get(f"{_HERE}.use_kl_loss"),
+         f"{names} needs a reference policy, which veRL makes only with {_HERE}.use_kl_loss=True "
+         "(its coefficient is not used)"),
+        ("ref_logp" not in needs and bool(get(f"{_HERE}.use_kl_loss")),
+         f"{_HERE}.use_kl_loss=True: {names} has no reference KL, so it would be computed for "
+         "nothing; add the method kl_ref, or set it to False"),
+        (f"{_HERE}.entropy_coeff" in said,
+         f"{_HERE}.entropy_coeff={get(f'{_HERE}.entropy_coeff')} would not be used; add the method "
+         "entropy_bonus"),
+        (f"{_HERE}.loss_agg_mode" in said,
+         f"{_HERE}.loss_agg_mode={get(f'{_HERE}.loss_agg_mode')} would not be used: {names} takes "
+         f"{objective.aggregation}; set policy_loss.aggregation"),
+        (clip is not None, f"{clip}={said.get(clip or '')} would not be used: {names} has its own "
+         "clip; say it in the method, {name:ppo,low:0.2,high:0.28}"),
+        (bool(get("algorithm.use_kl_in_reward")), "algorithm.use_kl_in_reward=True would not be "
+         "used; add the method kl_reward, or kl_ref for the loss"),
+        (bool(critic), "a critic would be trained for nothing: the objective estimates the "
+         "advantages; set algorithm.adv_estimator=grpo and leave critic.enable unset"),
+        (estimator not in ("gae", "grpo"), f"algorithm.adv_estimator={estimator} would not be "
+         f"used: {names} takes {objective.advantage}; set policy_loss.advantage, and "
+         "adv_estimator=grpo"),
+        (corrects(get) and not get(f"{_ROLLOUT}.calculate_log_probs"),
+         f"{_CORRECTION} (rollout_is, rollout_rs, bypass_mode) needs the sampler's log-probs; set "
+         f"{_ROLLOUT}.calculate_log_probs=True"),
+        (bool(get(f"{_CORRECTION}.bypass_mode")) and get(f"{_CORRECTION}.loss_type") != "ppo_clip",
+         f"{_CORRECTION}.loss_type={get(f'{_CORRECTION}.loss_type')} would not be used: the "
+         "objective is the loss; leave it at ppo_clip, and take the method cispo or icepop"),
+        (bool(get("distillation.enabled")), "distillation.enabled=True would not be used; set it "
+         "to False"),
+        (objective.aggregation == "seq_mean_token_sum_norm" and objective.max_length is None,
+         f"aggregation seq_mean_token_sum_norm needs its constant; set "
+         f"+{_HERE}.policy_loss.max_length=data.max_response_length"),
+    ]  # fmt: skip
