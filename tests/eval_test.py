@@ -21,6 +21,7 @@ from tokenizers.processors import TemplateProcessing
 import entrostat as es
 from entrostat.cli import main
 from entrostat.data.seeds import uniform
+from entrostat.evaluation.evaluate import plan, run_evaluation
 from entrostat.evaluation.evaluator import LabSampler, fingerprint, load, mean_pooled
 from entrostat.evaluation.models import subjects_of
 from entrostat.evaluation.progress import Display
@@ -31,7 +32,6 @@ from entrostat.evaluation.vllm import VllmSampler
 from entrostat.models.policy import Policy
 from entrostat.models.rollout import sample
 from entrostat.models.token_sampling import choose
-from entrostat.study.evaluation import plan, run_evaluation
 from processes import killed
 
 pytestmark = pytest.mark.usefixtures("unrendered")
@@ -420,7 +420,7 @@ def test_the_page_escapes_what_models_say(tmp_path: Path) -> None:
     said = {"prompt": "<img src=x>\x1b[2J", "responses": ["<b>", "<b>", "a", "b"]}
     lines = [json.dumps(one | said) + "\n" for one in responses(tmp_path / "out")]
     (tmp_path / "out/responses/target_sum_test.jsonl").write_text("".join(lines))
-    from entrostat.study.evaluation import write_page
+    from entrostat.report.evaluation import write_page
 
     page = write_page(tmp_path / "out", [(tmp_path / "out", found)]).read_text()
     assert "<img src=x>" not in page

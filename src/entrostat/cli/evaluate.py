@@ -13,7 +13,7 @@ from .open_flags import apply_open_flags, take_open_flags
 from .terminal import quiet_libraries, tell
 
 if TYPE_CHECKING:
-    from ..study.evaluation import Table
+    from ..evaluation.evaluate import Table
 
 _EVAL = """\
 Evaluate models and runs: k responses per problem, scored, with 95% intervals over the problems.
@@ -80,7 +80,7 @@ def eval_verb(args: list[str]) -> int:
 
         use(config.scoring.sandbox)
     quiet_libraries()
-    from ..study.evaluation import plan
+    from ..evaluation.evaluate import plan
 
     def check(run: TrainConfig) -> None:
         if not trusted:
@@ -91,8 +91,9 @@ def eval_verb(args: list[str]) -> int:
     import torch
 
     from ..errors import RunStopped
+    from ..evaluation.evaluate import run_evaluation, tables
     from ..evaluation.progress import for_stream
-    from ..study.evaluation import run_evaluation, tables, write_page
+    from ..report.evaluation import write_page
 
     try:
         with closing(for_stream()) as display:

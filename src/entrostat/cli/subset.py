@@ -34,7 +34,7 @@ def subset_verb(args: list[str]) -> int:
     if not args:
         return asked_for_help(args, _SUBSET) or 0
     from ..errors import RunStopped
-    from ..study.subset import SubsetConfig, run_subset
+    from ..evaluation.subset_file import SubsetConfig, run_subset
 
     name, *words = args if args[0] not in ("-h", "--help") else ["", *args]
     words, flags = take_open_flags(words)

@@ -52,6 +52,7 @@ class Part:
 
 
 # name of the figure, what the table calls it, what it means
+PAGE = "eval.html"
 SCORES = (("avg@{k}", "mean score"), ("pass@{k}", "any of k right"), ("maj@{k}", "the majority"))
 DIVERSITY = (
     ("distinct", "right answers, a problem"), ("ngram_diversity", "1: none twice"),
@@ -221,3 +222,10 @@ def _examples(lines: Sequence[Mapping[str, Any]]) -> list[Shown]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
+
+
+def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) -> Path:
+    """The page of an evaluation, in its directory."""
+    places, found = zip(*results, strict=True)
+    title = str(found[0]["model"]) if len(found) == 1 else f"{len(found)} models"
+    return write_evaluation(found, places, root / PAGE, f"Evaluation of {title}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from .._text import Say
 from ..config import TrainConfig, from_dict, load
+from ..logs.lines import Mark
 from . import checkpoint as checkpoints
 from .run_directory import RunDirectory, check_not_back, default_output
 from .schedule import lengthened
@@ -109,10 +110,15 @@ def restore_newest(
         for reason in saved.passed_over:
             say(f"warning: {reason}; going on from checkpoint {start}")
     checkpoints.remove(run.checkpoints, after=start)
+    rewind(run, start, marks, say)
+    return start
+
+
+def rewind(run: RunDirectory, start: int, marks: Mapping[str, Mark], say: Say) -> None:
+    """Cut the logs back to a checkpoint; shows how much will be made again."""
     again = run.rewind(start, marks)
     if again:
         say(
             f"going on after iteration {start}: of what came later {again} "
             f"line{'s' * (again > 1)} in metrics.jsonl had no checkpoint and will be made again"
         )
-    return start

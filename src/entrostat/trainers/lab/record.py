@@ -7,14 +7,11 @@ from typing import Any
 from ...analysis import analysis as dynamics
 from ...core.batch import TokenBatch
 from ...evaluation.in_training import evaluate
-from ...logs.files import sync, writing
-from ...logs.lines import JsonLines, finite
 from ...logs.rollouts import save_rollouts
 from ...runs import checkpoint as checkpoints
-from ...runs.best_checkpoint import Best
-from ...runs.entropy_monitor import sentinel
 from ...runs.progress import Progress
 from ...runs.run_directory import RunDirectory
+from ...runs.run_writer import RunWriter
 from ...runs.trackers import evaluated
 from .dump import rollouts_of
 from .experience import Sampled, Selection
@@ -34,11 +31,7 @@ class Record:
     def __init__(self, run: RunDirectory, state: State, progress: Progress, start: int) -> None:
         self.run, self.state, self.progress = run, state, progress
         self.schedule = checkpoints.Schedule(state.config.save, state.needs.checkpoint, start)
-        self._metrics, self._evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
-        self._answers, self._analysis = JsonLines(run.answers), JsonLines(run.analysis)
-        self._best = Best(run.path, state.config.save.best)
-        self._sentinel = sentinel(state.config, progress.note, self._metrics.read())
-        self._durable: set[str] = set()
+        self._writer = RunWriter(run, state.config, progress)
 
     def iteration(
         self,
@@ -58,10 +51,9 @@ class Record:
         if analysis is not None:
             line, change = analysis.finish(iteration)
             influence = analysis.influence
-            self._analysis.append([line])
+            self._writer.analysis.append([line])
             metrics = dynamics.numbers(line) | metrics
-        metrics = self._sentinel.line(finite(metrics))
-        self._metrics.append([{"iteration": iteration, **metrics}])
+        metrics = self._writer.line(iteration, metrics)
         if every and iteration % every == 0:
             tokenizer = self.state.policy.tokenizer
             rollouts = rollouts_of(sampled, batch, selection, tokenizer, change, influence)
@@ -75,9 +67,8 @@ class Record:
         Returns what was found as figures, `eval/SET/avg@k` and so on.
         """
         policy, due = self.state.policy, self.state.held_out.due(iteration)
-        rows = evaluate(policy, due, iteration, self.progress, self._answers)
-        self._evaluations.append(rows)
-        self._best.consider(rows, policy.save)
+        rows = evaluate(policy, due, iteration, self.progress, self._writer.answers)
+        self._writer.evaluated(rows, policy.save)
         return evaluated(rows)
 
     def checkpoint_if_due(self, iteration: int) -> None:
@@ -90,18 +81,10 @@ class Record:
         if iteration != state.config.iterations and not self.schedule.due(iteration):
             return
         checkpoints.check_weights(state.policy.trained(), iteration)
-        logs = {log.path.name: log.mark() for log in self._logs() if log.path.exists()}
-        if logs.keys() != self._durable:  # their names, too
-            with writing(self.run.path):
-                sync(self.run.path)
-            self._durable = set(logs)
         saved = checkpoints.Checkpoint(
             iteration, state.updates, state.tensors(), state.state_dict(),
-            state.config.to_toml(), logs,
+            state.config.to_toml(), self._writer.marks(),
         )  # fmt: skip
         checkpoints.write(self.run.checkpoints, saved, state.config.save.checkpoints)
         self.schedule.written(iteration)
-        self._best.settle()
-
-    def _logs(self) -> tuple[JsonLines, ...]:
-        return self._metrics, self._evaluations, self._answers, self._analysis
+        self._writer.best.settle()

@@ -18,24 +18,21 @@ from ...data.prompts import (
     context_of,
     draw,
     encode,
-    longest,
-    new_tokens,
-    stop_strings,
     usual,
     warn_of_lost,
 )
 from ...data.scoring import Scorer
 from ...data.turns import hearing_of
-from ...evaluation.eval_sets import HeldOutSets, check_prompts, held_out_sets
+from ...evaluation.eval_sets import HeldOutSets, check_prompts
 from ...models.capabilities import SMALL
-from ...models.hardware import choose_precision, choose_threads
+from ...models.hardware import choose_threads
 from ...models.loading import learning_rate, load_policy
 from ...models.memory_estimate import Needs, needs_of
 from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
-from ...runs.resolve import check_task, objective_of, task_of
 from ...runs.run_directory import default_output
 from ...tasks import Task
+from ..assemble import assemble
 from .prime import Phi, second_model
 
 FIELDS = (*rollouts.FIELDS, "process_rewards", "tempered", "influence")
@@ -114,25 +111,14 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     Raises:
         ValueError: a bad setting, found before anything is written.
     """
-    if task is None:
-        task = task_of(config)
-    check_task(task)
-    new = new_tokens(task, config, task.splits[0])
-    stop_strings(task, config)  # refuses what is none
-    if config.prompt.chat is None:
-        config.prompt.chat = getattr(task, "chat", None)
-    objective = objective_of(config, "lab", FIELDS, longest(task, config, task.splits[0]))
+    parts = assemble(config, "lab", FIELDS, task, say)
+    task, objective = parts.task, parts.objective
     for key, every in (("analyze", config.analyze.every), ("forecast", config.forecast.every)):
         if every and "tempered" in objective.needs:
             raise ValueError(
                 f"{key}: rollouts of a second temperature are no part of what the policy says, and "
                 f"derivatives of entropy cannot tell them apart; leave {key}.every at 0"
             )
-    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
-
-    scorer = Scorer(task, config.scoring, say)
-    held_out = held_out_sets(config, task, scorer, say)
-    choose_precision(config, say)
     if not config.sampling.measure and config.precision != "fp32":
         raise ValueError(
             f"sampling.measure is false, but the sampler's log-probs are rounded to "
@@ -148,9 +134,9 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
         hearing_of(policy, config)("", policy.eos[0])
     # prompts that cannot work show here
     first = draw(task, config, 1)
-    prompts = encode(policy, config, first, new, ValueError)
+    prompts = encode(policy, config, first, parts.new, ValueError)
     warn_of_lost(policy, config, first, prompts)
-    check_prompts(held_out, policy)
+    check_prompts(parts.held_out, policy)
     if policy.origin is not None:
         say(f"model: {policy.origin['name']}; its weights were quantised to "
             f"{policy.origin['quantisation']}: a little worse than the original")  # fmt: skip
@@ -166,8 +152,8 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     )  # fmt: skip
     needs.check(Path(config.output or default_output(config)), say)
     return State(
-        config, task, new, needs, reference, objective, policy, phi, *stepper(policy, config),
-        scorer, held_out,
+        config, task, parts.new, needs, reference, objective, policy, phi,
+        *stepper(policy, config), parts.scorer, parts.held_out,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from ...config import TrainConfig
 from ...errors import RunStopped
 from ...logs.files import replacing, sync, writing
 from ...logs.lines import Mark
+from ...runs.resume import rewind
 from ...runs.run_directory import RunDirectory, check_not_back
 
 _SEAL = "entrostat.json"
@@ -84,12 +85,7 @@ def go_on(run: RunDirectory, config: TrainConfig, resume: bool, say: Say) -> Sea
     for path in _directories(run.checkpoints):
         if saved is None or _step(path) > _step(saved.path):
             shutil.rmtree(path)
-    again = run.rewind(start, {} if saved is None else saved.logs)
-    if again:
-        say(
-            f"going on after iteration {start}: of what came later {again} "
-            f"line{'s' * (again > 1)} in metrics.jsonl had no checkpoint and will be made again"
-        )
+    rewind(run, start, {} if saved is None else saved.logs, say)
     return saved
 
 

@@ -18,14 +18,11 @@ from transformers import TrainerCallback
 
 from ...errors import RunStopped
 from ...evaluation.in_training import evaluate
-from ...logs.files import sync, writing
-from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts
 from ...runs import checkpoint as lab_checkpoints
-from ...runs.best_checkpoint import Best
-from ...runs.entropy_monitor import sentinel
 from ...runs.progress import Progress
 from ...runs.run_directory import RunDirectory
+from ...runs.run_writer import RunWriter
 from .checkpoints import keep, seal
 from .dump import RunLog
 
@@ -49,14 +46,11 @@ class Record(RunLog):
     ) -> None:
         super().__init__(run.path, max(1, recipe.config.save.rollouts_every))
         self.run, self.recipe, self.progress, self.main = run, recipe, progress, main
-        self.evaluations, self.answers = JsonLines(run.evaluations), JsonLines(run.answers)
+        self._writer = RunWriter(run, recipe.config, progress)
         trained = sum(p.numel() * p.element_size() for p in recipe.policy.trained().values())
         # weights and AdamW's two moments
         self.schedule = lab_checkpoints.Schedule(recipe.config.save, 3 * trained, start)
-        self.best = Best(run.path, recipe.config.save.best)
-        self.sentinel = sentinel(recipe.config, progress.note, self.metrics.read())
         self.held: dict[str, float] = {}
-        self._durable: set[str] = set()
 
     # ------------------------------------------------------------------ called by the trainer
 
@@ -97,10 +91,7 @@ class Record(RunLog):
                 f"iteration {iteration}: the loss is {loss}. The last checkpoint is good; lower "
                 "optim.lr or use --precision fp32, then start again or resume"
             )
-        metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
-        metrics = self.sentinel.line(metrics)
-        self.metrics.append([{"iteration": iteration, **metrics}])
-        self.progress.trained(iteration, metrics)
+        self.progress.trained(iteration, self._writer.line(iteration, metrics))
 
     def evaluate(self, iteration: int) -> None:
         """The policy as it stands, on the sets that are due after an iteration, 0 being none."""
@@ -108,16 +99,14 @@ class Record(RunLog):
         due = recipe.held_out.due(iteration)
         training = [module for module in model.modules() if module.training]
         model.eval()
+        answers = self._writer.answers if self.main else None
         try:
-            rows = evaluate(
-                recipe.policy, due, iteration, self.progress, self.answers if self.main else None
-            )
+            rows = evaluate(recipe.policy, due, iteration, self.progress, answers)
         finally:
             for module in training:
                 module.training = True
         if self.main:
-            self.evaluations.append(rows)
-            self.best.consider(rows, recipe.policy.save)
+            self._writer.evaluated(rows, recipe.policy.save)
 
     def checkpoint_due(self, iteration: int) -> bool:
         """Whether one is written now; the main process's clock decides for all.
@@ -136,14 +125,8 @@ class Record(RunLog):
         self.schedule.written(iteration)
         if not self.main:
             return
-        kinds = (self.metrics, self.evaluations, self.answers, self.analysis)
-        logs = {log.path.name: log.mark() for log in kinds if log.path.exists()}
-        if logs.keys() != self._durable:  # their names, too
-            with writing(self.run.path):
-                sync(self.run.path)
-            self._durable = set(logs)
-        seal(path, iteration, self.recipe.config, logs)
-        self.best.settle()
+        seal(path, iteration, self.recipe.config, self._writer.marks())
+        self._writer.best.settle()
         keep(path.parent, max(1, self.recipe.config.save.checkpoints))
 
 

@@ -34,18 +34,18 @@ from accelerate.utils import broadcast_object_list
 from ..._launch import is_main
 from ...config import TrainConfig
 from ...core.rollouts import FIELDS
-from ...data.prompts import draw, encode, longest, new_tokens, stop_strings, warn_of_lost
-from ...data.scoring import Scorer
-from ...evaluation.eval_sets import check_prompts, held_out_sets
+from ...data.prompts import draw, encode, warn_of_lost
+from ...evaluation.eval_sets import check_prompts
 from ...models.capabilities import SMALL
-from ...models.hardware import choose_precision, choose_threads
+from ...models.hardware import choose_threads
 from ...models.loading import learning_rate, load_policy
 from ...models.rounding import use_float32_outputs
 from ...runs.progress import Facts, Progress, without_bars
-from ...runs.resolve import check_task, objective_of, task_of
+from ...runs.resolve import task_of
 from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
 from ...tasks import Task
+from ..assemble import assemble
 from . import arguments, checkpoints, trackers, turns
 from .recipe import RecipeTrainer
 from .record import Record
@@ -124,31 +124,23 @@ def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Rec
     """
     arguments.refuse(config)
     arguments.cut(config, world)
-    if task is None:
-        task = task_of(config)
-    check_task(task)
+    task = task_of(config) if task is None else task
     turns.refuse(config, task, world)
-    new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
-    if config.prompt.chat is None:
-        config.prompt.chat = getattr(task, "chat", None)
-    most = longest(task, config, task.splits[0])
-    objective = objective_of(config, "trl", FIELDS, most)
-    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
-    scorer = Scorer(task, config.scoring, say)
-    held_out = held_out_sets(config, task, scorer, say)
-    choose_precision(config, say)
+    parts = assemble(config, "trl", FIELDS, task, say)
     torch.manual_seed(config.seed)  # adapters start at random, the same everywhere
     policy = load_policy(_for_loading(config))
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
     config.optim.lr = learning_rate(config, small)
     # prompts that cannot work show here
     first = draw(task, config, 1)
-    prompts = encode(policy, config, first, new, ValueError)
+    prompts = encode(policy, config, first, parts.new, ValueError)
     if is_main():
         warn_of_lost(policy, config, first, prompts)
-    check_prompts(held_out, policy)
+    check_prompts(parts.held_out, policy)
     choose_threads(config, policy, small, say)
-    return Recipe(config, task, new, stop, objective, policy, scorer, held_out)
+    return Recipe(
+        config, task, parts.new, parts.stop, parts.objective, policy, parts.scorer, parts.held_out
+    )  # fmt: skip
 
 
 def _for_loading(config: TrainConfig) -> TrainConfig:

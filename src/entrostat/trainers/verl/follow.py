@@ -21,9 +21,9 @@ from ...evaluation.in_training import count_right, head_of, line_of
 from ...evaluation.in_training import row_of as evaluation_row
 from ...logs.lines import JsonLines
 from ...runs.best_checkpoint import Best
-from ...runs.entropy_monitor import sentinel
 from ...runs.progress import Progress, figures
 from ...runs.run_directory import RunDirectory
+from ...runs.run_writer import RunWriter
 from . import checkpoints
 
 # veRL's names for what the lab logs too
@@ -93,11 +93,8 @@ class Follower:
         run, config = intake.run, intake.config
         self._intake, self._source, self._progress = intake, source, progress
         self._answers_due = sum(one.count * one.config.eval.samples for one in intake.sets)
-        self._metrics = JsonLines(run.metrics)
-        self._evaluations, self._answers = JsonLines(run.evaluations), JsonLines(run.answers)
-        past = self._metrics.read()
-        self._sentinel = sentinel(config, progress.note, past)
-        self._known = {row["iteration"] for row in past}
+        self._writer = RunWriter(run, config, progress)
+        self._known = {row["iteration"] for row in self._writer.metrics.read()}
         self._evaluated_after = run.evaluated_after()
         self._read = 0
         self._due: list[int] = []
@@ -111,8 +108,7 @@ class Follower:
                 self._due.append(step)
             if step > 0 and "entropy/exact" in data and step not in self._known:
                 self._known.add(step)
-                metrics = self._sentinel.line(row_of(data))
-                self._metrics.append([{"iteration": step, **metrics}])
+                metrics = self._writer.line(step, row_of(data))
                 self._progress.trained(step, metrics)
                 self._progress.iteration(step, metrics)
         while self._due and (answers := self._dumped(self._due[0], last)) is not None:
@@ -139,8 +135,8 @@ class Follower:
 
     def _evaluated(self, step: int, answers: list[dict[str, Any]]) -> None:
         rows, lines = evaluated(answers, step, self._intake.sets)
-        self._evaluations.append(rows)
-        self._answers.append(lines)
+        self._writer.evaluations.append(rows)
+        self._writer.answers.append(lines)
         self._intake.consider(rows)
         if step < self._intake.config.iterations:  # the last is shown against the first, at the end
             for row in rows:

@@ -11,10 +11,10 @@ from typing import Any
 from .._names import unknown
 from ..config import TrainConfig
 from ..data.prompts import example
-from ..evaluation.subset import Chosen, at_random, by_clusters, by_pass_rate
 from ..logs.files import atomic
 from ..logs.lines import JsonLines
 from ..tasks import Example, Task, make_task
+from .subset import Chosen, at_random, by_clusters, by_pass_rate
 
 
 @dataclass

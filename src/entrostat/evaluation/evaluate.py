@@ -10,17 +10,15 @@ from typing import Any
 
 from ..config import TrainConfig
 from ..errors import need
-from ..evaluation.lm_eval import export
-from ..evaluation.models import Subject, subjects_of
-from ..evaluation.progress import Display
-from ..evaluation.results import spelt
-from ..evaluation.runner import Sampler, run_set
-from ..evaluation.sets import ProblemSet, of_task, problem_sets
-from ..evaluation.settings import EvalConfig
-from ..evaluation.store import RESULTS, Store, threads_of
 from ..logs.files import make_directory
-
-PAGE = "eval.html"
+from .lm_eval import export
+from .models import Subject, subjects_of
+from .progress import Display
+from .results import spelt
+from .runner import Sampler, run_set
+from .sets import ProblemSet, of_task, problem_sets
+from .settings import EvalConfig
+from .store import RESULTS, Store, threads_of
 
 
 def plan(
@@ -89,19 +87,10 @@ def run_evaluation(
     return root, results
 
 
-def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) -> Path:
-    """The page of an evaluation, in its directory."""
-    from ..report.evaluation import write_evaluation
-
-    places, found = zip(*results, strict=True)
-    title = str(found[0]["model"]) if len(found) == 1 else f"{len(found)} models"
-    return write_evaluation(found, places, root / PAGE, f"Evaluation of {title}")
-
-
 def _base(config: EvalConfig, display: Display) -> Any:
     if not config.base:
         return None
-    from ..evaluation.evaluator import load
+    from .evaluator import load
 
     (subject,) = subjects_of([config.base])
     display.note(f"base: {config.base}")
@@ -139,11 +128,11 @@ def _engine(
 ) -> tuple[Sampler, dict[str, Any]]:
     """The sampler, and what tells its policy from another."""
     if config.engine == "vllm":
-        from ..evaluation.vllm import VllmSampler
+        from .vllm import VllmSampler
 
         made = VllmSampler.of(subject, config, display.note)
         return made, made.identity
-    from ..evaluation.evaluator import LabSampler, fingerprint, load
+    from .evaluator import LabSampler, fingerprint, load
 
     policy = load(subject, config, display.note)
     return LabSampler(policy, config, subject, base), {"weights": fingerprint(policy)}

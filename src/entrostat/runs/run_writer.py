@@ -1,0 +1,58 @@
+"""What every trainer writes into a run directory while it trains, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig
+from ..logs.files import sync, writing
+from ..logs.lines import JsonLines, Mark, finite
+from .best_checkpoint import Best
+from .entropy_monitor import sentinel
+from .progress import Progress
+from .run_directory import RunDirectory
+
+
+class RunWriter:
+    """Appends to the logs of a run, keeps its best policy, shows its progress.
+
+    Args:
+        run: the run directory.
+        config: of the run.
+        progress: shows iterations and alarms.
+    """
+
+    def __init__(self, run: RunDirectory, config: TrainConfig, progress: Progress) -> None:
+        self.run, self.progress = run, progress
+        self.metrics, self.evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
+        self.answers, self.analysis = JsonLines(run.answers), JsonLines(run.analysis)
+        self.best = Best(run.path, config.save.best)
+        self._monitor = sentinel(config, progress.note, self.metrics.read())
+        self._durable: set[str] = set()
+
+    def line(self, iteration: int, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Write an iteration's line in `metrics.jsonl`; what is no finite number is left out.
+
+        Returns:
+            The line, with the alarm's figures.
+        """
+        metrics = self._monitor.line(finite(dict(figures)))
+        self.metrics.append([{"iteration": iteration, **metrics}])
+        return metrics
+
+    def evaluated(self, rows: list[dict[str, Any]], save: Callable[[Path], None]) -> None:
+        """Write an evaluation's rows; `save` writes the policy if it is the best so far."""
+        self.evaluations.append(rows)
+        self.best.consider(rows, save)
+
+    def marks(self) -> dict[str, Mark]:
+        """How far each log has come, for a checkpoint; the logs' names are on the disk."""
+        logs: Iterable[JsonLines] = (self.metrics, self.evaluations, self.answers, self.analysis)
+        marks = {log.path.name: log.mark() for log in logs if log.path.exists()}
+        if marks.keys() != self._durable:
+            with writing(self.run.path):
+                sync(self.run.path)
+            self._durable = set(marks)
+        return marks

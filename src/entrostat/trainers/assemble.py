@@ -1,0 +1,65 @@
+"""What a configuration names, built and checked: the same parts in every trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .._text import Say
+from ..config import TrainConfig
+from ..core.objective import Objective
+from ..data.prompts import longest, new_tokens, stop_strings
+from ..data.scoring import Scorer
+from ..evaluation.eval_sets import HeldOutSets, held_out_sets
+from ..models.hardware import choose_precision
+from ..runs.resolve import check_task, objective_of, task_of
+from ..tasks import Task
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of beside its model.
+
+    Attributes:
+        task: prompts and verifier, or environments.
+        new: tokens that a completion, or a turn of it, may take.
+        stop: strings that end one.
+        objective: methods and their controllers.
+        scorer: of the task; it may hold worker processes.
+        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
+    """
+
+    task: Task
+    new: int
+    stop: tuple[str, ...]
+    objective: Objective
+    scorer: Scorer
+    held_out: HeldOutSets
+
+
+def assemble(
+    config: TrainConfig, host: str, fields: Iterable[str], task: Task | None, say: Say
+) -> Parts:
+    """Build the parts; writes what it chooses into `config`.
+
+    Args:
+        config: validated.
+        host: "lab" or "trl".
+        fields: what that trainer knows of a token and its rollout.
+        task: an object in place of the configuration's.
+        say: shows what is chosen.
+
+    Raises:
+        ValueError: a bad setting, found before anything is written.
+    """
+    task = task_of(config) if task is None else task
+    check_task(task)
+    new, stop = new_tokens(task, config, task.splits[0]), stop_strings(task, config)
+    if config.prompt.chat is None:
+        config.prompt.chat = getattr(task, "chat", None)
+    objective = objective_of(config, host, fields, longest(task, config, task.splits[0]))
+    config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
+    scorer = Scorer(task, config.scoring, say)
+    held_out = held_out_sets(config, task, scorer, say)
+    choose_precision(config, say)
+    return Parts(task, new, stop, objective, scorer, held_out)
