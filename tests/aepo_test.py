@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 import entrostat as es
 from entrostat.config import TrainConfig
-from entrostat.core.rollouts import graded
 from entrostat.logs.rollouts import load_rollouts
 from entrostat.method import Resample
 from entrostat.trainers.lab import experience, loop, resampling, train
@@ -90,8 +89,8 @@ def test_an_estimator_over_the_batch_sees_each_sampling_alone() -> None:
         tempered=torch.arange(12) >= 8,
     )  # fmt: skip
     alone = es.make_objective(["reinforce_pp", "ppo"])
-    wanted = graded(alone, both[torch.arange(8)].replace(tempered=None)).advantages
-    found = graded(objective, both)
+    wanted = alone.compute_advantages(both[torch.arange(8)].replace(tempered=None)).advantages
+    found = objective.compute_advantages(both)
     assert_close(found.advantages[1:8], wanted[1:])  # the first gave its place away
     assert found.advantages.tolist()[8] == 1
 

@@ -382,7 +382,7 @@ def test_offline_is_found_out_soon(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gsm8k", {"template": "boxd"}, "Did you mean 'boxed'"),
         ("gsm8k", {"template": 3}, "unknown template '3'"),
         ("gsm8k", {"grader": "maths"}, "Did you mean 'math'"),
-        ("gsm8k", {"grader_options": {"extract": 1}}, "task 'gsm8k': grader 'number'"),
+        ("gsm8k", {"grader_options": {"places": 1}}, "task 'gsm8k': grader 'number'"),
         ("gsm8k", {"grader_options": 1}, "grader_options is a table"),
         ("gsm8k", {"without": "aime24"}, "without is a list"),
         ("gsm8k", {"test": 1}, r"test must be in \[0, 1\)"),
@@ -610,28 +610,179 @@ def test_humaneval_is_at_hand() -> None:
     assert "\ndef" in task.stop
 
 
-def test_tests_of_kodcode() -> None:
-    small, floats = convert_code.plain_tests(KOD_TESTS)
-    assert "solution" not in small + floats
-    assert small.endswith("test_small()\n")
-    assert "def test_floats" not in small
-    for kept in (
-        KOD_TESTS.replace("import add", "import Adder"),
-        KOD_TESTS.replace("import add", "import add as plus"),
-        KOD_TESTS.replace("from solution import add", "import solution"),
-        KOD_TESTS.replace("ONE = 1", "def helper():\n    from solution import add"),
-    ):
-        assert convert_code.plain_tests(kept) == [kept]
-    for out in (
+KOD_STACK = """{imported}
+
+def test_push():
+    s = {name}()
+    s.push(1)
+    s.push(2)
+    assert s.pop() == 2
+    assert len(s) == 1 and 1 in s and [*s] == [1]
+
+def test_empty():
+    try:
+        {name}().pop()
+    except IndexError:
+        return
+    assert False
+"""
+STACK = """```python
+class Stack:
+    def __init__(self): self.items = []
+    def push(self, x): self.items.append(x)
+    def pop(self): return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __iter__(self): return iter(self.items)
+```"""
+# how KodCode's tests reach the program
+IMPORTS = {
+    "a function": (KOD_TESTS, ADD.format("+")),
+    "another name": (
+        KOD_TESTS.replace("import add", "import add as plus").replace("add(", "plus("),
+        ADD.format("+"),
+    ),
+    "the module": (
+        KOD_TESTS.replace("from solution import add", "import solution").replace(
+            "add(", "solution.add("
+        ),
+        ADD.format("+"),
+    ),
+    "the module by another name": (
+        KOD_TESTS.replace("from solution import add", "import solution as s").replace(
+            "add(", "s.add("
+        ),
+        ADD.format("+"),
+    ),
+    "everything": (KOD_TESTS.replace("import add", "import *"), ADD.format("+")),
+    "inside a test": (
+        "def test_it():\n    from solution import add\n    assert add(1, 2) == 3\n",
+        ADD.format("+"),
+    ),
+    "in a class": (
+        "from solution import add\nclass TestIt:\n    def setup_method(self): self.one = 1\n"
+        "    def test_it(self): assert add(self.one, 2) == 3\n", ADD.format("+"),
+    ),
+    "in a TestCase": (
+        "import unittest\nfrom solution import add\nclass Tests(unittest.TestCase):\n"
+        "    def setUp(self): self.one = 1\n"
+        "    def test_it(self): self.assertEqual(add(self.one, 2), 3)\n", ADD.format("+"),
+    ),
+    "a class": (KOD_STACK.format(imported="from solution import Stack", name="Stack"), STACK),
+    "a class of the module": (
+        KOD_STACK.format(imported="import solution", name="solution.Stack"), STACK,
+    ),
+    "a class by another name": (
+        KOD_STACK.format(imported="from solution import Stack as S", name="S"), STACK,
+    ),
+}  # fmt: skip
+EQUAL = "class Yes(int):\n    __eq__ = __ge__ = lambda *a: True\n    __hash__ = int.__hash__\n"
+# each is put in the program's place, and has all that tests may ask for
+CHEATS = {
+    "leaves early": "import os; os._exit(0)",
+    "leaves when called": "import os\ndef add(*a): os._exit(0)\nStack = add",
+    "equals everything": EQUAL + """
+def add(*a): return Yes(7)
+class Stack(Yes):
+    push = pop = __len__ = __contains__ = __iter__ = lambda *a: Yes(7)
+""",
+    "an object that equals everything": """
+class Yes:
+    __eq__ = __ge__ = __lt__ = __contains__ = lambda *a: True
+    __len__ = lambda self: 1
+    __iter__ = lambda self: iter([self])
+    __sub__ = __rsub__ = __abs__ = __add__ = lambda *a: 0
+    __getattr__ = lambda self, name: lambda *a: self
+    __hash__ = None
+def add(*a): return Yes()
+class Stack(Yes):
+    push = pop = lambda *a: Yes()
+""",
+    "changes Python": """
+import builtins, math, sys, unittest
+math.isclose = lambda *a, **k: True
+unittest.TestCase.assertEqual = lambda *a, **k: None
+builtins.AssertionError = type("Never", (Exception,), {"__init__": lambda *a: None})
+def add(*a): return 7
+class Stack:
+    push = pop = __len__ = lambda *a: 7
+sys.settrace(lambda *a: None)
+""",
+    "says that it has passed": """
+import json, os, struct
+text = json.dumps({"passed": [True, True], "error": ""}).encode()
+for fd in range(3, 64):
+    try: os.write(fd, struct.pack("!I", len(text)) + text)
+    except OSError: pass
+def add(*a): return None
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", IMPORTS)
+def test_tests_of_kodcode_run(tmp_path: Path, how: str) -> None:
+    """The right program passes; a wrong one, none at all, and those that cheat do not."""
+    tests, right = IMPORTS[how]
+    task = es.make_task("kodcode", path=write(tmp_path / "k.jsonl", kodcode(test=tests)))
+    answer = task.example(0, "train").answer
+    assert grade_here("code", right, answer) == 1
+    wrong = right.replace("a + b", "a - b").replace("self.items.pop()", "2")
+    for program in ("", "x = 1", wrong, *CHEATS.values()):
+        for share in ("all", "share"):
+            assert grade_here("code", program, answer, {"reward": share}) < 1, program
+    assert grade_here("code", "", answer, {"reward": "share"}) == 0
+
+
+@pytest.mark.parametrize("case", CODE)
+def test_a_wrong_program_passes_no_set_of_code(tmp_path: Path, case: str) -> None:
+    name, row, _, right = CODE[case]
+    file = write(tmp_path / "x.jsonl", row)
+    task = es.make_task(
+        f"code:{file}" if name == "code:FILE" else name,
+        **({} if name == "code:FILE" else {"path": file}),
+    )
+    answer = task.example(0, task.splits[0]).answer
+    assert grade_here("code", right.format("+"), answer) == 1
+    method = "class Solution:\n    def add(self, *a): return 7\n" if "Solution" in right else ""
+    for program in ("", right.format("-"), *CHEATS.values()):
+        assert grade_here("code", program + "\n" + method, answer) == 0, program
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "def check(candidate):\n    assert candidate(1, 2) == 3",  # nobody calls it
+        "def check(candidate):\n    assert candidate(1, 2) == 3\nprint(check)",
+        "try:\n    assert add(1, 2) == 3\nexcept Exception:\n    pass",
+        "import solution\ndef test_it():\n    try: solution.add(1, 2)\n    except Exception: pass",
+        "from solution import add\ndef test_it():\n    add(1, 2)",
+        "x = 1",
+    ],
+)
+def test_tests_that_a_wrong_program_passes_are_refused(tmp_path: Path, test: str) -> None:
+    rows = [
+        {"prompt": "Add.", "tests": {"kind": "asserts", "tests": [one]}}
+        for one in ("assert add(1, 2) == 3", test)
+    ]
+    with pytest.raises(ValueError, match=r"problem 2|line 2|row 2"):
+        es.make_task(f"code:{write(tmp_path / 'x.jsonl', *rows)}", test=0)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
         "import pytest\n" + KOD_TESTS,
         "import numpy as np\n" + KOD_TESTS,
         KOD_TESTS.replace("test_small()", "test_small(tmp_path)"),
-        KOD_TESTS.replace("def test_small():", "class TestIt:\n  def test_small(self):"),
-        "assert add(1, 2) == 3",
+        "from solution import add\ndef helper(): assert add(1, 2) == 3",
         "def test(:",
-    ):
-        with pytest.raises(convert.LeftOut, match="tests that"):
-            convert_code.plain_tests(out)
+    ],
+)
+def test_tests_of_kodcode_that_cannot_run(test: str) -> None:
+    with pytest.raises(convert.LeftOut, match="tests that"):
+        convert_code.kodcode(
+            kodcode(test=test)
+            | {"tests": test, "prompt": "p", "info": [{"function_declaration": "def add(a, b):"}]}
+        )
 
 
 def test_rows_of_code_that_are_left_out(tmp_path: Path) -> None:

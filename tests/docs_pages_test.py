@@ -75,7 +75,7 @@ def test_python(
     if any(words in block.code for words in NOT_RUN):
         return
     data = contract_data()
-    names: dict[str, Any] = data | {"mask": data["mask"].bool(), "__name__": "a_page"}
+    names: dict[str, Any] = data | {"mask": data["mask"].long(), "__name__": "a_page"}  # as TRL's
     names["logp"].requires_grad_()
     before, lines = dict(METHODS), block.code.splitlines()
     try:

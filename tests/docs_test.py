@@ -6,12 +6,16 @@ import ast
 import doctest
 import gzip
 import importlib
+import importlib.util
 import inspect
+import lzma
 import pkgutil
 import re
 import subprocess
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,43 +34,43 @@ ROOMS = (
     "cli", "study", "report", "trainers", "diagnosis", "analysis", "evaluation", "runs", "data",
     "models", "law", "agents", "tasks", "grading", "sandbox", "workers", "config",
     "model_files", "logs", "testing", "core.mismatch", "core.probe", "core.rollouts", "dynamics",
-    "core.objective", "method", "core.loss", "control", "core",
+    "core.objective", "core.preparation", "core.chain", "method", "core.loss", "control", "core",
     "_plugins", "errors", "_processors", "_launch", "_names", "_text", "_moved", "_version",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_public_names_have_docstrings(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__doc__, name
-    for key, value in vars(module).items():
-        ours = getattr(value, "__module__", None) == name
-        if (
-            key.startswith("_")
-            or not ours
-            or not (inspect.isclass(value) or inspect.isroutine(value))
-        ):
+def test_every_module_says_what_it_is_for() -> None:
+    for name in EVERYTHING:
+        path = SOURCE.joinpath(*name.split(".")[1:])
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        assert ast.get_docstring(ast.parse(path.read_text())), name
+
+
+def _documented() -> Iterator[tuple[str, Any]]:
+    """What users are told of: `entrostat.NAME`, and the API pages of the site."""
+    yield from ((f"entrostat.{name}", getattr(es, name)) for name in es.__all__)
+    stage = importlib.util.spec_from_file_location("stage", ROOT / "docs/.site/stage.py")
+    assert stage is not None
+    assert stage.loader is not None
+    module = importlib.util.module_from_spec(stage)
+    stage.loader.exec_module(module)
+    for _, names in module.API.values():
+        for name in names:
+            if "trl" not in name:  # an extra
+                yield name, pkgutil.resolve_name(name)
+
+
+def test_the_documented_api_has_docstrings() -> None:
+    for name, value in _documented():
+        kinds = (types.ModuleType, type, types.FunctionType)
+        if not isinstance(value, kinds):
             continue
-        assert inspect.getdoc(value), f"{name}.{key}"
-        if inspect.isclass(value):
-            for part, member in vars(value).items():
-                if not part.startswith("_") and (
-                    inspect.isroutine(member) or isinstance(member, property)
-                ):
-                    assert inspect.getdoc(member), f"{name}.{key}.{part}"
-
-
-@pytest.mark.parametrize("name", VERL)
-def test_public_names_of_the_verl_host_have_docstrings(name: str) -> None:
-    path = SOURCE.joinpath(*name.split(".")[1:]).with_suffix(".py")
-    module = ast.parse(path.read_text())
-    assert ast.get_docstring(module), name
-    kinds = (ast.ClassDef, ast.FunctionDef)
-    for node in (n for n in module.body if isinstance(n, kinds) and not n.name.startswith("_")):
-        assert ast.get_docstring(node), f"{name}.{node.name}"
-        for part in node.body if isinstance(node, ast.ClassDef) else []:
-            if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
-                assert ast.get_docstring(part), f"{name}.{node.name}.{part.name}"
+        assert inspect.getdoc(value), name
+        for part, member in vars(value).items() if not inspect.isroutine(value) else ():
+            ours = isinstance(value, type) or getattr(member, "__module__", None) == name
+            shown = inspect.isroutine(member) or isinstance(member, property | type)
+            if not part.startswith("_") and ours and shown:
+                assert inspect.getdoc(getattr(value, part)), f"{name}.{part}"
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -165,7 +169,8 @@ def test_nothing_names_a_machine() -> None:
         if path.suffix in (".safetensors", ".png") or name == "tests/docs_test.py":
             continue
         whole = path.read_bytes()
-        whole = gzip.decompress(whole) if path.suffix == ".gz" else whole  # records of studies
+        unpack = {".xz": lzma.decompress, ".gz": gzip.decompress}.get(path.suffix)  # records
+        whole = whole if unpack is None else unpack(whole)
         found = forbidden.search(whole.decode("utf-8"))
         assert found is None, f"{name}: {found}"
 
@@ -184,3 +189,20 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
             for keyword in node.keywords:
                 if keyword.arg == "trust_remote_code":
                     assert ast.unparse(keyword.value) == "False", path
+
+
+def test_the_pages_count_what_there_is() -> None:
+    from entrostat.core.advantages import ESTIMATORS
+    from entrostat.method import METHODS
+
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    words = "zero one two three four five six seven eight nine ten eleven twelve".split()
+    assert f"and {words[len(ESTIMATORS)]} advantage estimators" in readme
+    (row,) = re.findall(
+        r"^\| methods \|(.*)\|$", (ROOT / "docs/hosts.md").read_text(), re.MULTILINE
+    )
+    lab, trl, verl = row.split("|")
+    assert lab.strip() == "all"
+    for host, cell in (("trl", trl), ("verl", trl if verl.strip() == "as TRL" else verl)):
+        lacking = {name for name, cls in METHODS.items() if host not in cls.hosts}
+        assert set(re.findall(r"`(\w+)`", cell)) == lacking, host

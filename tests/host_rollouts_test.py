@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.core.rollouts import Tally, at_update, describe, graded, idle_groups, trainable
+from entrostat.core.rollouts import Tally, describe, idle_groups
 from entrostat.dynamics import online
 
 NAN = math.nan
@@ -70,17 +70,17 @@ def test_who_is_idle(known) -> None:
     batch = make_batch()
     if not known:
         batch = batch.replace(rewards=torch.full((8,), NAN))
-    found = graded(es.make_objective("loop"), batch)
+    found = es.make_objective("loop").compute_advantages(batch)
     # leave-one-out: of (1, 0, .5), and of (1, 0) alone
     wanted = [0.75, -0.75, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0] if known else [0.0] * 8
     assert found.advantages.tolist() == wanted
     idle = [False] * 3 + [True, True] + [False] * 2 + [True] if known else [True] * 8
     assert found.idle.tolist() == idle
     assert idle_groups(found) == (1 if known else 3)
-    rows, part = trainable(es.make_objective("loop"), found)
+    rows, part = es.make_objective("loop").drop_zero_advantage(found)
     assert rows.tolist() == [i for i, no in enumerate(idle) if not no]
     assert part.idle is None
-    assert len(trainable(es.make_objective("entropy_bonus"), found)[0]) == 8
+    assert len(es.make_objective("entropy_bonus").drop_zero_advantage(found)[0]) == 8
 
 
 def penalties_by_hand(batch: es.TokenBatch, aggregation: str) -> torch.Tensor:
@@ -110,12 +110,12 @@ def test_penalties_act_on_all_and_methods_on_those_with_a_signal(method, aggrega
         x.requires_grad_()
     batch = make_batch(logp=leaves[0], entropy=leaves[1])
     plain, whole = build([]), build(PENALTIES)
-    prepared = whole.prepare(graded(whole, batch))
+    prepared = whole.prepare(whole.compute_advantages(batch))
     assert (prepared.advantages != 0).any(-1).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
     out = whole.loss(prepared, None, torch.Generator().manual_seed(1))
     got = torch.autograd.grad(out.loss, leaves, retain_graph=True)
     # the policy term: of a batch in which the idle rollouts never were
-    _, live = trainable(plain, graded(plain, batch))
+    _, live = plain.drop_zero_advantage(plain.compute_advantages(batch))
     alone = plain.loss(plain.prepare(live), None, torch.Generator().manual_seed(1))
     by_hand = alone.loss + penalties_by_hand(batch, aggregation)
     assert_close(out.loss, by_hand, rtol=1e-12, atol=1e-12)
@@ -140,7 +140,7 @@ def test_penalties_act_on_all_and_methods_on_those_with_a_signal(method, aggrega
 def test_penalties_where_no_group_has_a_signal() -> None:
     objective = es.make_objective(["rloo", "ppo", *PENALTIES])
     batch = make_batch(rewards=torch.ones(8, dtype=torch.float64))
-    prepared = objective.prepare(graded(objective, batch))
+    prepared = objective.prepare(objective.compute_advantages(batch))
     out = objective.loss(prepared)
     assert_close(out.loss, penalties_by_hand(batch, "token_mean"), rtol=1e-12, atol=1e-14)
     found = online.figures({k: float(x) for k, x in online.of_update(prepared, out).items()})
@@ -156,9 +156,9 @@ def test_an_iterations_figures_are_of_all_tokens_of_its_updates() -> None:
     tally, clipped, ratios, n = Tally(), 0, 0.0, 0
     for fresh, rows in ((True, slice(0, 2)), (False, slice(2, 8))):
         part = batch[rows]
-        part = at_update(part, part.logp, part.entropy, fresh)
-        out = objective.loss(part)
-        tally.add({k: float(x) for k, x in online.of_update(part, out).items()})
+        plan = objective.step(part, fresh=fresh)
+        out = plan.loss(plan.at(part.logp, part.entropy))
+        tally.add({k: float(x) for k, x in online.of_update(out.batch, out).items()})
         tally.add({"grad/norm": 1.0 if fresh else 4.0})
         r = torch.ones_like(part.logp) if fresh else (part.logp - part.old_logp).exp()
         ratios += float(r[part.mask].sum())
@@ -169,3 +169,111 @@ def test_an_iterations_figures_are_of_all_tokens_of_its_updates() -> None:
     assert found["clip/high"] == pytest.approx(clipped / 21, rel=1e-12)
     assert found["ratio/mean"] == pytest.approx(ratios / 21, rel=1e-12)
     assert found["grad/norm"] == 2.5  # of an update, not of a token
+
+
+def test_rollouts_without_a_reward_beside_those_of_another_temperature() -> None:
+    ones = torch.ones(6, 2)
+    batch = es.TokenBatch(
+        -ones, -ones, ones, rewards=torch.tensor([1.0, NAN, 0.0, 1.0, 0.0, 1.0]),
+        # of prompt 0 one reward at the usual temperature, two at another; of prompt 1 the reverse
+        group=torch.tensor([0, 0, 0, 0, 1, 1]),
+        tempered=torch.tensor([False, False, True, True, False, True]),
+    )  # fmt: skip
+    found = es.make_objective("loop").compute_advantages(batch)
+    # leave-one-out of (0, 1); each of the others has nobody to be compared with
+    assert found.advantages.tolist() == [0, 0, -1, 1, 0, 0]
+    assert found.idle.tolist() == [True, True, False, False, True, True]
+
+
+# ------------------------------------------------------------------ two calls a trainer makes
+
+
+def figures_of(batch: es.TokenBatch) -> dict[str, float]:
+    """Half of its first entropy, so that a controller with a target acts."""
+    return describe(batch) | {"entropy/exact": 0.5 * describe(batch)["entropy/exact"]}
+
+
+@pytest.mark.parametrize("method", ["loop", ["rloo", "ppo", "repo_r"], ["rloo", "ppo", *PENALTIES]])
+def test_rollouts_are_its_parts_in_their_order(method) -> None:
+    batch = make_batch(rewards=torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0]))
+    one, other = es.make_objective(method), es.make_objective(method)
+    found = one.rollouts(batch, figures_of(batch), progress=0.0)
+    figures = figures_of(batch)
+    other.observe(
+        entropy=figures["entropy/exact"], nll=figures["entropy/nll"], progress=0.0,
+        perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
+    )  # fmt: skip
+    graded = other.compute_advantages(batch)
+    wanted = other.prepare(graded)
+    assert torch.equal(found.advantages, wanted.advantages)
+    assert torch.equal(found.idle, wanted.idle)
+    assert torch.equal(found.outcome, graded.advantages)
+    assert one.metrics() == other.metrics()
+
+
+def test_what_other_models_say_is_asked_of_the_rows_that_are_trained_on() -> None:
+    """The second group, rows 3 and 4, has no signal: its reference is not asked for."""
+    batch = make_batch(rewards=torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]))
+    asked: list[list[int]] = []
+
+    def fill(rows: torch.Tensor, part: es.TokenBatch) -> es.TokenBatch:
+        asked.append(rows.tolist())
+        return part.replace(ref_logp=part.old_logp - rows[:, None].double())
+
+    plain = es.make_objective("loop").rollouts(batch.replace(ref_logp=None), fill=fill)
+    assert asked == [[0, 1, 2, 5, 6, 7]]
+    rows = torch.arange(8.0, dtype=torch.float64)[:, None]
+    wanted = torch.where(plain.idle[:, None], 0, torch.where(batch.mask, batch.old_logp - rows, 0))
+    assert torch.equal(plain.ref_logp, wanted)
+    asked.clear()
+    es.make_objective(["rloo", "ppo", "kl_ref"]).rollouts(batch, fill=fill)  # acts on all tokens
+    assert asked == [list(range(8))]
+
+
+def test_slices_of_a_plan_add_up() -> None:
+    batch = make_batch(advantages=torch.tensor([1.0, -1.0] * 4, dtype=torch.float64))
+    objective = es.make_objective("clip_cov", ratio=0.2, low=-100.0, high=100.0)
+    chance = torch.Generator().manual_seed(0)
+    plan = objective.step(batch, chance)
+    whole = plan.loss(batch)
+    parts = [plan[rows].loss(plan[rows].at(batch.logp[rows], batch.entropy[rows]))
+             for rows in (slice(0, 3), slice(3, 8))]  # fmt: skip
+    assert_close(sum(p.loss for p in parts), whole.loss, rtol=1e-12, atol=0)
+    assert torch.equal(torch.cat([p.clipped for p in parts]), whole.clipped)
+    r, A = (batch.logp - batch.old_logp).exp(), plan.terms.advantage
+    low, high = plan.terms.ratio_min, plan.terms.ratio_max
+    by_hand = (((A > 0) & (r > high)) | ((A < 0) & (r < low))) & batch.mask
+    assert torch.equal(whole.clipped, by_hand)
+
+
+def test_the_current_policy_is_measured_only_where_a_method_reads_it() -> None:
+    batch = make_batch(advantages=torch.ones(8, dtype=torch.float64))
+    now = batch.old_logp - 0.5, batch.old_entropy
+
+    def measure():
+        calls.append(1)
+        return now
+
+    for name, fresh, wanted in (("grpo", False, 0), ("steer", True, 0), ("steer", False, 1)):
+        calls: list[int] = []
+        plan = es.make_objective(name).step(batch, fresh=fresh, measure=measure)
+        assert (len(calls), plan.measured) == (wanted, bool(wanted))
+    assert_close(plan.batch.logp, torch.where(batch.mask, now[0], 0))
+
+
+def test_a_hook_is_validated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from entrostat.core import chain
+
+    looked: list[str] = []
+    real = chain.returned
+
+    def counted(value, given, batch, hook):
+        looked.append(hook)
+        return real(value, given, batch, hook)
+
+    monkeypatch.setattr(chain, "returned", counted)
+    batch = make_batch(advantages=torch.ones(8, dtype=torch.float64))
+    objective = es.make_objective("grpo")
+    for _ in range(3):
+        objective.loss(objective.prepare(batch))
+    assert sorted(looked) == ["ppo.plan", "ppo.prepare"]

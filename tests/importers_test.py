@@ -131,7 +131,7 @@ def test_verl(name) -> None:
     assert run.metrics[1]["actor/pg_clipfrac"] == 0.125
     assert "clip/high" not in run.metrics[1]
     assert (run.source, run.problems) == ("veRL", ())
-    said = "the mean over response tokens (veRL 0.9.1)" if name != "file.jsonl" else "does not say"
+    said = "is: the mean over response tokens" if name != "file.jsonl" else "does not say which"
     assert said in run.entropy_is
 
 
@@ -256,12 +256,12 @@ def test_prime_rl_token_export_in_both_forms(tmp_path) -> None:
     assert rollouts.tokens.dtype == torch.int32
 
 
-def test_prime_rl_reads_one_run_of_several(tmp_path) -> None:
+def test_prime_rl_tells_runs_apart(tmp_path) -> None:
     other = LATER | {"run_id": "run_b", "export_step": 9}
     path = write(tmp_path / "x", LATER | {"run_id": "run_a"}, other, {"a": 1}, "{")
     run = read(path)
     assert figures(run, "entropy/nll") == [(4, 2.0)]
-    assert "2 runs share these files; only run_a is read" in run.notes[0]
+    assert "Read run_a; other runs beside it are not, name their directories: run_b." in run.notes
     assert [p.line for p in run.problems] == [3, 4]
 
 
@@ -495,7 +495,7 @@ def test_a_line_too_long_is_passed_over(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\x1f\x8b\x08\x00", "gzip, which is not supported"),
+        (b"\x1f\x8b\x08\x00", "a compressed file that cannot be unpacked"),
         (b"PAR1\x15\x04", "Parquet, which is not supported"),
         (b"PK\x03\x04....", "a zip file"),
         (bytes(range(32)) * 9, "not text"),

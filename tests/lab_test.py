@@ -10,19 +10,22 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers.utils import logging
 
 import entrostat as es
 from entrostat.config import TrainConfig, from_dict
+from entrostat.control import ControlState
 from entrostat.core.loss import LossOutput
 from entrostat.core.objective import Objective
 from entrostat.errors import RunStopped
+from entrostat.method import METHODS, Method
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.runs.progress import Progress
 from entrostat.tasks import Example
@@ -656,3 +659,35 @@ def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
     saved = checkpoints.newest(tmp_path / "run/checkpoints")
     if saved is not None:
         assert all(torch.isfinite(t).all() for t in saved.tensors.values())
+
+
+class WithoutNumber(Method):
+    """A figure that is no number in the second iteration."""
+
+    def init(self) -> ControlState:
+        return ControlState(0.0, None)
+
+    def observe(self, state: ControlState, seen: object) -> ControlState:
+        return replace(state, value=state.value + 1)
+
+    def metrics(self, state: ControlState) -> dict[str, float]:
+        return {"mine/ratio": math.nan if state.value == 2 else state.value, "mine/far": math.inf}
+
+
+def test_a_figure_that_is_no_number_is_left_out_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "without_number", dataclass(frozen=True)(WithoutNumber))
+    run = train(small(tmp_path / "run", method=["grpo", "without_number"], iterations=3))
+    assert [line.get("mine/ratio") for line in metrics(run)] == [1.0, None, 3.0]
+    assert not any("mine/far" in line for line in metrics(run))
+    assert checkpoints.newest(run / "checkpoints").iteration == 3  # type: ignore[union-attr]
+
+
+def test_without_progress_nothing_is_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logging.enable_progress_bar()
+    train(small(tmp_path / "run", iterations=1, eval={"prompts": 0}))
+    assert capfd.readouterr() == ("", "")
+    assert logging.is_progress_bar_enabled()  # the caller's own stay

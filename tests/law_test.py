@@ -78,6 +78,8 @@ def test_what_was_fitted_cannot_change_later() -> None:
     ("entropy", "score", "words"),
     [
         ([1.0, 0.5], [0.1, 0.2], r"law.fit: entropy has 2 steps; .* need 3 or more"),
+        ([1.0], [0.1], r"law.fit: entropy has 1 step; .* need 3 or more"),
+        ([1.0], [0.1, 0.2], r"law.fit: entropy has 1 step and score 2; give both of the same"),
         ([1.0, 0.5, 0.2], [0.1, 0.2], r"entropy has 3 steps and score 2; give both"),
         ([[1.0, 0.5, 0.2]], [0.1], r"entropy must be one list .* shape \(1, 3\)"),
         ([1.0, math.nan, 0.2], [0, 0, 0], r"entropy\[1\] is nan; leave such steps out"),

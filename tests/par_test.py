@@ -442,8 +442,9 @@ DEFAULTS = {
         "coef_min": 0.0,
         "coef_max": 5e-3,
         "signal": "exact",
+        "delayed": False,
     },
-    "kl_ref": {"coef": 1e-3, "form": "k3"},
+    "kl_ref": {"coef": 1e-3, "form": "k3", "unbiased": False},
 }
 
 

@@ -7,9 +7,12 @@ import platform
 from pathlib import Path
 
 import pytest
+import torch
 
 from entrostat import _processors
-from entrostat._processors import processor_kind, processors
+from entrostat._processors import free_memory, processor_kind, processors
+from entrostat.models import memory_estimate as needs
+from entrostat.study import local
 
 QUOTA, PERIOD = "cpu,cpuacct/cpu.cfs_quota_us", "cpu,cpuacct/cpu.cfs_period_us"
 
@@ -84,3 +87,37 @@ def test_kind(text: str | None, kind: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(platform, "processor", lambda: "")  # many distributions of Linux
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     assert processor_kind() == kind.replace("as said elsewhere", "arm64")
+
+
+MEMORY = "4:memory:/d\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "free"),
+    [
+        ("0::/\n", {}, 51_200),
+        ("0::/\n", {"memory.max": "max\n", "memory.current": "9\n"}, 51_200),
+        ("0::/\n", {"memory.max": "30000\n", "memory.current": "10000\n"}, 20_000),
+        ("0::/\n", {"memory.max": "90000\n", "memory.current": "10000\n"}, 51_200),
+        # files that were read are given back when memory is short
+        ("0::/\n", {"memory.max": "30000\n", "memory.current": "29000\n",
+                    "memory.stat": "anon 9000\ninactive_file 20000\n"}, 21_000),
+        ("0::/\n", {"memory.max": "10000\n", "memory.current": "12000\n"}, 0),
+        ("0::/a/b\n", {"a/memory.max": "8000", "a/memory.current": "3000",
+                       "a/b/memory.max": "max", "a/b/memory.current": "1000"}, 5000),
+        (MEMORY, {"memory/memory.limit_in_bytes": "40000\n",
+                  "memory/memory.usage_in_bytes": "15000\n"}, 25_000),
+        (MEMORY, {"memory/d/memory.limit_in_bytes": "40000\n",
+                  "memory/d/memory.usage_in_bytes": "15000\n",
+                  "memory/d/memory.stat": "total_inactive_file 5000\n"}, 30_000),
+    ],
+)  # fmt: skip
+def test_free_memory_is_what_every_control_group_grants(
+    machine: Path, own: str, files: dict[str, str], free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(machine, own, files)
+    (machine / "meminfo").write_text("MemTotal: 90 kB\nMemAvailable:    50 kB\n")
+    monkeypatch.setattr(_processors, "_MEMORY", machine / "meminfo")
+    assert free_memory() == free
+    # a study, which asks before it starts another training, and a run, which says what it needs
+    assert local.free_memory() == needs.free_memory(torch.device("cpu")) == free

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
+import multiprocessing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from entrostat.logs.run import read_run
 from entrostat.study.execute import State, execute, is_done
 from entrostat.study.file import read_study, with_seeds
 from entrostat.study.plan import Plan, Training, make_places, plan_of
-from entrostat.study.record import restore, save_record
+from entrostat.study.record import recorded, restore, save_record
 from entrostat.study.runner import _keep, run_study
 
 FILE = """\
@@ -30,6 +32,21 @@ after = "a"
 name = "c"
 method = "gspo"
 """
+
+
+def lines_of(record: Path) -> dict[str, dict]:
+    """What the one file of a record holds, by address."""
+    rows = map(json.loads, lzma.decompress((record / "s.jsonl.xz").read_bytes()).splitlines())
+    return {row["address"]: row for row in rows}
+
+
+def write_lines(record: Path, lines: dict[str, dict]) -> None:
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in lines.values())
+    (record / "s.jsonl.xz").write_bytes(lzma.compress(text.encode()))
+
+
+def without(record: Path, address: str) -> None:
+    write_lines(record, {a: row for a, row in lines_of(record).items() if a != address})
 
 
 def plan(folder: Path) -> Plan:
@@ -50,11 +67,12 @@ def finish(training: Training) -> None:
     )
     (path / "objective.json").write_text('{"methods": []}')
     rows = [
-        {"iteration": 1, "entropy/exact": 0.123456789, "time/iteration": 2.0, "time/score": 1.0},
+        {"iteration": 1, "entropy/exact": 0.123456789, "time/iteration": 2.3456, "time/score": 1.0},
         {"iteration": 2, "reward/mean": -1e-9, "cov/by": [1 / 3, None], "word": "x"},
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (path / "evaluation.jsonl").write_text('{"iteration": 2, "split": "test", "avg@k": 0.5}\n')
+    (path / "analysis.jsonl").write_text('{"iteration": 1, "change/mean": 0.5, "cloud": [1]}\n')
     (path / "answers.jsonl").write_text('{"iteration": 2, "secret": 1}\n')
     (path / "final").mkdir()
     (path / "final/entrostat.json").write_text('{"iterations": 2}')
@@ -99,22 +117,24 @@ def test_numbers_come_back_and_nothing_of_the_machine(tmp_path: Path) -> None:
     record = tmp_path / "record"
     first = plan(tmp_path / "one")
     assert train(first, record)[0] == ["a-0", "c-0", "b-0"]
-    files = sorted(record.iterdir())
-    assert [file.name for file in files] == sorted(f"{a}.json.gz" for a in first.trainings)
-    packed = b"".join(gzip.decompress(file.read_bytes()) for file in files)
+    (file,) = record.iterdir()
+    assert file.name == "s.jsonl.xz"
+    assert lines_of(record).keys() == first.trainings.keys()
+    packed = lzma.decompress(file.read_bytes())
     assert b"place" not in packed
     assert str(tmp_path).encode() not in packed
     assert b"secret" not in packed
-    before = [file.read_bytes() for file in files]
+    before = file.read_bytes()
     second = plan(tmp_path / "two")
     assert train(second, record)[0] == []
-    assert [file.read_bytes() for file in files] == before
+    assert file.read_bytes() == before
     run = read_run(tmp_path / "two/out/a-0")
     assert run.metrics == [
-        {"iteration": 1, "entropy/exact": 0.12346, "time/iteration": 2.0},
+        {"iteration": 1, "entropy/exact": 0.12346, "time/iteration": 2.35},
         {"iteration": 2, "reward/mean": -1e-9, "cov/by": [0.33333, None], "word": "x"},
     ]
     assert run.evaluation == [{"iteration": 2, "split": "test", "avg@k": 0.5}]
+    assert run.analysis == [{"iteration": 1, "change/mean": 0.5}]
     assert run.answers == []
     assert json.loads(run.environment_text) == {"python": "3", "processor": "A", "gpus": []}
     assert run.planned == 2
@@ -128,15 +148,15 @@ def test_weights_that_are_wanted_are_trained(tmp_path: Path) -> None:
     first = plan(tmp_path / "one")
     train(first, record)
     a, b, c = first.trainings
-    (record / f"{b}.json.gz").unlink()
+    without(record, b)
     second = plan(tmp_path / "two")
     assert restore(second, record) == {c}
     assert train(second, record)[0] == ["a-0", "b-0"]
-    assert (record / f"{b}.json.gz").exists()
+    assert b in lines_of(record)
     # also where a's numbers had been taken before b was wanted
     third = plan(tmp_path / "three")
     assert restore(third, record) == {a, b, c}
-    (record / f"{b}.json.gz").unlink()
+    without(record, b)
     (third.trainings[b].path / "recorded.json").unlink()
     (third.trainings[b].path / "metrics.jsonl").unlink()
     assert restore(third, record) == {c}
@@ -158,19 +178,24 @@ def test_what_was_trained_here_is_not_replaced(tmp_path: Path) -> None:
     "damage",
     [
         lambda file: file.write_bytes(file.read_bytes()[:-20]),
-        lambda file: file.write_bytes(b"no gzip"),
-        lambda file: file.write_bytes(gzip.compress(b"[]")),
-        lambda file: file.write_bytes(gzip.compress(b'{"format": 2, "address": "x"}')),
         lambda file: file.write_bytes(
-            gzip.compress(gzip.decompress(file.read_bytes()).replace(b'"iteration":[1,2]',
-                                                                      b'"iteration":[1]'))
+            file.read_bytes()[:200] + bytes([file.read_bytes()[200] ^ 1]) + file.read_bytes()[201:]
+        ),
+        lambda file: file.write_bytes(b"not packed"),
+        lambda file: file.write_bytes(lzma.compress(b"[]")),
+        lambda file: file.write_bytes(
+            lzma.compress(lzma.decompress(file.read_bytes()).replace(b'"format":2', b'"format":3'))
+        ),
+        lambda file: file.write_bytes(
+            lzma.compress(lzma.decompress(file.read_bytes()).replace(b'"iteration":[1,2]',
+                                                                     b'"iteration":[1]'))
         ),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_named(tmp_path: Path, damage) -> None:
     first = plan(tmp_path / "one")
     train(first, tmp_path / "record")
-    file = tmp_path / "record" / f"{next(iter(first.trainings))}.json.gz"
+    file = tmp_path / "record/s.jsonl.xz"
     damage(file)
     with pytest.raises(ValueError, match=f"record .*{file.name}.* cannot be read"):
         restore(plan(tmp_path / "two"), tmp_path / "record")
@@ -210,7 +235,7 @@ def test_lean_leaves_a_run_that_was_made_by_hand(tmp_path: Path) -> None:
     assert c.path == tmp_path / "out/c-0"
     finish(c)
     execute(made, Own(), lambda state: None, keep=partial(_keep, made, record, True))
-    assert (record / f"{c.address}.json.gz").exists()
+    assert c.address in lines_of(record)
     assert (c.path / "final").exists()
 
 
@@ -271,11 +296,10 @@ def test_a_record_without_metrics_is_none(tmp_path: Path, change) -> None:
     """It would pass for a run that is done, of which nothing can be read ever after."""
     first = plan(tmp_path / "one")
     train(first, tmp_path / "record")
-    file = tmp_path / "record" / f"{next(iter(first.trainings))}.json.gz"
-    data = json.loads(gzip.decompress(file.read_bytes()))
-    change(data)
-    file.write_bytes(gzip.compress(json.dumps(data).encode()))
-    with pytest.raises(ValueError, match=f"record .*{file.name}.* cannot be read"):
+    lines = lines_of(tmp_path / "record")
+    change(next(iter(lines.values())))
+    write_lines(tmp_path / "record", lines)
+    with pytest.raises(ValueError, match=r"record .*s\.jsonl\.xz.* cannot be read"):
         restore(plan(tmp_path / "two"), tmp_path / "record")
 
 
@@ -307,7 +331,7 @@ def test_no_path_of_a_setting_is_on_record(tmp_path: Path) -> None:
     rest = text[:start] + text[end:begin] + text[after:]
     (training.path / "config.toml").write_text(rest + task + stop)
     save_record(training, tmp_path / "record")
-    data = json.loads(gzip.decompress(next((tmp_path / "record").iterdir()).read_bytes()))
+    (data,) = lines_of(tmp_path / "record").values()
     assert "/elsewhere" not in data["texts"]["config.toml"]
     (tmp_path / "kept.toml").write_text(data["texts"]["config.toml"])
     kept = load(tmp_path / "kept.toml")
@@ -357,3 +381,60 @@ def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> N
     with pytest.raises((ValueError, OSError), match="file"):
         run_study(tmp_path / "s.toml", str(tmp_path / "out"), record=tmp_path / "file")
     assert not list((tmp_path / "out/.store").glob("*.log"))
+
+
+def test_files_of_one_experiment_are_joined_by_cat(tmp_path: Path) -> None:
+    made = plan(tmp_path / "made")
+    a, _, c = made.trainings.values()
+    for place, training in (("one", a), ("two", c), ("two", a)):
+        if not (training.path / "metrics.jsonl").exists():
+            finish(training)
+        save_record(training, tmp_path / place)
+    both = b"".join((tmp_path / place / "s.jsonl.xz").read_bytes() for place in ("one", "two"))
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both/s.jsonl.xz").write_bytes(both)
+    assert recorded(plan(tmp_path / "again"), tmp_path / "both") == {a.address, c.address}
+
+
+def test_what_another_experiment_has_on_record_is_found_there(tmp_path: Path) -> None:
+    made = plan(tmp_path / "made")
+    a = next(iter(made.trainings.values()))
+    finish(a)
+    save_record(a, tmp_path / "record")
+    save_record(replace(a, experiment="other"), tmp_path / "record")
+    assert [file.name for file in (tmp_path / "record").iterdir()] == ["s.jsonl.xz"]
+    (tmp_path / "record/s.jsonl.xz").rename(tmp_path / "record/other.jsonl.xz")
+    assert recorded(plan(tmp_path / "again"), tmp_path / "record") == {a.address}
+
+
+def test_a_write_that_is_cut_short_leaves_the_record_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan(tmp_path / "made")
+    a, _, c = made.trainings.values()
+    for training in (a, c):
+        finish(training)
+    save_record(a, tmp_path / "record")
+    before = (tmp_path / "record/s.jsonl.xz").read_bytes()
+
+    def full(path: Path, data: bytes) -> int:
+        with open(path, "wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            save_record(c, tmp_path / "record")
+    assert [file.name for file in (tmp_path / "record").iterdir()] == ["s.jsonl.xz"]
+    assert (tmp_path / "record/s.jsonl.xz").read_bytes() == before
+
+
+def test_several_processes_add_to_one_file(tmp_path: Path) -> None:
+    made = plan(tmp_path / "made")
+    (a, *_) = made.trainings.values()
+    finish(a)
+    several = [replace(a, address=f"{i:016x}") for i in range(12)]
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        pool.starmap(save_record, [(each, tmp_path / "record") for each in several], 1)
+    assert lines_of(tmp_path / "record").keys() == {each.address for each in several}

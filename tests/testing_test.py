@@ -255,7 +255,8 @@ def test_masked_places_that_are_read_are_found(rule: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(es.TokenBatch, "_admit", admit)
     if rule == "masked_advantages":
-        monkeypatch.setattr("entrostat.core.objective._per_token", lambda batch: batch.advantages)
+        for module in ("objective", "preparation"):
+            monkeypatch.setattr(f"entrostat.core.{module}.per_token", lambda b: b.advantages)
     with pytest.raises(AssertionError, match=rf"Slip breaks the rule '{rule}'.* is nan, it should"):
         check_method(method, rules=[rule])
 

@@ -450,20 +450,43 @@ def test_any_method_with_a_coefficient_takes_it(name):
     [
         ("repo_r", {}, (-1, 1)),
         ("repo_r", {"zeta_max": 0.5}, (-0.5, 0.5)),
+        ("repo_r", {"zeta_max": 0.1}, (-0.1, 0.1)),  # the default of `doubling`
+        ("repo_r", {"zeta_min": 1e-5}, (1e-5, 1)),
         ("repo_r", {"zeta_max": 5.0}, (-5, 5)),
         ("repo_r", {"zeta_min": 0.0, "zeta_max": 0.25}, (0, 0.25)),
         ("repo_d", {}, (0, 10)),
         ("repo_d", {"zeta_max": 0.5}, (0, 0.5)),
         ("repo_d", {"zeta_min": 1e-4, "zeta_max": 20.0}, (1e-4, 20)),
+        ("repo_d", {"zeta_min": 1e-3, "zeta_max": 10.0}, (1e-3, 10)),
         ("entropy_bonus", {}, (-0.5, 0.5)),
         ("entropy_bonus", {"coef_max": 0.1}, (-0.1, 0.1)),
         ("entropy_bonus", {"coef_min": 0.0}, (0, 0.5)),
+        ("entropy_bonus", {"coef_min": 1e-3, "coef": 0.01}, (1e-3, 0.5)),
+        ("entropy_bonus", {"coef_max": 10.0}, (-10, 10)),
     ],
 )
 def test_the_range_that_a_user_gives_is_kept(name, given, ends):
     method = built(name, METHODS[name], given | {"controller": "thermostat"})
     range = method.law().range
     assert (range.low, range.high) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize("most", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("controller", ["thermostat", "pi"])
+def test_a_sweep_over_the_range_reaches_what_it_asks_for(most, controller):
+    objective = es.make_objective("repo_r", controller=controller, target=1.0, zeta_max=most)
+    for _ in range(40):
+        objective.observe(entropy=0.5)
+    assert objective.metrics()["control/zeta"] == pytest.approx(most)
+
+
+@pytest.mark.parametrize("name", ["repo_r", "repo_d", "entropy_bonus"])
+def test_a_description_says_the_range_and_builds_the_same_again(name):
+    objective = es.make_objective(name, controller="thermostat", target=1.0)
+    (table,) = (t for t in objective.describe()["methods"] if t["name"] == name)
+    again = built(name, METHODS[name], {k: v for k, v in table.items() if k != "name"})
+    (method,) = (m for m in objective.methods if "controller" in m.parameters())
+    assert again.law() == method.law()
 
 
 @pytest.mark.parametrize(

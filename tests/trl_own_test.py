@@ -223,3 +223,35 @@ def test_the_samplers_correction_is_trls(tmp_path, level):
     _, plain = step_of(make(trl.GRPOTrainer, tmp_path, model=host.model_of(0.05, seed=1), **ONE,
                             **settings))  # fmt: skip
     assert (plain - gradient).norm() > 0.1 * gradient.norm()
+
+
+def test_the_alarms_figures_reach_history_console_and_trackers(tmp_path):
+    """With TRL's own trainer, whose trackers are told of a line before the user's callbacks."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from transformers import TrainerCallback
+
+    from entrostat.trainers.trl import EntropyAlarm
+
+    told = []
+
+    class Tracker(TrainerCallback):
+        """Stands where a tracker's callback does: before the user's."""
+
+        def on_log(self, args, state, control, logs=None, **_):
+            told.append("alarm/probability" in logs)
+
+    alarm = EntropyAlarm()
+    trainer = make(
+        trl.GRPOTrainer, tmp_path, callbacks=[alarm], prompts=PROMPTS * 4, max_steps=8,
+        num_iterations=1, learning_rate=1e-5, report_to=["tensorboard"],
+    )  # fmt: skip
+    trainer.add_callback(Tracker())
+    trainer.callback_handler.callbacks.insert(0, trainer.callback_handler.callbacks.pop())
+    trainer.train()
+    # a forecast needs five values (entrostat.control.Alarm): steps 5 to 8, and the line at the end
+    assert told[:8] == [False] * 4 + [True] * 4
+    history = ["alarm/probability" in row for row in trainer.state.log_history[:8]]
+    assert history == told[:8]
+    (file, *_) = tmp_path.rglob("events.out.tfevents*")
+    tags = EventAccumulator(str(file.parent)).Reload().Tags()["scalars"]
+    assert {"train/alarm/probability", "train/alarm/raised"} <= set(tags)

@@ -20,7 +20,7 @@ import torch
 import entrostat as es
 from entrostat.core.mismatch import mismatch
 from entrostat.core.process_ranks import shared_generator
-from entrostat.core.rollouts import describe, graded
+from entrostat.core.rollouts import describe
 from entrostat.dynamics import online
 from entrostat.trainers.verl import shell_command, verl_config
 from entrostat.trainers.verl.driver import prepare
@@ -149,7 +149,7 @@ def test_threads_that_share_the_work_change_no_bit(spec: Any) -> None:
         entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
         perplexity=figures["entropy/perplexity"], progress=0.5,
     )  # fmt: skip
-    outcome = graded(plain, mine)
+    outcome = plain.compute_advantages(mine)
     ready = plain.prepare(outcome)
     assert ready.advantages is not None
     assert outcome.advantages is not None

@@ -261,3 +261,30 @@ def test_a_generator_that_is_shared_draws_the_same_everywhere():
         return torch.rand(1, generator=generator).item()
 
     assert len(set(Threads(2).run(work))) == 1
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_mask_that_is_edited_in_place_is_counted_anew(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        x = torch.ones(16, 5)
+        batch = es.TokenBatch(x, x, torch.ones(16, 5, dtype=torch.int64))
+        assert (batch.whole.tokens, batch.whole.sequences) == (80, 16)
+        batch.mask[0] = False
+        assert (batch.whole.tokens, batch.whole.sequences) == (75, 15)
+        batch.mask = batch.mask[:, :3]  # another tensor in its place
+        assert batch.whole.tokens == 45
+
+
+def test_what_was_counted_is_kept() -> None:
+    class Counting(Ranks):
+        calls = 0
+
+        def sum(self, numbers: np.ndarray) -> np.ndarray:
+            Counting.calls += 1
+            return numbers
+
+    x = torch.ones(4, 5)
+    batch = es.TokenBatch(x, x, x, rollout=torch.arange(4), ranks=Counting())
+    for _ in range(3):
+        assert batch.whole.tokens == 20
+    assert Counting.calls == 1

@@ -37,13 +37,15 @@ ELSEWHERE = {  # how TRL and veRL call what we have under another name
 def close(given: str, names: Iterable[str], most: int = 3) -> list[str]:
     """The names that are spelled most like `given`, whatever its case; the closest first.
 
-    What other trainers call so, where it is among the names, comes before all.
+    What other trainers call so, where it is among the names, comes before all; then names whose
+    last part is the given one (`optim.lr` for `lr`).
     """
     lower: dict[str, str] = {}
     for name in names:
         lower.setdefault(name.lower(), name)
     same = ELSEWHERE.get(given.rsplit(".", 1)[-1].lower())
     found = [same] if same in lower else []
+    found += [name for name in lower if name.rsplit(".", 1)[-1] == given.lower()]
     found += difflib.get_close_matches(given.lower(), list(lower), n=most, cutoff=0.5)
     return [lower[name] for name in dict.fromkeys(found)][:most]
 

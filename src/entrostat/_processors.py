@@ -1,4 +1,4 @@
-"""The processors of this process: how many there are, and of which kind."""
+"""The machine as this process may use it: its processors, their kind, and free memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_KIND = Path("/proc/cpuinfo")
+_KIND, _MEMORY = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
 
 def processors() -> int:
@@ -36,29 +36,69 @@ def processor_kind() -> str:
     return next(filter(None, named), "") or platform.processor() or platform.machine()
 
 
+def free_memory() -> int | None:
+    """Bytes that can be had without swapping (Linux); None where the system does not say.
+
+    The least of what the machine has and what each control group above this process has left
+    (Docker's `--memory`, Kubernetes' limits). Pages of files that the kernel would give back count
+    as free.
+    """
+    found = [kilobytes(_MEMORY, "MemAvailable:")]
+    for group, version in _groups("memory"):
+        names = (
+            ("memory.max", "memory.current", "inactive_file")
+            if version == 2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        )
+        limit, held = (_words(group / name) for name in names[:2])
+        if len(limit) == len(held) == 1 and limit[0].isdecimal() and held[0].isdecimal():
+            stat = _words(group / "memory.stat")
+            cached = dict(zip(stat[::2], stat[1::2], strict=False)).get(names[2], "0")
+            found.append(int(limit[0]) - int(held[0]) + int(cached))
+    return min((max(0, each) for each in found if each is not None), default=None)
+
+
+def kilobytes(path: Path, key: str) -> int | None:
+    """Bytes in the line `KEY N kB` of a file under /proc; None where there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
 def _quotas() -> Iterator[float]:
     """Processors' worth of time that each control group above this process grants."""
+    for group, version in _groups("cpu"):
+        if version == 2:
+            yield from _ratio(_words(group / "cpu.max"))
+        else:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            yield from _ratio([word for name in names for word in _words(group / name)])
+
+
+def _groups(controller: str) -> Iterator[tuple[Path, int]]:
+    """The control groups above this process that bound a resource, and their version, 1 or 2."""
     try:
-        own = _OWN.read_text().splitlines()
-    except OSError:  # not Linux
-        return
+        own = _OWN.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):  # not Linux, or a path in no known encoding
+        own = ["0::/"]
     for line in own:
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2, where groups above bound those below
             group = _CGROUPS / path.lstrip("/")
             for one in (group, *group.parents):
                 if one.is_relative_to(_CGROUPS):
-                    yield from _ratio(_words(one / "cpu.max"))
-        elif "cpu" in controllers.split(","):
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                    yield one, 2
+        elif controller in controllers.split(","):
             for one in {_CGROUPS / controllers, _CGROUPS / controllers / path.lstrip("/")}:
-                yield from _ratio([word for name in names for word in _words(one / name)])
+                yield one, 1
 
 
 def _words(file: Path) -> list[str]:
     try:
-        return file.read_text().split()
-    except OSError:
+        return file.read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
         return []
 
 

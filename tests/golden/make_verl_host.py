@@ -128,8 +128,7 @@ def case(name: str) -> dict[str, Any]:
     entropy = tensor(INPUTS["old_entropy" if fresh else "entropy"]).requires_grad_()
     if not fresh:
         batch = batch.replace(logp=logp.detach(), entropy=entropy.detach())
-    terms = objective.plan(batch, shared_generator(0, "select", STEP, 1))
-    update = Update(objective, batch, terms, fresh)
+    update = Update(objective.step(batch, shared_generator(0, "select", STEP, 1), fresh=fresh))
     outputs = TensorDict(
         {"log_probs": nested_outputs(logp, prompts), "entropy": nested_outputs(entropy, prompts)},
         batch_size=B,

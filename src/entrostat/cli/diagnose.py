@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from .._names import refuse_options
 from .._text import say
 from .flags import asked_for_help, take_source, take_switch
+
+SHOWN = 5
+"""Runs of several that are told at length, the worst."""
 
 
 def diagnose_verb(args: list[str]) -> int:
@@ -15,14 +17,16 @@ def diagnose_verb(args: list[str]) -> int:
     text = (
         "usage: entrostat diagnose PATH [PATH...] [--json] [--format FORMAT]\n"
         "                          [--step NAME] [--entropy NAME] [--score NAME]\n\n"
-        "Say what became of a run's entropy (collapse, explosion, drift, held, cannot tell), when\n"
-        "it began, with an interval, what went with it, the plainest first, with its numbers and\n"
-        "the paper, and what to try, as lines to paste for the trainer that wrote the run. A path\n"
-        "is what `entrostat report` takes. docs/diagnose.md has the rules and how often they are\n"
-        "right.\n\n"
-        "  --json       one JSON object for one run, a list for several: verdict, confidence,\n"
-        "               onset, causes, remedies\n"
-        "  --format     entrostat, trl, verl, prime_rl, slime or table; default: by the contents\n"
+        "Say what happened in a run, how bad that is and what to do: what became of its\n"
+        "entropy (collapse, explosion, drift, held, cannot tell), its score and its lengths,\n"
+        "when it began, what went with it, the plainest first, and what to try, as lines to paste\n"
+        "for the trainer that wrote the run. A path is what `entrostat report` takes; of several\n"
+        "runs in it there is a table, the worst first. docs/diagnose.md has the rules and how\n"
+        "often they are right.\n\n"
+        "  --json       one JSON object for one run, a list for several, the worst first, as\n"
+        "               docs/diagnosis.schema.json describes it\n"
+        "  --format     entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;\n"
+        "               default: by the contents\n"
         "  --step, --entropy, --score    a table's own names of these columns\n\n"
         "Examples:\n"
         "  entrostat diagnose runs/demo\n"
@@ -39,18 +43,26 @@ def diagnose_verb(args: list[str]) -> int:
     )
     if not args:
         raise ValueError("diagnose needs the path of a run, or of several; see --help")
-    from ..diagnosis import diagnose
-    from ..logs.importers.places import runs_in
+    from ..diagnosis import diagnose_run, table
+    from ..logs.importers import read_all
 
-    paths = [path for word in args for path in runs_in(Path(word))]
-    found = [diagnose(path, format, columns) for path in paths]
+    read = [read_all(word, format, columns) for word in args]
+    found = [diagnose_run(run) for runs, _ in read for run in runs]
+    found.sort(key=lambda each: each.rank)
+    skipped = [sentence for _, some in read for sentence in some]
     if as_json:
         tables = [diagnosis.to_dict() for diagnosis in found]
         say(json.dumps(tables[0] if len(tables) == 1 else tables, indent=2))
         return 0
-    for place, diagnosis in enumerate(found):
-        if place:
+    if len(found) > 1:
+        say("\n".join(table(found)))
+    shown = found[:SHOWN]
+    for place, diagnosis in enumerate(shown):
+        if place or len(found) > 1:
             say("")
-        for line in diagnosis.lines():
-            say(line)
+        say("\n".join(diagnosis.lines()))
+    if len(found) > len(shown):
+        say(f"\n{len(found) - len(shown)} more: name a run to see it, or --json for all.")
+    for sentence in skipped:
+        say(f"skipped: {sentence}")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
@@ -87,17 +86,16 @@ def _of_run(args: list[str], prompts: str | None, rollouts: str | None) -> list[
             f"the configuration: entrostat doctor --config {args[0]}/config.toml"
         )
     from ..diagnosis.doctor import examine_run
-    from ..logs.importers import read
-    from ..logs.importers.places import runs_in
+    from ..logs.importers import read_all
 
-    runs = runs_in(Path(args[0]))
+    runs, _ = read_all(args[0])
     if len(runs) > 1:
         raise ValueError(
             f"doctor {args[0]!r}: {len(runs)} runs lie there; name one: "
-            + ", ".join(str(run) for run in runs[:_NAMED])
+            + ", ".join(str(run.path) for run in runs[:_NAMED])
             + f" and {len(runs) - _NAMED} more" * (len(runs) > _NAMED)
         )
-    return examine_run(read(runs[0]))
+    return examine_run(runs[0])
 
 
 def _of_config(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:

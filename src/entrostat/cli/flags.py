@@ -69,8 +69,9 @@ def take(args: list[str], name: str) -> tuple[str | None, list[str]]:
     for word in words:
         if word == f"--{name}":
             value = next(words, None)
-            if value is None:
-                raise ValueError(f"--{name} needs a value")
+            if value is None or value.startswith("--"):
+                got = "nothing" if value is None else f"the option {value}"
+                raise ValueError(f"--{name} needs a value, got {got}")
         elif word.startswith(f"--{name}="):
             value = word.split("=", 1)[1]
         else:

@@ -58,12 +58,15 @@ def report_verb(args: list[str]) -> int:
         raise ValueError("report: --figure, --table and --list exclude each other")
     if not args:
         raise ValueError("report needs the path of a run, or of several; see --help")
-    from ..logs.importers import read
+    from ..logs.importers import read_all
     from ..logs.importers.places import runs_in
 
     paths = [Path(word) for word in args]
-    runs = [read(p, format, columns) for path in paths for p in runs_in(path)]
+    found = [read_all(path, format, columns) for path in paths]
+    runs = [run for several, _ in found for run in several]
     one = len(runs) == 1 and runs_in(paths[0]) == paths
+    for sentence in (sentence for _, skipped in found for sentence in skipped):
+        say(f"skipped: {sentence}", sys.stderr)
     part = figure is not None or table is not None or listing
     for run in runs:  # a table's reader, which may be a program, gets the table alone
         _say_source(run, several=len(runs) > 1, stream=sys.stderr if part else None)

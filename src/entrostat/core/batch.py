@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -64,6 +63,8 @@ class TokenBatch:
             signal; penalties act on them as on all. Methods never see their tokens. None: none.
         tempered: [B] bool. Rollouts that a method asked for, at another temperature than the
             iteration's own (`Method.resamples`). None: none.
+        outcome: [B] float. Advantages of whole rollouts, before methods edited them token by token;
+            `Objective.rollouts` notes them.
         reward_parts: [B, F] float. What each of F reward functions gave a rollout, NaN where it
             gave nothing; `rewards` is their weighted sum. Only the estimator `gdpo` reads it.
         reward_weights: F numbers, of that sum; None for 1 each.
@@ -94,6 +95,7 @@ class TokenBatch:
     edited: Tensor | None = None
     idle: Tensor | None = None
     tempered: Tensor | None = None
+    outcome: Tensor | None = None
     reward_parts: Tensor | None = None
     reward_weights: tuple[float, ...] | None = None
     rollout: Tensor | None = None
@@ -144,10 +146,13 @@ class TokenBatch:
         """[B] int64: trained tokens of each sequence."""
         return self.mask.sum(-1)
 
-    @cached_property
+    @property
     def whole(self) -> Whole:
         """What may be asked of the whole minibatch, of which these rows may be one rank's."""
-        return Whole(self.mask, self.rollout, self.ranks)
+        found: Whole | None = self.__dict__.get("whole")
+        if found is None or not found.asks(self.mask, self.rollout, self.ranks):
+            self.__dict__["whole"] = found = Whole(self.mask, self.rollout, self.ranks)
+        return found
 
     @property
     def policy_mask(self) -> Tensor:
@@ -169,8 +174,6 @@ class TokenBatch:
                 raise TypeError(f"TokenBatch.replace: cannot change {name!r}")
             setattr(new, name, value)
             new._admit(name)
-        if changes.keys() & {"rollout", "ranks"}:
-            new.__dict__.pop("whole", None)
         return new
 
 

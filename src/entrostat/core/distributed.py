@@ -83,7 +83,7 @@ class Whole:
     mask: Tensor
     rollout: Tensor | None = None
     ranks: Ranks = Ranks()  # noqa: RUF009 (it has no state)
-    _known: list[int] = field(default_factory=list, init=False, repr=False)
+    _known: dict[int | None, list[int]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.ranks.world > 1 and self.rollout is None:
@@ -91,6 +91,10 @@ class Whole:
                 "TokenBatch: rollout is None, which on several ranks says of no rollout who it is; "
                 "pass rollout=[B] int64, for example its place in the batch that was sampled"
             )
+
+    def asks(self, mask: Tensor, rollout: Tensor | None, ranks: Ranks) -> bool:
+        """Whether it asks of these very tokens, rollouts and processes."""
+        return self.mask is mask and self.rollout is rollout and self.ranks is ranks
 
     def over(self, mask: Tensor) -> Whole:
         """The same rollouts with other tokens [B, T] bool."""
@@ -110,10 +114,13 @@ class Whole:
 
     def _sizes(self) -> list[int]:
         # no cached_property, whose lock ranks that are threads would wait for
-        if not self._known:
+        # a mask may be edited in place, which its version counts; inference tensors have none
+        version = None if self.mask.is_inference() else self.mask._version
+        if version is None or version not in self._known:
             lengths = self.mask.sum(-1)
-            self._known.extend(self._sum([int(lengths.sum()), int((lengths > 0).sum())]))
-        return self._known
+            self._known.clear()
+            self._known[version] = self._sum([int(lengths.sum()), int((lengths > 0).sum())])
+        return self._known[version]
 
     @property
     def width(self) -> int:

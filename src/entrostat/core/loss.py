@@ -6,7 +6,7 @@ Pure functions. Shapes: B sequences, T completion tokens; N = number of tokens a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,19 +63,39 @@ def importance_ratio(batch: TokenBatch, terms: Terms, lp: Tensor | None = None) 
     return delta.clamp(max=MAX_LOG_RATIO).exp()
 
 
-def clipped(batch: TokenBatch, terms: Terms) -> Tensor:
-    """[B, T] bool: tokens of the policy term that the surrogate's clip leaves without gradient.
+class Clip(NamedTuple):
+    """[B, T] bool each: where the surrogate's clip leaves a token without gradient.
 
-    A > 0 and r > ratio_max, A < 0 and r < ratio_min, or A < 0 and r above the dual clip.
+    Attributes:
+        high: A > 0 and the ratio above `ratio_max`.
+        low: A < 0 and the ratio below `ratio_min`.
+        dual: A < 0 and the ratio above the dual clip; None without one.
     """
-    ratio = importance_ratio(batch, terms)
-    if ratio is None or terms.soft is not None:
-        return torch.zeros_like(batch.mask)
+
+    high: Tensor
+    low: Tensor
+    dual: Tensor | None
+
+
+def clip_sides(terms: Terms, ratio: Tensor) -> Clip:
+    """The clip's sides at these ratios [B, T] or [B, 1]."""
     A = terms.advantage
-    cut = ((A > 0) & (ratio > terms.ratio_max)) | ((A < 0) & (ratio < terms.ratio_min))
-    if terms.dual is not None:
-        cut = cut | ((A < 0) & (ratio > terms.dual))
-    return cut & batch.policy_mask
+    dual = None if terms.dual is None else (A < 0) & (ratio > terms.dual)
+    return Clip((A > 0) & (ratio > terms.ratio_max), (A < 0) & (ratio < terms.ratio_min), dual)
+
+
+def clipped_by(clip: Clip | None, batch: TokenBatch, terms: Terms) -> Tensor:
+    """[B, T] bool: tokens of the policy term that a clip leaves without gradient."""
+    if clip is None or terms.ratio == "none" or terms.soft is not None:
+        return torch.zeros_like(batch.mask)
+    cut = clip.high | clip.low
+    return (cut if clip.dual is None else cut | clip.dual) & batch.policy_mask
+
+
+def clipped(batch: TokenBatch, terms: Terms) -> Tensor:
+    """[B, T] bool: `clipped_by` at the ratio of the batch's log-probs."""
+    ratio = importance_ratio(batch, terms)
+    return clipped_by(None if ratio is None else clip_sides(terms, ratio), batch, terms)
 
 
 def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -166,17 +186,21 @@ class LossOutput:
         terms: the terms used.
         metrics: [] tensors without gradient, means over the planned minibatch's N tokens (`kl/ref`
             over all sampled tokens); those of micro-batches add up.
+        batch: [B, T] what the loss was made of.
+        clipped: [B, T] bool, tokens that the clip left without gradient.
     """
 
     loss: Tensor
     per_token: Tensor
     terms: Terms
     metrics: dict[str, Tensor]
+    batch: TokenBatch
+    clipped: Tensor
 
 
 @torch.no_grad()
 def loss_metrics(
-    batch: TokenBatch, terms: Terms, policy: Tensor, ratio: Tensor | None
+    batch: TokenBatch, terms: Terms, policy: Tensor, ratio: Tensor | None, clip: Clip | None
 ) -> dict[str, Tensor]:
     """Figures of a loss, [] each, that add up over micro-batches of one plan.
 
@@ -185,6 +209,7 @@ def loss_metrics(
         terms: of the whole minibatch, sliced alike.
         policy: [B, T] the policy part of the loss of each token, detached.
         ratio: [B, T] or None, as `surrogate` returns it.
+        clip: its sides.
     """
     live = batch.policy_mask
     out = {"loss/policy": (policy * terms.scale).sum()}
@@ -198,15 +223,12 @@ def loss_metrics(
         gap = at_least_float32(batch.ref_logp) - at_least_float32(batch.logp).detach()
         sampled = terms.count if terms.sampled is None else terms.sampled
         out["kl/ref"] = _kl(gap, "k3").sum() / sampled
-    if ratio is not None:
+    if ratio is not None and clip is not None:
         delta = (at_least_float32(batch.logp) - at_least_float32(batch.old_logp)).detach()
-        above = (ratio > terms.ratio_max) & (terms.advantage > 0)
-        below = (ratio < terms.ratio_min) & (terms.advantage < 0)
-        out["clip/high"] = (above & live).sum() / terms.count
-        out["clip/low"] = (below & live).sum() / terms.count
-        if terms.dual is not None:
-            dual = (ratio > terms.dual) & (terms.advantage < 0)
-            out["clip/dual"] = (dual & live).sum() / terms.count
+        out["clip/high"] = (clip.high & live).sum() / terms.count
+        out["clip/low"] = (clip.low & live).sum() / terms.count
+        if clip.dual is not None:
+            out["clip/dual"] = (clip.dual & live).sum() / terms.count
         out["ratio/mean"] = torch.where(live, ratio, 0).sum() / terms.count
         # k3 of KL(old || new): its mean over tokens sampled from the old policy
         out["kl/old_new"] = torch.where(live, _kl(delta, "k3"), 0).sum() / terms.count

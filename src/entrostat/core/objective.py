@@ -1,49 +1,43 @@
-"""The objective: methods chained over one surrogate; the same object in every host.
+"""The objective: methods chained over one surrogate; the same object in every trainer.
 
-    prepare (once per rollout batch)  rewards -> advantages [B, T], edited by the methods
-    plan    (every update)            whole minibatch, detached -> Terms, numbers per token
-    loss    (every update)            Terms + (lp, H) with gradient -> scalar; slices add up
-    observe (once per iteration)      the iteration's entropy -> controllers
+    rollouts (once per rollout batch)  figures -> controllers; rewards -> advantages [B, T], edited
+    step     (every update)            whole minibatch, detached -> Plan, numbers per token
+    Plan.loss (every micro-batch)      the plan's terms + (lp, H) with gradient -> scalar
 
 Shapes: B sequences, T completion tokens; N = number of tokens at mask 1.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from .._names import unknown
-from ..control import Observation
-from ..method import Method, MethodSpec, Resample, resolve
-from ..method.checks import returned
-from ..method.controlled import Controlled
-from ..method.requirements import check_host, check_updates
-from ..method.schedules import at
-from ..method.state_dict import check_savable, restored
-from .advantages import EPS
-from .advantages import advantages as estimate_advantages
+from ..method import Method, MethodSpec, resolve
+from . import preparation
 from .batch import Terms, TokenBatch, at_least_float32
+from .chain import Chain, Conventions
 from .loss import (
     Aggregation,
     LossOutput,
     aggregation_scale,
+    clip_sides,
+    clipped_by,
     importance_ratio,
     loss_metrics,
-    missing,
     surrogate,
 )
+from .preparation import Fill, per_token
 
-Conventions = Literal["entrostat", "trl"]
-TRL_EPS = 1e-4  # what TRL adds to a deviation of rewards
+Statistics = tuple[Tensor, Tensor | None]  # log-probs and entropies [B, T]
 
 
-class Objective:
+class Objective(Chain):
     """Methods chained over one surrogate. Build one with `make_objective`.
 
     Attributes:
@@ -56,157 +50,101 @@ class Objective:
         states: one state per method (None where it has none).
     """
 
-    def __init__(
+    def rollouts(
         self,
-        methods: tuple[Method, ...],
-        names: tuple[str, ...],
-        advantage: str,
-        aggregation: Aggregation = "token_mean",
-        max_length: int | None = None,
-        conventions: Conventions = "entrostat",
-    ) -> None:
-        self.conventions: Conventions = conventions
-        self.methods = methods
-        self.names = names
-        self.advantage = advantage
-        self.aggregation: Aggregation = aggregation
-        self.max_length = max_length
-        shaping = [n for n, m in zip(names, methods, strict=True)
-                   if type(m).shape is not Method.shape]  # fmt: skip
-        if advantage == "gdpo" and shaping:
-            raise ValueError(
-                f"make_objective: {shaping[0]} edits one reward per rollout, and gdpo normalizes "
-                "each reward function on its own; keep one"
-            )
-        self.states: list[Any] = [method.init() for method in methods]
-        check_savable(names, self.states)
+        batch: TokenBatch,
+        figures: Mapping[str, float] | None = None,
+        *,
+        progress: float | None = None,
+        fill: Fill | None = None,
+    ) -> TokenBatch:
+        """Once per rollout batch: what its updates are made on.
 
-    def __repr__(self) -> str:
-        chain = ", ".join(repr(method) for method in self.methods)
-        return f"Objective({self.advantage} | {chain} | {self.aggregation})"
-
-    @property
-    def strictly_on_policy(self) -> bool:
-        """Whether only one update per rollout batch is sound."""
-        return any(method.on_policy for method in self.methods)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The `TokenBatch` fields that its methods read beyond those every batch has."""
-        return frozenset(need for method in self.methods for need in method.required())
-
-    @property
-    def reads_current(self) -> bool:
-        """Whether `plan` reads the current policy's logp or entropy of the whole minibatch.
-
-        If not, a host may plan on the old policy's and spare itself a pass before the update.
-        """
-        plans = [m for m in self.methods if type(m).plan is not Method.plan]
-        return any(method.reads_current for method in plans)
-
-    @property
-    def penalises(self) -> bool:
-        """Whether rollouts of groups without a signal matter: a penalty acts on their tokens."""
-        return any(method.penalises for method in self.methods)
-
-    def check_host(self, host: str, fields: Iterable[str], updates: int = 1) -> None:
-        """Refuse, before the run, what a host cannot supply.
+        The controllers observe the figures, advantages are estimated, rollouts of groups without a
+        signal are marked `idle`, methods choose and edit.
 
         Args:
-            host: "lab", "trl" or "verl".
-            fields: the `TokenBatch` fields that the host fills.
-            updates: optimizer steps per rollout batch.
+            batch: [B, T] old_logp, old_entropy, mask, rewards (NaN where unknown) and group.
+            figures: of the batch (`core.rollouts.describe`); None where they were observed already.
+            progress: 0 at the first iteration of the run, 1 at the last.
+            fill: given rows [R] and their batch [R, T], returns that batch with what other models
+                say of it (`ref_logp`, `process_rewards`). Rows are those that are trained on.
+
+        Returns:
+            [B, T] with `advantages` [B, T], `outcome` [B] and `idle` [B].
 
         Raises:
-            ValueError: names the method, what it needs and what to do.
+            ValueError: a field that a method needs is missing, or figures are no numbers.
         """
-        check_host(self.names, self.methods, host, fields)
-        self.check_updates(updates)
+        if figures is not None:
+            self.observe_figures(figures, progress)
+        graded = self.compute_advantages(batch)
+        return self.prepare(graded.replace(outcome=graded.advantages), fill)
 
-    def check_updates(self, updates: int) -> None:
-        """Refuse several updates per rollout batch where a method is sound with one only.
+    def step(
+        self,
+        batch: TokenBatch,
+        generator: torch.Generator | None = None,
+        *,
+        fresh: bool = False,
+        measure: Callable[[], Statistics] | None = None,
+        scale: Tensor | None = None,
+        mean: Tensor | None = None,
+    ) -> Plan:
+        """At every update: what the methods decide for a minibatch.
 
-        Raises:
-            ValueError: names the method.
+        Args:
+            batch: from `rollouts`; the whole minibatch (all micro-batches). Its `logp` and
+                `entropy` are the old policy's, or the current one's.
+            generator: for random selections; the run's own, so that a resumed run repeats them.
+            fresh: the weights are still those that gave `old_logp`. What differs then is the
+                rounding of another packing, so every ratio is 1.
+            measure: log-probs and entropies [B, T] of the policy as it stands, called only where a
+                method reads them and they are not in the batch.
+            scale: as `plan` takes it.
+            mean: as `plan` takes it.
         """
-        check_updates(self.names, self.methods, updates)
+        measured = measure is not None and self.reads_current and not fresh
+        if measured:
+            assert measure is not None
+            logp, entropy = measure()
+            batch = batch.replace(logp=logp, entropy=entropy)
+        if fresh:
+            batch = batch.replace(old_logp=batch.logp.detach())
+        # a sampler's correction and earlier edits are not the methods' to see
+        seen = batch.replace(correction=None, edited=None)
+        return Plan(
+            self, batch, self.plan(seen, generator, scale=scale, mean=mean), fresh, measured
+        )
+
+    # ------------------------------------------------------------------ their parts
 
     def outcome_advantages(self, batch: TokenBatch) -> TokenBatch:
         """The batch with advantages [B] from its rewards and groups, before any edit of these.
 
-        Methods that shape rewards have done so in what is returned. A host marks groups whose
-        advantages are all 0 as `idle` between this and `prepare`; where nothing `penalises`, it may
-        drop them.
+        Methods that shape rewards have done so in what is returned.
 
         Raises:
             ValueError: no rewards or groups; a group of one where the estimator compares.
         """
-        if batch.rewards is None or batch.group is None:
-            raise ValueError(
-                f"Objective.prepare: '{self.advantage}' needs rewards and group in the batch; "
-                "pass both, or advantages"
-            )
-        rewards = batch.rewards
-        for name, method, state in self._chain():
-            if type(method).shape is not Method.shape:
-                self._check_fields(name, method, batch)
-                batch = returned(method.shape(batch, state), batch, batch, f"{name}.shape")
-        assert batch.rewards is not None
-        assert batch.group is not None
-        A = self._estimate(batch)
-        if batch.rewards is rewards:
-            return batch.replace(advantages=A, edited=None)
-        unshaped = self._estimate(batch.replace(rewards=rewards))
-        before = _per_token(batch.replace(advantages=unshaped))
-        return _note_edits(batch.replace(advantages=A, edited=None), before)
+        return preparation.outcome_advantages(self, batch)
 
-    def _estimate(self, batch: TokenBatch) -> Tensor:
-        """[B]: outcome advantages, from a few numbers of each rollout of the whole."""
-        assert batch.rewards is not None
-        assert batch.group is not None
-        eps = TRL_EPS if self.conventions == "trl" else EPS
-        if self.advantage == "gdpo" and batch.reward_parts is not None:
-            (group, *parts), mine = batch.whole.gather(
-                batch.group, *batch.reward_parts.detach().unbind(-1)
-            )
-            found = estimate_advantages(
-                "gdpo", torch.stack(parts, -1), group, eps=eps, weights=batch.reward_weights
-            )
-            return found[mine]
-        numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
-        return estimate_advantages(self.advantage, *numbers, eps=eps)[mine]
+    def compute_advantages(self, batch: TokenBatch) -> TokenBatch:
+        """The batch with outcome advantages [B]; rollouts without a signal are marked `idle`."""
+        return preparation.compute_advantages(self, batch)
 
-    @property
-    def shapes_by_reference(self) -> bool:
-        """Whether rewards are edited by the reference's log-probs, before advantages are there."""
-        return any(
-            "ref_logp" in method.required() and type(method).shape is not Method.shape
-            for method in self.methods
-        )
+    def drop_zero_advantage(self, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
+        """Rows [R] that have to be trained on, and the batch of these.
 
-    def resamples(self) -> Resample | None:
-        """Further rollouts that this iteration needs, once it was observed; None for none."""
-        asked = (method.resamples(state) for _, method, state in self._chain())
-        return next((found for found in asked if found is not None), None)
+        Those that are not idle; all of them where a penalty acts on every sampled token.
+        """
+        return preparation.drop_zero_advantage(self, batch)
 
-    def influence_sample(self) -> float | None:
-        """The largest share of the prompts whose influences a method needs; None for none."""
-        asked = [method.influence_sample() for method in self.methods]
-        return max((share for share in asked if share is not None), default=None)
-
-    @torch.no_grad()
     def chosen(self, batch: TokenBatch) -> TokenBatch:
         """A graded batch (outcome advantages [B], `idle`) as the methods choose from it."""
-        for name, method, state in self._chain():
-            if type(method).choose is not Method.choose:
-                self._check_fields(name, method, batch)
-                before = _per_token(batch)
-                batch = returned(method.choose(batch, state), batch, batch, f"{name}.choose")
-                batch = _note_edits(batch, before)
-        return batch
+        return preparation.choose(self, batch)
 
-    @torch.no_grad()
-    def prepare(self, batch: TokenBatch) -> TokenBatch:
+    def prepare(self, batch: TokenBatch, fill: Fill | None = None) -> TokenBatch:
         """Once per rollout batch: advantages [B, T], float32 or better, edited by the methods.
 
         Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
@@ -215,30 +153,7 @@ class Objective:
         Raises:
             ValueError: a field that a method needs is missing.
         """
-        if batch.advantages is None:
-            batch = self.outcome_advantages(batch)
-        if batch.idle is None:
-            return self._prepared(batch)
-        rows, A, edited = (~batch.idle).nonzero()[:, 0], torch.zeros_like(_per_token(batch)), None
-        live = batch[rows].replace(idle=None)
-        if live.whole.sequences:  # on some rank
-            part = self._prepared(live)
-            assert part.advantages is not None
-            A[rows] = part.advantages
-            if part.edited is not None:
-                edited = torch.zeros_like(batch.mask)
-                edited[rows] = part.edited
-        return batch.replace(advantages=A, edited=edited)
-
-    def _prepared(self, batch: TokenBatch) -> TokenBatch:
-        """`prepare` of a batch without idle rollouts."""
-        batch = batch.replace(advantages=_per_token(batch))
-        before = batch.advantages
-        assert before is not None
-        for name, method, state in self._chain():
-            self._check_fields(name, method, batch)
-            batch = returned(method.prepare(batch, state), batch, batch, f"{name}.prepare")
-        return batch if batch.advantages is before else _note_edits(batch, before)
+        return preparation.prepare(self, batch, fill)
 
     @torch.no_grad()
     def plan(
@@ -272,7 +187,7 @@ class Objective:
         batch = batch.replace(
             logp=at_least_float32(batch.logp.detach()),
             entropy=None if batch.entropy is None else at_least_float32(batch.entropy.detach()),
-            advantages=_per_token(batch),
+            advantages=per_token(batch),
         )
         sampled, batch = batch, batch.without_idle()
         assert batch.advantages is not None
@@ -293,10 +208,10 @@ class Objective:
                 scale=torch.where(batch.mask, terms.scale, overall), overall=overall,
                 sampled=one * max(1, sampled.whole.tokens),
             )  # fmt: skip
-        for name, method, state in self._chain():
-            self._check_fields(name, method, batch)
+        for name, method, state in self.chain():
+            self.check_fields(name, method, batch)
             planned = method.plan(batch, terms, state, generator)
-            terms = returned(planned, terms, batch, f"{name}.plan")
+            terms = self.returned(planned, terms, batch, f"{name}.plan")
         return terms
 
     def _scale(self, batch: TokenBatch, dtype: torch.dtype) -> Tensor:
@@ -331,139 +246,64 @@ class Objective:
         loss = (per_token * terms.scale).sum()
         if terms is not planned and ratio is None:  # a weight is made of it
             ratio = importance_ratio(batch, terms.replace(ratio="token"))
-        metrics = loss_metrics(batch, terms, policy, ratio)
-        return LossOutput(loss, per_token, terms, {"loss/total": loss.detach(), **metrics})
+        clip = None if ratio is None else clip_sides(terms, ratio)
+        metrics = loss_metrics(batch, terms, policy, ratio, clip)
+        return LossOutput(
+            loss, per_token, terms, {"loss/total": loss.detach(), **metrics}, batch,
+            clipped_by(clip, batch, terms),
+        )  # fmt: skip
 
     @torch.no_grad()
     def local(self, batch: TokenBatch, terms: Terms) -> Terms:
         """The terms of these rollouts after what methods read of their current log-probs."""
-        for name, method, state in self._chain():
+        for name, method, state in self.chain():
             if type(method).local is not Method.local:
                 now = batch.replace(logp=at_least_float32(batch.logp.detach()))
                 made = method.local(now, terms, state)
-                terms = returned(made, terms, batch, f"{name}.local")
+                terms = self.returned(made, terms, batch, f"{name}.local")
         return terms
 
-    def observe(
-        self,
-        *,
-        entropy: float,
-        nll: float | None = None,
-        progress: float | None = None,
-        perplexity: float | None = None,
-        stderr: float | None = None,
-    ) -> None:
-        """Move the controllers, once per iteration, before its updates.
+
+@dataclass(frozen=True)
+class Plan:
+    """What an objective decided for a minibatch. `plan[rows]` is the plan of some of its rows.
+
+    Attributes:
+        objective: which one.
+        batch: [B, T] what was decided on.
+        terms: numbers per token.
+        fresh: every ratio is 1: the weights are still those that gave `old_logp`.
+        measured: a pass over the minibatch was made for the plan.
+    """
+
+    objective: Objective
+    batch: TokenBatch
+    terms: Terms
+    fresh: bool = False
+    measured: bool = False
+
+    def __getitem__(self, rows: slice | Tensor) -> Plan:
+        """The plan of some rows."""
+        return Plan(self.objective, self.batch[rows], self.terms[rows], self.fresh, self.measured)
+
+    def at(self, logp: Tensor, entropy: Tensor | None = None) -> TokenBatch:
+        """[B, T]: the plan's batch under the policy that is being updated.
 
         Args:
-            entropy: masked mean of the exact entropy over the full rollout batch, nats.
-            nll: masked mean of -lp0 over the same tokens, nats.
-            progress: 0 at the first iteration of the run, 1 at the last.
-            perplexity: mean over responses of exp(their mean -lp0).
-            stderr: standard error of `entropy` between prompts, nats; NaN or None where unknown.
-
-        Raises:
-            ValueError: not a finite number, or a method needs a signal that is not given.
+            logp: [B, T] float with gradient.
+            entropy: [B, T] float with gradient; None where it is not computed.
         """
-        given = {
-            "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
-        }  # fmt: skip
-        given["stderr"] = None if stderr is not None and math.isnan(stderr) else stderr
-        signals = {name: None if x is None else float(x) for name, x in given.items()}
-        for name, value in signals.items():
-            if value is not None and not math.isfinite(value):
-                raise ValueError(f"Objective.observe: {name} is {value}; need a number")
-        if signals["progress"] is not None and not 0 <= signals["progress"] <= 1:
-            raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
-        if any(method.schedules for method in self.methods):
-            self._move(signals["progress"])
-        seen = Observation(
-            float(entropy), nll=signals["nll"], progress=signals["progress"],
-            perplexity=signals["perplexity"], stderr=signals["stderr"],
-        )  # fmt: skip
-        self.states = [method.observe(state, seen) for _, method, state in self._chain()]
+        old = {"old_logp": logp.detach()} if self.fresh else {}
+        return self.batch.replace(logp=logp, entropy=entropy, **old)
 
-    def _move(self, progress: float | None) -> None:
-        """Scheduled parameters as they are at this time of the run."""
-        if progress is None:
-            raise ValueError(
-                "Objective.observe: a schedule needs `progress`, which this trainer does not "
-                "report; pass it: observe(entropy=..., progress=...)"
-            )
-        self.methods = tuple(at(method, progress) for method in self.methods)
-        for i, method in enumerate(self.methods):
-            if method.schedules and isinstance(method, Controlled):
-                self.states[i] = method.init()  # a fixed coefficient
+    def loss(self, micro: TokenBatch) -> LossOutput:
+        """The loss of these rows; losses and gradients of slices add up to the whole's.
 
-    def metrics(self) -> dict[str, float]:
-        """The controllers' figures now, and scheduled parameters: `control/...`."""
-        out: dict[str, float] = {
-            f"control/{name}_{key}": float(getattr(method, key))
-            for name, method, _ in self._chain()
-            for key in method.schedules
-        }
-        for name, method, state in self._chain():
-            for key, value in method.metrics(state).items():
-                group, _, rest = key.partition("/")
-                # two methods may have a coefficient of one name: the later says whose it is
-                clash = key in out and out[key] != value
-                out[f"{group}/{name}_{rest}" if clash else key] = value
-        return out
-
-    def describe(self) -> dict[str, Any]:
-        """All that decides what is trained, as plain data: estimator, aggregation, parameters."""
-        chain = zip(self.names, self.methods, strict=True)
-        other = {} if self.conventions == "entrostat" else {"conventions": self.conventions}
-        return other | {
-            "advantage": self.advantage,
-            "aggregation": self.aggregation,
-            "max_length": self.max_length,
-            "methods": [
-                {"name": name, **dataclasses.asdict(method)}
-                | {key: text for key, (text, _) in method.schedules.items()}
-                for name, method in chain
-            ],
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain data (JSON) that `load_state_dict` restores exactly."""
-        return {
-            "objective": self.describe(),
-            "states": [None if s is None else s.to_dict() for s in self.states],
-        }
-
-    def load_state_dict(self, data: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave.
-
-        Raises:
-            ValueError: it is the state of another objective: other methods, or other parameters.
+        Args:
+            micro: the plan's batch with the current policy's `logp` and `entropy`, as `at` gives
+                it.
         """
-        self.states = restored(data, self.describe(), self.names, self.methods)
-
-    def _chain(self) -> Iterable[tuple[str, Method, Any]]:
-        return zip(self.names, self.methods, self.states, strict=True)
-
-    @staticmethod
-    def _check_fields(name: str, method: Method, batch: TokenBatch) -> None:
-        for need in method.required():
-            if getattr(batch, need) is None:
-                raise ValueError(missing(f"`{name}`", need))
-
-
-def _note_edits(batch: TokenBatch, before: Tensor) -> TokenBatch:
-    """The batch; tokens whose advantage differs from `before` [B, T] are among its `edited`."""
-    moved = _per_token(batch) != before
-    return batch.replace(edited=moved if batch.edited is None else batch.edited | moved)
-
-
-def _per_token(batch: TokenBatch) -> Tensor:
-    """Advantages as [B, T], float32 or better, 0 at mask 0."""
-    A = batch.advantages
-    assert A is not None
-    A = at_least_float32(A.detach())
-    dtype = torch.promote_types(A.dtype, at_least_float32(batch.logp).dtype)
-    A = A.to(dtype)
-    return torch.where(batch.mask, A if A.ndim == 2 else A.unsqueeze(-1), 0)
+        return self.objective.loss(micro, self.terms)
 
 
 def make_objective(
@@ -514,4 +354,4 @@ def make_objective(
     return objective
 
 
-__all__ = ["Aggregation", "LossOutput", "Objective", "make_objective"]
+__all__ = ["Aggregation", "LossOutput", "Objective", "Plan", "make_objective"]

@@ -1,10 +1,4 @@
-"""What every host does with a rollout batch and its updates; no trainer here.
-
-    describe      how the rollouts look, before any update
-    graded        outcome advantages, and which rollouts are idle: their group has no signal
-    trainable     the rollouts that have to be trained on
-    at_update     the old policy's batch, with the current policy's log-probs and entropies
-    Tally         figures of an iteration's updates
+"""Figures of a rollout batch and of an iteration's updates; no trainer here.
 
 Where there are several ranks each has its own rollouts, and figures are those of all of them.
 
@@ -20,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ..dynamics import online
-from .advantages import NEED_PAIRS, Groups
+from .advantages import Groups
 from .batch import TokenBatch
 from .distributed import row_sums
-from .objective import Objective
 
-# what each host knows of a token and its rollout, beyond what every batch has
+# what each trainer knows of a token and its rollout, beyond what every batch has
 FIELDS = ("rewards", "group", "entropy", "old_entropy", "ref_logp")
 
 
@@ -95,71 +88,6 @@ def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
     return float((P / (P - 1) * off.square().sum()).sqrt() / N.sum().clamp(min=1))
 
 
-def graded(objective: Objective, batch: TokenBatch) -> TokenBatch:
-    """The batch with outcome advantages [B] and `idle`: what `Objective.prepare` takes.
-
-    Idle are the rollouts of groups whose advantages are all 0, those without a reward (NaN), which
-    have no part in their group either, and those that a method leaves out (`Method.choose`). Under
-    TRL's conventions the first two count as rollouts of advantage 0.
-
-    Args:
-        objective: says which advantages.
-        batch: old_logp, mask, rewards, group.
-    """
-    assert batch.rewards is not None
-    assert batch.group is not None
-    known = ~batch.rewards.isnan()
-    if objective.advantage in NEED_PAIRS:
-        known = known & (batch.whole.group_sums(batch.group, known.long())[0] >= 2)
-    if not batch.whole.count(known):
-        none = torch.zeros_like(batch.rewards, dtype=torch.float32)
-        return batch.replace(advantages=none, idle=~known & (objective.conventions != "trl"))
-    own = known if batch.tempered is None else known & ~batch.tempered
-    found = batch.replace(
-        advantages=torch.zeros_like(batch.rewards, dtype=torch.float32), idle=torch.ones_like(known)
-    )
-    # rollouts of another temperature are compared with each other alone
-    for some in (own, known & ~own):
-        rows = some.nonzero()[:, 0]
-        if batch.whole.count(some):
-            found = _with_part(found, rows, objective.outcome_advantages(batch[rows]))
-    if objective.conventions == "trl":
-        found = found.replace(idle=torch.zeros_like(known))
-    return objective.chosen(found)
-
-
-def _with_part(batch: TokenBatch, rows: Tensor, part: TokenBatch) -> TokenBatch:
-    """The batch in which some rows have these outcome advantages, and no signal where all are 0."""
-    assert part.advantages is not None
-    assert part.rewards is not None
-    assert part.group is not None
-    assert batch.advantages is not None
-    assert batch.rewards is not None
-    assert batch.idle is not None
-    (signals,) = part.whole.group_sums(part.group, (part.advantages != 0).long())
-    edited = batch.edited
-    if part.edited is not None:
-        edited = torch.zeros_like(batch.mask) if edited is None else edited.clone()
-        edited[rows] = part.edited
-    return batch.replace(
-        advantages=batch.advantages.to(part.advantages.dtype).index_copy(0, rows, part.advantages),
-        rewards=batch.rewards.to(part.rewards.dtype).index_copy(0, rows, part.rewards),
-        idle=batch.idle.index_copy(0, rows, signals == 0), edited=edited,
-    )  # fmt: skip
-
-
-def trainable(objective: Objective, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
-    """Rows [R] of a graded batch that have to be trained on, and the batch of these.
-
-    Those that are not idle; all of them where a penalty acts on every sampled token.
-    """
-    assert batch.idle is not None
-    if objective.penalises:
-        return torch.arange(len(batch), device=batch.idle.device), batch
-    rows = (~batch.idle).nonzero()[:, 0]
-    return rows, batch[rows].replace(idle=None)
-
-
 def idle_groups(batch: TokenBatch) -> int:
     """How many groups of a graded batch teach nothing: idle, or of advantages that are all 0."""
     assert batch.group is not None
@@ -169,20 +97,6 @@ def idle_groups(batch: TokenBatch) -> int:
     signal = ~batch.idle & (A if A.ndim == 1 else A.abs().sum(-1)).ne(0)
     (group, signal), _ = batch.whole.gather(batch.group, signal)
     return len(group.unique()) - len(group[signal].unique())
-
-
-def at_update(batch: TokenBatch, logp: Tensor, entropy: Tensor | None, fresh: bool) -> TokenBatch:
-    """The batch under the policy that is being updated.
-
-    Args:
-        batch: under the policy that sampled.
-        logp: [B, T] float with gradient.
-        entropy: [B, T] float with gradient; None where it is not computed.
-        fresh: the weights are still those that gave `old_logp`. What differs then is the rounding
-            of another packing, which |lp - lp0| would turn into a gradient: every ratio is 1.
-    """
-    batch = batch.replace(logp=logp, entropy=entropy)
-    return batch.replace(old_logp=logp.detach()) if fresh else batch
 
 
 class Tally:

@@ -7,19 +7,22 @@ from pathlib import Path
 
 from ..logs.run import Run
 from .causes import Cause
-from .diagnosis import Diagnosis, diagnose_run
+from .diagnosis import Diagnosis, diagnose_run, table
+from .events import Event
 from .remedies import Remedy
 from .verdict import Judged, Movement, judge
 
 __all__ = [
     "Cause",
     "Diagnosis",
+    "Event",
     "Judged",
     "Movement",
     "Remedy",
     "diagnose",
     "diagnose_run",
     "judge",
+    "table",
 ]
 
 

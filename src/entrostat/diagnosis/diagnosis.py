@@ -1,32 +1,53 @@
-"""A run's diagnosis: verdict, onset, causes and remedies, for readers and for programs."""
+"""A run's diagnosis: what happened, causes and remedies, for readers and for programs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._text import printable
 from ..logs.run import Run
 from .causes import Cause, causes_of
+from .events import WORST, Event, Severity, events_of, rising_and_falling
 from .remedies import Remedy, remedies_of
-from .signals import NAMES, signal
+from .signals import ENTROPIES, signal
 from .verdict import FEWEST, SURE, Judged, judge
+
+# what a cause could be read from -> how it is called, of what no trainer logs by itself
+WANTED = {
+    "gradient": "the gradient norm", "step_kl": "the KL of an update", "clip": "the clipped share",
+    "rate": "the learning rate", "length": "response lengths", "truncated": "the share cut at the "
+    "limit", "no_signal": "the share of groups without a signal",
+    "mismatch": "log-probs of the sampler beside the trainer's",
+}  # fmt: skip
+CONSEQUENCES = ("score_lost", "length_collapse")  # they go with it, and need a cause themselves
+MISSING = 4  # figures that are asked for at once
+BAD: dict[Severity, str] = {
+    "broken": "the run is lost from there on",
+    "bad": "that is bad",
+    "watch": "no harm is seen yet, watch it",
+    "unknown": "nothing can be said",
+    "fine": "nothing is wrong",
+}
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What became of a run's entropy, what went with it, and what to try.
+    """What happened in a run, what became of its entropy, what went with it, and what to try.
 
     Attributes:
         run: the run's name.
         source: the trainer that wrote it.
         entropy_is: which entropy was logged, in words.
-        judged: the verdict, its confidence and its onset.
-        causes: the plainest first; empty of a run that held, or of which nothing can be said.
-        remedies: at most three, the first first; empty likewise.
+        judged: the verdict on entropy, its confidence and its onset.
+        causes: the plainest first; of a run that held only what it lost besides.
+        remedies: at most three, the first first.
         broken: the iteration from which on entropy is NaN or infinite, to the log's end; None where
             it is a number. The verdict is on what was before.
+        events: what happened, the worst first; entropy's verdict is one of them.
+        missing: what to log next, where no cause was found.
     """
 
     run: str
@@ -36,20 +57,37 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     remedies: tuple[Remedy, ...]
     broken: int | None = None
+    events: tuple[Event, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """collapse, explosion, drift, held or cannot tell."""
+        """Of entropy: collapse, explosion, drift, held or cannot tell."""
         return self.judged.verdict
 
+    @property
+    def severity(self) -> Severity:
+        """Of the worst event: broken, bad, watch, unknown or fine."""
+        return self.events[0].severity if self.events else "unknown"
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Orders diagnoses: the worst first, then the larger movement of entropy."""
+        first, last = self.judged.first, self.judged.last
+        moved = abs(math.log(max(last, 1e-9) / first)) if first > 0 else 0.0
+        return WORST.index(self.severity), -moved if math.isfinite(moved) else 0.0
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `entrostat diagnose --json` prints them."""
+        """Plain values, as `entrostat diagnose --json` prints them (docs/diagnosis.schema.json)."""
         judged = self.judged
         onset = judged.onset
         return {
             "run": self.run,
             "source": self.source,
             "entropy_is": self.entropy_is,
+            "severity": self.severity,
+            "headline": self.headline,
+            "happened": [asdict(event) for event in self.events],
             "verdict": judged.verdict,
             "confidence": round(judged.confidence, 3),
             "others": {name: round(share, 3) for name, share in judged.others},
@@ -58,50 +96,104 @@ class Diagnosis:
             "entropy": {
                 "first": _plain(judged.first), "last": _plain(judged.last),
                 "trend": _plain(judged.trend), "noise": _plain(judged.noise),
+                "peak": None if judged.peak is None else list(judged.peak),
                 "iterations": judged.iterations, "broken": self.broken,
             },
             "causes": [asdict(cause) for cause in self.causes],
             "remedies": [asdict(remedy) for remedy in self.remedies],
+            "log_next": list(self.missing),
         }  # fmt: skip
 
     @property
     def headline(self) -> str:
-        """The verdict with its numbers, in a sentence or two."""
-        return f"{self.verdict.capitalize()}. {self.detail}"
+        """What happened, how bad that is and what to do, the worst first; then the numbers."""
+        return f"{self._word}. {self.detail}"
 
     @property
     def detail(self) -> str:
-        """The numbers of the verdict: how far entropy went, how sure that is, since when."""
+        """The headline without its first word."""
+        other = [e for e in self.events if e.name not in (self.verdict, "not_finite") and e.what]
+        worst = self.events[0] if self.events else None
+        first = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
+        if worst is None or worst not in other:
+            course = self._course(worst)
+            return " ".join([course, *(f"{text}." for text in first)])
+        bad = "nothing was learnt" if worst.name == "no_learning_signal" else BAD[worst.severity]
+        head = f"{first[0]}: {bad}{self._advice()}."
+        course = [] if worst.name == "not_computed" else [self._course(None)]
+        return " ".join([head, *(f"{text}." for text in first[1:]), *course])
+
+    @property
+    def _word(self) -> str:
+        if not self.events or self.events[0].name == "not_finite":
+            return self.verdict.capitalize()
+        worst = [e for e in self.events if e.severity == self.events[0].severity]
+        words = [e.word for e in worst if e.name != "cannot tell"] or ["Cannot tell"]
+        if self.verdict in ("collapse", "explosion", "drift") and worst[0].name != self.verdict:
+            words.append(f"entropy {self.verdict}")
+        words = [words[0], *(word.lower() for word in words[1:])]
+        return " and ".join([", ".join(words[:-1]), words[-1]]) if words[1:] else words[0]
+
+    def _advice(self) -> str:
+        short = next((r.short for r in self.remedies if r.short), "")
+        return f"; try: {short}" if short else ""
+
+    def _course(self, event: Event | None) -> str:
+        """Entropy's course; with how bad it is and what to do, where the event is its own."""
+        text = self._moved(event)
         if self.broken is None:
-            return self._course()
+            return text
         return (
-            f"{self._course()} From iteration {self.broken} on entropy is no finite number, and "
-            "nothing is said of that: see first what broke there."
+            f"{text} From iteration {self.broken} on entropy is no finite number, and nothing is "
+            "said of that: see first what broke there."
         )
 
-    def _course(self) -> str:
+    def _moved(self, event: Event | None) -> str:
         judged = self.judged
         if judged.verdict == "cannot tell":
-            return f"{self._unknown()}."
-        moved = (
-            f"Entropy {_went(judged)} {judged.first:.3g} to {judged.last:.3g} nats per token "
-            f"({judged.last / judged.first - 1:+.0%})" if judged.first > 0 else
-            f"Entropy ended at {judged.last:.3g} nats per token"
-        )  # fmt: skip
+            return f"{self._unknown()}{self._advice() if event else ''}."
+        went = "went" if judged.verdict == "held" else "fell" if judged.falling else "rose"
+        if judged.first > 0 and judged.verdict != "held":
+            went = "fell" if judged.last < judged.first else "rose"
+        text = f"Entropy {went} from {judged.first:.3g} to {judged.last:.3g} nats per token"
+        if judged.first > 0:
+            text += f" ({judged.last / judged.first - 1:+.0%})"
+        else:
+            text = f"Entropy ended at {judged.last:.3g} nats per token"
+        text += f" over {_span(judged)}"
+        if peak := rising_and_falling(judged):
+            text += f", through {peak}"
+        if event is not None and event.severity != "fine":
+            bad = BAD[event.severity]
+            if event.what == "no score is logged":
+                bad = "nobody can say what it cost"
+            text += f"; {event.what}, so {bad}{self._advice()}"
+        else:
+            text += ";"
         sure = f"{judged.confidence:.0%} of resampled courses say the same"
-        text = f"{moved} over {_span(judged)}; {sure}."
+        text += f" {sure}." if text.endswith(";") else f". {sure[0].upper()}{sure[1:]}."
         if judged.onset is not None:
             onset = judged.onset
-            span = f"90% interval {onset.low} to {onset.high}"
-            text += f" It began at iteration {onset.iteration} ({span})."
+            way = "fall" if judged.falling else "rise"
+            what = f"The {way} from there" if judged.peak else "It"
+            text += f" {what} began at iteration {onset.iteration}"
+            text += f" (90% interval {onset.low} to {onset.high})."
         return text
 
     def _unknown(self) -> str:
         judged = self.judged
         if judged.iterations == 0:
-            return "No entropy is logged"
+            several = self.entropy_is.partition(": ")[2] if "several" in self.entropy_is else ""
+            return f"No entropy is logged{f' ({several})' if several else ''}"
         if judged.iterations < FEWEST:
-            return f"{judged.iterations} iterations have an entropy, and {FEWEST} are needed"
+            has = f"{judged.iterations} iteration{'s have' if judged.iterations != 1 else ' has'}"
+            return f"{has} an entropy, and {FEWEST} are needed"
+        if judged.others and judged.others[0][1] >= SURE:
+            change = judged.last / judged.first - 1
+            return (
+                f"Entropy went from {judged.first:.3g} to {judged.last:.3g} nats per token "
+                f"({change:+.0%}) over {_span(judged)}, too few to tell a trend from noise"
+            )
         shares = ", ".join(f"{name} {share:.0%}" for name, share in judged.others[:3])
         return f"Resampled courses say {shares}; a verdict needs {SURE:.0%}"
 
@@ -111,16 +203,38 @@ class Diagnosis:
         for rank, cause in enumerate(self.causes[:3], 1):
             found.append(f"  {rank}. {cause.title} [{cause.weight:.2f}]: {cause.evidence}")
             found.append(f"     {cause.why} ({cause.source})")
+        if self.missing and all(cause.name in CONSEQUENCES for cause in self.causes):
+            found.append(
+                "  No cause is plain in what was logged. Log next, to find one: "
+                f"{', '.join(self.missing)}."
+            )
         pasted = next((place for place, r in enumerate(self.remedies) if r.paste), 0)
         for remedy in self.remedies[: pasted + 1]:
             found.append(f"  try: {remedy.what}")
             found += [f"    {line}" for line in remedy.paste.splitlines()]
-        if self.judged.verdict == "held" and not self.causes and self.broken is None:
+        if self.severity == "fine" and self.broken is None:
             found.append("  Nothing to change.")
         return [printable(line) for line in found]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def table(found: Sequence[Diagnosis]) -> list[str]:
+    """A line for each of several runs, the worst first."""
+    rows = [("how bad", "run", "what happened", "entropy", "since", "try")]
+    for each in sorted(found, key=lambda one: one.rank):
+        judged = each.judged
+        known = judged.iterations >= FEWEST
+        entropy = f"{judged.first:.3g} to {judged.last:.3g}" if known else "-"
+        since = next((str(e.since) for e in each.events[:1] if e.since is not None), "-")
+        short = next((r.short for r in each.remedies if r.short), "-")
+        rows.append((each.severity, each.run, each._word, entropy, since, short))
+    rows = [tuple(printable(cell) for cell in row) for row in rows]
+    widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
+    return [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _span(judged: Judged) -> str:
@@ -130,12 +244,6 @@ def _span(judged: Judged) -> str:
         return f"{logged} iterations"
     span = f"iterations {first} to {last}"
     return span if last - first + 1 == logged else f"{span}, {logged} of them logged"
-
-
-def _went(judged: Judged) -> str:
-    if judged.verdict == "held":
-        return "went from"
-    return "fell from" if judged.last < judged.first else "rose from"
 
 
 def _plain(value: float) -> float | None:
@@ -161,10 +269,23 @@ def diagnose_run(run: Run) -> Diagnosis:
     target = _targets(run)
     if entropy is None:
         judged = Judged("cannot tell", 1.0)
+    elif len(entropy) >= FEWEST and not entropy.y.any():  # it was not computed
+        judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
         judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, target)
-    causes = causes_of(run, judged)
-    remedies = remedies_of(run, judged, causes)
-    broken = next((run.broken[name] for name in NAMES["entropy"] if name in run.broken), None)
-    return Diagnosis(run.name, run.source, run.entropy_is, judged, causes, remedies, broken)
+    events = events_of(run, judged)
+    causes = causes_of(run, judged, events)
+    remedies = remedies_of(run, judged, causes, events)
+    broken = next((run.broken[name] for name in ENTROPIES if name in run.broken), None)
+    moved = judged.verdict not in ("held", "cannot tell")
+    lacking = [words for what, words in WANTED.items() if _lacks(run, what)] if moved else []
+    missing = tuple(lacking[:MISSING])
+    return Diagnosis(
+        run.name, run.source, run.entropy_is, judged, causes, remedies, broken, events, missing
+    )
+
+
+def _lacks(run: Run, what: str) -> bool:
+    names = [n for n in ("mismatch_kl", "mismatch_logp", "mismatch_prob") if what == "mismatch"]
+    return all(signal(run, name) is None for name in names or [what])

@@ -1,19 +1,101 @@
-"""The next thing to try, as a line to paste for the trainer that wrote the run."""
+"""The next thing to try, as a line to paste for the trainer that wrote the run.
+
+`FLAGS` is the one table of settings; docs/remedies.md says in which versions each was found in the
+trainer's own source. A setting that the log shows to be on, that its version does not have or that
+our own trainers would refuse is not offered.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..logs.importers.source import number
 from ..logs.run import Run
 from .causes import Cause
+from .events import Event
+from .signals import signal
 from .verdict import Judged
 
 LAB, TRL, VERL, SLIME, PRIME = "entrostat", "TRL", "veRL", "slime", "prime-rl"
+SWIFT, NEMO, AREAL, OPENRLHF, SKYRL = "ms-swift", "NeMo-RL", "AReaL", "OpenRLHF", "SkyRL"
 PLAIN = 0.2  # a cause that is less plain does not carry advice
 MOST = 3  # a longer list is none to act on
 SHARE = 0.7  # of the first entropy: where a run that fell from its first iteration may be held
+
+_VERL_FILTER = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
+# what is changed -> trainer -> its settings, with {n} for the number
+FLAGS: dict[str, dict[str, str]] = {
+    "lr": {
+        LAB: "--optim.lr {n}", TRL: "learning_rate={n}", SWIFT: "--learning_rate {n}",
+        VERL: "actor_rollout_ref.actor.optim.lr={n}", SLIME: "--lr {n}",
+        PRIME: "--trainer.optim.lr {n}", NEMO: "policy.optimizer.kwargs.lr={n}",
+        AREAL: "actor.optimizer.lr={n}", OPENRLHF: "--actor.adam.lr {n}",
+        SKYRL: "trainer.policy.optimizer_config.lr={n}",
+    },
+    "length": {
+        LAB: "--sampling.max-new-tokens {n}",
+        TRL: "max_completion_length={n}, mask_truncated_completions=True",
+        SWIFT: "--max_completion_length {n}", VERL: "data.max_response_length={n}",
+        SLIME: "--rollout-max-response-len {n}",
+        PRIME: "--orchestrator.train.sampling.max-completion-tokens {n}  "
+               "# and a --seq-len that holds prompt and answer",
+        NEMO: "policy.max_total_sequence_length={n}  # prompt and answer",
+        AREAL: "gconfig.max_new_tokens={n}", OPENRLHF: "--rollout.max_new_tokens {n}",
+        SKYRL: "generator.sampling_params.max_generate_length={n}",
+    },
+    "rollouts": {
+        LAB: "--sampling.rollouts {n}", TRL: "num_generations={n}", SWIFT: "--num_generations {n}",
+        VERL: "actor_rollout_ref.rollout.n={n}",
+        SLIME: f"--n-samples-per-prompt {{n}} --dynamic-sampling-filter-path {_VERL_FILTER}",
+        PRIME: "--orchestrator.group-size {n}", NEMO: "grpo.num_generations_per_prompt={n}",
+        AREAL: "gconfig.n_samples={n}", OPENRLHF: "--rollout.n_samples_per_prompt {n}",
+        SKYRL: "generator.n_samples_per_prompt={n}",
+    },
+    "updates": {
+        LAB: "--optim.epochs 1 --optim.minibatches 2", TRL: "num_iterations=1",
+        SWIFT: "--num_iterations 1", SLIME: "--num-steps-per-rollout 2",
+        VERL: "actor_rollout_ref.actor.ppo_epochs=1 "
+              "actor_rollout_ref.actor.ppo_mini_batch_size={n}",
+    },
+    "correction": {
+        LAB: "--precision fp32", TRL: "vllm_importance_sampling_correction=True",
+        VERL: "algorithm.rollout_correction.rollout_is=token "
+              "algorithm.rollout_correction.rollout_is_threshold=2.0",
+        SLIME: "--use-tis", PRIME: "--orchestrator.max-off-policy-steps 1",
+        NEMO: "loss_fn.use_importance_sampling_correction=true",
+        SKYRL: "trainer.algorithm.use_tis=true",
+        OPENRLHF: "--algo.advantage.is_correction_enable",
+    },
+    "per_token": {
+        TRL: "from entrostat.trainers.trl import EntropyGRPOTrainer\n"
+             "trainer = EntropyGRPOTrainer(..., objective=None)  # TRL's loss, our figures",
+        VERL: "actor_rollout_ref.actor.loss_agg_mode=token-mean",
+        SLIME: "--calculate-per-token-loss",
+    },
+    "bonus": {VERL: "actor_rollout_ref.actor.entropy_coeff=0", SLIME: "--entropy-coef 0"},
+    "harder": {
+        SLIME: f"--dynamic-sampling-filter-path {_VERL_FILTER}",
+        PRIME: "--orchestrator.train.source.0.curriculum.sampler.type difficulty_pool",
+    },
+    "clip_high": {
+        SLIME: "--eps-clip-high 0.28", VERL: "actor_rollout_ref.actor.clip_ratio_high=0.28",
+        TRL: "epsilon_high=0.28", SWIFT: "--epsilon_high 0.28",
+    },
+    "entropy": {
+        VERL: "actor_rollout_ref.actor.calculate_entropy=true", SWIFT: "--log_entropy true",
+        OPENRLHF: "--actor.entropy_coef 0",
+    },
+}  # fmt: skip
+SWITCH = {
+    TRL: "TRL logs entropy from 0.20 on: upgrade it.",
+    VERL: "veRL computes it from 0.7 on only where that is asked for.",
+    SWIFT: "ms-swift logs it where that is asked for.",
+    OPENRLHF: "OpenRLHF logs it where the bonus has a coefficient, which may be 0 "
+              "(up to 0.9 --entropy_loss_coef 0).",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,106 +103,53 @@ class Remedy:
     """A change to try.
 
     Attributes:
-        cause: name of the cause it is for.
+        cause: name of the cause or event it is for.
         what: a sentence that says what it changes and what one would see.
         paste: lines for the trainer that wrote the run; empty where none is known.
+        short: the same in a few words, for a headline.
     """
 
     cause: str
     what: str
     paste: str
+    short: str = ""
 
 
-def remedies_of(run: Run, judged: Judged, causes: tuple[Cause, ...]) -> tuple[Remedy, ...]:
-    """What to try against the plainest causes, each once, the first first.
+Made = tuple[str, str, str]  # short, what, paste
+
+
+def remedies_of(
+    run: Run, judged: Judged, causes: Sequence[Cause], events: Sequence[Event] = ()
+) -> tuple[Remedy, ...]:
+    """What to try against the worst event and the plainest causes, each once, the first first.
 
     Args:
         run: the run: its trainer decides the lines, its settings their numbers.
         judged: what became of its entropy.
         causes: of `causes_of`.
+        events: of `events_of`.
     """
-    made = [_remedy(run, judged, cause) for cause in causes if cause.weight >= PLAIN]
+    ends = [e.name for e in events if e.severity == "broken" or e.name == "not_computed"]
+    causal = [cause.name for cause in causes if cause.weight >= PLAIN]
+    asked = [n for n in ends if n in FIRST] + causal + [n for n in ends if n not in FIRST]
+    if not causal and judged.verdict not in ("held", "cannot tell"):
+        asked.append("policy_gradient")
+    if not judged.iterations:
+        asked = ["not_computed"]
+    dead = any(name in ("length_collapse", "no_learning_signal") for name in ends)
     seen: dict[str, Remedy] = {}
-    for remedy in made:
-        seen.setdefault(remedy.paste or remedy.what, remedy)
+    for name in asked:
+        make = _TABLE.get(name, _hold)
+        if (make is _hold and dead) or (made := make(run, judged)) is None:
+            continue
+        short, what, paste = made
+        seen.setdefault(paste or what, Remedy(name, what, paste, short))
     return tuple(seen.values())[:MOST]
 
 
-def _remedy(run: Run, judged: Judged, cause: Cause) -> Remedy:
-    make = _TABLE.get(cause.name, _hold)
-    what, lines = make(run, judged)
-    paste = lines.get(run.source, "")
-    return Remedy(cause.name, what, paste)
-
-
-Lines = tuple[str, dict[str, str]]
-
-
-def _hold(run: Run, judged: Judged) -> Lines:
-    """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
-    if run.source == SLIME and judged.falling:
-        return (
-            "slime has no thermostat; of its own levers a higher upper bound of the clip (DAPO) is "
-            "the usual one. Entropy should fall later. On small policies we saw little of it "
-            "(docs/study.md), so look again after the next run.",
-            {SLIME: "--eps-clip-high 0.28"},
-        )
-    if run.source in (SLIME, PRIME):
-        return (
-            f"{run.source} has no lever of its own that holds entropy; the same settings in TRL or "
-            "veRL have the thermostat (docs/thermostat.md).",
-            {},
-        )
-    late = judged.onset is not None and judged.onset.low > run.metrics[0]["iteration"]
-    target = f"{judged.first:.3g}" if late and judged.falling else f"{SHARE:g}x"
-    if not judged.falling:
-        target = "1x"
-    return (
-        f"Hold entropy with the thermostat ({_words(target)}; the target is yours to choose): "
-        "entropy should come to it within some ten iterations and stay, or the page says why "
-        "not.",
-        _methods(run, {"name": "thermostat", "target": _number(target)}),
-    )
-
-
-def _words(target: str) -> str:
-    return f"at {target[:-1]} of the first" if target.endswith("x") else f"at {target} nats"
-
-
-def _number(target: str) -> float | str:
-    return target if target.endswith("x") else float(target)
-
-
-def _other_knob(run: Run, judged: Judged) -> Lines:
-    return (
-        "Let the thermostat solve for an entropy bonus; no range ends its authority "
-        "(docs/thermostat.md).",
-        _methods(run, {"name": "thermostat", "target": f"{SHARE:g}x"}),
-    )
-
-
-def _methods(run: Run, table: dict[str, float | str]) -> dict[str, str]:
-    """A method added to what the run trains with, in each trainer's words."""
-    flags = " ".join(f"--method.{key} {value}" for key, value in table.items() if key != "name")
-    hydra = "{" + ",".join(f"{key}:{value}" for key, value in table.items()) + "}"
-    return {
-        LAB: f"{_again(run)} --method {table['name']} {flags}",
-        TRL: (
-            "from entrostat import make_objective\n"
-            "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
-            "own = from_grpo_config(args)  # your GRPOConfig's own loss\n"
-            f'own["method"].append({json.dumps(table)})\n'
-            "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
-        ),
-        VERL: (
-            "trainer.v1.trainer_mode=entrostat "
-            "actor_rollout_ref.actor.policy_loss._target_="
-            "entrostat.trainers.verl.settings.PolicyLoss "
-            "actor_rollout_ref.actor.policy_loss.loss_mode=entrostat "
-            f"'+actor_rollout_ref.actor.policy_loss.method=[dapo,{hydra}]'"
-            + (" actor_rollout_ref.actor.calculate_entropy=true" if "knob" in table else "")
-        ),
-    }  # fmt: skip
+def _flag(run: Run, key: str, n: object = "") -> str:
+    line = FLAGS[key].get(run.trainer, "").format(n=n)
+    return f"{_again(run)} {line}" if run.trainer == LAB and line else line
 
 
 def _again(run: Run) -> str:
@@ -129,134 +158,257 @@ def _again(run: Run) -> str:
     return f"entrostat train --config {config} --output {shlex.quote(f'{run.path}-held')}"
 
 
-def _lab(run: Run, flags: str) -> str:
-    return f"{_again(run)} {flags}"
-
-
-def _harder(run: Run, judged: Judged) -> Lines:
-    final, task = shlex.quote(str(run.path / "final")), shlex.quote(run.task)
+def _hold(run: Run, judged: Judged) -> Made | None:
+    """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
+    if run.trainer not in (LAB, TRL, VERL, "a table") or _refused(run):
+        own = _flag(run, "clip_high") if judged.falling and not _clips_higher(run) else ""
+        if own:
+            return (
+                "a higher upper bound of the clip",
+                f"{run.trainer} has no thermostat that fits this run; of its own levers a higher "
+                "upper bound of the clip (DAPO) is the usual one. Entropy should fall later. On "
+                "small policies we saw little of it (docs/study.md), so look again after the next "
+                "run.",
+                own,
+            )
+        if _refused(run):
+            return None
+        return (
+            "TRL or veRL with the thermostat",
+            f"{run.source} has no lever of its own that holds entropy; the same settings in TRL or "
+            "veRL have the thermostat (docs/thermostat.md).",
+            "",
+        )
+    late = judged.onset is not None and judged.onset.low > run.metrics[0]["iteration"]
+    target = f"{judged.first:.3g}" if late and judged.falling else f"{SHARE:g}x"
+    if not judged.falling:
+        target = "1x"
+    words = f"at {target[:-1]} of the first" if target.endswith("x") else f"at {target} nats"
+    needs = {TRL: ", with TRL 1.16", VERL: ", with veRL 0.9.1"}.get(run.trainer, "")
+    value: float | str = target if target.endswith("x") else float(target)
     return (
-        "Stop here, or train on harder prompts: leave out those that are solved nearly always. "
-        "A checkpoint from before the fall keeps the score and the diversity (save.best).",
-        {LAB: f"entrostat eval {final} --on {task} --k 8 --output evals\n"
-              f"entrostat subset {task} --by pass_rate --responses evals --low 0.1 --high 0.9 "
-              "--output harder.jsonl\n"
-              f"{_again(run)} --task harder.jsonl",
-         VERL: "algorithm.filter_groups.enable=true",
-         SLIME: "--dynamic-sampling-filter-path "
-                "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
-         PRIME: "--orchestrator.train.source.0.curriculum.sampler.type difficulty_pool"},
-    )  # fmt: skip
-
-
-def _signal(run: Run, judged: Judged) -> Lines:
-    rollouts = _setting(run, "sampling", "rollouts")
-    more = 16 if rollouts is None else int(2 * rollouts)
-    return (
-        "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "
-        "of middling difficulty; the share of groups without a signal should fall.",
-        {LAB: _lab(run, f"--sampling.rollouts {more}"), TRL: "num_generations=16",
-         VERL: "actor_rollout_ref.rollout.n=16",
-         SLIME: "--n-samples-per-prompt 16 --dynamic-sampling-filter-path "
-                "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
-         PRIME: "--orchestrator.group-size 16"},
-    )  # fmt: skip
-
-
-def _longer(run: Run, judged: Judged) -> Lines:
-    most = _setting(run, "sampling", "max_new_tokens")
-    seen = [v for v in (run.series("rollout/length_max")[1][-1:] or [None]) if v is not None]
-    new = int(2 * (most or (seen[0] if seen else 0))) or None
-    tokens = "TWICE_AS_MANY" if new is None else str(new)
-    return (
-        "Allow longer answers, or leave cut ones out of the loss: the share that is cut should "
-        "go to a few percent.",
-        {LAB: _lab(run, f"--sampling.max-new-tokens {tokens}"),
-         TRL: f"max_completion_length={tokens}, mask_truncated_completions=True",
-         VERL: f"data.max_response_length={tokens}",
-         SLIME: f"--rollout-max-response-len {tokens}",
-         PRIME: f"--orchestrator.train.sampling.max-completion-tokens {tokens}  "
-                "# and a --seq-len that holds prompt and answer"},
-    )  # fmt: skip
-
-
-def _slower(run: Run, judged: Judged) -> Lines:
-    return (
-        "A third of the learning rate: the divergence of an iteration should fall about tenfold, "
-        "and entropy move later and slower.",
-        _rate(run, 3, "A_THIRD"),
+        "hold entropy with the thermostat",
+        f"Hold entropy with the thermostat ({words}; the target is yours to choose{needs}): "
+        "entropy should come to it within some ten iterations and stay, or the page says why not.",
+        _method(run, {"name": "thermostat", "target": value}),
     )
 
 
-def _much_slower(run: Run, judged: Judged) -> Lines:
+# settings under which our trainer for veRL refuses to start, and the values that it takes
+_TAKEN = {
+    "entropy_coeff": ("0", "0.0"), "strategy": ("fsdp", "fsdp2"), "use_kl_loss": ("false",),
+    "use_kl_in_reward": ("false",), "bypass_mode": ("false", "none", "null"),
+    "rollout_is": ("none", "null"), "rollout_rs": ("none", "null"),
+    "adv_estimator": ("grpo", "rloo", "reinforce_plus_plus", "grpo_passk", "opo"),
+}  # fmt: skip
+
+
+def _refused(run: Run) -> bool:
+    """Whether our own trainer would refuse the run's settings, or its version is too old for it."""
+    old = "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
+    said = {key: run.settings[key].lower() for key in _TAKEN if key in run.settings}
+    return run.trainer == VERL and (old or any(v not in _TAKEN[k] for k, v in said.items()))
+
+
+def _clips_higher(run: Run) -> bool:
+    high, low = (number(run.settings.get(f"clip_ratio_{side}")) for side in ("high", "low"))
+    return high is not None and high > (low or 0.2)
+
+
+def _method(run: Run, table: dict[str, float | str]) -> str:
+    """A method added to what the run trains with, in its trainer's words."""
+    if run.trainer == LAB:
+        flags = " ".join(f"--method.{key} {value}" for key, value in table.items() if key != "name")
+        return f"{_again(run)} --method {table['name']} {flags}"
+    if run.trainer == TRL:
+        return (
+            "from entrostat import make_objective\n"
+            "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
+            "own = from_grpo_config(args)  # your GRPOConfig's own loss\n"
+            f'own["method"].append({json.dumps(table)})\n'
+            "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
+        )
+    if run.trainer != VERL:
+        return ""
+    hydra = "{" + ",".join(f"{key}:{value}" for key, value in table.items()) + "}"
+    actor = "actor_rollout_ref.actor"
     return (
+        f"trainer.v1.trainer_mode=entrostat {actor}.strategy=fsdp2 {actor}.calculate_entropy=true "
+        f"{actor}.policy_loss._target_=entrostat.trainers.verl.settings.PolicyLoss "
+        f"{actor}.policy_loss.loss_mode=entrostat "
+        f"'+{actor}.policy_loss.method=[dapo,{hydra}]'"
+    )
+
+
+def _other_knob(run: Run, judged: Judged) -> Made:
+    return (
+        "let the thermostat solve for a bonus",
+        "Let the thermostat solve for an entropy bonus; no range ends its authority "
+        "(docs/thermostat.md).",
+        _method(run, {"name": "thermostat", "target": f"{SHARE:g}x"}),
+    )
+
+
+def _harder(run: Run, judged: Judged) -> Made:
+    final, task = shlex.quote(str(run.path / "final")), shlex.quote(run.task)
+    lab = (
+        f"entrostat eval {final} --on {task} --k 8 --output evals\n"
+        f"entrostat subset {task} --by pass_rate --responses evals --low 0.1 --high 0.9 "
+        f"--output harder.jsonl\n{_again(run)} --task harder.jsonl"
+    )
+    return (
+        "stop here, or train on harder prompts",
+        "Stop here, or train on harder prompts: leave out those that are solved nearly always. "
+        "A checkpoint from before the fall keeps the score and the diversity (save.best).",
+        lab if run.trainer == LAB else _flag(run, "harder"),
+    )
+
+
+def _signal(run: Run, judged: Judged) -> Made:
+    rollouts = _setting(run, "sampling", "rollouts")
+    return (
+        "more rollouts a prompt, prompts of middling difficulty",
+        "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "
+        "of middling difficulty; the share of groups without a signal should fall.",
+        _flag(run, "rollouts", 16 if rollouts is None else int(2 * rollouts)),
+    )
+
+
+def _learn(run: Run, judged: Judged) -> Made:
+    cut = signal(run, "truncated")
+    if cut is not None and cut.late > 0.9:
+        short, what, paste = _longer(run, judged)
+        return short, f"No completion ends, so none can be right. {what}", paste
+    return (
+        "look at what the reward gives to single answers",
+        "Nothing was learnt: print the reward of a few right and a few wrong answers (a parser "
+        "that fails gives 0 to all), then take prompts that the model solves now and then.",
+        _flag(run, "rollouts", 16),
+    )
+
+
+def _limit(run: Run) -> float | None:
+    """The longest response allowed, where the log has it; else the longest of one that was cut."""
+    said = number(run.settings.get("max_response_length"))
+    limit, cut = signal(run, "limit"), signal(run, "truncated")
+    seen = limit is not None and cut is not None and cut.y.any()
+    if limit is None and cut is not None and cut.late == 1:
+        limit, seen = signal(run, "length"), True  # every response is as long as may be
+    return said or _setting(run, "sampling", "max_new_tokens") or (
+        float(limit.y.max()) if seen and limit is not None else None
+    )  # fmt: skip
+
+
+def _longer(run: Run, judged: Judged) -> Made:
+    limit = _limit(run)
+    tokens = "TWICE_THE_LIMIT" if limit is None else int(2 * limit)
+    return (
+        "allow longer answers",
+        "Allow longer answers, or leave cut ones out of the loss: the share that is cut should go "
+        "to a few percent.",
+        _flag(run, "length", tokens),
+    )
+
+
+def _slower(run: Run, judged: Judged) -> Made:
+    return (
+        "a third of the learning rate",
+        "A third of the learning rate: the divergence of an iteration should fall about tenfold, "
+        "and entropy move later and slower.",
+        _flag(run, "lr", _rate(run, 3, "A_THIRD")),
+    )
+
+
+def _much_slower(run: Run, judged: Judged) -> Made:
+    return (
+        "a tenth of the learning rate from a checkpoint before the fall",
         "A tenth of the learning rate, from the start or a checkpoint before the fall: of five "
         "settings changed one at a time in such runs of ours, it alone gave all of the score back "
         "(docs/study.md).",
-        _rate(run, 10, "A_TENTH"),
+        _flag(run, "lr", _rate(run, 10, "A_TENTH")),
     )
 
 
-def _rate(run: Run, divisor: float, unknown: str) -> dict[str, str]:
+def _rate(run: Run, divisor: float, unknown: str) -> str:
     """The highest learning rate that a run logged, divided."""
-    rates = [v for name in ("optim/lr", "learning_rate", "actor/lr", "train/lr-pg_0")
-             for v in run.series(name)[1]]  # fmt: skip
-    rate = f"{max(rates) / divisor:.2g}" if rates and max(rates) > 0 else unknown
-    return {
-        LAB: _lab(run, f"--optim.lr {rate}"), TRL: f"learning_rate={rate}",
-        VERL: f"actor_rollout_ref.actor.optim.lr={rate}", SLIME: f"--lr {rate}",
-        PRIME: f"--trainer.optim.lr {rate}",
-    }  # fmt: skip
+    rate = signal(run, "rate")
+    highest = 0.0 if rate is None else float(rate.y.max())
+    return f"{highest / divisor:.2g}" if highest > 0 else unknown
 
 
-def _fewer_updates(run: Run, judged: Judged) -> Lines:
+def _reward(run: Run, judged: Judged) -> Made:
     return (
+        "go back to a checkpoint before it, and see what the reward gives to short answers",
+        "Go back to a checkpoint before the fall and print the reward of the shortest responses: a "
+        "length penalty, or a reward that nothing earns, teaches silence. A tenth of the learning "
+        "rate keeps one bad batch from doing it again.",
+        _flag(run, "lr", _rate(run, 10, "A_TENTH")),
+    )
+
+
+def _fewer_updates(run: Run, judged: Judged) -> Made:
+    size = number(run.settings.get("train_batch_size"))
+    half = "HALF_THE_TRAIN_BATCH_SIZE" if size is None else max(1, int(size // 2))
+    return (
+        "fewer updates a batch",
         "Fewer updates a batch: one pass, two minibatches. The clipped share should fall under a "
         "few percent; what is left then says whether entropy needs a lever of its own.",
-        {LAB: _lab(run, "--optim.epochs 1 --optim.minibatches 2"), TRL: "num_iterations=1",
-         VERL: "actor_rollout_ref.actor.ppo_epochs=1 actor_rollout_ref.actor.ppo_mini_batch_size="
-               "HALF_THE_TRAIN_BATCH_SIZE",
-         SLIME: "--num-steps-per-rollout 2"},
-    )  # fmt: skip
-
-
-def _correct(run: Run, judged: Judged) -> Lines:
-    return (
-        "Measure and correct it: log-probs of the sampler in the loss's weights, both in the same "
-        "precision (fp16 rather than bf16, REPO App. A.2); `entrostat doctor` finds which cast.",
-        {LAB: _lab(run, "--precision fp32"),
-         TRL: "vllm_importance_sampling_correction=True, bf16=False, fp16=True",
-         VERL: "algorithm.rollout_correction.rollout_is=token "
-               "algorithm.rollout_correction.rollout_is_threshold=2.0",
-         SLIME: "--use-tis",
-         PRIME: "--orchestrator.max-off-policy-steps 1"},
-    )  # fmt: skip
-
-
-def _per_token(run: Run, judged: Judged) -> Lines:
-    return (
-        "Look at the exact entropy of a token before anything is changed: no lever helps a figure "
-        "that follows the length.",
-        {LAB: f"entrostat report {shlex.quote(str(run.path))}  # entropy/exact",
-         TRL: "from entrostat.trainers.trl import EntropyGRPOTrainer\n"
-              "trainer = EntropyGRPOTrainer(..., objective=None)  # TRL's loss, our figures",
-         VERL: "actor_rollout_ref.actor.loss_agg_mode=token-mean",
-         SLIME: "--calculate-per-token-loss"},
-    )  # fmt: skip
-
-
-def _weaker_bonus(run: Run, judged: Judged) -> Lines:
-    if run.source == SLIME:
-        return "Leave the bonus out; entropy should stop rising.", {SLIME: "--entropy-coef 0"}
-    return (
-        "Let the thermostat solve for the bonus, both ways, in place of a fixed coefficient.",
-        _methods(run, {"name": "thermostat", "target": "1x"}),
+        _flag(run, "updates", half),
     )
 
 
-_TABLE = {
+def _correct(run: Run, judged: Judged) -> Made:
+    on = signal(run, "correction") is not None
+    on |= run.settings.get("rollout_is", "none").lower() not in ("none", "null")
+    if on:
+        return (
+            "make sampler and trainer one policy",
+            "The correction for the sampler is on already and hides what it costs: make the two "
+            "policies one. The same precision in both (fp16 rather than bf16, REPO App. A.2), "
+            "weights synchronised before every batch, log-probs at the sampling temperature.",
+            "",
+        )
+    return (
+        "measure and correct the sampler's mismatch",
+        "Measure and correct it: log-probs of the sampler in the loss's weights, both in the same "
+        "precision (fp16 rather than bf16, REPO App. A.2); `entrostat doctor` finds which cast.",
+        _flag(run, "correction"),
+    )
+
+
+def _per_token(run: Run, judged: Judged) -> Made:
+    lab = f"entrostat report {shlex.quote(str(run.path))}  # entropy/exact"
+    return (
+        "look at the exact entropy of a token",
+        "Look at the exact entropy of a token before anything is changed: no lever helps a figure "
+        "that follows the length.",
+        lab if run.trainer == LAB else _flag(run, "per_token"),
+    )
+
+
+def _weaker_bonus(run: Run, judged: Judged) -> Made:
+    if own := _flag(run, "bonus"):
+        return "leave the bonus out", "Leave the bonus out; entropy should stop rising.", own
+    return (
+        "let the thermostat solve for the bonus",
+        "Let the thermostat solve for the bonus, both ways, in place of a fixed coefficient.",
+        _method(run, {"name": "thermostat", "target": "1x"}),
+    )
+
+
+def _compute(run: Run, judged: Judged) -> Made:
+    how = SWITCH.get(run.trainer, "Have the trainer log the mean entropy of its tokens.")
+    return "switch the entropy on", f"Log the entropy. {how}", _flag(run, "entropy")
+
+
+FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # before any other cause
+_TABLE: dict[str, Callable[[Run, Judged], Made | None]] = {
     "reward_saturated": _harder,
     "score_lost": _much_slower,
+    "length_collapse": _reward,
+    "no_learning_signal": _learn,
+    "not_computed": _compute,
+    "not_finite": _much_slower,
     "zero_signal_groups": _signal,
     "truncation": _longer,
     "learning_rate": _slower,

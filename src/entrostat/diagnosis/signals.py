@@ -6,40 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..logs.importers.names import ALIASES, folded
 from ..logs.run import Run
 from .course import Array
 
 HUGE = 1e12  # a larger number in a log is none
 TENTH = 10
-
-# what is asked of -> our name and what other trainers call the same, first the most direct;
-# TRL 1.16, veRL 0.9.1, slime and prime-rl as logs/importers reads them
-NAMES: dict[str, tuple[str, ...]] = {
-    "entropy": ("entropy/exact", "entropy/nll", "entropy/logged"),
-    "score": ("reward/mean", "reward", "critic/score/mean", "critic/rewards/mean"),
-    "length": ("rollout/length_mean", "completions/mean_length", "response_length/mean"),
-    "truncated": (
-        "rollout/truncated", "completions/clipped_ratio", "response_length/clip_ratio",
-        "rollout/truncated_ratio",
-    ),
-    "no_signal": ("rollout/zero_advantage_share", "frac_reward_zero_std"),
-    "clip": (
-        "clip/both", "clip_ratio/region_mean", "actor/pg_clipfrac", "train/pg_clipfrac",
-    ),
-    "step": ("kl/old_new", "actor/ppo_kl", "train/ppo_kl"),
-    "ratio": ("ratio/mean",),
-    "rate": ("optim/lr", "learning_rate", "actor/lr", "train/lr-pg_0"),
-    "gradient": ("grad/norm", "actor/grad_norm", "train/grad_norm"),
-    "covariance": ("cov/mean", "cov/update"),
-    "target": ("control/target",),
-    "saturated": ("thermostat/saturated",),
-    "mismatch_kl": ("mismatch/kl", "mismatch_kl", "rollout_corr/k3_kl", "rollout_corr/kl"),
-    "mismatch_logp": (
-        "mismatch/logp_abs_mean", "sampling/sampling_logp_difference/mean",
-        "train/train_rollout_logprob_abs_diff",
-    ),
-    "mismatch_prob": ("mismatch/prob_abs_mean", "training/rollout_probs_diff_mean"),
-}  # fmt: skip
+ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")
 
 
 @dataclass(frozen=True)
@@ -58,6 +31,11 @@ class Signal:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def smooth(self) -> Array:
+        """Means of a moving tenth."""
+        return np.convolve(self.y, np.ones(self._tenth) / self._tenth, "valid")
 
     @property
     def early(self) -> float:
@@ -85,29 +63,28 @@ class Signal:
 
 
 def signal(run: Run, what: str) -> Signal | None:
-    """A key of `NAMES` in a run; None where it logs none of its names.
+    """A quantity of a run, by a key of `ALIASES`; None where the run logs it under none of them.
 
     Clipping and groups without a signal are put together where they are logged in parts.
     """
-    for name in NAMES[what]:
+    names = folded(run.names)
+    known = ENTROPIES if what == "entropy" else [names[n] for n in ALIASES[what] if n in names]
+    for name in known:
         if (found := of(run, name)) is not None:
             return found
     if what == "clip":
         return _clipped(run)
-    if what == "no_signal":
-        return _idle(run)
-    return None
+    return _idle(run) if what == "no_signal" else None
 
 
-def of(run: Run, *names: str) -> Signal | None:
-    """The first of some metrics that a run has; veRL's names may stand behind "verl/"."""
-    for name in (form for key in names for form in (key, f"verl/{key}")):
-        x, y = run.series(name)
-        pairs = [(i, v) for i, v in zip(x, y, strict=True) if abs(v) < HUGE]
-        if pairs:
-            places, values = zip(*pairs, strict=True)
-            return Signal(name, np.array(places, dtype=float), np.array(values))
-    return None
+def of(run: Run, name: str) -> Signal | None:
+    """A metric by its own name."""
+    x, y = run.series(name)
+    pairs = [(i, v) for i, v in zip(x, y, strict=True) if abs(v) < HUGE]
+    if not pairs:
+        return None
+    places, values = zip(*pairs, strict=True)
+    return Signal(name, np.array(places, dtype=float), np.array(values))
 
 
 def shared(a: Signal, b: Signal) -> tuple[Array, Array]:

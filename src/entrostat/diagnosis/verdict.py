@@ -5,7 +5,8 @@ begins; h1: the mean of the last fifteenth; trend: the change over n iterations 
 slope of the last half, as a share of that half's mean):
 
     held        a target is logged, and the last third is on average within 10% of it; or none is,
-                h1 is within h0 / 2 and 1.5 h0, and the trend is at most 15% or within its noise
+                h1 is within h0 / 2 and 1.5 h0, and the trend is at most 15% or within its noise;
+                of fewer than 20 iterations only where h1 is within a fifth of h0
     collapse    h1 <= h0 / 2
     explosion   h1 >= 1.5 h0, or h1 >= 1.2 h0 while the score lost a quarter of its best
     drift       any other movement; also where entropy came to rest away from its target
@@ -36,6 +37,8 @@ HARMFUL, SCORE_LOST = 1.2, 0.25  # a smaller rise, where the score pays for it
 TREND = 0.15  # of the entropy, over as many iterations as the run has
 NEAR = 0.1  # of the target
 FEWEST = 10  # iterations
+FEW, STILL = 20, 0.2  # iterations, and how far from its first an entropy is that held in so few
+PEAK = 1.3  # times both ends: so high a maximum is told, and so low a minimum
 SURE = 0.6
 RESAMPLED, SEED = 200, 0
 FLOOR = 0.01  # of the entropy: noise below this is not believed
@@ -74,6 +77,7 @@ class Judged:
         iterations: logged ones that have an entropy.
         numbers: of the first and the last of them, as the trainer counts.
         noise: standard deviation about the course, as a share of the entropy.
+        peak: iteration and value of a maximum well above both ends, or of a minimum well below.
     """
 
     verdict: Verdict
@@ -87,6 +91,7 @@ class Judged:
     iterations: int = 0
     numbers: tuple[int, int] = (0, 0)
     noise: float = math.nan
+    peak: tuple[int, float] | None = None
 
 
 def judge(
@@ -115,8 +120,10 @@ def judge(
     last, trend = _last(y), _trend(y, 1.0)[0]
     known = {
         "first": _first(y), "last": last, "trend": trend, "iterations": n, "noise": pieces.noise,
-        "numbers": (round(x[0]), round(x[-1])),
+        "numbers": (round(x[0]), round(x[-1])), "peak": _peak(x, pieces, first, y),
     }  # fmt: skip
+    if verdict == "held" and goal is None and n < FEW and abs(last / first - 1) > STILL:
+        return Judged("cannot tell", share, ((verdict, share), *others), **known)
     if share < SURE:
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
     if verdict == "held":
@@ -169,8 +176,30 @@ def _score_lost(score: Sequence[float]) -> float:
         return 0.0
     y, width = np.asarray(score, dtype=float), max(1, len(score) // 10)
     means = np.convolve(y, np.full(width, 1 / width), "valid")
-    best = float(means.max())
-    return (best - float(means[-1])) / best if best > 0 else 0.0
+    best, floor = float(means.max()), floor_of(y)
+    if floor < 0 and best - means[-1] < SIGMAS * float(np.diff(y).std()) / math.sqrt(2 * width):
+        return 0.0  # of a score without a natural zero, noise is no loss
+    return (best - float(means[-1])) / (best - floor) if best > floor else 0.0
+
+
+def floor_of(score: Array) -> float:
+    """The lowest value that a score can take: 0, -1, or else the lowest that was seen."""
+    low = float(score.min())
+    return 0.0 if low >= 0 else -1.0 if low >= -1 and score.max() <= 1 else low
+
+
+def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float] | None:
+    """Iteration and value of a maximum well above both ends, or a minimum well below."""
+    fitted = first * np.maximum(np.exp(pieces.fitted) - SHIFT, 0.0)
+    ends, width = (_first(y), _last(y)), max(1, len(y) // 50)
+    means = np.convolve(y, np.full(width, 1 / width), "valid")
+    if float(fitted.max()) >= PEAK * max(ends):
+        at = int(np.argmax(means))
+    elif float(fitted.min()) * PEAK <= min(ends):
+        at = int(np.argmin(means))
+    else:
+        return None
+    return round(x[at + width // 2]), float(means[at])
 
 
 def _goal(target: Sequence[float]) -> float | None:

@@ -105,16 +105,17 @@ def token_sums(
 
 
 @torch.no_grad()
-def sums(batch: TokenBatch, terms: Terms) -> dict[str, Tensor]:
+def sums(batch: TokenBatch, terms: Terms, cut: Tensor | None = None) -> dict[str, Tensor]:
     """`token_sums` of a minibatch at its update, or of a slice of it under the whole's terms.
 
     Args:
         batch: logp, old_logp, mask; entropy and `edited` where there are. Where the engine gave no
             entropy and every log-prob is still the old policy's, `old_entropy` is the entropy.
         terms: those that the update's loss was made of, sliced alike.
+        cut: [B, T] bool, the tokens that the clip left without gradient; None finds them.
     """
     mask = batch.policy_mask
-    touched = (terms.weight != 1) | clipped(batch, terms)
+    touched = (terms.weight != 1) | (clipped(batch, terms) if cut is None else cut)
     if terms.frozen is not None:
         touched = touched | terms.frozen
     if terms.abs_kl is not None:
@@ -139,7 +140,7 @@ def of_update(batch: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
         out: what the objective returned for it.
     """
     terms = out.terms
-    found = sums(batch, terms)
+    found = sums(batch, terms, out.clipped)
     found[f"{PART}sampled"] = batch.mask.sum().double()
     for name, mean in out.metrics.items():
         sampled = name.startswith(_OVER_SAMPLED)

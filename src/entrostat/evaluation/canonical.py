@@ -13,7 +13,8 @@ RIGHT = "\u2713 expected"  # the one right answer of a grader that knows one, ho
 
 
 def _number(text: str, options: Any) -> str | None:
-    found = last_number(final_answer(text))
+    places = {"extract": options["extract"]} if "extract" in options else {}
+    found = last_number(text, **places)
     return None if found is None else str(found)
 
 

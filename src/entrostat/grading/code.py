@@ -3,14 +3,14 @@
 The expected answer is a table of tests, as JSON:
 
 - {"kind": "stdin", "inputs": [...], "outputs": [...]}: the program reads a text, and writes one;
+  "tolerance", if it is there, is how far numbers in it may be off;
 - {"kind": "calls", "name": ..., "inputs": [[argument, ...], ...], "outputs": [...]}: a function, or
   a method of a class `Solution`, gives a value;
 - {"kind": "asserts", "tests": ..., "prompt": ...}: a source that raises where the program is wrong,
   or a list of such, each a test. `prompt` is the start of a program that the response continues.
 
 Tests run in a process that the program cannot reach (`sandbox.judge`): leaving early, or an object
-that claims to equal everything, earns nothing. Only tests that import the program (`from solution
-import ...`), for its classes say, run beside it.
+that claims to equal everything, earns nothing. They may import the program as `solution`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,32 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from .. import sandbox
+from ..sandbox import unit_tests
+from ..sandbox.leetcode import LEETCODE
 from .texts import final_answer
 
-_FENCE = re.compile(r"^(?P<indent>[ \t]*)```[ \t]*(?P<language>[\w+-]*)[^\n]*$", re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*$", re.MULTILINE
+)
 _PYTHON = ("python", "py", "python3")
+_READS = re.compile(r"\binput\b|\bstdin\b|\bopen\(0")
 _DEEPER = 3  # blanks, as CommonMark has it
-_IMPORTS = re.compile(r"^\s*(?:from|import)\s+solution\b", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
+_DEFINED = re.compile(r"^[ \t]*(?:async )?(def|class) (\w+)", re.MULTILINE)
 _KEYS = {"stdin": ("inputs", "outputs"), "calls": ("name", "inputs", "outputs"),
          "asserts": ("tests",)}  # fmt: skip
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "inputs": list, "outputs": list, "name": str, "tests": (str, list)
 }  # fmt: skip
 REWARDS = ("all", "share")
+_DECIMALS = re.compile(r"\.\d{6}|\d[eE]-")
 _OUTPUT = 64 * 1024  # bytes that a program may write where its output is looked at
 _PRINTED = 1 << 20  # and where it is not
 
@@ -57,10 +64,24 @@ def grade_code(response: str, answer: str, *, reward: str = "all", seconds: floa
         ValueError: tests of another form, or no sandbox works here.
     """
     tests = _read(answer, reward, seconds)
-    source = program(response, tests.get("prompt", ""))
+    source = program(response, tests.get("prompt", ""), _read_by(tests))
     limits = sandbox.Limits(cpu=seconds, wall=seconds, output=_PRINTED)
     passed, count = _ASK[tests["kind"]](source, tests, reward == "share", limits)
     return passed / count if reward == "share" else float(passed == count)
+
+
+def _read_by(tests: dict[str, Any]) -> re.Pattern[str] | None:
+    """What the block that is the program holds: it reads, or defines what is called."""
+    if tests["kind"] == "stdin":
+        return _READS
+    if tests["kind"] == "calls":
+        names = {tests["name"]}
+    else:
+        text = "\n".join(_sources(tests))
+        own = {name for _, name in _DEFINED.findall(text)}
+        names = set(re.findall(r"\b[A-Za-z_]\w*", text)) - own
+    listed = "|".join(sorted(names))
+    return re.compile(rf"^[ \t]*(?:async )?(?:def|class) (?:{listed})\b", re.MULTILINE)
 
 
 def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> None:
@@ -69,7 +90,17 @@ def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> Non
     Raises:
         ValueError: not such a table, or no test in it.
     """
-    _read(answer, reward, seconds)
+    tests = _read(answer, reward, seconds)
+    if tests["kind"] == "asserts":
+        for source in _sources(tests):
+            unit_tests.check(source)
+    elif not any(map(_says, tests["outputs"])):
+        raise ValueError(f"needs an output that an empty program lacks, got {answer!r:.80}")
+
+
+def _says(output: Any) -> bool:
+    """Whether an output is more than nothing."""
+    return output is not None and bool(not isinstance(output, str) or output.strip())
 
 
 def warm() -> None:
@@ -81,66 +112,95 @@ def warm() -> None:
     sandbox.isolation()
 
 
-def program(response: str, prompt: str = "") -> str:
+def program(response: str, prompt: str = "", reads: re.Pattern[str] | None = None) -> str:
     """The program in a response.
 
     Args:
         response: what a policy wrote.
         prompt: the start of a program. A response that defines its last function anew keeps only
             what stands before that; any other continues it.
+        reads: what a block must hold to be the program, if any block holds it: the rest are
+            examples of its use.
     """
-    block = last_block(final_answer(response))
-    if not prompt:
-        return final_answer(response) if block is None else block
+    text = final_answer(response)
     begun = list(_FUNCTION.finditer(prompt))
-    text = response if block is None else block
-    if begun and begun[-1][1] in (found[1] for found in _FUNCTION.finditer(text)):
-        return f"{prompt[: begun[-1].start()]}\n{text}"
-    return prompt + text
+    if begun and reads is None:
+        reads = re.compile(rf"^[ \t]*(?:async )?def {begun[-1][1]}\b", re.MULTILINE)
+    block = last_block(text, reads)
+    if not prompt:
+        return text if block is None else textwrap.dedent(block)
+    source = response if block is None else block
+    for anew in (source, textwrap.dedent(source)):
+        if begun and begun[-1][1] in (found[1] for found in _FUNCTION.finditer(anew)):
+            return f"{prompt[: begun[-1].start()]}\n{anew}"
+    return prompt + source
 
 
-def last_block(text: str) -> str | None:
+def last_block(text: str, reads: re.Pattern[str] | None = None) -> str | None:
     """What stands in the last fenced block of Python; None where there is none.
 
     A block that says it is Python goes before one that says nothing, which may be a program's
-    output; one that lacks its end counts where there is no other. A fence that stands deeper than
-    the block's first by more than Markdown allows is in a docstring and does not end it.
+    output; one that lacks its end, or its beginning, counts where there is no other. A fence that
+    stands deeper than the block's first by more than Markdown allows is in a docstring and does not
+    end it.
+
+    Args:
+        text: where it is looked for.
+        reads: blocks that hold this go before all others.
     """
-    said = silent = opening = None
+    said: list[str] = []
+    silent: list[str] = []
+    opening = first = None
     for fence in _FENCE.finditer(text):
+        first = first or fence
         if opening is None:
             opening = fence
-        elif len(fence["indent"]) <= len(opening["indent"]) + _DEEPER:
+        elif opening["fence"][0] == fence["fence"][0] and (
+            len(fence["indent"]) <= len(opening["indent"]) + _DEEPER
+        ):
             block, language = text[opening.end() + 1 : fence.start()], opening["language"].lower()
             if not language:
-                silent = block
+                silent.append(block)
             elif language in _PYTHON:
-                said = block
+                said.append(block)
             opening = fence if fence["language"] else None
-    found = silent if said is None else said
-    if found is None and opening is not None and opening["language"].lower() in ("", *_PYTHON):
-        return text[opening.end() + 1 :]
-    return found
+    if not said + silent and opening is not None and opening["language"].lower() in ("", *_PYTHON):
+        rest = text[opening.end() + 1 :]
+        if opening is first and not opening["language"] and not rest.strip():
+            rest = text[: opening.start()]
+        silent.append(rest)
+    holds = [one for one in (*silent, *said) if reads is not None and reads.search(one)]
+    return next(reversed(holds or said or silent), None)
 
 
-def same_output(got: str, expected: str) -> bool:
+def same_output(got: str, expected: str, tolerance: float | None = None) -> bool:
     """Whether two outputs are the same.
 
-    But for blanks between words and at ends of lines, empty lines at the end, and how numbers are
-    written (1.0 is 1).
+    But for blanks between words and at ends of lines, empty lines at the end, how numbers are
+    written (1.0 is 1), and rounding: numbers may differ by `tolerance`, relative where they are
+    above 1. Without one only those may, by 1e-6, that both have six decimals or more.
     """
     ours, theirs = (text.rstrip().splitlines() for text in (got, expected))
-    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
-
-
-def _same_line(got: str, expected: str) -> bool:
-    if got.strip() == expected.strip():
-        return True
-    ours, theirs = got.split(), expected.split()
     return len(ours) == len(theirs) and all(
-        a == b or (_number(a) is not None and _number(a) == _number(b))
-        for a, b in zip(ours, theirs, strict=True)
+        _same_line(a, b, tolerance) for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def _same_line(got: str, expected: str, tolerance: float | None) -> bool:
+    ours, theirs = got.split(), expected.split()
+    return ours == theirs or (
+        len(ours) == len(theirs)
+        and all(a == b or _same_number(a, b, tolerance) for a, b in zip(ours, theirs, strict=True))
+    )
+
+
+def _same_number(got: str, expected: str, tolerance: float | None) -> bool:
+    ours, theirs = _number(got), _number(expected)
+    if ours is None or theirs is None or ours == theirs:
+        return ours is not None and ours == theirs
+    if tolerance is None:  # both are floats that were printed with at least six decimals
+        tolerance = 1e-6 if all(_DECIMALS.search(word) for word in (got, expected)) else 0
+    return abs(ours - theirs) <= Decimal(tolerance) * max(1, abs(theirs))
 
 
 def _number(word: str) -> Decimal | None:
@@ -193,7 +253,7 @@ def _stdin(
         bounds = sandbox.Limits(cpu=limits.cpu, wall=left, output=room)
         result = sandbox.run(source, given, bounds)
         good = result.code == 0 and result.failure is None
-        right = good and same_output(result.stdout, expected)
+        right = good and same_output(result.stdout, expected, tests.get("tolerance"))
         passed += right
         if not right and not every:
             break
@@ -210,22 +270,22 @@ def _calls(
 ) -> tuple[int, int]:
     pairs = zip(tests["inputs"], tests["outputs"], strict=True)
     calls = [(tests["name"], given, expected) for given, expected in pairs]
-    verdict = sandbox.judge(source, calls=calls, every=every, limits=limits)
+    verdict = sandbox.judge(source, calls=calls, prelude=LEETCODE, every=every, limits=limits)
     return sum(verdict.passed), len(calls)
 
 
 def _asserts(
     source: str, tests: dict[str, Any], every: bool, limits: sandbox.Limits
 ) -> tuple[int, int]:
-    sources: Sequence[str] = tests["tests"]
-    sources = [sources] if isinstance(sources, str) else sources
-    if any(map(_IMPORTS.search, sources)):
-        verdict = sandbox.judge(source, scripts=sources, every=every, limits=limits)
-        return sum(verdict.passed), len(sources)
+    sources = [one for source in _sources(tests) for one in unit_tests.split(source)]
     # functions that the prompt gives are the tests' own, whatever the response makes of them
     given = list(_helpers(tests.get("prompt", "")))
     verdict = sandbox.judge(source, asserts=[*given, *sources], every=every, limits=limits)
     return sum(verdict.passed[len(given) :]), len(sources)
+
+
+def _sources(tests: dict[str, Any]) -> Sequence[str]:
+    return [tests["tests"]] if isinstance(tests["tests"], str) else tests["tests"]
 
 
 def _helpers(prompt: str) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .notation import Token
-from .tree import Unreadable
+from .tree import Token, Unreadable
 
 
 class Cursor:

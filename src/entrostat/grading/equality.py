@@ -17,9 +17,12 @@ one number), but for what is one thing in two notations:
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 from .tree import CHOICES, Node
 from .values import exact_value, ratio, same_value, symbols
@@ -34,10 +37,21 @@ _MOST = 50  # parts of a list or set
 
 def same(expected: Node, given: Node) -> bool:
     """Whether a given answer says what is expected."""
+    if _about(given) and not _about(expected):
+        return False
+    expected, given = _exactly(expected), _exactly(given)
     letters = _letter(expected), _letter(given)
     if "list" in (expected.kind, given.kind) and None not in letters and letters[0] != letters[1]:
         return False  # x = 1 or x = 2, y = 1 or y = 2
+    if (_indexed(expected) is None) != (_indexed(given) is None):
+        sides = [one if _indexed(one) is None else _indexed(one) for one in (expected, given)]
+        if {"list", "set"} >= {side.kind for side in sides}:
+            expected, given = sides
     expected, given = _plain(expected), _plain(given)
+    if "residue" in (expected.kind, given.kind):
+        return _same_residue(expected, given)
+    if {"ratio", "clock"} & {expected.kind, given.kind}:
+        return _same_ratio(expected, given)
     if "choice" in (expected.kind, given.kind):
         return _same_choice(expected, given)
     if expected.kind == "quantity" or given.kind == "quantity":
@@ -58,6 +72,18 @@ def same(expected: Node, given: Node) -> bool:
     return expected.kind == given.kind and _SAME[expected.kind](expected, given)
 
 
+def _about(node: Node) -> bool:
+    r"""Whether something is only \approx."""
+    return (node.kind == "relation" and "~" in node.value) or any(map(_about, node.parts))
+
+
+def _exactly(node: Node) -> Node:
+    if not _about(node):
+        return node
+    value = tuple("=" if s == "~" else s for s in node.value) if node.kind == "relation" else None
+    return Node(node.kind, tuple(map(_exactly, node.parts)), value or node.value)
+
+
 def _plain(node: Node) -> Node:
     r"""With \pm written out, x = 3, x = 4 as 3, 4, and (-\infty, \infty) as \mathbb{R}."""
     if node.kind == "without":
@@ -65,12 +91,10 @@ def _plain(node: Node) -> Node:
         if _plain(node.parts[0]) == _REALS and node.parts[1].kind == "set":
             return _punctured(points) or node
         return node
-    if node.kind == "relation" and node.value in (("<",), ("<=",), (">",), (">=",)):
-        below = node.value[0][0] == "<"
-        (inner, most), sign = node.parts[:: 1 if below else -1], node.value[0].replace(">", "<")
-        (letter,) = inner.parts if inner.kind == "abs" else (inner,)
-        if inner.kind == "abs" and letter.kind == "symbol" and (exact_value(most) or 0) > 0:
-            return Node("relation", (Node("-", (most,)), letter, most), (sign, sign))
+    if node.kind == "union" and (joined := _joined(node)) is not None:
+        return _plain(joined)
+    if node.kind == "relation" and (cases := _without_modulus(node)) is not None:
+        return cases
     if node.kind == "()" and [_infinite(part) for part in node.parts] == [-1, 1]:
         return _REALS
     if node.kind == "relation" and node.value in (("<", "<"), (">", ">")):
@@ -101,6 +125,118 @@ def _letter(node: Node) -> str | None:
     if node.kind == "relation" and node.value == ("in",) and node.parts[0].kind == "symbol":
         return node.parts[0].value
     return _name(node)
+
+
+def _indexed(node: Node) -> Node | None:
+    """The roots x_1 = 2, x_2 = 3 as a list of values, or None."""
+    names = [str(_name(part) or "").partition("_") for part in _listed(node)]
+    many = node.kind == "list" and len({index for _, _, index in names}) == len(names)
+    if not many or len({letter for letter, _, _ in names}) > 1 or not all(i for _, _, i in names):
+        return None
+    return Node("list", tuple(part.parts[-1] for part in node.parts), ",")
+
+
+def _same_residue(a: Node, b: Node) -> bool:
+    r"""3 \pmod 7 is x \equiv 10 \pmod 7, and no number."""
+    if a.kind != b.kind or not same(a.parts[1], b.parts[1]):
+        return False
+    sides = a.parts[0], b.parts[0]
+    if None not in map(_name, sides) and _name(sides[0]) != _name(sides[1]):
+        return False
+    values = [exact_value(side if _name(side) is None else side.parts[-1]) for side in sides]
+    modulus = exact_value(a.parts[1])
+    if not modulus or None in values:
+        return same(*sides)
+    return (values[0] - values[1]) % modulus == 0
+
+
+def _same_ratio(expected: Node, given: Node) -> bool:
+    """2:3 is 4:6, and 2/3 where a ratio is expected; a time is itself."""
+    if expected.kind == given.kind == "clock":
+        return expected.value == given.value
+    sides = [_of_clock(expected), _of_clock(given)]
+    if sides[0].kind != "ratio":
+        return False
+    if sides[1].kind != "ratio":
+        value = len(sides[0].parts) == 2 and sides[1].kind in _VALUES
+        return value and same_value(Node("/", sides[0].parts), sides[1])
+    (first, *left), (other, *right) = (side.parts for side in sides)
+    return len(left) == len(right) and all(
+        same_value(Node("*", (a, other)), Node("*", (b, first)))
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _of_clock(node: Node) -> Node:
+    """10:15 as a ratio; 3:00 pm is none."""
+    if node.kind != "clock" or not re.fullmatch(r"[\d:]+", node.value):
+        return node
+    return Node("ratio", tuple(Node("number", (), Fraction(p)) for p in node.value.split(":")))
+
+
+def _without_modulus(node: Node) -> Node | None:
+    """|2x - 1| < 3 as -1 < x < 2, |x| > 1 as a union of intervals; None for all others."""
+    if len(node.value) != 1 or node.value[0] not in ("<", "<=", ">", ">="):
+        return None
+    inner, most = node.parts[:: 1 if node.parts[0].kind == "abs" else -1]
+    sign = node.value[0] if node.parts[0].kind == "abs" else _FLIPPED[node.value[0]]
+    bound, letters = exact_value(most), symbols(inner)
+    if inner.kind != "abs" or len(letters) != 1 or bound is None or bound <= 0:
+        return None
+    (letter,) = letters
+    line = [exact_value(_put(inner.parts[0], letter, Fraction(at))) for at in (0, 1, 2)]
+    if None in line or line[1] == line[0] or line[2] - line[1] != line[1] - line[0]:
+        return None
+    slope = line[1] - line[0]
+    low, high = (
+        Node("number", (), end) for end in sorted((s * bound - line[0]) / slope for s in (1, -1))
+    )
+    if sign[0] == "<":
+        return Node("relation", (low, Node("symbol", (), letter), high), (sign, sign))
+    opening, closing = ("(", ")") if sign == ">" else ("[", "]")
+    left = Node(f"({closing}", (Node("-", (_INFINITY,)), low))
+    return Node("union", (left, Node(f"{opening})", (high, _INFINITY))))
+
+
+def _put(node: Node, letter: str, value: Fraction) -> Node:
+    """With a number for a letter."""
+    if node.kind == "symbol":
+        return Node("number", (), value) if node.value == letter else node
+    return Node(node.kind, tuple(_put(part, letter, value) for part in node.parts), node.value)
+
+
+def _joined(union: Node) -> Node | None:
+    """A union worked out: of sets, or of intervals that meet; None where nothing meets."""
+    if all(part.kind == "set" for part in union.parts):
+        kept: list[Node] = []
+        for item in (item for part in union.parts for item in part.parts):
+            if len(kept) <= _MOST and not any(same(item, one) for one in kept):
+                kept.append(item)
+        return Node("set", tuple(kept))
+    if not all(part.kind in _BRACKETS and len(part.parts) == 2 for part in union.parts):
+        return None
+    ends = [[_end(one) for one in part.parts] for part in union.parts]
+    if any(end is None for pair in ends for end in pair):
+        return None
+    order = sorted(range(len(ends)), key=lambda i: (ends[i][0], union.parts[i].kind[0] == "("))
+    found = [[union.parts[order[0]], ends[order[0]][1]]]
+    for i in order[1:]:
+        part, (last, high) = union.parts[i], found[-1]
+        touch = ends[i][0] == high and (part.kind[0] == "[" or last.kind[1] == "]")
+        if not (ends[i][0] < high or touch):
+            found.append([part, ends[i][1]])
+        elif (ends[i][1], part.kind[1] == "]") > (high, last.kind[1] == "]"):
+            kind = last.kind[0] + part.kind[1]
+            found[-1] = [Node(kind, (last.parts[0], part.parts[1])), ends[i][1]]
+    if len(found) == len(union.parts):
+        return None
+    parts = tuple(part for part, _ in found)
+    return parts[0] if len(parts) == 1 else Node("union", parts)
+
+
+def _end(node: Node) -> Any:
+    """An interval's end as a number, or None."""
+    return math.inf * _infinite(node) if _infinite(node) else exact_value(node)
 
 
 def _as_union(node: Node, other: Node) -> Node:
@@ -142,7 +278,7 @@ def _same_point(named: Node, point: Node) -> bool:
     follow = all(ord(b) - ord(a) == 1 for a, b in pairwise(letters))
     if not follow or len(letters) != len(point.parts) or len(letters) != len(named.parts):
         return False
-    values = [_assigned(said[name]) for name in letters]
+    values = [assigned(said[name]) for name in letters]
     return all(v is not None and same(v, p) for v, p in zip(values, point.parts, strict=True))
 
 
@@ -186,6 +322,9 @@ def _same_values(a: Node, b: Node) -> bool:
     infinite = [_infinite(node) for node in (a, b)]
     if any(infinite):
         return infinite[0] == infinite[1]
+    percent = a.kind == "%" and exact_value(b) is not None and not _holds(b, "%")
+    if percent and same_value(a.parts[0], b):
+        return True  # 25 where 25% is expected
     return a == b or same_value(a, b)
 
 
@@ -272,7 +411,7 @@ def _same_relation(expected: Node, given: Node) -> bool:
         if other.kind == "list":
             return where.kind == "set" and same(where, other)
         return other.kind in (*_BRACKETS, "union", "set", "symbol") and same(where, other)
-    value = _assigned(relation)
+    value = assigned(relation)
     return value is not None and same(value, other)
 
 
@@ -293,7 +432,7 @@ def _name(node: Node) -> str | None:
     return None
 
 
-def _assigned(relation: Node) -> Node | None:
+def assigned(relation: Node) -> Node | None:
     """The value that equations end in: 42 of x = 42, of 6 * 7 = 42; not of 2 + 2 = 5, 42 = 42."""
     if set(relation.value) != {"="}:
         return None

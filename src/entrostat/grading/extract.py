@@ -19,10 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from .notation import LONGEST
+from .items import read
+from .notation import LONGEST, tokens
 from .texts import closing, final_answer
+from .tree import Node
 from .units import SCALES, UNITS
 
 Place = Literal["boxed", "phrase", "last"]
@@ -57,8 +60,16 @@ _BELONGS = re.compile(
 _WORD = re.compile(r"\s+([a-zA-Z]+)\b")
 # what may stand behind a box that is an answer: in mathematics its end, else that and words
 _ENDS = re.compile(
-    r"\s*(?:\Z|[.,;:]?\s*(?:\$|\\[)\]]|\\\\|&|\\(?:end|q?quad|checkmark|blacksquare|square)\b|\})|\n)"
+    r"\s*(?:\Z|\\(?:approx|simeq|[rR]ightarrow|implies)\b|[.,;:]?\s*(?:\$|\\[)\]]|\\\\|&|\\(?:end|q?quad|checkmark|blacksquare|square)\b|\})|\n)"
 )
+# where what may be a unit behind a box ends
+_TAIL_END = re.compile(
+    r"\$|\\[)\]]|\\\\|\\(?:end|q?quad|approx|simeq|[rR]ightarrow|implies)\b|[&=\n]|[.,;](?=\s|\Z)"
+)
+_IN_UNIT = re.compile(r"\\(?:text|mathrm|operatorname)\w*\s*\{\s*~?([^{}]*?)\s*\}")
+_LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")
+_ONE = Node("number", (), Fraction(1))
+_MODULUS = re.compile(r"\s*(?:\\[pb]?mod\b|\(\s*(?:\\?mod|\\(?:text|mathrm)\{\s*mod)\b)")
 # commands that make a box beside them a factor
 _FACTOR = (
     r"sqrt|[dt]?frac|[dt]?binom|times|cdot|div|pm|mp|pi|theta|alpha|beta|gamma|phi|infty|log|ln|exp|"
@@ -82,6 +93,7 @@ _BOUND = re.compile(
     r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z",
     re.IGNORECASE,
 )
+_OWN_LINE = re.compile(r"(?:=|\bis)\s(?!.*\bbetween)[^\n]*\band[ ]*\n[\s$\\(\[*]*\Z")
 _WITHDRAWN = re.compile(
     r"\b(?:wrong|incorrect|not|false|if|unless|otherwise)\b|n't\b", re.IGNORECASE
 )
@@ -91,7 +103,7 @@ _REGRET = re.compile(
     re.IGNORECASE,
 )
 _CHANGED = re.compile(
-    r"\s*(?:\w+\s+)?(?:times|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|"
+    r"\s*(?:\w+\s+)?(?:times(?!\s+(?:that|those|more|as|larger|greater|\w+er)\b)|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|"
     r"choose|fails|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter))\b",
     re.IGNORECASE,
 )
@@ -104,19 +116,57 @@ _INTRODUCES = re.compile(
     r"(?:\\(?:q?quad|[lL]?ong(?:left)?[rR]ightarrow|[rR]ightarrow|implies|therefore|to|iff|"
     r"displaystyle)\b|\\text\w*\s*\{[^{}]*\}|[-=]>|\s)+\Z"
 )
-_WRAPPER = re.compile(r"(?:\\(?:boxed|fbox|text\w*|math\w+|bm|boldsymbol)\s*|(?:\A|[\s$]))\Z")
+_WRAPPER = re.compile(
+    r"(?:\\(?:text)?color\s*\{\w+\}\s*|\\(?:boxed|fbox|text\w*|math\w+|bm|boldsymbol)\s*|(?:\A|[\s$]))\Z"
+)
 
 _PHRASE = re.compile(
-    r"(?:\banswers?\b(?:\s+(?:to|of|for)\b[^\n.:?]{0,80}?)?\s*(?:\*\*)?\s*(?:is\b|are\b|:|=)|####)"
-    r"(?:\s*(?:\*\*|:|\}))*",
+    r"(?:\banswers?\b(?P<to>\s+(?:to|of|for)\b[^\n.:?=]{0,80}?)?\s*(?:\*\*)?\s*(?:\bis\b|\bare\b|:|=)|####)"
+    r"(?:\s*(?:\*\*|:|\}))*|^[#>*_ ]*(?:the )?(?:final )?answer[*_ ]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_TO = re.compile(
+    r"\s+(?:to|of|for)\s+(?:(?:the|this|that|your|our|my)\s+)?"
+    r"(?:(?:original|given|whole|entire|above)\s+)?(?:question|problem|exercise|equation|puzzle|riddle|"
+    r"integral|task)\b(?:(?!\b(?:with|when|if)\b).)*",
     re.IGNORECASE,
 )
-_TAKEN_BACK = re.compile(
-    r"\b(?:not|never|no|or|either|neither|nor|maybe|perhaps|possibly|might|could|unless|if|wrong|"
-    r"incorrect|instead|suppose|assume)\b|n't\b",
+# what may stand before "answer": the end of its sentence behind the last comma
+_CONCLUDES = (
+    r"(?:so|thus|hence|therefore|consequently|accordingly|which means|meaning|so that|then)"
+)
+_LEADS = re.compile(
+    rf"(?:(?:{_CONCLUDES}|and|finally|now|ultimately|overall|indeed|again|"
+    r"in (?:conclusion|summary|short|total)|to (?:conclude|summari[sz]e)|"
+    r"(?:we|i) (?:get|have|find|conclude|see|know|think|believe)|"
+    r"(?:this|it) (?:means|implies|follows|gives|shows)|that)\s+)*"
+    r"(?:(?:the|my|our|your|its|this)\s+)?(?:(?:final|correct|right|required|requested|desired|exact|numerical|numeric|simplified|overall|"
+    r"complete|full|only|actual|true|integer|corresponding|best|short|new|corrected|updated|revised)"
+    r"\s+)*",
     re.IGNORECASE,
 )
-_REASON = re.compile(r",?\s+(?:because|since|I hope)\b.*", re.DOTALL)
+_ASIDE = re.compile(
+    rf"(?:{_CONCLUDES}|and|finally|now|ultimately|overall|indeed|as a result|great|done|"
+    r"in (?:conclusion|summary|short|total)|(?:the )?(?:final )?answer|"
+    r"wait|no|no wait|yes|ok(?:ay)?|sorry|correction|oops|actually|hold on|"
+    r"on second thought|let me correct (?:that|myself)|for this reason)",
+    re.IGNORECASE,
+)
+_GIVES_REASON = re.compile(
+    r"(?:since|because|as|given|after|by|using|from|adding|combining|simplifying|multiplying|"
+    r"subtracting|dividing|summing|putting|solving|substituting|based on|"
+    r"according to (?:the|this|our) (?:calculation|computation|work))\b",
+    re.IGNORECASE,
+)
+_UNSURE = re.compile(
+    r"\b(?:not|never|no|or|either|neither|nor|maybe|perhaps|possibly|might|could|would|should|unless|"
+    r"if|wrong|false|incorrect|mistaken|instead|suppose|assum\w+|claims?|said|says?|"
+    r"guess\w*|doubt\w*|first|approximat\w+|about|roughly|when|were)\b|n't\b",
+    re.IGNORECASE,
+)
+_REASON = re.compile(
+    r",?\s+(?:because|since|as required|I hope)\b.*|,\s+(?:and\s+)?not\s.*", re.DOTALL
+)
 _DOUBTS = re.compile(
     r"\b(?:not|cannot|never|no|nor|or|either|neither|between|least|most|than|about|approximately|around|"
     r"roughly|nearly|almost|negative|minus|half|double|twice|triple|thirds?|quarters?|percent|"
@@ -153,10 +203,22 @@ _GOES_ELSEWHERE = (
 _SAYS = re.compile(
     rf"\A(?:(?:[^\\=#]*(?:\b(?:{_VERBS})|:)|\s*(?:(?:of|the|an?|[a-z]{{3,}})\s+)+=)\s+"
     rf"(?:(?:{_STRESSES})\s+)*)?#"
-    rf"(?:\s+of (?:them|these|those)|(?:\s+(?!(?:{_GOES_ELSEWHERE})\b)[A-Za-z-]+){{0,3}})\Z",
+    rf"(?:\s+of (?:them|these|those)|(?:\s+(?!(?:{_GOES_ELSEWHERE})\b)[A-Za-z-]+){{0,3}}"
+    r"(?:\s+(?:in|at|on)\s+(?:the|her|his|their)(?:\s+[a-z']+){1,2})?)\Z",
     re.IGNORECASE,
 )
 _BOLD = re.compile(r"(?<![\w*)}])\*\*(?=[^\s*])([^*\n]{1,99})(?<=\S)\*\*(?![\w*({])")
+_CLAUSE = re.compile(
+    r"[,;]?\s+(?:so|therefore|thus|hence|giving|leaving|making|"
+    r"which (?:is|means|gives|makes|leaves))\s+|:\s+",
+    re.IGNORECASE,
+)
+# "2 boxes x 9 eggs = 18 eggs": what stands before the last "=", and behind it
+_NUMBER = r"\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?"
+_WORDS = r"(?:\s*/?\s*[a-z]+){0,3}\s*"
+_SUM = re.compile(rf"[\d%)]{_WORDS}[-+*/x\u2013\u00d7\u00f7]\s*\(?\s*{_NUMBER}\)?{_WORDS}\Z")
+_COMES_TO = re.compile(rf"\s*(-?{_NUMBER})(?![\w/^.])((?:\s+\(?[a-zA-Z'-]+\)?,?)*)\Z")
+_HARMLESS = re.compile(r"\b(?:if|first|when|would|could|more|times\Z|all\Z|every)\b", re.IGNORECASE)
 _PLAIN_NUMBER = re.compile(r"(?<![\w.,/^\\-])[-\u2212]?\$?[0-9](?:[0-9,./]*[0-9])?(?![\w/^%\\])")
 
 
@@ -168,7 +230,7 @@ def answers(response: str, order: tuple[Place, ...], readable: Callable[[str], b
         order: which places are looked at, the first first.
         readable: whether a text says something.
     """
-    text = final_answer(response.rpartition("</think>")[2])
+    text = final_answer(response)
     for place in order:
         found = _PLACES[place](text, readable)
         if found is not None:
@@ -309,9 +371,17 @@ def _with_neighbours(text: str, box: _Box) -> str:
     after = text[end : end + 99]
     if "\\boxed" in said:
         return ""
-    if not (_ENDS if _in_mathematics(text[max(0, start - _NEAR) : start]) else _APART).match(after):
-        match = _BELONGS.match(after)
-        return f"{said} {match[0]}" if match is not None else ""
+    if _MODULUS.match(after):
+        return said
+    inside = _in_mathematics(text[max(0, start - 2000) : start])
+    if inside and re.match(r"\s*=", after):  # of 20 = 4 * 6 nobody knows what it says
+        return said if re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", said)) else ""
+    if not (_ENDS if inside else _APART).match(after):
+        tail = _IN_UNIT.sub(r" \1 ", _TAIL_END.split(after, maxsplit=1)[0])
+        unit = _LETTERS.sub(r"\\mathrm{\g<0>}", tail)
+        node = read(tokens(f"1 {unit}"))
+        known = node is not None and node.kind in ("quantity", "%") and node.parts[0] == _ONE
+        return f"{said} {unit}" if known else ""
     after = _DELIMITERS.sub(" ", after)
     while (match := _BELONGS.match(after) or _WORD.match(after)) is not None:
         word = match[1] if match.re is _WORD else ""
@@ -333,7 +403,10 @@ def _in_mathematics(before: str) -> bool:
 
 def _is_bound(before: str) -> bool:
     """Whether what stands before a box makes it a part of something, or takes it back."""
+    if _OWN_LINE.search(before):  # "So n = 3 and", and the box below
+        before = _OWN_LINE.sub(".", before)
     bare = _INTRODUCES.sub(" ", _DELIMITERS.sub(" ", before))
+    bare = re.sub(r"=\s*\+\s*\Z", "= ", bare)
     if _BULLET.search(bare):
         return False
     return _BOUND.search(_unwrapped(bare)) is not None
@@ -366,9 +439,12 @@ def _from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None
     if match is None:
         return None
     begin = 1 + max(text.rfind(end, 0, match.start()) for end in "\n.!?")
-    if _TAKEN_BACK.search(text[begin : match.start()]):
+    to = match["to"] or ""
+    if not _leads(text[begin : match.start()]) or (to and not _TO.fullmatch(to)):
         return []
     said = text[match.end() :].lstrip()
+    if (again := _PHRASE.match(said)) is not None and again.start() == 0:  # "#### Final answer"
+        said = said[again.end() :].lstrip()
     display = re.match(r"(?:\\\[|\$\$)(.*?)(?:\\\]|\$\$)", said, re.DOTALL)
     if display is not None:
         after = said[display.end() :].lstrip()
@@ -377,7 +453,29 @@ def _from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None
     said = _sentence(line)
     if line[len(said) :].startswith(("?", "!")) or _REGRET.search(text[match.end() :]):
         return []
-    return [_trimmed(_LEAD.sub("", _REASON.sub("", said)))]
+    said = _trimmed(_LEAD.sub("", _REASON.sub("", _BOLD.sub(r"\1", said))))
+    if readable(said) or re.search(r"\$[^$]*\$|\\", said):
+        return [said]
+    return _one(said, readable, "it is ") or [said]
+
+
+def _leads(before: str) -> bool:
+    """Whether what stands before "answer" lets it be the response's own."""
+    *clauses, last = re.split(
+        r"[,;:\u2014]\s*", re.sub(r"[*_#>\"'()\[\]`{}~-]+|\\text\w*", " ", before)
+    )
+    last = " ".join(last.split()) + " " if last.strip() else ""
+    if not _LEADS.fullmatch(last):
+        cut = re.search(rf"\b{_CONCLUDES}\s+(?:{_LEADS.pattern})\Z", last, re.IGNORECASE)
+        if cut is None:
+            return False
+        clauses, last = [*clauses, last[: cut.start()]], last[cut.start() :]
+    free = [one.strip() for one in clauses if not _ASIDE.fullmatch(" ".join(one.split()))]
+    free = [one for one in free if one]
+    if not free:
+        return True
+    reason = re.match(rf"{_CONCLUDES}\b", last, re.IGNORECASE) or _GIVES_REASON.match(free[0])
+    return bool(reason) and not any(map(_UNSURE.search, free))
 
 
 def _trimmed(text: str) -> str:
@@ -399,11 +497,37 @@ def _from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     line = _trimmed(_BOLD.sub(r"\1", text.rpartition("\n")[2]))
     if len(line) > 2 * LONGEST or line.endswith(("?", "!")):
         return []
-    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])", line)
-    said = sentences[-1]
+    said = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])|(?<=\d[.!?])\s+(?=\d)", line)[-1]
+    said = re.sub(r"\A(?:\w+\s*:)?=\s*", "", said).rstrip(",")
+    if found := _one(said, readable) or _worked_out(said):
+        return found
+    for clause in reversed(list(_CLAUSE.finditer(said))):
+        rest = said[clause.end() :]
+        if not _UNSURE.search(said[: clause.start()]) and (found := _one(rest, readable, "it is ")):
+            return found
+    return []
+
+
+def _worked_out(said: str) -> list[str]:
+    """What a sum in a sentence comes to, at its end."""
+    left, sign, right = said.rpartition("=")
+    value = _COMES_TO.match(right)
+    if not sign or value is None or _SUM.search(left[-_NEAR:]) is None or "\\" in said:
+        return []
+    before = _HARMLESS.sub("", left)
+    if _UNSURE.search(before) or re.search(r"\b(?:because|since)\b", before, re.IGNORECASE):
+        return []
+    return [] if _DOUBTS.search(_HARMLESS.sub("", value[2])) else [value[1].lstrip("$")]
+
+
+def _one(said: str, readable: Callable[[str], bool], verb: str = "") -> list[str]:
+    """The one value that a sentence, or what stands behind a verb, gives."""
     for candidate in (said, _LEAD.sub("", said, count=1)):
         if readable(candidate):
             return [candidate]
+    said = verb + re.sub(r"\bevery (?=(?:day|week|month|year|hour|night|morning)\b)", "per ", said)
+    if re.fullmatch(r"(?:[^$]*\$\d)+[^$]*", said):  # prices, not mathematics
+        said = said.replace("$", "")
     outside = _SPANS.sub(" ", said)
     if _DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", outside)):
         return []

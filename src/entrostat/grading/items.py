@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .notation import Token
 from .reader import Parser
-from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Unreadable
-from .units import CURRENCIES, HEAT, SCALES, UNITS
+from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Token, Unreadable
+from .units import CURRENCIES, HEAT, SCALES, Unit, named, unit_at_end
+from .values import symbols
 
 _OPENING, _CLOSING = ("(", "[", r"\{", "{"), (")", "]", r"\}", "}")
 _PAIRED = {"langle": 1, "lfloor": 1, "lceil": 1, "rangle": -1, "rfloor": -1, "rceil": -1}
 _ANGLED = FUNCTIONS | {"circ"}  # with these a degree sign belongs to an angle, not to the answer
 _APPROXIMATELY = Token("command", "approx")
+_RESIDUE = Token("command", "pmod")
 _CIRCLE = [Token("sign", "^"), Token("command", "circ")]
 _OPEN, _CLOSE = Token("sign", "("), Token("sign", ")")
 _SHORT = {"dne": "does not exist"}
@@ -121,68 +123,106 @@ def _connects(token: Token) -> bool:
 
 
 def _item(tokens: list[Token]) -> Node:
-    r"""A value with its unit, a text, or what the parser reads; of 1/3 \approx 0.33 it is 1/3."""
+    r"""A value with its unit, a text, a ratio, a time, a residue, or what the parser reads."""
+    if len(words := _words(tokens)) == 1:
+        return words[0]
+    if tokens[0].kind == "clock":
+        return _clock(tokens)
+    if _RESIDUE in tokens:
+        return _residue(tokens)
+    if Token("sign", ":") in tokens:
+        return Node("ratio", tuple(map(_item, _cut(tokens, Token("sign", ":")))))
     if _APPROXIMATELY in tokens:
-        tokens = tokens[: tokens.index(_APPROXIMATELY)]
-    if not tokens:
-        raise Unreadable
-    words = _words(tokens)
-    if words is not None:
-        return words
+        tokens = _approximated(tokens)
     bare, unit, factor = _without_unit(tokens)
     parser = Parser(bare)
     node = parser.relation()
     if not parser.ended():
         raise Unreadable
-    if factor != 1:
+    if factor != 1 and node.kind == "number":
+        node = Node("number", (), node.value * factor)
+    elif factor != 1:
         node = Node("*", (node, Node("number", (), Fraction(factor))))
     return node if unit is None else Node("quantity", (node,), unit)
 
 
-def _words(tokens: list[Token]) -> Node | None:
+def _cut(tokens: list[Token], at: Token) -> list[list[Token]]:
+    """The parts between a sign, none of which is empty."""
+    parts: list[list[Token]] = [[]]
+    for token in tokens:
+        if token == at:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    if not all(parts):
+        raise Unreadable
+    return parts
+
+
+def _approximated(tokens: list[Token]) -> list[Token]:
+    r"""Of 1/3 \approx 0.33 the exact part; of x \approx 1.41 all."""
+    first, *others = _cut(tokens, _APPROXIMATELY)
+    if Token("sign", "=") in first:
+        return first
+    parser = Parser(list(first))
+    node = parser.relation()
+    letters = symbols(node) or node.kind == "opaque"
+    if not parser.ended() or (letters and len(others) > 1):
+        raise Unreadable
+    return [*first, _APPROXIMATELY, *others[0]] if letters else first
+
+
+def _clock(tokens: list[Token]) -> Node:
+    """A time of day, or a ratio that looks like one."""
+    said = "".join(str(token.value) for token in tokens[1:])
+    half = re.sub(r"[^a-z]", "", said.casefold())
+    if half not in ("", "am", "pm") or re.search(r"[^a-zA-Z.\s]", said):
+        raise Unreadable
+    return Node("clock", (), f"{tokens[0].value} {half}".strip())
+
+
+def _residue(tokens: list[Token]) -> Node:
+    r"""3 \pmod 7, x \equiv 3 (mod 7)."""
+    at = tokens.index(_RESIDUE)
+    value, modulus = tokens[:at], tokens[at + 1 :]
+    if value[-1:] == [_OPEN] and modulus[-1:] == [_CLOSE]:
+        value, modulus = value[:-1], modulus[:-1]
+    if not value or not modulus:
+        raise Unreadable
+    return Node("residue", (_item(value), _item(modulus)))
+
+
+def _words(tokens: list[Token]) -> list[Node]:
     """An answer in words; one letter, pi or a function's name is none, "all reals" a set."""
-    if not all(token.kind in ("word", "text") for token in tokens):
-        return None
+    if not tokens or not all(token.kind in ("word", "text") for token in tokens):
+        return []
     said = " ".join(str(token.value) for token in tokens)
     if len(said) == 1:
-        return Node("symbol", (), said)
+        return [Node("symbol", (), said)]
     if said.casefold() in _REALS:
-        return Node("symbol", (), "bbR")
+        return [Node("symbol", (), "bbR")]
     known = said in FUNCTIONS or said in CONSTANTS or said in GREEK
     said = " ".join(said.casefold().split())
-    return None if known else Node("text", (), _SHORT.get(said, said))
+    return [] if known else [Node("text", (), _SHORT.get(said, said))]
 
 
-def _without_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
+def _without_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, int]:
     """An item without the unit at its end or the currency before it, and without "million"."""
     first = tokens[0]
+    unit: Unit | None
     if first.kind == "sign" and first.value in CURRENCIES:
-        rest, unit = tokens[1:], CURRENCIES[str(first.value)]
+        rest, unit = tokens[1:], named(CURRENCIES[str(first.value)])
     elif tokens[-2:] == _CIRCLE and not any(
         token.kind == "command" and token.value in _ANGLED for token in tokens[:-2]
     ):
-        rest, unit = tokens[:-2], "degree"
+        rest, unit = tokens[:-2], named("degree")
     elif tokens[-3:-1] == _CIRCLE and tokens[-1].kind != "sign" and tokens[-1].value in HEAT:
-        rest, unit = tokens[:-3], HEAT[str(tokens[-1].value)]
+        rest, unit = tokens[:-3], named(HEAT[str(tokens[-1].value)])
     else:
-        rest, unit = _unit_at_end(tokens)
+        rest, unit = unit_at_end(tokens)
     factor = 1
     if rest and rest[-1].kind in ("word", "text") and rest[-1].value in SCALES:
         rest, factor = rest[:-1], SCALES[str(rest[-1].value)]
     if not rest:
         raise Unreadable
     return rest, unit, factor
-
-
-def _unit_at_end(tokens: list[Token]) -> tuple[list[Token], str | None]:
-    """Words and slashes at the end that are a unit, with its power."""
-    most, power = len(tokens), ""
-    if most > 2 and tokens[-2] == Token("sign", "^") and tokens[-1].kind == "number":
-        most, power = most - 2, f"^{tokens[-1].value}"
-    for begin in range(max(1, most - 4), most):
-        run = tokens[begin:most]
-        said = " ".join(str(token.value) for token in run).replace(" / ", "/") + power
-        letter = len(run[0].value) == len(run) == 1 if isinstance(run[0].value, str) else True
-        if said in UNITS and not (letter and run[0].kind == "word"):  # 5m is five times m
-            return tokens[:begin], UNITS[said]
-    return tokens, None

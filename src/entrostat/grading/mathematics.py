@@ -15,6 +15,7 @@ with theirs; both take answers for right that are not (docs/grading.md).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -23,9 +24,22 @@ from . import symbolic
 from .equality import same
 from .extract import ORDER, Place, answers, boxed, listed
 from .items import read
-from .notation import Token, tokens
+from .notation import tokens
+from .tree import Token
 from .values import exact_value
 
+_LETTER = r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?"
+_OPTION = re.compile(
+    rf"{_LETTER}\s*(?:[.:]|\)(?=\s*[A-Za-z]+\s+[a-z]))\}}?\s*(?!.*(?:^|\W)[A-J](?:[.:)]|\Z))(?=\S)",
+    re.DOTALL,
+)
+# behind a family: "where k is an integer", ", k \in \mathbb{Z}"
+_INTEGER = re.compile(
+    r"[\s,;(]*(?:\\(?:text|mathrm)\{[^{}]*\}|\\q?quad|\\[,; ]|\\forall|where|for|any|all|every|"
+    r"some|with|\s)*(?:\$?\b([kmnl])\$?\s*(?:(?:\\in|\u2208)\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\u2124)|"
+    r"(?:\\text\{)?\s*is\s+an?\s+integer\s*\}?)|integers?\s*\}?\s*\$?([kmnl])\$?)\s*\)?\s*\Z"
+)
+_LONE = re.compile(r"(?<![A-Za-z\\])[kmnl](?![a-zA-Z])")
 Rule = Literal["strict", "minerva", "math_verify"]
 
 
@@ -86,6 +100,9 @@ def extracted(response: str, extract: str | Sequence[str] = ORDER) -> list[str]:
 
 def equal(expected: str, given: str) -> bool:
     """Whether two answers, already extracted, are the same by the strict rule."""
+    if re.fullmatch(_LETTER, expected.strip()) and (option := _OPTION.match(given.strip())):
+        given = option[1]
+    expected, given = _same_letter(expected, given)
     wanted, said = tokens(expected), tokens(given)
     if not wanted or not said:
         return False
@@ -94,6 +111,20 @@ def equal(expected: str, given: str) -> bool:
         _equal(wanted, way, expected, given)
         for way in (said, *(way for way in ways if way != said))
     )
+
+
+def _same_letter(expected: str, given: str) -> tuple[str, str]:
+    r"""3 + 7k, k \in \mathbb{Z}, and 7n + 3: families in one letter, without what it stands for."""
+    found = [_INTEGER.search(text) for text in (expected, given)]
+    sides = (expected, given)
+    bare = [
+        text if end is None else text[: end.start()] for text, end in zip(sides, found, strict=True)
+    ]
+    letters = [set(_LONE.findall(text)) for text in bare]
+    family = any(found) or all(r"\pi" in text and "+" in text for text in bare)
+    if family and len(letters[0]) == len(letters[1]) == 1 and all(bare):
+        bare[1] = _LONE.sub(letters[0].pop(), bare[1])
+    return bare[0], bare[1]
 
 
 def _equal(wanted: list[Token], said: list[Token], expected: str, given: str) -> bool:
@@ -128,6 +159,10 @@ def _rule(name: str) -> Callable[[str, str], bool]:
 
 
 def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
+    if not isinstance(extract, str | list | tuple):
+        raise ValueError(
+            f"has an option extract: one or more of {', '.join(ORDER)}, got {extract!r}"
+        )
     places = extract.split(",") if isinstance(extract, str) else extract
     for place in places:
         if place not in ORDER:

@@ -10,27 +10,13 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from .tree import CHOICES
+from .tree import CHOICES, Token
 from .units import UNITS
 
 LONGEST = 1000  # characters of an answer; longer ones are none
 Commas = Literal["number", "list"]
-
-
-class Token(NamedTuple):
-    r"""A piece of an answer.
-
-    Attributes:
-        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
-            name has no backslash; "sign", any other character; "unclear", digits and commas that
-            are one number to some and several to others.
-        value: a Fraction of a number, a text of all others.
-    """
-
-    kind: str
-    value: Fraction | str
 
 
 _SIGNS = {
@@ -59,14 +45,24 @@ _ALIASES = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "leq": "le", "geq": "ge", "neq": "ne",
     "leqslant": "le", "geqslant": "ge", "varnothing": "emptyset", "dbinom": "binom",
     "tbinom": "binom", "varphi": "phi", "lang": "langle", "rang": "rangle", "land": "wedge",
-    "lor": "vee", "lnot": "neg", "to": "rightarrow", "backslash": "setminus",
+    "lor": "vee", "lnot": "neg", "to": "rightarrow", "backslash": "setminus", "bmod": "pmod",
+    "mod": "pmod", "simeq": "approx", "thickapprox": "approx",
 }  # fmt: skip
 _SPELT = {
     "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*",
-    "colon": ":", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
+    "colon": ":", "equiv": "=", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
     "lbrace": r"\{", "rbrace": r"\}",
 }  # fmt: skip
 _WORDS = re.compile("[A-Za-z]{2}")
+# what is not seen, or only coloured, with what it takes
+_UNSEEN = re.compile(
+    r"\\[hv]?phantom\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}|\\(?:math)?strut\b|\\textcolor\s*\{[^{}]*\}"
+    r"|\\color\s*\{[^{}]*\}|\\colorbox\s*\{[^{}]*\}|\{\s*\}(?=\s*\^)"
+)
+_ORDINAL = re.compile(
+    r"(?<=\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}"
+)
+_CONTINENTAL = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,(?:\d{2,}|[1-9])(?![\d.,])")
 _DEGREE = re.compile(r"\^\s*\{\s*\\degree\s*\}|(?:\^\s*)?\\degree(?![A-Za-z])")
 # \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}: a unit vector in any dress
 _UNIT_VECTOR = re.compile(
@@ -79,13 +75,15 @@ _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?![\d.]))?"
 _PIECES = re.compile(
     r"(?P<row>\\\\)"
     r"|(?P<blank>\\[,;:! ]|\\?\$\$|(?<!\\)\$|\\[()\[\]]|(?<=[^\s$(=])~|\s+|`)"
-    r"|(?P<recurring>\d*\.\d*\\(?:overline|bar)\s*\{\d+\})"
-    r"|(?P<grouped>\d{1,3}(?:(?:\{,\}|\\[,; ]|,?\\!\s?)\d{3})+(?!\d)(?:\.\d+)?)"
+    r"|(?P<recurring>\d*\.\d*(?:\\(?:overline|bar)\s*\{\d+\}|\\dot\s*\{?\d\}?(?:\d*\\dot\s*\{?\d\}?)?"
+    r"|(?<=\.)\(\d+\)))"
+    r"|(?P<clock>\d{1,2}\s?(?:\\[!,])?:(?:\\[!,])?\d\d(?:(?:\\[!,])?:\d\d)?(?![\d:]))"
+    r"|(?P<grouped>\d{1,3}(?:(?:\{,\}|\\[,; ]|,?\\!\s?|~|\x20)\d{3})+(?!\d|\s*/|,\d)(?:\.\d+)?)"
     r"|(?P<commas>\d+(?:,\d+)+(?:\.\d+)?)"
     rf"|(?P<number>{_NUMBER})"
     r"|\\(?:text|mbox|textbf|textit|textrm|textnormal|textsf|texttt|emph|mathrm"
     r"|mathbf|mathit|mathsf|mathtt|mathnormal|operatorname)\*?\s*"
-    r"\{(?P<text>[^{}]*)\}"
+    r"\{(?P<text>(?:[^{}]|\{[^{}]*\})*)\}"
     r"|\\(?P<environment>begin|end)\s*\{(?P<name>[a-z]+)\*?\}"
     r"|\\math(?P<script>bb|cal)\s*\{?(?P<letter>[A-Z])\}?"
     r"|\\(?P<command>[a-zA-Z]+)"
@@ -110,6 +108,8 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text.strip())
     for sign, written in _SIGNS.items():
         text = text.replace(sign, written)
+    text = _UNSEEN.sub(" ", _ORDINAL.sub("", text))
+    text = _CONTINENTAL.sub(lambda found: found[0].replace(".", "").replace(",", "."), text)
     text = _DEGREE.sub(r"^\\circ ", text)
     text = _UNIT_VECTOR.sub(lambda found: rf"\mathrm{{{found[found.lastindex or 0]}}}", text)
     if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
@@ -179,6 +179,8 @@ def _token(kind: str, match: re.Match[str]) -> list[Token]:
         return [Token("unclear", said)]
     if kind == "recurring":
         return [Token("number", _recurring(said))]
+    if kind == "clock":
+        return [Token("clock", re.sub(r"[^\d:]", "", said))]
     if kind == "text":
         return _text(" ".join(match["text"].replace("~", " ").split()))
     if kind == "name":
@@ -193,6 +195,8 @@ def _token(kind: str, match: re.Match[str]) -> list[Token]:
     if kind == "escaped":
         brace = match["escaped"] in "{}$"
         return [Token("sign", said if brace else match["escaped"])]
+    if kind == "word" and said == "mod":
+        return [Token("command", "pmod")]
     return [
         Token("word" if kind == "word" else "sign", {"row": "\\\\", "power": "^"}.get(kind, said))
     ]
@@ -203,15 +207,18 @@ def _text(said: str) -> list[Token]:
     bare = said[1:-1] if len(said) == 3 and said[0] + said[-1] == "()" else said
     if bare != said and bare in CHOICES:
         return [Token("sign", "("), Token("text", bare), Token("sign", ")")]
-    number = bare.isascii() and bare.isdigit()
+    if bare == "mod":
+        return [Token("command", "pmod")]
+    number = bare[:1].isdigit()
     if number or (len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare)):
         return tokens(bare)
     return [Token("text", bare)] if bare else []
 
 
 def _recurring(said: str) -> Fraction:
-    r"""0.1\overline{6} is one sixth."""
-    whole, decimals = said.split("\\")[0].split(".")
-    again = re.findall(r"\d+", said.split("\\")[1])[0]
-    tail = Fraction(int(again), 10 ** len(decimals) * (10 ** len(again) - 1))
+    r"""0.1\overline{6}, 0.1\dot{6} and 0.(142857)."""
+    plain, again = re.split(r"\\|\(", said, maxsplit=1)
+    whole, decimals = plain.split(".")
+    period = re.sub(r"\D", "", again)
+    tail = Fraction(int(period), 10 ** len(decimals) * (10 ** len(period) - 1))
     return Fraction(f"{whole or 0}.{decimals or 0}") + tail

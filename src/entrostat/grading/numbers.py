@@ -1,99 +1,78 @@
-"""Grader "number": plain numbers, exactly; and what a plain number is."""
+"""Grader "number": plain numbers, exactly, in the place where grader "math" finds an answer."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from decimal import Decimal
+from collections.abc import Sequence
 from fractions import Fraction
 
-from .texts import closing, final_answer
+from .equality import assigned
+from .extract import ORDER
+from .items import read
+from .mathematics import extracted
+from .notation import tokens
+from .tree import Node
+from .values import exact_value
 
-_MOST_DIGITS = 1000
-
-_UNSIGNED = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?"
-_NUMBER = re.compile(
-    rf"(?P<sign>[-+\u2212]?)"
-    rf"(?:(?P<value>{_UNSIGNED})(?:/(?P<below>{_UNSIGNED}))?"
-    r"|\\[dt]?frac\{(?P<top>[0-9]+)\}\{(?P<bottom>[0-9]+)\})"
+_PLAIN = re.compile(
+    r"[-+\u2212]?[0-9.,]+(?:[eE][-+]?[0-9]{1,3})?(?:/[0-9.,]+(?:[eE][-+]?[0-9]+)?)?"
 )
-# what may stand right before a number: a start, a blank, a sign of equality, an opening
-_BEFORE = re.compile(r"(?:^|[\s:#\"'`\u201c\u2018]|(?<![!<>~])=|(?<![\w)\]}])[(\[])\Z")
-# and right after: an end, a blank, punctuation, a closing, a unit that is set apart
-_AFTER = re.compile(
-    r"[*_]{0,3}(?:\Z|[\s)\]}$\"'`\u201d\u2019%\u00b0]|[.,;:?]+(?:\Z|[\s)\]}$\"'`\u201d\u2019*_])"
-    r"|\\(?:[%)\]$,;! ]|text|mathrm))"
-)
-_MARKUP = re.compile(r"(?:[*_]{1,3}|\\?\$)?\Z")  # emphasis, or what opens a formula or a price
+_JOINED = re.compile(r"\d(?![eE][-+]?\d)[A-Za-z_]")  # 42x, 0x2a
+_FRACTION = re.compile(r"-?\\[dt]?frac\{[0-9]+\}\{[0-9]+\}")
 
 
-def grade_number(response: str, answer: str) -> float:
-    r"""1 where the last number of the final answer (or of its \boxed{}) is the expected one.
+def grade_number(response: str, answer: str, *, extract: str | Sequence[str] = ORDER) -> float:
+    r"""1 where a response's answer is the expected number.
 
-    Strict: a number in plain digits that stands for itself. What is part of an expression, a list,
-    a word, or written in another script is none, and then there is no answer. Units are not looked
-    at. Exact: 0.1 is one tenth.
+    Strict: a number in digits, or a fraction of two, and nothing to compute; with any unit, for the
+    expected number has none; 25% is 25. Exact: 0.1 is one tenth.
+
+    Args:
+        response: all of it.
+        answer: a number.
+        extract: where the response's answer is looked for, as in grader "math".
     """
-    expected = parse_number(answer)
-    return float(expected is not None and last_number(final_answer(response)) == expected)
+    return float(last_number(response, extract) == parse_number(answer) is not None)
 
 
-def check_number(answer: str) -> None:
+def check_number(answer: str, *, extract: str | Sequence[str] = ORDER) -> None:
     """Refuse an expected answer that is no number.
 
     Raises:
         ValueError: it is none.
     """
+    extracted("", extract)
     if parse_number(answer) is None:
         raise ValueError(f"needs a number, got {answer!r:.80}")
 
 
 def parse_number(text: str) -> Fraction | None:
     r"""The number that a text is: 42, -1,234.5, 2e-3, 3/4, \frac{3}{4}; None where it is none."""
-    match = _NUMBER.fullmatch(text.strip())
-    return None if match is None else _value(match)
+    bare = text.strip()
+    return _number(bare) if _PLAIN.fullmatch(bare) or _FRACTION.fullmatch(bare) else None
 
 
-def last_number(text: str) -> Fraction | None:
-    """The last number of a text, if it stands for itself."""
-    text = _boxed(text)
-    match = None
-    for match in _NUMBER.finditer(text):  # noqa: B007 - the last one counts
-        pass
-    if match is None:
+def last_number(response: str, extract: str | Sequence[str] = ORDER) -> Fraction | None:
+    """The number that a response gives as its answer, or None."""
+    found = {_number(one) for one in extracted(response, extract)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _number(text: str) -> Fraction | None:
+    if _JOINED.search(text):
         return None
-    before, after = text[: match.start()], text[match.end() :]
-    if any(map(str.isnumeric, after)) or not _AFTER.match(after):
+    node = read(tokens(text))
+    while node is not None and node.kind in ("quantity", "%", "relation"):
+        node = assigned(node) if node.kind == "relation" else node.parts[0]
+    return None if node is None else _value(node)
+
+
+def _value(node: Node) -> Fraction | None:
+    if node.kind == "-":
+        value = _value(node.parts[0])
+        return None if value is None else -value
+    parts = node.parts if node.kind == "/" else (node,)
+    values = [exact_value(part) for part in parts if part.kind in ("number", "-")]
+    if len(values) < len(parts) or None in values or 0 in values[1:]:
         return None
-    bare = _MARKUP.sub("", before[-4:])
-    bare = before[:-4] + bare
-    if not _BEFORE.search(bare[-2:]):
-        return None
-    marked, earlier = bare != before, bare.rstrip()
-    listed = earlier.endswith(",") and earlier[-2:-1].isnumeric()
-    power = marked and earlier[-1:].isalnum() and "\n" not in bare[len(earlier) :]
-    return None if listed or power or _ends_in_operator(earlier) else _value(match)
-
-
-def _ends_in_operator(text: str) -> bool:
-    """Whether what follows is a part of an expression: a mathematical sign, any script's dash."""
-    sign = text[-2:-1] if text.endswith("=") else text[-1:]
-    return sign != "" and (sign in "*/\\^%&!\u00b7" or unicodedata.category(sign) in ("Sm", "Pd"))
-
-
-def _boxed(text: str) -> str:
-    r"""What stands in the last \boxed{...}, or the whole text."""
-    start = text.rfind("\\boxed{") + len("\\boxed{")
-    end = closing(text, start) if start >= len("\\boxed{") else -1
-    return text if end < 0 else text[start:end].strip()
-
-
-def _value(match: re.Match[str]) -> Fraction | None:
-    if len(match[0]) > _MOST_DIGITS:
-        return None
-    top = match["value"] or match["top"]
-    bottom = Fraction(Decimal((match["below"] or match["bottom"] or "1").replace(",", "")))
-    if not bottom:
-        return None
-    value = Fraction(Decimal(top.replace(",", ""))) / bottom
-    return -value if match["sign"] in ("-", "\u2212") else value
+    return values[0] / values[1] if len(values) > 1 else values[0]

@@ -13,7 +13,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from .cursor import Cursor
-from .notation import Token
 from .tree import (
     CALLED,
     CONSTANTS,
@@ -24,6 +23,7 @@ from .tree import (
     SETS,
     WORDS,
     Node,
+    Token,
     Unreadable,
 )
 
@@ -80,7 +80,8 @@ class Parser(Cursor):
         parts = [self._signed()]
         while True:
             if self._take("sign", "+"):
-                parts.append(self._product())
+                minus = self._take("sign", "-")  # 14 + -1i
+                parts.append(Node("-", (self._product(),)) if minus else self._product())
             elif self._take("sign", "-"):
                 parts.append(Node("-", (self._product(),)))
             elif (sign := self._plus_minus()) is not None:
@@ -398,8 +399,9 @@ class Parser(Cursor):
         bars, self._bars = self._bars, 0
         item = self.relation if closing == r"\}" else self._chosen
         parts = [item()]
+        comma = self._peek()
         while True:
-            if self._take("sign", ","):
+            if comma in (Token("sign", ","), Token("sign", ";")) and self._take(*comma):
                 parts.append(item())
                 continue
             token = self._next()

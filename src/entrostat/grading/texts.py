@@ -1,19 +1,36 @@
 """Graders "exact" and "contains", and what all graders take a response's answer to be.
 
-They look at the last <answer>...</answer>, or at the whole response where there is none, in time
-linear in its length.
+They look behind the thought, at the last <answer>...</answer>, or at everything where there is
+none, in time linear in its length.
 """
 
 from __future__ import annotations
 
 import re
 
+_THOUGHTS = ("think", "thinking", "thought", "reasoning")
+_FINAL = "<|channel|>final<|message|>"  # where gpt-oss begins its answer
+_TURN_ENDS = re.compile(
+    r"<\|(?:im_end|im_start|eot_id|eom_id|end_of_text|endoftext|end|return|eot|user|start_header_id)\|>"
+    r"|</s>|<eos>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>|<\uff5cUser\uff5c>|\[/?INST\]"
+)
+
+
+def spoken(response: str) -> str:
+    """A response without its thought, which may lack its end, up to the end of its turn."""
+    for tag in _THOUGHTS:
+        response = response.rpartition(f"</{tag}>")[2].partition(f"<{tag}>")[0]
+    response = response.rpartition(_FINAL)[2]
+    end = _TURN_ENDS.search(response)
+    return response if end is None else response[: end.start()]
+
 
 def final_answer(response: str) -> str:
-    """What stands in the last <answer>...</answer>, or the whole text, stripped.
+    """What stands in the last <answer>...</answer> behind the thought, or all of it, stripped.
 
-    Linear in the text: whatever an answer holds, it is searched three times.
+    Linear in the text: whatever an answer holds, it is searched a few times.
     """
+    response = spoken(response)
     start = response.rfind("<answer>", 0, max(0, response.rfind("</answer>")))
     if start < 0:
         return response.strip()

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NamedTuple
+
+
+class Token(NamedTuple):
+    r"""A piece of an answer.
+
+    Attributes:
+        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
+            name has no backslash; "sign", any other character; "unclear", digits and commas that
+            are one number to some and several to others.
+        value: a Fraction of a number, a text of all others.
+    """
+
+    kind: str
+    value: Fraction | str
 
 
 class Node(NamedTuple):
@@ -28,6 +43,7 @@ class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says 
 
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in",
+    "approx": "~",
 }  # fmt: skip
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp abs sqrt cbrt "

@@ -1,30 +1,52 @@
-"""Units that may stand behind a number, each with its other spellings."""
+r"""Units that may stand behind a number, each with its other spellings.
+
+A unit is a product of powers of units: \mathrm{kJ}\,\mathrm{mol}^{-1}, "kilojoules per mole" and
+kJ/mol are one. Units of the SI take prefixes; none is converted into another.
+"""
 
 from __future__ import annotations
 
-_LENGTHS = {
-    "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre",
-    "km": "kilometer kilometre", "inch": "in", "foot": "ft feet", "yard": "yd", "mile": "mi",
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tree import Token
+
+Unit = tuple[tuple[str, int], ...]
+
+_PREFIXES = {
+    "tera": "T", "giga": "G", "mega": "M", "kilo": "k", "hecto": "h", "deci": "d", "centi": "c",
+    "milli": "m", "micro": "u", "nano": "n", "pico": "p", "femto": "f",
+}  # fmt: skip
+# symbol -> names; these take prefixes
+_SI = {
+    "m": "meter metre", "g": "gram", "s": "second", "A": "ampere amp", "mol": "mole",
+    "L": "liter litre", "Hz": "hertz", "N": "newton", "J": "joule", "W": "watt", "V": "volt",
+    "C": "coulomb", "F": "farad", "ohm": "", "T": "tesla", "H": "henry", "Pa": "pascal",
+    "eV": "electronvolt", "cal": "calorie", "M": "molar", "K": "kelvin", "bar": "", "pc": "parsec",
+    "yr": "year", "Wb": "weber", "rad": "radian", "B": "byte",
 }  # fmt: skip
 _OTHERS = {
-    "mg": "milligram", "g": "gram gm", "kg": "kilogram", "pound": "lb", "ounce": "oz", "ton": "",
-    "ms": "millisecond", "second": "s sec", "minute": "min", "hour": "h hr", "day": "", "week": "",
-    "month": "", "year": "yr", "ml": "mL milliliter millilitre", "l": "L liter litre",
-    "gallon": "gal", "cup": "", "acre": "", "hectare": "ha", "N": "newton", "J": "joule",
-    "W": "watt", "V": "volt", "A": "ampere amp", "Hz": "hertz", "Pa": "pascal", "kelvin": "",
-    "mol": "mole", "m/s": "", "km/h": "kmh kph", "mph": "", "m/s^2": "", "dollar": "USD",
-    "cent": "", "euro": "EUR", "rad": "radian", "degree": "deg", "square unit": "sq unit",
-    "cubic unit": "cu unit", "celsius": "Celsius", "fahrenheit": "Fahrenheit",
+    "inch": "in", "foot": "ft feet", "yard": "yd", "mile": "mi", "pound": "lb", "ounce": "oz",
+    "ton": "tonne", "s": "sec", "min": "minute", "h": "hour hr", "day": "", "week": "", "month": "",
+    "mL": "ml", "L": "l", "gallon": "gal", "cup": "", "acre": "", "hectare": "ha", "kW*h": "kWh",
+    "kelvin": "", "dollar": "USD", "cent": "", "euro": "EUR", "degree": "deg", "amu": "u Da",
+    "celsius": "Celsius", "fahrenheit": "Fahrenheit", "angstrom": "AA \u00c5 \u212b", "atm": "",
+    "erg": "", "dyn": "dyne", "arcsec": "arcsecond", "arcmin": "arcminute", "torr": "mmHg Torr",
+    "AU": "", "rpm": "", "gauss": "G", "ohm": "Omega \u03a9 \u2126", "bit": "", "rev": "revolution",
+    "atom": "", "molecule": "", "photon": "", "electron": "", "ion": "", "particle": "",
+    "ly": "lightyear", "Msun": "", "dB": "decibel", "g": "gm", "rad": "r",
 }  # fmt: skip
 _COUNTED = (
     "unit point way student integer apple orange coin digit edge meal multiple tile ticket "
     "mark page book toy pencil marble ball card child person man woman pie egg cookie solution "
     "number side vertex face term step turn game car dog cat bird tree flower room table chair box "
-    "element permutation combination arrangement triangle square outcome path subset word game"
+    "element permutation combination arrangement triangle square outcome path subset word"
 ).split()
 _PLURALS = {
     "foot": "feet", "inch": "inches", "child": "children", "person": "people", "man": "men",
-    "woman": "women", "vertex": "vertices", "box": "boxes",
+    "woman": "women", "vertex": "vertices", "box": "boxes", "henry": "henries",
 }  # fmt: skip
 SCALES = {
     "hundred": 10**2, "dozen": 12, "thousand": 10**3, "million": 10**6, "billion": 10**9,
@@ -32,38 +54,103 @@ SCALES = {
 }  # fmt: skip
 HEAT = {"C": "celsius", "F": "fahrenheit"}
 CURRENCIES = {r"\$": "dollar", "$": "dollar", "\u20ac": "euro", "\u00a3": "sterling"}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_SHORT = {"mph": "mile/h", "kph": "km/h", "kmh": "km/h", "fps": "foot/s"}
+_LONGEST = 16  # tokens of a unit
 
 
 def _spellings() -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = {unit: unit for unit in (*_SI, *_OTHERS)}
 
-    def add(unit: str, *others: str) -> None:
-        for name in (unit, *others):
+    def add(unit: str, names: str) -> None:
+        for name in names.split():
             found.setdefault(name, unit)
-            found.setdefault(_PLURALS.get(name, f"{name}s"), unit)
+            if len(name) > 1:
+                found.setdefault(_PLURALS.get(name, f"{name}s"), unit)
 
-    for unit, others in (_LENGTHS | _OTHERS).items():
-        add(unit, *others.split())
-    for unit, others in _LENGTHS.items():
-        for power, words in ((2, ("square", "sq")), (3, ("cubic", "cu"))):
-            for name in (unit, *others.split()):
-                for spelt in (name, _PLURALS.get(name, f"{name}s")):
-                    found |= {f"{word} {spelt}": f"{unit}^{power}" for word in words}
-                    found[f"{spelt}^{power}"] = f"{unit}^{power}"
+    for unit, names in _SI.items():
+        add(unit, names)
+        for name, prefix in _PREFIXES.items():
+            found.setdefault(f"{prefix}{unit}", f"{prefix}{unit}")
+            add(f"{prefix}{unit}", " ".join(f"{name}{one}" for one in names.split()))
+    for unit, names in _OTHERS.items():
+        add(unit, f"{unit} {names}")
     for noun in _COUNTED:
-        add(noun)
-    for top in ("mile", "kilometer", "meter", "foot"):
-        plural = _PLURALS.get(top, f"{top}s")
-        for bottom, short in (("hour", "h"), ("second", "s")):
-            unit = {("mile", "h"): "mph"}.get((top, short), f"{found[top]}/{short}")
-            found[f"{plural} per {bottom}"] = found[f"{found[top]}/{short}"] = unit
-            found[f"{found[top]}/{bottom[:2]}"] = unit
-    for power, unit in ((2, "square unit"), (3, "cubic unit")):
-        found |= dict.fromkeys((f"unit^{power}", f"units^{power}"), unit)
-    for letter, unit in HEAT.items():
-        name = unit.capitalize()
-        found |= dict.fromkeys((f"degrees {name}", f"degree {name}", rf"^\circ {letter}"), unit)
+        add(noun, noun)
     return found
 
 
 UNITS = _spellings()
+_ATOMS = re.compile(r"[^\W\d_]+|[-+]?\d+|[/^*().]")
+
+
+def unit_of(tokens: Sequence[Token]) -> Unit | None:
+    """What unit some tokens are, or None."""
+    text = ""
+    for token in tokens:
+        value = str(token.value)
+        if token.kind == "command":
+            if value not in ("cdot", "times", "mu", "AA", "Omega", "circ"):
+                return None
+            text += {"cdot": "*", "times": "*", "mu": "u"}.get(value, f" {value} ")
+        elif token.kind == "sign":
+            text += " " if value in "{}[]" else value
+        elif token.kind in ("word", "text"):
+            text += value if text.endswith("u") and text[-2:-1] in ("", " ") else f" {value} "
+        else:
+            text += value
+    text = text.replace("\u00b5", "u").replace("\u03bc", "u").replace(r"\cdot", "*")
+    text = re.sub(r"\\[,;: ]|~", " ", text)
+    for short, written in _SHORT.items():
+        text = re.sub(rf"\b{short}\b", written, text)
+    return _parsed(re.sub(r"\bper\b", "/", re.sub(r"\bdegrees? (?=[CF])", "", text)))
+
+
+def _parsed(text: str) -> Unit | None:
+    atoms = _ATOMS.findall(text)
+    if len("".join(atoms)) != len("".join(text.split())) or not atoms:
+        return None
+    powers: dict[str, int] = {}
+    sign, inside, next_power, last = 1, False, 1, ""
+    for place, atom in enumerate(atoms):
+        before = atoms[place - 1] if place else ""
+        if atom in _POWERS and place + 1 < len(atoms):
+            next_power = _POWERS[atom]
+        elif atom in UNITS:
+            last = UNITS[atom]
+            powers[last] = powers.get(last, 0) + sign * next_power
+            step, next_power = sign * next_power, 1
+            sign = sign if inside else 1
+        elif re.fullmatch(r"[-+]?\d", atom) and before == "^" and last:
+            powers[last] += step * (int(atom) - 1)
+        elif atom == "/" and not inside:
+            sign = -1
+        elif atom == "(" and before in ("/", ""):
+            inside = True
+        elif atom == ")" and inside:
+            inside, sign = False, 1
+        elif not (atom in "*." and last) and not (atom == "^" and before in UNITS):
+            return None
+    if atoms[-1] in "/^*(" or inside:
+        return None
+    found = tuple(sorted((unit, power) for unit, power in powers.items() if power))
+    return found or None
+
+
+def unit_at_end(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
+    """An item without the unit at its end, and the unit. 5m is no unit: five times m."""
+    for begin in range(max(1, len(tokens) - _LONGEST), len(tokens)):
+        first, run = tokens[begin], tokens[begin:]
+        if first.kind not in ("word", "text", "command") and first.value not in ("/", "{", "["):
+            continue
+        words = [token for token in run if token.kind in ("word", "text", "command")]
+        letter = first.kind == "word" and len(str(first.value)) == 1 and len(words) == 1
+        unit = None if letter else unit_of(run)
+        if unit is not None:
+            return tokens[:begin], unit
+    return tokens, None
+
+
+def named(*units: str) -> Unit:
+    """The unit of these names, each once."""
+    return tuple(sorted((unit, 1) for unit in units))

@@ -16,7 +16,7 @@ is known.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -31,12 +31,19 @@ _SAME = _MP.mpf(10) ** -690
 _NOTHING, _SMALLEST, _LARGEST = (_MP.mpf(10) ** power for power in (-650, -300, 300))
 _BITS = 20_000  # of an exact number
 _NO_LETTERS = frozenset("i e pi infty emptyset bbR bbZ bbN bbQ bbC".split())
-_POINTS, _WHOLE_POINTS, _ENOUGH = 16, 96, 3
+_POINTS, _WHOLE_POINTS, _FAR_POINTS, _ENOUGH = 16, 96, 36, 3
+_WHOLE = frozenset("ijklmnpqKLMN")  # letters that stand for whole numbers in a step function
+_LEAVES_REALS = ("root", "^", "call")
+_OUTSIDE, _NONE = object(), object()
 _LARGEST_FACTORIAL = 170
 
 
 class _Undefined(ArithmeticError):  # noqa: N818 - how a value says that there is none
     """A value that does not exist, or that is too large or too small to be told from others."""
+
+
+class _Outside(ArithmeticError):  # noqa: N818
+    """A formula has no real value where its letters are real: the root of -2, its logarithm."""
 
 
 def same_value(a: Node, b: Node) -> bool:
@@ -56,16 +63,18 @@ def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
         of: of two of mpmath's numbers.
     """
     letters = symbols(a) | symbols(b)
-    counted = sorted(_counted(a) | _counted(b))
     first = None
     agreed = 0
-    for point in range(_WHOLE_POINTS if counted else _POINTS if letters else 1):
-        at = {name: _real_at(name, point) for name in letters}
-        at |= {name: _whole_at(name, point, name == counted[0]) for name in counted}
+    for at in _points(a, b, letters):
+        pair = [_value_or_reason(node, at) for node in (a, b)]
+        outside = pair.count(_OUTSIDE)
+        if _NONE in pair or outside == 2:
+            continue
+        if outside:
+            return None  # one has a real value where the other has none
         try:
-            pair = [value_at(node, at) for node in (a, b)]
             found, size = of(*pair), max(1, *map(abs, pair))
-        except (_Undefined, ArithmeticError, ValueError, TypeError):
+        except (ArithmeticError, ValueError):
             continue
         first = first or (found, size)
         if abs(found - first[0]) > _SAME * max(size, first[1]):
@@ -74,6 +83,33 @@ def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
     if first is None or agreed < (_ENOUGH if letters else 1):
         return None
     return 0 if abs(first[0]) <= _SAME * first[1] else first[0]
+
+
+def _value_or_reason(node: Node, at: Mapping[str, Any]) -> Any:
+    try:
+        return value_at(node, at)
+    except _Outside:
+        return _OUTSIDE
+    except (ArithmeticError, ValueError, TypeError):
+        return _NONE
+
+
+def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """Where two values are looked at: what each letter is."""
+    both = Node("", (a, b))
+    stepped = _letters_in(both, ("floor", "ceil"))
+    counted = sorted(_letters_in(both, ("!", "binom")) | (stepped & _WHOLE and letters & _WHOLE))
+    for point in range(_WHOLE_POINTS if counted else _POINTS if letters else 1):
+        at = {name: _real_at(name, point) for name in letters}
+        whole = {name: _whole_at(name, point, name == counted[0]) for name in counted}
+        if not stepped or min(whole.values(), default=1) > 0:  # they count
+            yield at | whole
+    if letters and not counted and (stepped or _letters_in(both, ("abs",))):
+        for point in range(_FAR_POINTS):
+            yield {name: _sample(name, point) * 10 ** (point % 12 - 3) for name in letters}
+    if stepped and not counted:
+        for point in range(_WHOLE_POINTS):
+            yield {name: _near_jump(name, point) for name in letters}
 
 
 def symbols(node: Node) -> frozenset[str]:
@@ -142,11 +178,18 @@ def _whole_at(name: str, point: int, first: bool) -> Any:
     return _MP.mpf((digest[0] % within) * (1 if digest[2] % 8 else -1))
 
 
-def _counted(node: Node) -> frozenset[str]:
-    """Letters in a factorial or a binomial coefficient."""
-    if node.kind == "!" or node.value == "binom":
+def _near_jump(name: str, point: int) -> Any:
+    """Where a letter of a step function is looked at: at fractions, and right beside them."""
+    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    beside = (0, _MP.mpf(10) ** -9, -(_MP.mpf(10) ** -9))[point % 3]
+    return _MP.mpf(digest[0] % 41 - 20) / (1, 1, 1, 2, 2, 3, 4, 5)[digest[1] % 8] + beside
+
+
+def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:
+    """Letters in a function, such as a factorial or a binomial coefficient."""
+    if node.kind in kinds or node.value in kinds:
         return symbols(node)
-    return frozenset().union(*map(_counted, node.parts))
+    return frozenset().union(*(_letters_in(part, kinds) for part in node.parts))
 
 
 def value_at(node: Node, at: Mapping[str, Any]) -> Any:
@@ -155,6 +198,7 @@ def value_at(node: Node, at: Mapping[str, Any]) -> Any:
     Raises:
         _Undefined: there is none, or none that can be told from others.
     """
+    parts = [value_at(part, at) for part in node.parts]
     if node.kind == "number":
         value = _MP.mpf(node.value.numerator) / node.value.denominator
     elif node.kind == "symbol":
@@ -162,16 +206,17 @@ def value_at(node: Node, at: Mapping[str, Any]) -> Any:
             raise _Undefined(node.value)
         value = at[node.value] if node.value in at else _CONSTANTS[node.value]()
     elif node.kind in ("call", "opaque"):
-        parts = [value_at(part, at) for part in node.parts]
         value = (_FUNCTIONS[node.value] if node.kind == "call" else _unknown(node.value))(*parts)
     elif node.kind == "^":
-        base, power = (value_at(part, at) for part in node.parts)
-        value = _odd_root(base, exact_value(node.parts[1])) or _power(base, power)
+        value = _odd_root(parts[0], exact_value(node.parts[1])) or _power(*parts)
     elif node.kind in _ARITHMETIC:
-        value = _ARITHMETIC[node.kind](*[value_at(part, at) for part in node.parts])
+        value = _ARITHMETIC[node.kind](*parts)
     else:
         raise _Undefined(node.kind)
     size = abs(value)
+    imaginary = _MP.im(value) != 0 and node.kind in _LEAVES_REALS and not any(map(_MP.im, parts))
+    if imaginary and symbols(node):
+        raise _Outside(node.kind)
     if not size < _LARGEST or _NOTHING < size < _SMALLEST:
         raise _Undefined("size")
     return value

@@ -50,12 +50,12 @@ def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Arr
     h, r = out
     if len(h) != len(r):
         raise LawError(
-            where, f"entropy has {len(h)} steps and score {len(r)}; give both of the same steps"
+            where, f"entropy has {_steps(len(h))} and score {len(r)}; give both of the same steps"
         )
     if len(h) < STEPS_LEAST:
         need = f"two coefficients need {STEPS_LEAST} or more to be fitted"
         raise LawError(
-            where, f"entropy has {len(h)} steps; {need}", f"there {_are(len(h))}, and {need}"
+            where, f"entropy has {_steps(len(h))}; {need}", f"there {_are(len(h))}, and {need}"
         )
     # exact entropies may round to a little below 0
     for bad, what in ((h < -1e-6, "below 0"), (h > _ENTROPY_MOST, f"above {_ENTROPY_MOST:g}")):
@@ -70,6 +70,10 @@ def checked_steps(where: str, entropy: ArrayLike, score: ArrayLike) -> tuple[Arr
     for array in (h, r):
         array.flags.writeable = False
     return h, r
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"
 
 
 def _are(count: int) -> str:

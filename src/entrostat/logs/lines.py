@@ -73,7 +73,7 @@ class JsonLines:
             part.write_text("".join(map(_line, kept)), encoding="utf-8")
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add lines."""
+        """Add lines; figures that are not finite are left out."""
         with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write("".join(map(_line, rows)))
 
@@ -130,8 +130,21 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
+def finite(value: Any) -> Any:
+    """`value` without NaN and infinity: a dict loses the key, a list has None in the place."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items() if not _missing(each)}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if _missing(value) else value
+
+
+def _missing(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
 def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
+    return json.dumps(finite(row), allow_nan=False) + "\n"
 
 
 def number(value: Any) -> float | None:

@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,8 @@ class Run:
         best: of the policy in `best/` (`best_of`); None where the run keeps none.
         group: what the study that it is of calls its settings; None outside of one.
         broken: metric -> the iteration from which on it is NaN or infinite, to the log's end.
+        settings: another trainer's settings by its own names, as far as the log has them.
+        label: the run's name, where its path is not of this run alone.
     """
 
     path: Path
@@ -87,11 +89,23 @@ class Run:
     best: dict[str, Any] | None = None
     group: str | None = None
     broken: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
 
     @property
     def name(self) -> str:
-        """Name of the directory."""
-        return called(self.path)
+        """Name of the directory, or the one that its source gives the run."""
+        return self.label or called(self.path)
+
+    @property
+    def trainer(self) -> str:
+        """The trainer that wrote it, whatever it was read through."""
+        return self.source.split(" through ")[0]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All metrics, in order of appearance."""
+        return tuple(dict.fromkeys(key for row in self.metrics for key in row))
 
     @property
     def methods(self) -> str | None:

@@ -159,6 +159,13 @@ class Method:
         return {f.name: f.default for f in fields(cls)}
 
 
+class Default(float):
+    """A parameter's default that gives way to a controller's own; a value that is given does not.
+
+    It counts as not given by its type: a user's number is kept even where it equals the default.
+    """
+
+
 def one_of(who: str, parameter: str, value: str, options: tuple[str, ...]) -> None:
     """Refuse a word that is none of the options.
 

@@ -22,7 +22,7 @@ _OPTIONAL = ("frozen", "abs_kl", "entropy", "ref_kl", "soft")
 _PER_TOKEN = ("advantage", "weight", "ratio_min", "ratio_max", *_OPTIONAL)
 _OPEN = ("ratio_min", "ratio_max")  # infinite where nothing is clipped
 
-_Data = TypeVar("_Data", TokenBatch, Terms)
+Data = TypeVar("Data", TokenBatch, Terms)
 
 
 def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
@@ -94,7 +94,7 @@ def _check_hooks(who: str, cls: type[Method]) -> None:
             raise TypeError(f"{who}: {hook} must take ({listed}), it takes {given}") from None
 
 
-def returned(value: _Data, given: _Data, batch: TokenBatch, hook: str) -> _Data:
+def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
     """What a hook returned, if it can be gone on with.
 
     Args:

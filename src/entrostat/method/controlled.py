@@ -15,7 +15,7 @@ from ..control import (
     TargetSpec,
     Thermostat,
 )
-from .base import Method
+from .base import Default, Method
 
 Law = Multiplicative | Additive | ProportionalIntegral | Thermostat
 
@@ -38,10 +38,10 @@ class Controlled(Method):
         """What moves the coefficient; None where it is fixed."""
         raise NotImplementedError
 
-    def asked(self, parameter: str, otherwise: float) -> float:
-        """A parameter that the user has set, else a value: one at its default is not set."""
-        value = getattr(self, parameter)
-        return otherwise if value == self.parameters()[parameter] else value
+    def settle(self, parameter: str, value: float) -> None:
+        """Set a parameter that the user has not given to a value of the controller's own."""
+        if isinstance(getattr(self, parameter), Default):
+            object.__setattr__(self, parameter, value)
 
     def at_first(self) -> ControlState | None:
         """The state of a coefficient that is fixed; None where the parameter itself is read."""

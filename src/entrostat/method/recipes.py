@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.loss import Aggregation
+from .base import Default
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ _SEQUENCES: Aggregation = "seq_mean_token_mean"
 # ADAPO's range [.2, .3] around DAPO's .28, as wide in proportion around GSPO's 4e-4
 _GSPO_ADAPO = {
     "ratio": "sequence", "low": 3e-4, "high": 4e-4,
-    "high_min": 4e-4 * 0.2 / 0.28, "high_max": 4e-4 * 0.3 / 0.28,
+    "high_min": Default(4e-4 * 0.2 / 0.28), "high_max": Default(4e-4 * 0.3 / 0.28),
 }  # fmt: skip
 
 RECIPES: dict[str, Recipe] = {

@@ -20,7 +20,7 @@ from ..control import (
     Range,
 )
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range, one_of, unread
+from .base import Default, Method, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
 REACH = 0.5  # of the bonus under the thermostat
@@ -48,7 +48,7 @@ class EntropyBonus(Controlled):
         coef: coefficient; the start value under a controller.
         controller: "none"; "doubling"; "dual"; "thermostat" (ours), which pushes both ways.
         coef_min, coef_max: the range of "doubling"; the thermostat's is [-.5, .5]; a coef_max that
-            is not the default makes it [-coef_max, coef_max], and such a coef_min is its lower end.
+            is given makes it [-coef_max, coef_max], and a coef_min that is given is its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         rate: step of "dual", of the coefficient for an error as large as the target.
@@ -56,8 +56,8 @@ class EntropyBonus(Controlled):
 
     coef: float = 1e-3
     controller: Literal["none", "doubling", "dual", "thermostat"] = "none"
-    coef_min: float = 1e-3
-    coef_max: float = 10.0
+    coef_min: float = Default(1e-3)
+    coef_max: float = Default(10.0)
     target: float | str | None = None
     rate: float = 0.1
 
@@ -73,6 +73,9 @@ class EntropyBonus(Controlled):
         if self.controller == "none":  # a negative bonus lowers entropy (PAR 3.1)
             in_range("entropy_bonus", "coef", self.coef, -1e6, 1e6)
         unread(self, "entropy_bonus", f"controller={self.controller!r}", _UNREAD[self.controller])
+        if self.controller == "thermostat":
+            self.settle("coef_max", REACH)
+            self.settle("coef_min", -self.coef_max)
         self.check_law("entropy_bonus", "coef")
 
     def law(self) -> Law | None:
@@ -83,8 +86,7 @@ class EntropyBonus(Controlled):
             return Multiplicative(self.coef, self.coef_min, self.coef_max, self.target)
         if self.controller == "dual":
             return ProportionalIntegral(0.0, self.coef_max, self.target, kp=0.0, ki=self.rate)
-        most = self.asked("coef_max", REACH)
-        range = Range(self.asked("coef_min", -most), most)
+        range = Range(self.coef_min, self.coef_max)
         return learnt_law(self.controller, self.coef, range, self.target)
 
     def at_first(self) -> ControlState:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..control import ControlState, Flip, Multiplicative, ProportionalIntegral, Range
 from ..core.batch import TokenBatch, at_least_float32
-from .base import one_of, unread
+from .base import Default, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
 Center = Literal["state", "batch"]
@@ -61,8 +61,8 @@ class _Repo(Controlled):
     """What both variants share: zeta, what moves it, and the centre of L."""
 
     zeta: float = 1e-3
-    zeta_min: float = 1e-5
-    zeta_max: float = 1e-1
+    zeta_min: float = Default(1e-5)
+    zeta_max: float = Default(1e-1)
     target: float | str | None = None
     center: Center = "state"
     controller: Literal["doubling", "pi", "thermostat", "none"] = "doubling"
@@ -79,6 +79,9 @@ class _Repo(Controlled):
         one_of(self._name, "center", self.center, ("state", "batch"))
         one_of(self._name, "controller", self.controller, tuple(_UNREAD))
         unread(self, self._name, f"controller={self.controller!r}", _UNREAD[self.controller])
+        if self.controller in ("pi", "thermostat"):
+            self.settle("zeta_max", self._reach)
+            self.settle("zeta_min", self._lowest())
         try:
             self.law() or self._doubling()
         except ValueError as error:
@@ -87,19 +90,22 @@ class _Repo(Controlled):
     def _doubling(self) -> Multiplicative:
         return Multiplicative(self.zeta, self.zeta_min, self.zeta_max, self.target)
 
-    def _range(self) -> Range:
-        return Range(self.asked("zeta_min", 0.0), self.asked("zeta_max", self._reach))
+    def _lowest(self) -> float:
+        """The lower end of the thermostat's range."""
+        return 0.0
 
     def law(self) -> Law | None:
         """What moves zeta, unless it is fixed."""
         if self.controller == "none":
             return None
         if self.controller == "pi":
-            reach = self._range()
+            reach = Range(self.zeta_min, self.zeta_max)
             return ProportionalIntegral(reach.low, reach.high, self.target)
         if self.controller == "doubling":
             return self._doubling()
-        return learnt_law(self.controller, self.zeta, self._range(), self.target)
+        return learnt_law(
+            self.controller, self.zeta, Range(self.zeta_min, self.zeta_max), self.target
+        )
 
     def at_first(self) -> ControlState:
         """A fixed zeta."""
@@ -127,8 +133,8 @@ class RepoR(_Repo):
         zeta: coefficient at first; the controller's range applies from its first move.
         zeta_min, zeta_max: range of zeta (of its magnitude when bidirectional). The default
             zeta_max, .1, is the paper's and may be too small to hold a target on a small policy;
-            the demo has .5. The thermostat's is [-1, 1]; a zeta_max that is not the default makes
-            it [-zeta_max, zeta_max], and such a zeta_min is its lower end.
+            the demo has .5. The thermostat's is [-1, 1]; a zeta_max that is given makes it
+            [-zeta_max, zeta_max], and a zeta_min that is given is its lower end.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
@@ -166,9 +172,8 @@ class RepoR(_Repo):
             bidirectional=self.bidirectional, flip=self.flip,
         )  # fmt: skip
 
-    def _range(self) -> Range:
-        most = self.asked("zeta_max", self._reach)
-        return Range(self.asked("zeta_min", -most), most)
+    def _lowest(self) -> float:
+        return -self.zeta_max
 
     def prepare(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
         """Rescale the positive advantages."""
@@ -188,8 +193,8 @@ class RepoD(_Repo):
 
     Parameters:
         zeta: coefficient at first; the controller's range applies from its first move.
-        zeta_min, zeta_max: range of zeta; the thermostat's is [0, 10], but for ends that are not
-            the defaults.
+        zeta_min, zeta_max: range of zeta; the thermostat's is [0, 10], but for ends that are
+            given.
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         center: "state" is the paper's L = log pi - E[log pi] = lp0 + H0; "batch" is lp0 minus its
@@ -204,8 +209,8 @@ class RepoD(_Repo):
     expectation over actions. "batch" as `center` is for hosts that give no entropies.
     """
 
-    zeta_min: float = 1e-3
-    zeta_max: float = 10.0
+    zeta_min: float = Default(1e-3)
+    zeta_max: float = Default(10.0)
     scope: Literal["batch", "token"] = "batch"
 
     _name: ClassVar[str] = "repo_d"

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from ..config import Numerics
-from ..core.batch import Terms, TokenBatch, at_least_float32
-from ..core.loss import clipped, loss_metrics, surrogate
+from ..core.batch import TokenBatch, at_least_float32
+from ..core.loss import LossOutput, clip_sides, clipped_by, loss_metrics, surrogate
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,13 +54,12 @@ def with_rounded_ratio(batch: TokenBatch, numerics: Numerics) -> TokenBatch:
 
 
 @torch.no_grad()
-def exact_figures(exact: TokenBatch, inexact: TokenBatch, terms: Terms) -> dict[str, Tensor]:
+def exact_figures(exact: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
     """What the exact ratio would have shown, beside the figures of a loss; they add up alike.
 
     Args:
         exact: the tokens.
-        inexact: the same with the rounded ratio.
-        terms: of the whole minibatch, sliced alike.
+        out: the loss of the same with the rounded ratio.
 
     Returns:
         [] each. `numerics/clip_high_exact` and `numerics/clip_low_exact`, the shares of tokens that
@@ -68,11 +67,13 @@ def exact_figures(exact: TokenBatch, inexact: TokenBatch, terms: Terms) -> dict[
         one); `numerics/clip_changed`, the share clipped by one of the two alone; and `kl/old_new`,
         a figure of the policy and not of the loss, without rounding. Empty where there is no ratio.
     """
+    terms = out.terms
     _, policy, ratio = surrogate(exact, terms)
     if ratio is None:
         return {}
-    figures = loss_metrics(exact, terms, policy, ratio)
-    changed = clipped(exact, terms) ^ clipped(inexact, terms)
+    clip = clip_sides(terms, ratio)
+    figures = loss_metrics(exact, terms, policy, ratio, clip)
+    changed = clipped_by(clip, exact, terms) ^ out.clipped
     return {
         "kl/old_new": figures["kl/old_new"],
         "numerics/clip_high_exact": figures["clip/high"],

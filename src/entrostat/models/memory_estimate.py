@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _processors
 from .._text import Say
 from ..config import TrainConfig
 from ..logs.files import in_bytes
@@ -219,26 +220,12 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes that can still be taken; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = []
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found += [1024 * int(w.split()[1]) for w in lines if w.startswith("MemAvailable:")]
-        group = Path("/sys/fs/cgroup")  # of a container, which may have less
-        limit = (group / "memory.max").read_text(encoding="ascii").strip()
-        if limit != "max":
-            found.append(int(limit) - int((group / "memory.current").read_text(encoding="ascii")))
-    except (OSError, ValueError, IndexError):
-        pass
-    return min(found) if found else None
+    return _processors.free_memory()
 
 
 def _resident() -> int:
     """Bytes of memory that this process holds; 0 where the system does not say."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return next(1024 * int(w.split()[1]) for w in lines if w.startswith("VmRSS:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return 0
+    return _processors.kilobytes(Path("/proc/self/status"), "VmRSS:") or 0
 
 
 def _written(output: Path) -> int:

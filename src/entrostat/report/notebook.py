@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..logs.frames import pandas
-from ..logs.importers import read
+from ..logs.importers import read, read_all
 from ..logs.run import Run
 from .runs import rows_of
 
@@ -48,20 +48,17 @@ def load_runs(
     """Read several runs.
 
     Args:
-        paths: the directory of a study or of several, which stands for the runs in it, or paths as
-            of `load_run`, studies among them.
+        paths: a directory or a file, which stands for all runs in it, or several.
         format: as of `load_run`, for all.
         columns: as of `load_run`, for all.
 
     Raises:
         ValueError: there is no path, or one cannot be read.
     """
-    from ..logs.importers.places import runs_in
-
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise ValueError("load_runs: paths is empty; name at least one run or study")
-    return [read(found, format, columns) for path in given for found in runs_in(Path(path))]
+    return [run for path in given for run in read_all(path, format, columns)[0]]
 
 
 def plot(

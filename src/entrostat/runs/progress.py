@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,20 @@ class Progress:
 
     def close(self) -> None:
         """Give the terminal back, also after an error."""
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers, which would break ours or a silent run."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class Facts:

@@ -129,8 +129,8 @@ def judge(
     program: str,
     asserts: Sequence[str] = (),
     calls: Sequence[tuple[str, Sequence[Any], Any]] = (),
-    scripts: Sequence[str] = (),
     entry: str = "",
+    prelude: str = "",
     every: bool = True,
     limits: Limits | None = None,
     mode: Mode = "auto",
@@ -139,12 +139,12 @@ def judge(
 
     Args:
         program: its source; it is imported, not run as a script (`__name__` is "solution").
-        asserts: sources that raise where a test fails. Names of the program's functions are there,
-            and call it; they take and give plain data.
+        asserts: sources that raise where a test fails. They find the program's functions and
+            classes by name, and as the module `solution`; what they do with these is done over
+            there, and what they compare is plain data.
         calls: (function, arguments, expected result), as JSON has them.
-        scripts: sources that raise where a test fails, too, but run beside the program, where its
-            classes are and `import solution` finds them. A program can lie about these.
         entry: the function that asserts know as `candidate`.
+        prelude: a source whose names the program finds where it has none of its own.
         every: go on after a test that failed.
         limits: what program and tests may take together.
         mode: as `isolation`.
@@ -154,14 +154,15 @@ def judge(
     """
     limits = limits or Limits()
     tests: dict[str, Any] = {
-        "asserts": list(asserts), "calls": [list(call) for call in calls],
-        "scripts": list(scripts), "all": every,
+        "asserts": list(asserts), "calls": [list(call) for call in calls], "all": every,
     }  # fmt: skip
     tests |= {"entry": entry} if entry else {}
     with _memory() as file:
         frames.send(file.fileno(), tests)
         file.seek(0)
-        order = {"do": "judge", "program": program, "limits": plain(limits)}
+        order = {
+            "do": "judge", "program": program, "prelude": prelude, "limits": plain(limits),
+        }  # fmt: skip
         result = _ask(order, limits, isolation(mode), file.fileno())
         file.seek(0)
         try:

@@ -31,8 +31,7 @@ from ..law import (
     spent,
 )
 from ..logs.files import atomic
-from ..logs.importers import read
-from ..logs.importers.places import runs_in
+from ..logs.importers import read_all
 from ..logs.run import Run, last_ones
 from ..model_files import find
 from ..report.runs import labels
@@ -71,8 +70,7 @@ def run_law(
         raise ValueError("law needs the directory of a run, or of several")
     if not 0 < share < 1:
         raise ValueError(f"--share must be between 0 and 1, got {share!r}; the paper's is 0.15")
-    places = [place for path in paths for place in runs_in(Path(path))]
-    runs = [read(place) for place in places]
+    runs = [run for path in paths for run in read_all(path)[0]]
     found: list[RunLaw] = []
     failed: dict[str, LawError] = {}
     for run, name in zip(runs, labels(runs), strict=True):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .._launch import STARTED_BY_A_STUDY
-from .._processors import processors
+from .._processors import free_memory, kilobytes, processors
 from .plan import Training
 
 _SLACK = 1e-9  # of shares that add up to 1
@@ -89,19 +89,6 @@ def no_link(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NOFOLLOW, 0o666)
 
 
-def free_memory() -> int | None:
-    """Bytes that can be had without swapping (Linux); None where the system does not say."""
-    return _kilobytes(Path("/proc/meminfo"), "MemAvailable:")
-
-
 def _held(pid: int) -> int:
     """The most bytes that a process held at once so far; 0 where the system does not say."""
-    return _kilobytes(Path(f"/proc/{pid}/status"), "VmHWM:") or 0
-
-
-def _kilobytes(path: Path, key: str) -> int | None:
-    try:
-        lines = path.read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None
+    return kilobytes(Path(f"/proc/{pid}/status"), "VmHWM:") or 0

@@ -44,6 +44,7 @@ class Training:
         after: the address of the training whose policy it begins with.
         start: which of that one's policies.
         share: of this machine's processors: 1 / jobs of its file.
+        experiment: the file's stem.
         code: hashes of the code that its settings name, as the address has them.
     """
 
@@ -54,6 +55,7 @@ class Training:
     after: str | None
     start: Literal["final", "best"]
     share: float
+    experiment: str
     code: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -146,7 +148,7 @@ def plan_of(studies: Mapping[str, Study], output: Path, jobs: int | None = None)
                 share = 1 / (jobs or study.jobs)
                 trainings[address] = Training(
                     address, config, path, output / STORE, after, origin.start, share,
-                    code_of(config),
+                    experiment, code_of(config),
                 )  # fmt: skip
     titles = {experiment: study.title for experiment, study in studies.items()}
     return Plan(output, titles, trainings, tuple(named))

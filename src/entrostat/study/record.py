@@ -1,20 +1,28 @@
-"""A record of trainings that are done: their numbers without their weights, one small file each.
+"""A record of trainings that are done: their numbers without their weights.
 
-    RECORD/ADDRESS.json.gz    settings, machine, metrics, evaluations, analyses
+    RECORD/EXPERIMENT.jsonl.xz    a line a training: settings, machine, metrics, evaluations,
+                                  analyses
+
+Each call that adds a training appends an xz stream to the file, so that files of one experiment are
+joined by `cat`; of two lines of one address the first counts.
 
 A study that is given a record takes from it what is there and trains the rest: on another machine,
-by another person, in several sittings. Numbers have 5 significant digits; rollouts, answers,
-weights, what was printed and all clocks but one are not kept, nor the paths of a machine.
+by another person, in several sittings. Numbers have 5 significant digits, clocks 3. Left out are
+rollouts, answers, weights, what was printed, clocks but that of an iteration, an analysis' cloud of
+tokens, and the paths of a machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gzip
+import fcntl
 import json
+import lzma
+import os
+import re
 import shutil
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +33,31 @@ from ..logs.run import is_line
 from .execute import RECORDED, is_done
 from .plan import Plan, Training
 
-FORMAT = 1
-DIGITS = 5
-MOST = 2**28  # bytes of one file, unpacked
+FORMAT = 2
+DIGITS, CLOCK = 5, 3
+MOST = 2**30  # bytes of one file, unpacked
+SUFFIX = ".jsonl.xz"
+_ADDRESS = re.compile(rb'\{"address":"([0-9a-f]+)"')  # how a line begins
 _MACHINE = (
     "versions", "python", "platform", "processors", "processor", "instructions", "gpus", "git",
 )  # fmt: skip
 _WEIGHTS = ("final", "best", "checkpoints")
 _TEXTS = ("config.toml", "objective.json", "environment.json")
+_CLOCKS, _CLOUD = ("time/iteration",), "cloud"
 _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 
 
 def save_record(training: Training, record: Path) -> None:
-    """Write a training that is done into a record; one that is there stays.
+    """Add a training that is done to the file of its experiment; one that is on record stays.
 
     Raises:
-        OSError: the disk is full or refuses.
+        OSError: the disk is full or refuses; the file is as it was.
+        ValueError: a file of the record cannot be read; names it.
     """
-    place = record / f"{training.address}.json.gz"
-    if place.exists():
-        return
     path = training.path
     data = {
-        "format": FORMAT,
         "address": training.address,
+        "format": FORMAT,
         "iterations": training.config.iterations,
         "texts": {
             "config.toml": _settings(training),
@@ -57,14 +66,58 @@ def save_record(training: Training, record: Path) -> None:
         },
         "logs": {name: _columns(list(JsonLines(path / name).read())) for name in _LOGS},
     }
-    text = json.dumps(data, separators=(",", ":")).encode()
-    with atomic(place) as part:
-        part.write_bytes(gzip.compress(text, 9, mtime=0))
+    line = json.dumps(data, separators=(",", ":")).encode() + b"\n"
+    place = record / f"{training.experiment}{SUFFIX}"
+    with _alone(record):
+        if training.address in _lines(record):
+            return
+        before = place.read_bytes() if place.exists() else b""
+        with atomic(place) as part:
+            part.write_bytes(before + lzma.compress(line, preset=9))
 
 
 def recorded(plan: Plan, record: Path) -> set[str]:
-    """The addresses of a plan that a record has."""
-    return {a for a in plan.trainings if (record / f"{a}.json.gz").is_file()}
+    """The addresses of a plan that a record has.
+
+    Raises:
+        ValueError: a file of the record cannot be read; names it.
+    """
+    return set(plan.trainings) & _lines(record).keys()
+
+
+@contextmanager
+def _alone(record: Path) -> Iterator[None]:
+    """Wait until no other process adds to the record."""
+    make_directory(record)
+    directory = os.open(record, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _lines(record: Path) -> dict[str, tuple[Path, bytes]]:
+    """The file and the line of every address on record."""
+    found: dict[str, tuple[Path, bytes]] = {}
+    for file in sorted(record.glob(f"*{SUFFIX}")):
+        try:
+            with lzma.open(file) as stream:
+                text = stream.read(MOST)
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise _damaged(file, error) from None
+        for line in text.splitlines():
+            begin = _ADDRESS.match(line)
+            if begin is None:
+                raise _damaged(file, "a line is no training's")
+            found.setdefault(begin[1].decode(), (file, line))
+    return found
+
+
+def _damaged(file: Path, why: object) -> ValueError:
+    return ValueError(
+        f"record {str(file)!r} cannot be read: {why}. Put it back from a copy, or move it away"
+    )
 
 
 def restore(plan: Plan, record: Path) -> set[str]:
@@ -78,7 +131,8 @@ def restore(plan: Plan, record: Path) -> set[str]:
     Raises:
         ValueError: a file of the record cannot be read; names it.
     """
-    have = {a for a in recorded(plan, record) if not _by_hand(plan.trainings[a])}
+    lines = _lines(record)
+    have = {a for a, each in plan.trainings.items() if a in lines and not _by_hand(each)}
     done = have | {a for a, each in plan.trainings.items() if is_done(each)}
     missing: set[str] = set()  # recorded, but their weights are wanted
     for address, each in reversed(plan.trainings.items()):  # those that build on others first
@@ -93,7 +147,7 @@ def restore(plan: Plan, record: Path) -> set[str]:
                 shutil.rmtree(path.resolve())
                 make_directory(path.resolve())
         elif not there:
-            _put(path, _load(record / f"{address}.json.gz", address))
+            _put(path, _load(*lines[address]))
         restored |= {address} - missing
     return restored
 
@@ -126,12 +180,12 @@ def _trained(plan: Plan) -> set[str]:
     }  # fmt: skip
 
 
-def _load(file: Path, address: str) -> dict[str, Any]:
+def _load(file: Path, line: bytes) -> dict[str, Any]:
+    """A training's numbers, checked for what a reader of runs relies on."""
     try:
-        with gzip.open(file) as stream:
-            data = json.loads(stream.read(MOST))
-        if data["format"] != FORMAT or data["address"] != address:
-            raise ValueError("it is of another format or training")
+        data = json.loads(line)
+        if data["format"] != FORMAT:
+            raise ValueError(f"its format is {data['format']}, not {FORMAT}")
         for name in _LOGS:
             _rows(data["logs"][name])
         if not all(isinstance(data["texts"][name], str) for name in _TEXTS):
@@ -140,9 +194,8 @@ def _load(file: Path, address: str) -> dict[str, Any]:
         if type(data["iterations"]) is not int or not metrics or not all(map(is_line, metrics)):
             raise ValueError("it has no metrics of iterations")
         return data
-    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError,
-            RecursionError) as error:  # fmt: skip
-        raise ValueError(f"record {str(file)!r} cannot be read: {error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(file, error) from None
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:
@@ -198,12 +251,15 @@ def _text(path: Path) -> str:
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows by key, in the order in which keys appear; null where a row has none."""
     keys = dict.fromkeys(key for row in rows for key in row if _told(key))
-    return {key: [_short(row.get(key)) for row in rows] for key in keys}
+    return {
+        key: [_short(row.get(key), CLOCK if key in _CLOCKS else DIGITS) for row in rows]
+        for key in keys
+    }
 
 
 def _told(key: str) -> bool:
-    """Whether a record keeps a column: not how long each step of an iteration took."""
-    return not key.startswith("time/") or key == "time/iteration"
+    """Whether a record keeps a column."""
+    return key in _CLOCKS or not key.startswith(("time/", _CLOUD))
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -214,10 +270,10 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if value is not None} for row in found]
 
 
-def _short(value: Any) -> Any:
+def _short(value: Any, digits: int) -> Any:
     """A number of few digits; the same within lists and tables."""
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
+        return float(f"{value:.{digits}g}")
     if isinstance(value, list):
-        return [_short(each) for each in value]
-    return {k: _short(v) for k, v in value.items()} if isinstance(value, dict) else value
+        return [_short(each, digits) for each in value]
+    return {k: _short(v, digits) for k, v in value.items()} if isinstance(value, dict) else value

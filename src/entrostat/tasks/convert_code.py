@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
-import builtins
 import json
 import pickletools
-import sys
-import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..sandbox.inside.judge import PROGRAM
+from ..sandbox import unit_tests
 from .convert import LeftOut, Problem, Row, text_of
 
 _LARGEST = 1 << 28  # bytes of a problem's tests
 # the opcodes of a pickle that is one text; whatever else there is would build something
 _TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
 _AROUND = frozenset({"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"})
-_KNOWN = sys.stdlib_module_names | {"solution"}  # what tests may import
 
 
 def own(row: Row) -> Problem:
@@ -60,7 +55,12 @@ def kodcode(row: Row) -> Problem:
         if not declared:
             raise LeftOut("the function is not named")
         prompt += "\n\nDeclare it as:\n```python\n" + "\n".join(declared) + "\n```"
-    return Problem(prompt, asserts(plain_tests(row["tests"])))
+    tests = text_of(row["tests"])
+    try:
+        unit_tests.check(tests)
+    except ValueError as reason:
+        raise LeftOut(str(reason)) from None
+    return Problem(prompt, asserts([tests]))
 
 
 def human_eval(row: Row) -> Problem:
@@ -87,64 +87,6 @@ def _livecodebench_tests(row: Row) -> str:
     name = _json(row["metadata"], "metadata")["func_name"]
     arguments = [[json.loads(line) for line in text.split("\n")] for text in inputs]
     return calls(name, arguments, [json.loads(text) for text in outputs])
-
-
-def plain_tests(source: str) -> list[str]:
-    """A module of tests as sources that raise, one for each of its functions `test...`.
-
-    What it imports of the program is taken off, so that the tests can run where the program cannot
-    reach them, but for functions that Python has by the same name: those are asked for by name.
-    Where tests import a class, or the module itself, they stay as they are, in one.
-
-    Raises:
-        LeftOut: they need pytest, or a package outside Python's own library, or are none.
-    """
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes in texts, say
-            module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise LeftOut("tests that are no Python") from None
-    if not all(name.partition(".")[0] in _KNOWN for name in _imported(module)):
-        raise LeftOut("tests that need pytest or another package")
-    tests = [node for node in module.body if getattr(node, "name", "").lower().startswith("test")]
-    if not tests or not all(isinstance(t, ast.FunctionDef) and not t.args.args for t in tests):
-        raise LeftOut("tests that need pytest or another package")
-    ours = [node for node in module.body if not _of_program(node)]
-    if "solution" in _imported(ast.Module(ours, [])):
-        return [source]
-    around = [node for node in ours if node not in tests]
-    named = {
-        alias.name for node in module.body
-        if isinstance(node, ast.ImportFrom) and _of_program(node) for alias in node.names
-    }  # fmt: skip
-    # by a name that Python has too, a test would find Python's own
-    begin = "".join(
-        f"{name} = {PROGRAM}({name!r})\n" for name in sorted(named) if hasattr(builtins, name)
-    )
-    return [
-        begin + ast.unparse(ast.Module([*around, test], [])) + f"\n{test.name}()\n"
-        for test in tests
-        if isinstance(test, ast.FunctionDef)
-    ]
-
-
-def _imported(module: ast.Module) -> list[str]:
-    names = []
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names.append(node.module or "")
-    return names
-
-
-def _of_program(node: ast.stmt) -> bool:
-    """Whether a line imports functions of the program by their own names."""
-    return (
-        isinstance(node, ast.ImportFrom)
-        and node.module == "solution"
-        and all(alias.asname is None and not alias.name[:1].isupper() for alias in node.names)
-    )
 
 
 def pickled_text(data: bytes) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..grading import check_answer, make_grader
 from .base import Example
 from .convert import LeftOut, Problem, Row
 from .jsonl import JsonlTask, hold_out
+from .planted import passed_by_wrong_programs
 from .rows import ABSENT, Located, pick
 from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
 from .sources import Source, sources
@@ -92,6 +94,9 @@ class DataTask(JsonlTask):
             split: list(self._read(source, taken))
             for split, source in sources(name, self.data, path).items()
         }
+        if self._grader == "code":
+            for split in self._problems:
+                self._try_tests(split)
         if set(self._problems) == {"train"}:
             self._problems = hold_out(self._problems["train"], share)
         self.splits = tuple(self._problems)
@@ -103,10 +108,7 @@ class DataTask(JsonlTask):
     def example(self, index: int, split: str) -> Example:
         """Problem number `index` of a split, with the template around it."""
         problem, again = self._problems[split][index]
-        answer = problem.answer
-        if not isinstance(answer, str):
-            assert again is not None
-            answer = answer(again())
+        answer = _answer(problem, again)
         prompt = self._template.replace("{problem}", problem.prompt)
         label = " ".join(problem.prompt[-2 * _LABEL :].split())[-_LABEL:]
         return Example(prompt, answer, {"label": label})
@@ -172,6 +174,18 @@ class DataTask(JsonlTask):
             if self.data.hub:
                 raise LeftOut(f"an answer that grader {self._grader!r} cannot read") from None
             raise ValueError(f"{self._asked}: {place}: {error}") from None
+
+    def _try_tests(self, split: str) -> None:
+        """Refuse a set whose tests a wrong program passes: its reward would be for nothing."""
+        kept = self._problems[split]
+        answers = [partial(_answer, *one) for one in kept]
+        place = passed_by_wrong_programs(answers, self._options)
+        if place is not None:
+            raise ValueError(
+                f"{self._asked}: the tests of problem {place + 1} of split {split!r} "
+                f"({kept[place][0].prompt[:60]!r}) pass a wrong program. Tests must call the "
+                "program and assert what it gives; mend them, or leave the row out"
+            )
 
     def _again(self, located: Located, where: str) -> Callable[[], Row]:
         read, place = located.again, located.where
@@ -247,6 +261,14 @@ class DataTask(JsonlTask):
                     f"(or --task.without '[]'): {error}"
                 ) from None
         return found
+
+
+def _answer(problem: Problem, again: Callable[[], Row] | None) -> str:
+    """A problem's answer, made of its row where it is not kept."""
+    if isinstance(problem.answer, str):
+        return problem.answer
+    assert again is not None
+    return problem.answer(again())
 
 
 def _bare(text: str) -> str:

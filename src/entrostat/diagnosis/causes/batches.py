@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..verdict import floor_of
 from .seen import LATE, Cause, Seen, ramp, short
 
 SATURATED = (0.85, 0.97)  # mean of rewards in [0, 1]: from noticeable to plain
 IDLE = (0.3, 0.8)  # share of groups without a signal
 TRUNCATED = (0.05, 0.4)  # share of rollouts cut at the longest length
 GROWN = 0.1  # of a share: a smaller change is none
-DIED = 0.5  # of the best score: what is left of a score that was lost, at most
-DROP = 0.05  # its least fall, which also has to be
-SIGMAS = 3.0  # standard deviations of the last scores
 
 
 def reward_saturated(seen: Seen) -> Cause | None:
     """The score is near its ceiling: what is left of the gradient sharpens right answers."""
     score = seen.signal("score")
-    if score is None or not seen.falling or score.y.min() < 0 or score.y.max() > 1 + 1e-9:
+    if score is None or not seen.falling or score.y.min() < -1 or score.y.max() > 1 + 1e-9:
         return None  # of rewards on another scale the ceiling is not known
-    plain = ramp(score.late, *SATURATED)
+    floor = floor_of(score.y)
+    plain = ramp((score.late - floor) / (1 - floor), *SATURATED)
     if plain == 0:
         return None
     means = np.convolve(score.y, np.ones(k := max(1, len(score) // 20)) / k, "valid")
-    when = int(score.x[np.argmax(means >= SATURATED[0])])
+    level = floor + SATURATED[0] * (1 - floor)
+    when = int(score.x[np.argmax(means >= level)])
     # entropy that fell long before cannot have fallen for this
     in_time = when <= seen.onset + 2 * seen.span
     return Cause(
         "reward_saturated", "reward saturated", plain * (0.9 if in_time else 0.5),
         f"The mean reward went from {short(score.early)} to {short(score.late)} of at most 1, and "
-        f"was first above {SATURATED[0]:g} in iteration {when}; entropy moved from {seen.onset}.",
+        f"was first above {short(level)} in iteration {when}; entropy moved from {seen.onset}.",
         "A score is bought with entropy and the price rises: near the ceiling a little score costs "
         "all that is left (R = -a exp(H) + b).",
         "COV 2.4",
@@ -38,17 +38,14 @@ def reward_saturated(seen: Seen) -> Cause | None:
 
 
 def score_lost(seen: Seen) -> Cause | None:
-    """Of a run whose entropy held: its score did not, so that holding entropy was no help."""
-    score = seen.signal("score")
-    if score is None:
+    """The score went; where entropy held, holding it was no help, else the one went with the other.
+
+    Of an entropy that moved it is no cause, so that it comes last.
+    """
+    event = next((e for e in seen.events if e.name == "score_lost"), None)
+    if event is None:
         return None
-    # a policy may die in its second iteration, so the first few count on their own
-    best = max(float(score.y[:3].mean()), float(_smooth(score.y).max()))
-    fall = best - score.late
-    if best <= 0 or score.late > DIED * best or fall < max(DROP, SIGMAS * score.late_noise):
-        return None
-    first = int(score.x[int(np.argmax(score.y < DIED * best))])
-    step = seen.signal("step")
+    step = seen.signal("step_kl")
     moved = ""
     if step is not None:
         place = int(np.argmax(np.abs(step.y)))
@@ -56,13 +53,49 @@ def score_lost(seen: Seen) -> Cause | None:
             f"; {step.name} was at most {short(abs(float(step.y[place])))} nats, in iteration "
             f"{int(step.x[place])}"
         )
+    what = f"{event.what[0].upper()}{event.what[1:]}"
+    held = seen.judged.verdict == "held"
+    title = f"the score was lost{' while entropy held' if held else ''}"
     return Cause(
-        "score_lost", "the score was lost while entropy held", 0.9,
-        f"The mean reward went from {short(best)} at its best to {short(score.late)} at the end, "
-        f"first under half of the best in iteration {first}{moved}.",
+        "score_lost", title, 0.9 if held else 0.15, f"{what}{moved}.",
         "A policy can die at any entropy: steps far beyond the policy that was sampled from "
         "unlearn what it could do, and nothing that holds entropy gives it back.",
         "STEER Fig. 8; our study",
+    )  # fmt: skip
+
+
+def no_learning_signal(seen: Seen) -> Cause | None:
+    """No group teaches anything, so that nothing changes."""
+    event = next((e for e in seen.events if e.name == "no_learning_signal"), None)
+    if event is None:
+        return None
+    return Cause(
+        "no_learning_signal", "no learning signal", 0.95,
+        f"{event.what[0].upper()}{event.what[1:]}.",
+        "Groups whose rewards are all equal have advantages of 0: the policy is not trained at "
+        "all, and its entropy is that of the start.",
+        "DAPO (arXiv 2503.14476) 3.2",
+    )  # fmt: skip
+
+
+def length_collapse(seen: Seen) -> Cause | None:
+    """The policy learnt to say next to nothing."""
+    event = next((e for e in seen.events if e.name == "length_collapse"), None)
+    if event is None:
+        return None
+    norm = seen.signal("gradient")
+    peak = ""
+    if norm is not None and float(norm.y.max()) > 5 * norm.early:
+        at = int(norm.x[int(np.argmax(norm.y))])
+        peak = (
+            f"; {norm.name} went from {short(norm.early)} to {short(float(norm.y.max()))} in {at}"
+        )
+    return Cause(
+        "length_collapse", "responses collapsed to a few tokens", 0.92,
+        f"{event.what[0].upper()}{event.what[1:]}{peak}.",
+        "A policy that answers with next to nothing has little entropy left to lose and nothing "
+        "left to be right with: entropy follows the length, not the other way round.",
+        "STEER Fig. 8; DAPO 3.4",
     )  # fmt: skip
 
 
@@ -99,7 +132,7 @@ def truncation(seen: Seen) -> Cause | None:
     if share is None:
         return None
     before, late = share.before(seen.onset), share.late
-    plain = ramp(max(late, float(np.max(_smooth(share.y)))), *TRUNCATED)
+    plain = ramp(max(late, float(np.max(share.smooth))), *TRUNCATED)
     if plain == 0:
         return None
     length = seen.signal("length")
@@ -118,8 +151,3 @@ def truncation(seen: Seen) -> Cause | None:
         "entropy without a reason in the task, and its end was never sampled.",
         "DAPO (arXiv 2503.14476) 3.4",
     )  # fmt: skip
-
-
-def _smooth(y: np.ndarray) -> np.ndarray:
-    k = max(1, len(y) // 10)
-    return np.convolve(y, np.ones(k) / k, "valid")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..signals import of, shared
+from ...logs.run import Run
+from ..signals import Signal, of, shared, signal
 from .seen import Cause, Seen, decades, ramp, short
 
 # from noticeable to plain: mean |log p - log q| of a token, mean |p - q|, KL; REPO App. A.2 has
@@ -13,33 +14,44 @@ MISMATCH = {
     "mismatch_logp": (0.02, 0.2), "mismatch_prob": (0.01, 0.05), "mismatch_kl": (1e-3, 0.05),
 }  # fmt: skip
 GREW = 1.5
+OFF_ONE = 0.1  # of a mean importance ratio of sampler and trainer: nearer to 1 it is well
 APART = 0.15  # of the exact entropy, by which its estimate differs
 ALIKE, EXPONENT = 0.95, 0.15  # correlation with the length, and of the power how near to 1
 LONGER = 1.25
 
 
+def mismatch_of(run: Run, name: str) -> tuple[Signal, float] | None:
+    """A figure of the mismatch and how plain it is at the end, 0 to 1 over its `MISMATCH`."""
+    found = signal(run, name)
+    return None if found is None else (found, decades(found.late, *MISMATCH[name]))
+
+
 def sampler_mismatch(seen: Seen) -> Cause | None:
     """The policy that samples and the one that is trained differ, and ever more."""
-    best: tuple[float, str] | None = None
-    for what, (low, high) in MISMATCH.items():
-        found = seen.signal(what)
-        if found is None:
+    weights: list[tuple[float, str]] = []
+    for name in MISMATCH:
+        told = mismatch_of(seen.run, name)
+        if told is None or len(told[0]) < 5:
             continue
-        before, late = max(found.early, 1e-12), found.late
-        grew = late / before
-        weight = decades(late, low, high) * (0.95 if grew >= GREW else 0.6)
-        if weight > 0 and (best is None or weight > best[0]):
-            best = (
-                weight,
-                (
-                    f"{found.name} went from {short(found.early)} to {short(late)} "
-                    f"({grew:.2g} times); above {low:g} it is noticeable."
-                ),
-            )
-    if best is None:
+        found, plain = told
+        grew = found.late / max(found.early, 1e-12)
+        weights.append((
+            plain * (0.95 if grew >= GREW else 0.6),
+            f"{found.name} went from {short(found.early)} to {short(found.late)} ({grew:.2g} "
+            f"times); above {MISMATCH[name][0]:g} it is noticeable.",
+        ))  # fmt: skip
+    weight, evidence = max(weights, default=(0.0, ""))
+    ratio = seen.signal("correction")
+    if ratio is not None and abs(ratio.late - 1) > OFF_ONE:
+        weight = max(weight, 0.9 * ramp(abs(ratio.late - 1), OFF_ONE, 0.5))
+        evidence = (
+            f"{ratio.name} went from {short(ratio.early)} to {short(ratio.late)}: the correction "
+            f"is on, and scales the gradient by that. {evidence}"
+        ).strip()
+    if weight == 0:
         return None
     return Cause(
-        "sampler_mismatch", "sampler mismatch growing", *best,
+        "sampler_mismatch", "sampler mismatch growing", weight, evidence,
         "Rollouts of another policy than the one that is trained make every ratio wrong, most for "
         "rare tokens: clipping and advantages then push entropy by themselves.",
         "REPO App. A.1 and A.2",

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ...logs.run import Run
+from ..events import Event
 from ..signals import Signal, signal
 from ..verdict import Judged
 
@@ -41,13 +42,15 @@ class Seen:
     Attributes:
         run: the run.
         judged: a verdict other than cannot tell.
+        events: what happened besides.
     """
 
     run: Run
     judged: Judged
+    events: tuple[Event, ...] = ()
 
     def signal(self, what: str) -> Signal | None:
-        """A key of `signals.NAMES`; None where the run does not log it, or fewer than 5 times."""
+        """A key of `ALIASES`; None where the run does not log it, or fewer than 5 times."""
         found = signal(self.run, what)
         return found if found is not None and len(found) >= 5 else None
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...logs.run import saturated
-from ..signals import Signal
+from ...logs.importers.source import number
+from ...logs.run import Run, saturated
+from ..signals import Signal, signal
 from .seen import LATE, Cause, Seen, decades, ramp, short
 
 NOTHING = 1e-6  # a share of clipped tokens, a divergence, a ratio's distance from 1
@@ -20,28 +21,40 @@ JUMP = 1.5  # of the learning rate
 NORM = 3.0  # of the gradient
 
 
-def ratio_one(seen: Seen) -> Cause | None:
-    """One update per batch: the ratio is 1, and nothing that works through it can act."""
-    clip, said = seen.signal("clip"), []
-    for what, one in (("ratio", 1.0), ("step", 0.0)):
-        found = seen.signal(what)
+def ratio_is_one(run: Run) -> str | None:
+    """What shows that every ratio is 1 to rounding, in words; None where the log does not.
+
+    The one place that decides it of a log: for a cause, and for the doctor's check of a run.
+    """
+    said = []
+    for what, one in (("ratio", 1.0), ("step_kl", 0.0)):
+        found = signal(run, what)
         if found is None:
             continue
         if float(np.max(np.abs(found.y - one))) > NOTHING:
             return None
         said.append(f"{found.name} is {one:g} to {NOTHING:g} in all {len(found)} iterations")
-    if clip is not None:
-        if float(clip.y.max()) > 0:
-            return None
-        said.append(f"{clip.name} is 0 in all {len(clip)}")
-    if not said:
+    clip = signal(run, "clip")
+    if clip is not None and float(clip.y.max()) > 0:
         return None
-    sure = len(said) > 1 or clip is None
+    if clip is not None:
+        sure = "" if said else " (the log has no ratio: it may just stay in range)"
+        said.append(f"{clip.name} is 0 in all {len(clip)}{sure}")
+    return "; ".join(said) or None
+
+
+def ratio_one(seen: Seen) -> Cause | None:
+    """One update per batch: the ratio is 1, and no clip keeps a falling entropy up.
+
+    It moves nothing by itself, so that of a rise it is no cause.
+    """
+    said = ratio_is_one(seen.run) if seen.falling else None
+    if said is None:
+        return None
     return Cause(
-        "ratio_one", "ratio identically 1", 0.5 if sure else 0.4,
-        f"{'; '.join(said)}{'' if sure else ' (the log has no ratio: it may just stay in range)'}.",
-        "With one update per batch the ratio of new to old policy is 1: clip-higher, Clip-Cov's "
-        "surrogate and every other clip are idle, and cannot hold entropy.",
+        "ratio_one", "ratio identically 1", 0.4 if "no ratio" in said else 0.5, f"{said}.",
+        "One update per batch moves no entropy by itself; but at a ratio of 1 clip-higher, "
+        "Clip-Cov's surrogate and every other clip are idle, and cannot hold entropy.",
         "OPEFO 3, STEER 3.1",
     )  # fmt: skip
 
@@ -49,9 +62,9 @@ def ratio_one(seen: Seen) -> Cause | None:
 def clip_never(seen: Seen) -> Cause | None:
     """The ratio moves but never as far as the clip."""
     clip = seen.signal("clip")
-    if clip is None or float(np.mean(clip.y <= NOTHING)) < ALWAYS or ratio_one(seen) is not None:
+    if clip is None or float(np.mean(clip.y <= NOTHING)) < ALWAYS or ratio_is_one(seen.run):
         return None
-    step = seen.signal("step")
+    step = seen.signal("step_kl")
     moved = "" if step is None else f" though {step.name} is {short(float(step.y.mean()))}"
     return Cause(
         "clip_never", "clip never acting", 0.45,
@@ -103,9 +116,11 @@ def _jump(seen: Seen) -> tuple[float, str] | None:
     if rate is None:
         return None
     x, y = rate.x[1:], np.log(np.maximum(rate.y[1:], 1e-30) / np.maximum(rate.y[:-1], 1e-30))
-    near = np.abs(x - seen.onset) <= seen.span
+    rising = np.flatnonzero(y <= 0)  # a warm-up is no jump: it rises from the first step on
+    warm = len(y) if len(rising) == 0 else int(rising[0])
+    near = (np.abs(x - seen.onset) <= seen.span) & (np.arange(len(x)) >= warm)
     if rate.y.min() <= 0 or not near.any() or seen.onset - rate.x[0] < seen.span / 2:
-        return None  # a warm-up's first steps are no jump
+        return None
     total = float(np.exp(y[near].sum()))
     if total < JUMP:
         return None
@@ -118,7 +133,7 @@ def _jump(seen: Seen) -> tuple[float, str] | None:
 
 def _step(seen: Seen) -> tuple[float, str] | None:
     """The divergence that an iteration's updates make, when entropy began to move."""
-    step = seen.signal("step")
+    step = seen.signal("step_kl")
     if step is None:
         return None
     later = np.abs(step.y[step.x >= seen.onset])
@@ -177,6 +192,7 @@ def _wished(seen: Seen) -> list[str]:
     return [f"{said} since entropy moved, {seen.onset}."] if at >= 0.5 else []
 
 
+ENTROPY_COEFF = "entropy_coeff"  # veRL's
 BONUSES = {"entropy_bonus": "coef", "h_bonus": "coef", "adaptive_entropy": "coef"}
 
 
@@ -187,12 +203,16 @@ def bonus(seen: Seen) -> Cause | None:
     coefs = [t[BONUSES[str(t.get("name"))]] for t in _methods(seen.run.config)
              if str(t.get("name")) in BONUSES and t.get("controller", "none") == "none"
              and isinstance(t.get(BONUSES[str(t.get("name"))]), int | float)]  # fmt: skip
+    theirs = number(seen.run.settings.get(ENTROPY_COEFF))
+    if theirs is not None:
+        coefs.append(theirs)
     if not coefs or max(coefs) <= 0:
         return None
+    name = f" ({ENTROPY_COEFF})" if theirs else ""
     return Cause(
-        "entropy_bonus", "entropy bonus too strong", 0.75,
-        f"The loss has an entropy bonus with a fixed coefficient of {max(coefs):g}, and entropy "
-        f"rose from {short(seen.judged.first)} to {short(seen.judged.last)} nats.",
+        "entropy_bonus", "entropy bonus too strong", 0.97 if theirs else 0.75,
+        f"The loss has an entropy bonus with a fixed coefficient of {max(coefs):g}{name}, and "
+        f"entropy rose from {short(seen.judged.first)} to {short(seen.judged.last)} nats.",
         "A fixed coefficient does little or explodes, and which one depends on model and data: "
         "the bonus feeds on the rare tokens that it creates.",
         "COV App. E, PAR 3.1",

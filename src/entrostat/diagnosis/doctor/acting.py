@@ -15,7 +15,6 @@ from torch import Tensor
 from ...control import ControlState
 from ...core.objective import Objective
 from ...core.probe import probe
-from ...core.rollouts import at_update, graded
 from ...core.stats import TokenStats
 from ...method import Method
 from .cut import cut_culprit, first
@@ -69,7 +68,7 @@ def selection(subject: Subject) -> Result:
     if moved is None:
         return skipped(NO_SIGNAL)
     old, new = subject.whole, moved.stats
-    name = cut_culprit(subject.objective, at_update(old, new.logp, new.entropy, fresh=False))
+    name = cut_culprit(subject.objective, old.replace(logp=new.logp, entropy=new.entropy))
     if name is not None:
         return wrong(
             f"`{name}` decides otherwise where two ranks hold half of the {len(old)} rollouts each",
@@ -149,7 +148,7 @@ def _batches(subject: Subject) -> list[Any]:
     later = batch.replace(
         logp=new.logp, old_logp=new.logp, entropy=new.entropy, old_entropy=new.entropy
     )
-    off = [at_update(batch, new.logp, new.entropy, fresh=False)]
+    off = [batch.replace(logp=new.logp, entropy=new.entropy)]
     return [batch, later, *(off if subject.config.updates > 1 else [])]
 
 
@@ -183,7 +182,7 @@ def _gradient(objective: Objective, batch: Any, draw: int) -> tuple[Tensor, bool
     """[2, B, T]: of the loss by log-prob and entropy; and whether chance had a part in it."""
     chance = torch.Generator(batch.mask.device).manual_seed(draw)
     before = chance.get_state()
-    prepared = objective.prepare(graded(objective, batch))
+    prepared = objective.rollouts(batch)
     lp = prepared.logp.detach().clone().requires_grad_()
     H = torch.zeros_like(lp) if prepared.entropy is None else prepared.entropy.detach().clone()
     H.requires_grad_()

@@ -17,7 +17,6 @@ from torch import Tensor
 from ...core.batch import Terms, TokenBatch
 from ...core.distributed import Ranks
 from ...core.objective import Objective
-from ...core.rollouts import graded
 from ...core.thread_ranks import Threads
 
 _NEAR = 1e-5  # of a decision: a rounding of float32, a hundred times
@@ -38,7 +37,7 @@ def first(objective: Objective, count: int) -> Objective:
 def decided(objective: Objective, batch: TokenBatch) -> Terms:
     """What an objective makes of measured rollouts [B, T], from rewards to terms."""
     chance = torch.Generator().manual_seed(0)
-    return objective.plan(objective.prepare(graded(objective, batch)), chance)
+    return objective.plan(objective.rollouts(batch), chance)
 
 
 def culprit(objective: Objective, batch: TokenBatch, wider: TokenBatch) -> str | None:

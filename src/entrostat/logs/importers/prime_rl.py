@@ -21,13 +21,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import Given, finite, json_lines, short, step_of
-from .steps import Means, Rollout, column, finish, read_dump, token_ids
+from .source import Given, clean, finite, json_lines, short, step_of
+from .steps import Dumped, Means, Rollout, column, finish, token_ids
 
 ENTROPY_IS = (
     "exact: the full next-token entropy of logits divided by the token's sampling temperature "
@@ -55,51 +56,47 @@ def _is_annotation(record: Mapping[str, Any]) -> bool:
     return isinstance(record.get("branches"), list) and "trace_id" in record
 
 
-def read(files: Sequence[Path], given: Given) -> Run | None:
-    """The run of all `files`: one rank and step each, or all in one."""
-    means, where = Means(), dict[int, list[Path]]()
+def runs_of(files: Sequence[Path], given: Given) -> list[Run]:
+    """The runs of all `files`, by their `run_id`: one rank and step each, or all in one."""
+    notes, exports = Dumped(), dict[str, Dumped]()
     masked = True
-    runs: dict[Any, int] = {}
     for path in files:
         for count, record in _records(path, given):
             if _is_annotation(record):
-                masked &= _annotation(path, count, record, means, given)
-                continue
-            run = record.get("run_id")
-            run = run if isinstance(run, str) else None
-            runs[run] = runs.get(run, 0) + 1
-            if run != next(iter(runs)):
+                masked &= _annotation(path, count, record, notes.means, given)
                 continue
             if (found := _sequence(record)) is None:
                 given.problem(path, count, _fault(record))
                 continue
             step, rollout, extra = found
-            means.rollout(step, rollout)
+            dumped = exports.setdefault(_run_id(record), Dumped())
+            dumped.add(path, step, rollout)
             for name, values in extra.items():
-                means.add(step, name, values)
-            if path not in where.setdefault(step, []):
-                where[step].append(path)
-    rows = means.rows()
-    metrics = [{"iteration": step, **rows[step]} for step in sorted(rows)]
+                dumped.means.add(step, name, values)
+    runs = []
+    for name, dumped in exports.items():
+        own = replace(given, notes=[*given.notes])
+        own.notes.append(
+            "The token export has ids, not texts; rollouts are grouped by equal prompts."
+        )
+        dumps = dumped.of(own, partial(_rollouts, run=name))
+        run = finish(own, "prime-rl", ENTROPY_IS, dumped.metrics(), dumps)
+        if run is not None:
+            runs.append(replace(run, label=clean(name) if len(exports) > 1 else None))
+    if exports:
+        return runs
+    metrics = notes.metrics()
     if not masked:
         name = {"entropy/exact": "entropy/logged"}
         metrics = [{name.get(k, k): v for k, v in row.items()} for row in metrics]
-    if len(runs) > 1:
-        given.notes.append(
-            f"{len(runs)} runs share these files; only {next(iter(runs))} is read. "
-            "Name another's folder to read it."
-        )
-    dumps = {
-        step: partial(read_dump, given.root, where[step], step, _rollouts) for step in sorted(where)
-    }
-    if dumps:
-        given.notes.append(
-            "The token export has ids, not texts; rollouts are grouped by equal prompts."
-        )
-    elif metrics:
-        given.notes.append("Annotations have no token ids and no rewards: there are no rollouts.")
-    entropy_is = ENTROPY_IS if masked else ALL_TOKENS
-    return finish(given, "prime-rl", entropy_is, metrics, dumps)
+    given.notes.append("Annotations have no token ids and no rewards: there are no rollouts.")
+    run = finish(given, "prime-rl", ENTROPY_IS if masked else ALL_TOKENS, metrics)
+    return [] if run is None else [run]
+
+
+def _run_id(record: Mapping[str, Any]) -> str:
+    run = record.get("run_id")
+    return run if isinstance(run, str) else ""
 
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -156,13 +153,10 @@ def _sequence(
     return step, rollout, extra
 
 
-def _rollouts(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
-    run: list[Any] = []
+def _rollouts(path: Path, given: Given, run: str) -> Iterator[tuple[int, Rollout]]:
     for _, record in _records(path, given):
-        if _is_export(record) and (found := _sequence(record)):
-            run = run or [record.get("run_id")]
-            if record.get("run_id") == run[0]:
-                yield found[0], found[1]
+        if _is_export(record) and _run_id(record) == run and (found := _sequence(record)):
+            yield found[0], found[1]
 
 
 def _annotation(

@@ -20,13 +20,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
+from .rows import Row
 from .source import ANSI, Given, UnreadableError, finite, lines, number, parse, step_of
-from .steps import Log, Means, Rollout, column, finish, read_dump, token_ids
+from .steps import Dumped, Log, Rollout, column, finish, token_ids
 
 PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "
@@ -43,6 +43,7 @@ NAMES = {
 LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w/])")
 PAIR = re.compile(r"'([^']{1,200})': ((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w.]{1,40})(?=[,}])")
 SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
+KIND = "entrostat/kind"  # of a line: step, rollout, perf or eval
 IDLE = "rollout/zero_std/count_"
 ENTROPY_IS = (
     "exact: the full next-token entropy of logits divided by rollout_temperature (which the log "
@@ -67,47 +68,84 @@ def is_record(record: Mapping[str, Any]) -> bool:
     return isinstance(record.get("tokens"), list) and step_of(length) is not None
 
 
-def read(files: Sequence[Path], given: Given) -> Run | None:
-    """The run of all `files`, in their order."""
-    console, means, prompts = _Console(), Means(), None
-    where: dict[int, list[Path]] = {}
-    for path in files:
-        for count, text, whole in lines(path, given):
-            if text.lstrip()[:2] == '{"':
-                if (found := _sample(path, count, text, given)) is not None:
-                    means.rollout(*found)
-                    if path not in where.setdefault(found[0], []):
-                        where[found[0]].append(path)
-            elif ": {'" in text and (begin := LINE_OF.search(text := ANSI.sub("", text))):
-                if not whole or "}" not in text[begin.end() :]:
-                    given.problem(path, count, "the line is cut; what is whole in it is read")
-                console.add(path, count, begin[1], int(begin[2]), text[begin.end() :])
-            elif "rollout_batch_size ." in text and (size := SIZE.search(text)):
-                prompts = int(size[1])
+def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
+    """Rows of a console, an update's under its rollout; samples go to `dumped`.
+
+    A rollout that comes again at once begins a piece: its updates are not those of the first try.
+    """
+    settings: dict[str, str] = {}
+    rollout: int | None = None
+    kinds: list[str] = []
+    for count, text, whole in lines(path, given):
+        if text.lstrip()[:2] == '{"':
+            if (found := _sample(path, count, text, given)) is not None:
+                dumped.add(path, *found)
+        elif ": {'" in text and (begin := LINE_OF.search(text := ANSI.sub("", text))):
+            if not whole or "}" not in text[begin.end() :]:
+                given.problem(path, count, "the line is cut; what is whole in it is read")
+            kind, at = begin[1], int(begin[2])
+            again = kind == "rollout" and at == rollout and "rollout" in kinds
+            if kind == "rollout":
+                kinds = kinds if at == rollout and not again else []
+                rollout = at
+            elif kind == "step" and rollout is not None:
+                at = rollout
+            kinds.append(kind)
+            pairs = ((name, number(value)) for name, value in PAIR.findall(text[begin.end() :]))
+            figures = {name: value for name, value in pairs if value is not None}
+            yield Row(path, count, at, {**figures, KIND: kind}, settings, fresh=again)
+        elif "rollout_batch_size ." in text and (size := SIZE.search(text)):
+            settings = {**settings, "rollout_batch_size": size[1]}
+
+
+def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
+    """The run of rows; figures of a rollout's updates are averaged."""
     log = Log(given, NAMES)
-    for step, (path, count, figures) in console.rows().items():
-        log.add(path, count, step, figures)
-    metrics = log.metrics()
-    entropy_is = ENTROPY_IS
-    if console.updates > 1:
+    updates = 1
+    for path, line, step, figures, count in _rollouts_of(rows):
+        updates = max(updates, count)
+        log.add(path, line, step, figures)
+    metrics, entropy_is = log.metrics(), ENTROPY_IS
+    if updates > 1:
         given.notes.append(
-            f"An iteration is a rollout of up to {console.updates} updates: their figures are "
-            "averaged."
+            f"An iteration is a rollout of up to {updates} updates: their figures are averaged."
         )
     for row in metrics:
         if "rollout/log_probs" in row:
             row["entropy/nll"] = -row["rollout/log_probs"]
-    _count_groups(metrics, prompts)
-    if not metrics:
-        rows = means.rows()
-        metrics = [{"iteration": step, **rows[step]} for step in sorted(rows)]
-        entropy_is = SAMPLES
+    settings = rows[-1].settings if rows else {}
+    _count_groups(metrics, step_of(settings.get("rollout_batch_size")))
+    if not metrics and dumped:
+        metrics, entropy_is = dumped.metrics(), SAMPLES
     if not any("entropy/exact" in row for row in metrics):
         entropy_is = NONE
-    dumps = {
-        step: partial(read_dump, given.root, where[step], step, _rollouts) for step in sorted(where)
-    }
-    return finish(given, "slime", entropy_is, metrics, dumps)
+    dumps = dumped.of(given, sequences) if dumped else {}
+    return finish(given, "slime", entropy_is, metrics, dumps, settings=settings)
+
+
+def _rollouts_of(
+    rows: Sequence[Row],
+) -> Iterator[tuple[Path, int | None, int, dict[str, float], int]]:
+    """Last place, step, figures and number of updates of each rollout; a later try replaces one."""
+    tries: dict[int, list[Row]] = {}
+    last = -1
+    for row in rows:
+        if row.fresh or row.step < last:
+            tries = {step: some for step, some in tries.items() if step < row.step}
+        last = row.step
+        tries.setdefault(row.step, []).append(row)
+    for step, some in tries.items():
+        values: dict[str, list[float]] = {}
+        for row in some:
+            for name, value in row.values.items():
+                if name != KIND and (row.values.get(KIND) == "step" or name not in values):
+                    values.setdefault(name, []).append(value)
+        means = {
+            name: math.fsum(known) / len(known) if (known := finite(each)) else math.nan
+            for name, each in values.items()
+        }
+        updates = sum(row.values.get(KIND) == "step" for row in some)
+        yield some[-1].path, some[-1].line, step, means, updates
 
 
 def _count_groups(metrics: list[dict[str, Any]], prompts: int | None) -> None:
@@ -120,46 +158,6 @@ def _count_groups(metrics: list[dict[str, Any]], prompts: int | None) -> None:
             row["rollout/zero_advantage_groups"] = math.fsum(counts)
             if prompts:
                 row["rollout/groups"] = prompts
-
-
-class _Console:
-    """Lines of a console: a rollout, then its updates; a rollout that comes again starts anew."""
-
-    def __init__(self) -> None:
-        self.parts: dict[int, list[tuple[str, Path, int, dict[str, float]]]] = {}
-        self.rollout: int | None = None
-        self.updates = 1
-
-    def add(self, path: Path, line: int, kind: str, at: int, text: str) -> None:
-        pairs = ((name, number(value)) for name, value in PAIR.findall(text))
-        figures = {name: value for name, value in pairs if value is not None}
-        if kind == "rollout":
-            before = self.parts.get(at, [])
-            if any(each[0] in ("step", "rollout") for each in before):
-                self.parts[at] = []
-            self.rollout = at
-        elif kind == "step" and self.rollout is not None:
-            at = self.rollout
-        elif kind == "step":
-            self.parts.pop(at, None)
-        self.parts.setdefault(at, []).append((kind, path, line, figures))
-
-    def rows(self) -> dict[int, tuple[Path, int, dict[str, float]]]:
-        """Step -> where, and its figures: the mean over the updates."""
-        found = {}
-        for step, parts in self.parts.items():
-            row: dict[str, list[float]] = {}
-            for kind, _, _, figures in parts:
-                for name, value in figures.items():
-                    if kind == "step" or name not in row:
-                        row.setdefault(name, []).append(value)
-            self.updates = max(self.updates, sum(kind == "step" for kind, *_ in parts))
-            means = {
-                name: math.fsum(known) / len(known) if (known := finite(values)) else math.nan
-                for name, values in row.items()
-            }
-            found[step] = (parts[-1][1], parts[-1][2], means)
-        return found
 
 
 def _sample(path: Path, line: int, text: str, given: Given) -> tuple[int, Rollout] | None:
@@ -203,7 +201,8 @@ def _sample(path: Path, line: int, text: str, given: Given) -> tuple[int, Rollou
     )
 
 
-def _rollouts(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
+def sequences(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
+    """Steps and rollouts of a file of samples."""
     for count, text, _ in lines(path, given):
         if text.lstrip()[:2] == '{"' and (found := _sample(path, count, text, given)):
             yield found

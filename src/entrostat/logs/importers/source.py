@@ -6,10 +6,15 @@ What cannot be read becomes a `Problem`; nothing is unpickled or evaluated.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -60,6 +65,8 @@ LINE = 64 * 2**20
 """Longest line that is read, in characters."""
 DOCUMENT = 256 * 2**20
 """Largest JSON document that is read at once, in bytes."""
+UNPACKED = 4 * 2**30
+"""Most characters that a compressed file is unpacked to."""
 ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 
 
@@ -88,21 +95,52 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
     Yields:
         the number from 1, the text without its end and without NUL, whether the end was there.
     """
+    opener = opener_of(path)
     try:
-        with open(path, "rb") as raw:
+        with opener(path, "rb") as raw:
             wide = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")
-        with open(path, encoding="utf-16" if wide else "utf-8-sig", errors="replace") as file:
-            count = 0
+        code = "utf-16" if wide else "utf-8-sig"
+        with opener(path, "rt", encoding=code, errors="replace") as file:
+            count = size = 0
             while text := file.readline(LINE):
-                count += 1
+                count, size = count + 1, size + len(text)
                 if len(text) >= LINE and not text.endswith("\n"):
                     while (rest := file.readline(LINE)) and not rest.endswith("\n"):
                         pass
                     given.problem(path, count, f"longer than {LINE} characters")
                     continue
-                yield count, text.rstrip("\n").replace("\0", ""), text.endswith("\n")
-    except (OSError, UnicodeError) as error:
+                if size > UNPACKED and opener is not open:
+                    given.problem(path, count, f"unpacks to more than {UNPACKED} characters")
+                    return
+                text, whole = text.rstrip("\n").replace("\0", ""), text.endswith("\n")
+                if text.startswith("{") and (inner := WRAPPED.match(text)):
+                    text, whole = _unwrapped(text, inner[1]), True
+                yield count, text, whole
+    except (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error) as error:
         given.problem(path, None, f"cannot be read: {reason_of(error)}")
+
+
+PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+
+
+def opener_of(path: Path) -> Callable[..., Any]:
+    """What opens a file: gzip, bzip2 and xz are unpacked on the way."""
+    with suppress(OSError), open(path, "rb") as file:
+        head = file.read(6)
+        return next((how for magic, how in PACKED.items() if head.startswith(magic)), open)
+    return open
+
+
+# what docker, Kubernetes and cloud collectors put a line of a console into
+WRAPPED = re.compile(r'\{\s*"(log|message|msg|textPayload)"\s*:\s*"')
+
+
+def _unwrapped(text: str, key: str) -> str:
+    """The line of a console that a collector's JSON object holds."""
+    with suppress(UnreadableError):
+        record = parse(text)
+        return str(record[key]).rstrip("\n")
+    return text
 
 
 def reason_of(error: Exception) -> str:

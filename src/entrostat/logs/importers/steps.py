@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,7 @@ def finish(
     metrics: list[dict[str, Any]],
     dumps: Mapping[int, Callable[[], Rollouts]] | None = None,
     planned: int | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Run | None:
     """A run; None where there is no step in it."""
     if not metrics:
@@ -123,7 +125,7 @@ def finish(
     return Run(
         given.root, config, "", "", metrics, [], tuple(dict.fromkeys(notes)),
         dumps=dict(dumps or {}), source=source, entropy_is=entropy_is, problems=given.problems,
-        broken=given.broken,
+        broken=given.broken, settings=dict(settings or {}),
     )  # fmt: skip
 
 
@@ -179,6 +181,42 @@ class Means:
 
 
 Sequences = Callable[[Path, Given], Iterable[tuple[int, Rollout]]]
+
+
+class Dumped:
+    """Rollouts of dumps: their means by step, and which files hold them.
+
+    Args:
+        keep: whether the rollouts themselves are kept, as `kept`, and nothing else.
+    """
+
+    def __init__(self, keep: bool = False) -> None:
+        self.means, self.where = Means(), dict[int, list[Path]]()
+        self.kept: list[tuple[int, Rollout]] | None = [] if keep else None
+
+    def add(self, path: Path, step: int, rollout: Rollout) -> None:
+        """Add a rollout of a file."""
+        if self.kept is not None:
+            self.kept.append((step, rollout))
+            return
+        self.means.rollout(step, rollout)
+        if path not in self.where.setdefault(step, []):
+            self.where[step].append(path)
+
+    def __bool__(self) -> bool:
+        return bool(self.where)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Means, one object per step."""
+        rows = self.means.rows()
+        return [{"iteration": step, **rows[step]} for step in sorted(rows)]
+
+    def of(self, given: Given, sequences: Sequences) -> dict[int, Callable[[], Rollouts]]:
+        """What reads the rollouts of each step."""
+        return {
+            step: partial(read_dump, given.root, self.where[step], step, sequences)
+            for step in sorted(self.where)
+        }
 
 
 def read_dump(path: Path, files: Sequence[Path], step: int, sequences: Sequences) -> Rollouts:

@@ -14,9 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..run import Run
+from .rows import Row
 from .source import Given, UnreadableError, clean, reason_of
-from .tracked import Row, run_of
 from .wire import BYTES, VARINT, fields, real, signed, text
 
 TITLE = "TensorBoard"
@@ -38,37 +37,33 @@ def is_file(head: bytes) -> bool:
     return masked(head[:8]) == check and _VERSION in head[: _HEAD.size + min(length, 256)]
 
 
-def read(files: Sequence[Path], given: Given) -> Run | None:
-    """The run of the directory among `files` that has most steps."""
-    runs: dict[Path, Values] = defaultdict(dict)
-    where: dict[Path, Path] = {}
+def scan(files: Sequence[Path], given: Given) -> list[Row]:
+    """Rows of all `files`; those of a directory have its name as their run's.
+
+    What a later file of a directory declares void is left out of those before it.
+    """
+    kept: dict[Path, dict[Path, Values]] = defaultdict(dict)
     for path in files:
-        _add(path, runs[path.parent], given)
-        where[path.parent] = path
-    folder = max(runs, key=lambda each: len(runs[each]))
-    others = [clean(each.name) for each in runs if each != folder and runs[each]]
-    if others:
-        given.notes.append(
-            f"Read {clean(folder.name)}; other runs beside it are not, name their directories: "
-            f"{', '.join(others[:5])}{', ...' if others[5:] else ''}."
-        )
-    rows = [Row(where[folder], step, runs[folder][step]) for step in sorted(runs[folder])]
-    return run_of(rows, {}, TITLE, given)
-
-
-def _add(path: Path, steps: Values, given: Given) -> None:
-    """Take in a file: of what a step has twice the later counts."""
-    for place, data in _records(path, given):
-        try:
-            step, restart, scalars = _event(data)
-        except UnreadableError as error:
-            given.problem(path, None, f"record {place}: {error}")
-            continue
-        if restart and step > 0:
-            for void in [each for each in steps if each >= step]:
-                del steps[void]
-        if scalars:
-            steps.setdefault(step, {}).update(scalars)
+        steps: Values = {}
+        for place, data in _records(path, given):
+            try:
+                step, restart, scalars = _event(data)
+            except UnreadableError as error:
+                given.problem(path, None, f"record {place}: {error}")
+                continue
+            if restart and step > 0:
+                for before in (*kept[path.parent].values(), steps):
+                    for void in [each for each in before if each >= step]:
+                        del before[void]
+            if scalars:
+                steps.setdefault(step, {}).update(scalars)
+        kept[path.parent][path] = steps
+    return [
+        Row(path, None, step, steps[step], {}, clean(folder.name))
+        for folder, found in kept.items()
+        for path, steps in found.items()
+        for step in sorted(steps)
+    ]
 
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:

@@ -1,11 +1,14 @@
-"""TRL's GRPOTrainer: the log in `trainer_state.json`.
+"""TRL's GRPOTrainer, and ms-swift's that is made of it: state, JSON lines, console.
 
-The trainer writes the state with every checkpoint, and under the output directory after
-`save_state()`; the newest that can be read counts. Read beside TRL 1.16
-(`GRPOTrainer._compute_loss` and `log`): `entropy` is the sum over completion tokens of the exact
-entropy over their number, for every micro-batch over all processes, from logits divided by
-`temperature`; tokens of tools and of masked truncated completions do not count. `log` takes the
-plain mean over the micro-batches since the last logged line.
+`trainer_state.json` is written with every checkpoint, and under the output directory after
+`save_state()`; the newest that can be read counts. ms-swift writes `logging.jsonl` beside it. A
+console has one `{'loss': ...}` a logged line (transformers 5 quotes the numbers) and no steps: they
+are those of the progress bar before it, else the lines are counted.
+
+Read beside TRL 1.16 (`GRPOTrainer._compute_loss` and `log`): `entropy` is the sum over completion
+tokens of the exact entropy over their number, for every micro-batch over all processes, from logits
+divided by `temperature`; tokens of tools and of masked truncated completions do not count. `log`
+takes the plain mean over the micro-batches since the last logged line.
 
 An iteration is a generation batch. Its rewards are logged with the first of its optimizer steps, so
 that where every step is logged the number of these can be told; an iteration's figures are then
@@ -16,18 +19,31 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import Given, UnreadableError, document, number, objects, parse, step_of
+from .names import bare, trainer_of
+from .rows import Row
+from .source import (
+    ANSI,
+    Given,
+    UnreadableError,
+    document,
+    lines,
+    number,
+    objects,
+    parse,
+    step_of,
+)
 from .steps import Log, finish
 
 STATE = "trainer_state.json"
 NAMES = {
     "entropy": "entropy/exact",
+    "entropy/mean": "entropy/exact",
     "reward": "reward/mean",
     "completions/mean_length": "rollout/length_mean",
     "grad_norm": "grad/norm",
@@ -37,7 +53,7 @@ NAMES = {
 ENTROPY_IS = (
     "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "
     "the sampling temperature (which the log does not name), in nats, under the policy that was "
-    "being updated; micro-batches{steps} have equal weight (TRL 1.16)"
+    "being updated; micro-batches{steps} have equal weight, as in TRL 1.16"
 )
 OURS = (
     "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "
@@ -52,9 +68,27 @@ Entries = list[tuple[int | None, dict[str, Any]]]
 LIST = re.compile(r'"log_history"\s*:\s*\[')
 
 
+# a figure of a printed dictionary, and the progress bar of the step before it
+PAIR = re.compile(r"'([^']{1,200})': '?([-+\w./%]{1,40})'?(?=[,}])")
+BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
+SLASH = "global_step/max_steps"
+_LOGGED = ("loss", "reward", "entropy", "grad_norm")
+
+
 def is_document(head: str) -> bool:
     """Whether a text begins like a trainer's state."""
-    return head.lstrip("\ufeff \t\r\n")[:1] == "{" and LIST.search(head) is not None
+    head = head.lstrip("\ufeff \t\r\n")
+    return head[:1] == "{" and LIST.search(head) is not None and not is_row(head.split("\n")[0])
+
+
+def is_row(text: str) -> bool:
+    """Whether a line is a logged one, as JSON or as a console prints it."""
+    begin = text.find("{")
+    if begin < 0 or "log_history" in text:
+        return False
+    if text[begin : begin + 2] == "{'":
+        return "'loss': " in text and ("'epoch': " in text or "'reward" in text)
+    return '"reward' in text and ('"epoch"' in text or SLASH in text) and '"loss"' in text
 
 
 def states(directory: Path) -> Iterator[Path]:
@@ -69,45 +103,83 @@ def states(directory: Path) -> Iterator[Path]:
     yield from (path for _, path in sorted(numbered, reverse=True))
 
 
-def read(files: Sequence[Path], given: Given) -> Run | None:
-    """The run of the newest state among `files`."""
-    best: tuple[int, Entries, dict[str, Any], Path] | None = None
-    for path in files:
+def scan(path: Path, given: Given) -> Iterator[Row]:
+    """Rows of a state, of ms-swift's JSON lines or of a console."""
+    first = next((text for _, text, _ in lines(path, Given(given.root)) if text.strip()), "")
+    if first.lstrip()[:1] == "{" and not is_row(first):
         history, state = _history(path, given)
-        last = max((step_of(row.get("step")) or 0 for _, row in history), default=-1)
-        if history and (best is None or last > best[0]):
-            best = (last, history, state, path)
-            if path.parent.name.startswith("checkpoint-"):
-                break  # the other checkpoints are older
-    if best is None:
-        return None
-    _, history, state, path = best
-    return run_of(path, history, state, given)
+        settings = {key: str(state.get(key, "")) for key in ("max_steps", "logging_steps")}
+        yield from (Row(path, n, row.get("step"), row, settings) for n, row in history)
+    else:
+        yield from _lines(path, given)
 
 
-def run_of(path: Path, history: Entries, state: Mapping[str, Any], given: Given) -> Run | None:
-    """The run of a log.
+def _lines(path: Path, given: Given) -> Iterator[Row]:
+    settings: dict[str, str] = {}
+    at = total = count = 0
+    latest, epoch = (0, 0), -1.0
+    for line, text, whole in lines(path, given):
+        if "%|" in text and (bar := BAR.search(text)):
+            latest = int(bar[1]), int(bar[2])
+            if latest[1] >= total:  # a smaller one is an evaluation's
+                at, total = latest
+        if not is_row(text := ANSI.sub("", text)):
+            continue
+        if not whole and "}" not in text[text.index("{") :]:
+            given.problem(path, line, "the line is cut; what is whole in it is read")
+        values = {bare(name): value for name, value in _figures(text).items()}
+        fell = (number(values.get("epoch")) or 0.0) < epoch
+        epoch = number(values.get("epoch")) or 0.0
+        logged = any(name in values for name in _LOGGED)
+        count = 1 if fell else count + logged
+        if fell:
+            settings, (at, total) = {}, latest
+        step = values.pop("step", None)
+        if SLASH in values:
+            told, _, planned = str(values.pop(SLASH)).partition("/")
+            settings["max_steps"], step = planned, told
+        elif step is None:
+            step = at or count
+            settings["max_steps"] = str(total or "")
+            if not at:
+                settings["counted"] = "1"
+        if logged or any(name.startswith("eval") for name in values):
+            yield Row(path, line, step, values, settings, fresh=fell)
 
-    Args:
-        path: where it stood.
-        history: (line, entry) with `step` and figures under TRL's names.
-        state: what is known of `logging_steps` and `max_steps`.
-        given: takes the problems.
-    """
+
+def _figures(text: str) -> dict[str, Any]:
+    begin = text.index("{")
+    if text[begin + 1] == "'":
+        return dict(PAIR.findall(text, begin))
+    try:
+        found = parse(text[begin : text.rindex("}") + 1])
+    except (UnreadableError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def run_of(rows: Sequence[Row], given: Given) -> Run | None:
+    """The run of rows with TRL's names; of what is known, `max_steps` and `logging_steps` count."""
+    settings = rows[-1].settings if rows else {}
+    path = rows[0].path if rows else given.root
+    history: Entries = [
+        (row.line, {_bare(key): v for key, v in row.values.items()} | {"step": row.step})
+        for row in rows
+    ]
     seen = {key for _, row in history for key in row}
     grpo = bool(seen & {"reward", "completions/mean_length", "frac_reward_zero_std"})
     names = NAMES if grpo else NAMES | {"entropy": "entropy/logged"}
     log = Log(given, {key: name for key, name in names.items() if name not in seen})
-    every = step_of(state.get("logging_steps"))
+    every = step_of(settings.get("logging_steps"))
     several = every is not None and every > 1
     updates = 1 if several else _updates(history)
     for place, row in history if updates == 1 else _iterations(history, updates):
-        figures = {key: value for key, value in row.items() if key != "step"}
+        figures = {k: v for k, v in row.items() if k not in ("step", "global_step")}
         log.add(path, place, row.get("step"), figures)
     entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if several else "")
     if "entropy/exact" in seen:
         entropy_is = OURS
-    elif "entropy" not in seen:
+    elif not seen & {"entropy", "entropy/mean"}:
         entropy_is = NONE
     elif not grpo:
         entropy_is = UNKNOWN
@@ -118,16 +190,27 @@ def run_of(path: Path, history: Entries, state: Mapping[str, Any], given: Given)
         )
     if several:
         given.notes.append(f"A line is logged every {every} steps and is their mean.")
+    if settings.get("counted"):
+        given.notes.append("The console has no steps; its logged lines are counted instead.")
     for folder in {path.parent, path.parent.parent}:
         if any(folder.glob("completions/*.parquet")):
             given.notes.append(
                 "completions/*.parquet is not read (that needs pyarrow): there are no rollouts."
             )
             break
-    source = "TRL" if grpo else "a Hugging Face trainer"
-    planned = step_of(state.get("max_steps"))
+    source = "a Hugging Face trainer"
+    if grpo:
+        source = "ms-swift" if trainer_of(seen) == "ms-swift" else "TRL"
+    planned = step_of(settings.get("max_steps"))
     planned = None if not planned else -(-planned // updates)
     return finish(given, source, entropy_is, log.metrics(), planned=planned)
+
+
+def _bare(key: str) -> str:
+    """A figure's name before transformers sorted it for a tracker."""
+    name = bare(key)
+    group, _, rest = name.partition("/")
+    return f"{group}_{rest}" if group in ("eval", "test") and rest else name
 
 
 def _updates(history: Entries) -> int:

@@ -15,25 +15,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import (
-    ANSI,
-    Given,
-    UnreadableError,
-    clean,
-    json_lines,
-    lines,
-    number,
-    parse,
-    short,
-    step_of,
-)
-from .steps import Log, Means, Rollout, finish, read_dump
+from .rows import Row
+from .source import ANSI, Given, UnreadableError, clean, lines, number, parse, short, step_of
+from .steps import Dumped, Log, Rollout, finish
 
 NAMES = {
     "actor/entropy": "entropy/exact",
@@ -45,7 +34,17 @@ NAMES = {
 }
 STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
-MODE = re.compile(r"loss_agg_mode['\"]?\s*[:=]\s*['\"]?(token-mean|token-sum|seq-[a-z-]{1,32})")
+# settings that decide what is said, as printed at the start, as overrides or in W&B's JSON; of a
+# name that occurs twice the first is the actor's
+SETTING = re.compile(
+    r"""(?<![\w-])(entropy_coeff|loss_agg_mode|ppo_mini_batch_size|train_batch_size|ppo_epochs
+    |rollout_is|rollout_rs|bypass_mode|max_response_length|calculate_entropy|strategy|use_kl_loss
+    |use_kl_in_reward|adv_estimator|clip_ratio_high|clip_ratio_low)
+    \\?['"]?\s*[:=]\s*\\?['"]?([\w.+-]+)""",
+    re.VERBOSE,
+)
+HEADER = "actor_rollout_ref"
+WITHIN = 5000  # lines after its name, or after the start, in which a configuration is looked for
 LIMIT = math.log(2**24)  # nats: more than a token of any vocabulary can have
 
 MODES = {
@@ -66,8 +65,9 @@ MODES = {
 }
 PER_TOKEN = ("token-mean", "seq-mean-token-mean")
 ENTROPY_IS = (
-    "exact: the full next-token entropy of logits divided by the rollout temperature (which the "
-    "log does not name), in nats, {when}, aggregated as the loss is: {how} (veRL 0.9.1)"
+    "the full next-token entropy of logits divided by the rollout temperature (which the log does "
+    "not name), in nats, {when}, aggregated as the loss is: {how}. The log does not say which "
+    "version wrote it: up to 0.4 the mean is wrong under use_dynamic_bsz"
 )
 BEFORE, DURING = "under the policy before the iteration's updates", "during the updates"
 UNSAID = (
@@ -104,81 +104,73 @@ def _is_rollout(record: Mapping[str, Any]) -> bool:
     return texts and "score" in record and "step" in record
 
 
-def read(files: Sequence[Path], given: Given) -> Run | None:
-    """The run of all `files`, in their order."""
-    log, means = Log(given, NAMES), Means()
-    mode: str | None = None
-    keys: set[str] = set()
-    where: dict[int, list[Path]] = {}
-    for path in files:
-        for count, text, whole in lines(path, given):
-            if text.lstrip()[:2] == '{"':
-                try:
-                    record = parse(text)
-                except UnreadableError as error:
-                    given.problem(path, count, str(error))
-                    continue
-                if isinstance(record, dict) and _is_metrics(record):
-                    keys |= record["data"].keys()
-                    log.add(path, count, record["step"], record["data"])
-                elif isinstance(record, dict) and _is_rollout(record):
-                    if (found := _rollout(record)) is None:
-                        given.problem(path, count, f"step {short(record['step'])} is no step")
-                        continue
-                    step, rollout = found
-                    means.rollout(step, rollout)
-                    if path not in where.setdefault(step, []):
-                        where[step].append(path)
-                else:
-                    given.problem(path, count, "neither metrics nor a rollout of veRL")
+def settings_of(text: str) -> dict[str, str]:
+    """Settings that a text has, each as it is first said."""
+    found: dict[str, str] = {}
+    for name, value in SETTING.findall(text):
+        found.setdefault(name, value)
+    return found
+
+
+def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
+    """Rows of a console or of the file logger's JSONL; rollouts go to `dumped`."""
+    settings: dict[str, str] = {}
+    left, used = WITHIN, False
+    for count, text, whole in lines(path, given):
+        if text.lstrip()[:2] == '{"':
+            try:
+                record = parse(text)
+            except UnreadableError as error:
+                given.problem(path, count, str(error))
                 continue
-            if found_mode := MODE.search(text):
-                mode = found_mode[1]
-            if "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
-                figures = _figures(path, count, text[begin.end() :], whole, given)
-                keys |= figures.keys()
-                log.add(path, count, begin[1], figures)
-    metrics, entropy_is = _told(log, keys, mode)
-    if not metrics:
-        rows = means.rows()
-        metrics = [{"iteration": step, **rows[step]} for step in sorted(rows)]
-        if metrics:
-            given.notes.append("There are rollouts, but no metrics; rewards are their means.")
-    dumps = {
-        step: partial(read_dump, given.root, where[step], step, _rollouts) for step in sorted(where)
-    }
+            if isinstance(record, dict) and _is_metrics(record):
+                yield Row(path, count, record["step"], record["data"], settings)
+            elif isinstance(record, dict) and _is_rollout(record):
+                if (found := _rollout(record)) is None:
+                    given.problem(path, count, f"step {short(record['step'])} is no step")
+                else:
+                    dumped.add(path, *found)
+            else:
+                given.problem(path, count, "neither metrics nor a rollout of veRL")
+        elif "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
+            figures = _figures(path, count, text[begin.end() :], whole, given)
+            yield Row(path, count, begin[1], figures, settings)
+            used = True
+        else:
+            if HEADER in text:
+                left = WITHIN
+                if used:  # the next run's
+                    settings, used = {}, False
+            if left > 0:
+                left -= 1
+                for name, value in settings_of(text).items():
+                    settings.setdefault(name, value)
+
+
+def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
+    """The run of rows with veRL's names; where our own host's are among them, they count."""
+    settings = {k: v for row in reversed(rows[:1] + rows[-1:]) for k, v in row.settings.items()}
+    keys = {key for row in rows for key in row.values}
+    ours = "entropy/exact" in keys
+    log = Log(given, {key: name for key, name in NAMES.items() if name not in keys})
+    for row in rows:
+        log.add(row.path, row.line, row.step, row.values)
+    metrics, entropy_is = (log.metrics(), OURS) if ours else _told(log, keys, settings)
+    dumps = dumped.of(given, sequences) if dumped else {}
+    if not metrics and dumped:
+        metrics = dumped.metrics()
+        given.notes.append("There are rollouts, but no metrics; rewards are their means.")
     if dumps:
         given.notes.append("Rollouts are texts: veRL's dump has no tokens.")
-    return finish(given, "veRL", entropy_is, metrics, dumps)
+    return finish(given, "veRL", entropy_is, metrics, dumps, settings=settings)
 
 
-def of_rows(
-    rows: Iterable[tuple[Path, int | None, Any, Mapping[str, Any]]],
-    names: Set[str],
-    mode: str | None,
-    given: Given,
-) -> Run | None:
-    """The run of rows that a tracker kept.
-
-    Args:
-        rows: (file, line, step, figures under veRL's names).
-        names: all that occur; where our host's are among them, they count.
-        mode: loss_agg_mode, where it is known.
-        given: takes the problems.
-    """
-    log = Log(given, {key: name for key, name in NAMES.items() if name not in names})
-    for path, place, step, figures in rows:
-        log.add(path, place, step, figures)
-    if "entropy/exact" in names:
-        return finish(given, "veRL", OURS, log.metrics())
-    metrics, entropy_is = _told(log, names, mode)
-    return finish(given, "veRL", entropy_is, metrics)
-
-
-def _told(log: Log, keys: Set[str], mode: str | None) -> tuple[list[dict[str, Any]], str]:
+def _told(
+    log: Log, keys: Set[str], settings: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], str]:
     """Metrics of a log, their entropy under the name that it deserves, and what it is."""
     metrics = log.metrics()
-    entropy_is, logged = _entropy(metrics, keys, mode)
+    entropy_is, logged = _entropy(metrics, keys, settings.get("loss_agg_mode"))
     if logged:
         metrics = [{LOGGED.get(k, k): v for k, v in row.items()} for row in metrics]
         log.given.broken = {LOGGED.get(k, k): i for k, i in log.given.broken.items()}
@@ -228,7 +220,9 @@ def _rollout(record: Mapping[str, Any]) -> tuple[int, Rollout] | None:
     return step, Rollout(reward, prompt, prompt, clean(record["output"]))
 
 
-def _rollouts(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
-    for _, record in json_lines(path, given, lambda text: text.lstrip()[:2] == '{"'):
-        if isinstance(record, dict) and _is_rollout(record) and (found := _rollout(record)):
-            yield found
+def sequences(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
+    """Steps and rollouts of a dump."""
+    dumped = Dumped(keep=True)
+    for _ in scan(path, given, dumped):
+        pass
+    yield from dumped.kept

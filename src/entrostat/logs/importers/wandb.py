@@ -11,24 +11,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..run import Run
-from .source import (
-    Given,
-    UnreadableError,
-    clean,
-    document,
-    json_lines,
-    number,
-    parse,
-    reason_of,
-)
+from .rows import Row
+from .source import Given, UnreadableError, clean, json_lines, number, reason_of
 from .table import flatten
-from .tracked import Row, run_of
+from .verl import settings_of
 from .wire import EIGHT, VARINT, fields, real, text
 
 TITLE = "W&B"
@@ -39,16 +29,10 @@ _BLOCK = 32 * 1024
 _CHUNK = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _SETTING = 1 << 20  # characters of a setting that is kept
+_STEP = "train/global_step"
+_PLAIN = ("max_steps", "logging_steps", "iterations")  # settings of TRL and ours
+CALLED = "W&B's name"  # of the run, beside its id
 _SUMMARY = "wandb-summary.json"
-
-
-@dataclass
-class Tracked:
-    """What a file has of a run: rows of its history, settings as JSON texts by name."""
-
-    name: str
-    rows: list[Row] = field(default_factory=list)
-    settings: dict[str, str] = field(default_factory=dict)
 
 
 def is_file(head: bytes) -> bool:
@@ -61,31 +45,38 @@ def is_record(record: Mapping[str, Any]) -> bool:
     return "_step" in record and ("_timestamp" in record or "_runtime" in record)
 
 
-def read(files: Sequence[Path], given: Given) -> Run | None:
-    """The run among `files` that has most rows, of all files that have its id."""
-    runs: dict[str, Tracked] = {}
-    binary = [path for path in files if is_file(_head(path))]
-    for path in binary:
-        found = _log(path, given)
-        run = runs.setdefault(found.name, Tracked(found.name))
-        run.rows += found.rows
-        run.settings |= found.settings
-    if not any(run.rows for run in runs.values()):  # else the texts say the same again
-        texts = sorted(set(files) - set(binary), key=lambda path: path.name == _SUMMARY)
-        for path in texts:
-            runs.setdefault(str(path), Tracked(clean(path.name), _texts(path, given)))
-    if not runs:
-        return None
-    best = max(runs.values(), key=lambda run: len(run.rows))
-    others = [run.name for run in runs.values() if run is not best and run.rows]
-    if others:
-        given.notes.append(
-            f"Read run {best.name}; other runs beside it are not, name their directories: "
-            f"{', '.join(others[:5])}{', ...' if others[5:] else ''}."
-        )
-    if best.rows and all(row.path.name == _SUMMARY for row in best.rows):
-        given.notes.append(f"{_SUMMARY} has the last values only.")
-    return run_of(best.rows, best.settings, TITLE, given)
+def scan(path: Path, given: Given) -> list[Row]:
+    """Rows of a file; a `.wandb` file's under its run's id, with its settings.
+
+    Raises:
+        ValueError: the file is a summary, which has no history.
+    """
+    if not is_file(_head(path)):
+        return _texts(path, given)
+    run = clean(path.stem.removeprefix("run-"))
+    settings: dict[str, str] = {}
+    rows: list[tuple[Any, dict[str, float]]] = []
+    for place, data in _records(path, given):
+        try:
+            for kind, _, value in fields(data):
+                if not isinstance(value, bytes):
+                    continue
+                if kind == 2:
+                    rows.append(_history(value))
+                elif kind == 5:
+                    settings |= _config(value)
+                elif kind == 17:
+                    run_id, more = _about(value)
+                    run, settings = run_id or run, settings | more
+        except UnreadableError as error:
+            given.problem(path, None, f"record {place}: {error}")
+    joined = " ".join(f'"{key}": {value}' for key, value in settings.items())
+    known = (*_PLAIN, CALLED)
+    plain = {key: settings[key] for key in known if key in settings} | settings_of(joined)
+    found = [_row(path, step, values, None, plain, run) for step, values in rows if values]
+    # TRL's step is among its figures; what comes without it are times of functions
+    stepped = [row for row in found if _STEP in row.values]
+    return [row._replace(step=row.values[_STEP]) for row in stepped] or found
 
 
 def _head(path: Path) -> bytes:
@@ -97,58 +88,42 @@ def _head(path: Path) -> bytes:
 
 
 def _texts(path: Path, given: Given) -> list[Row]:
-    """Rows of a history in JSON, one object a line, or of a summary, one object."""
-    if path.name == _SUMMARY:
-        try:
-            found = [(None, parse(document(path, given)))]
-        except UnreadableError as error:
-            given.problem(path, None, str(error))
-            found = []
-    else:
-        found = list(json_lines(path, given))
+    if path.name == _SUMMARY or path.suffix == ".json":
+        raise ValueError(
+            f"{clean(str(path))!r} has the last values only, no history; name the run-ID.wandb "
+            "file beside it, or export the history as CSV"
+        )
     rows = []
-    for place, record in found:
+    folder = next((each.name for each in path.parents if "run-" in each.name), "")
+    for place, record in json_lines(path, given):
         if isinstance(record, dict) and "_step" in record:
-            rows.append(_row(path, record["_step"], flatten(record), place))
+            run = folder.rpartition("-")[2]
+            rows.append(_row(path, record["_step"], flatten(record), place, {}, run))
         else:
             given.problem(path, place, "no row of W&B's history")
     return rows
 
 
-def _row(path: Path, step: Any, values: Mapping[str, Any], place: int | None = None) -> Row:
+def _row(
+    path: Path, step: Any, values: Mapping[str, Any], place: int | None, settings: dict[str, str],
+    run: str,
+) -> Row:  # fmt: skip
     """A row without W&B's own columns."""
     kept = {key: value for key, value in values.items() if not key.startswith("_")}
-    return Row(path, step, kept, place)
+    return Row(path, place, step, kept, settings, clean(run))
 
 
-def _log(path: Path, given: Given) -> Tracked:
-    """The run of a `.wandb` file."""
-    run = Tracked(clean(path.stem.removeprefix("run-")))
-    for place, data in _records(path, given):
-        try:
-            for kind, _, value in fields(data):
-                if not isinstance(value, bytes):
-                    continue
-                if kind == 2:
-                    step, values = _history(value)
-                    if values:
-                        run.rows.append(_row(path, step, values))
-                elif kind == 5:
-                    run.settings |= _config(value)
-                elif kind == 17:
-                    _about(value, run)
-        except UnreadableError as error:
-            given.problem(path, None, f"record {place}: {error}")
-    return run
-
-
-def _about(data: bytes, run: Tracked) -> None:
+def _about(data: bytes) -> tuple[str, dict[str, str]]:
     """A run's own record: its id, its settings."""
+    name, settings = "", {}
     for kind, _, value in fields(data):
         if kind == 1 and text(value):
-            run.name = clean(text(value))[:200]
+            name = clean(text(value))[:200]
+        elif kind == 8 and text(value):
+            settings[CALLED] = clean(text(value))[:200]
         elif kind == 4 and isinstance(value, bytes):
-            run.settings |= _config(value)
+            settings |= _config(value)
+    return name, settings
 
 
 def _config(data: bytes) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..._text import printable
-from ...logs.importers import read
+from ...logs.importers import read_all
 from ...logs.importers.places import runs_in
 from ...logs.run import Run
 from ..page import comparison_of, page_of
@@ -71,12 +71,15 @@ def read_watched(watched: Watched) -> Reading:
     problems: list[str] = []
     for place in places:
         try:
-            runs.append(read(place, watched.format, watched.columns))
+            found, skipped = read_all(place, watched.format, watched.columns)
         except ValueError as error:
-            problems.append(printable(" ".join(str(error).split())))
+            found, skipped = [], (" ".join(str(error).split()),)
+        runs += found
+        problems += map(printable, skipped)
     if not runs:
         raise ValueError(problems[0])
-    return Reading(tuple(runs), places == list(watched.paths)[:1], tuple(problems))
+    alone = len(runs) == 1 and places == list(watched.paths)[:1]
+    return Reading(tuple(runs), alone, tuple(problems))
 
 
 def html_of(reading: Reading, title: str, live: Live) -> str:

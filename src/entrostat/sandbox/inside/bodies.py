@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import gc
+import io
 import json
 import linecache
 import os
@@ -18,6 +20,7 @@ from typing import Any, NoReturn
 
 from . import frames
 
+_STACK = 128 << 20  # bytes of a thread's stack at most
 OUT_OF_MEMORY = 251  # exit code
 ORDERS, ANSWERS = 4, 5  # descriptors of those who have them
 _OURS = os.path.dirname(__file__)
@@ -59,13 +62,24 @@ def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: 
     sys.path.insert(0, "")
     for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
         del sys.modules[name]
+    threading.stack_size = _stack_size
     random.seed(0)  # the same program gives the same twice
     gc.enable()
 
 
 def run(source: str) -> NoReturn:
     """Run a program as `python program.py` would."""
+    builtins.open = io.open = _open  # there is no /dev/stdin
     _end(execute(source, "<program>", module("__main__")))
+
+
+def _open(file: Any, *arguments: Any, _plain: Any = open, **named: Any) -> Any:
+    return _plain(os.dup(0) if str(file) == "/dev/stdin" else file, *arguments, **named)
+
+
+def _stack_size(size: int = 0, _plain: Any = threading.stack_size) -> int:
+    """At most what fits in memory: Python's own calls take no room there."""
+    return _plain(min(size, _STACK))
 
 
 def module(name: str) -> dict[str, Any]:

@@ -92,13 +92,13 @@ class _Zygote:
 
         return self._one(start(self._isolation, limits, body), limits, stdin)
 
-    def do_judge(self, program: str, limits: dict[str, Any]) -> dict[str, Any]:
+    def do_judge(self, program: str, prelude: str, limits: dict[str, Any]) -> dict[str, Any]:
         """Run a program and tests, which come in a file that we hand on and never read."""
         with socket.socket(fileno=os.dup(self._fd)) as host:
             _, fds, _, _ = socket.recv_fds(host, 1, 1)
         limits = limits | {"processes": limits["processes"] + 1}
         started = start(
-            self._isolation, limits, lambda harden: judge(program, harden), orders=fds[0]
+            self._isolation, limits, lambda harden: judge(program, prelude, harden), orders=fds[0]
         )
         return self._one(started, limits, "")
 

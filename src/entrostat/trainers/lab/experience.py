@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core.batch import TokenBatch
 from ...core.mismatch import mismatch
-from ...core.rollouts import describe, graded, idle_groups, trainable
+from ...core.rollouts import describe, idle_groups
 from ...core.stats import TokenStats
 from ...data.generation import Answers, answer
 from ...data.prompts import draw, encode
@@ -150,13 +150,8 @@ def rollout_figures(batch: TokenBatch, answers: Answers) -> dict[str, float]:
 
 def observe(state: State, figures: dict[str, float], iteration: int) -> dict[str, float]:
     """Let the controllers see the iteration's entropy; their figures."""
-    state.objective.observe(
-        entropy=figures["entropy/exact"],
-        nll=figures["entropy/nll"],
-        perplexity=figures["entropy/perplexity"],
-        stderr=figures["entropy/stderr"],
-        progress=(iteration - 1) / max(1, state.config.iterations - 1),
-    )
+    progress = (iteration - 1) / max(1, state.config.iterations - 1)
+    state.objective.observe_figures(figures, progress)
     return state.objective.metrics()
 
 
@@ -165,21 +160,29 @@ def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     if state.reference is not None and state.objective.shapes_by_reference:
         drift = statistics(state, state.reference, sampled.sequences)
         batch = batch.replace(ref_logp=drift.logp)
-    outcome = graded(state.objective, batch)
-    kept, chosen = trainable(state.objective, outcome)
+    more: dict[str, float] = {}
+
+    def fill(rows: Tensor, part: TokenBatch) -> TokenBatch:
+        assert batch.rewards is not None
+        part, found = _with_models(
+            state, part, sampled.sequences[rows], batch.rewards[rows], sampled.iteration
+        )
+        more.update(found)
+        if state.objective.influence_sample() is not None:  # measured once it is prepared
+            part = part.replace(influence=torch.zeros_like(part.old_logp))
+        return part
+
+    ready = state.objective.rollouts(batch, fill=fill)
+    kept, chosen = state.objective.drop_zero_advantage(ready)
+    outcome = ready.replace(advantages=ready.outcome)
     own = outcome if batch.tempered is None else outcome[~batch.tempered]
     figures: dict[str, float] = {"rollout/zero_advantage_groups": idle_groups(own)}
-    sequences = sampled.sequences[kept]
     if len(kept):
         assert batch.rewards is not None
-        assert outcome.advantages is not None
+        assert ready.outcome is not None
         rewards = batch.rewards[kept]
-        chosen, more = _with_models(state, chosen, sequences, rewards, sampled.iteration)
-        if state.objective.influence_sample() is not None:  # measured once it is prepared
-            chosen = chosen.replace(influence=torch.zeros_like(chosen.old_logp))
-        chosen = state.objective.prepare(chosen)
-        figures |= more | online.of_rollouts(chosen, outcome.advantages[kept], rewards)
-    return Selection(outcome, kept, chosen, sequences, figures)
+        figures |= more | online.of_rollouts(chosen, ready.outcome[kept], rewards)
+    return Selection(outcome, kept, chosen, sampled.sequences[kept], figures)
 
 
 def _with_models(

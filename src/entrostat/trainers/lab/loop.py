@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ...config import TrainConfig
 from ...runs import checkpoint as checkpoints
-from ...runs.progress import Facts, Progress
+from ...runs.progress import Facts, Progress, without_bars
 from ...runs.resume import keep_settings, restore_newest
 from ...runs.run_directory import RunDirectory
 from ...runs.timer import Clock
@@ -45,6 +45,7 @@ from .state import build
 from .updates import update_policy
 
 
+@without_bars()
 def train(
     config: TrainConfig,
     *,

@@ -8,7 +8,7 @@ from ...analysis import analysis as dynamics
 from ...core.batch import TokenBatch
 from ...evaluation.in_training import evaluate
 from ...logs.files import sync, writing
-from ...logs.lines import JsonLines
+from ...logs.lines import JsonLines, finite
 from ...logs.rollouts import save_rollouts
 from ...runs import checkpoint as checkpoints
 from ...runs.best_checkpoint import Best
@@ -60,7 +60,7 @@ class Record:
             influence = analysis.influence
             self._analysis.append([line])
             metrics = dynamics.numbers(line) | metrics
-        metrics = self._sentinel.line(metrics)
+        metrics = self._sentinel.line(finite(metrics))
         self._metrics.append([{"iteration": iteration, **metrics}])
         if every and iteration % every == 0:
             tokenizer = self.state.policy.tokenizer

@@ -180,8 +180,7 @@ class Rehearsal:
         """[B, T]: entropies after an iteration's updates under this objective, taken back."""
         graded, kept = self.selection.graded, self.selection.kept
         assert graded.advantages is not None
-        edited = None if graded.edited is None else graded.edited[kept]
-        outcome = self.selection.batch.replace(advantages=graded.advantages[kept], edited=edited)
+        outcome = self.selection.batch.replace(advantages=graded.advantages[kept])
         selection = replace(self.selection, batch=objective.prepare(outcome))
         with tried(replace(self.state, objective=objective)) as state:
             update_policy(state, selection, None, 1)

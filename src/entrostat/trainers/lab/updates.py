@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ...analysis.analysis import Analysis, watched
-from ...core.batch import Terms, TokenBatch
-from ...core.rollouts import Tally, at_update
+from ...core.batch import TokenBatch
+from ...core.objective import Plan
+from ...core.rollouts import Tally
+from ...core.stats import TokenStats
 from ...data.seeds import generator
 from ...dynamics import online
 from ...errors import RunStopped
@@ -109,16 +112,20 @@ def update(
     pieces = torch.arange(len(batch), device=batch.mask.device).split(
         state.config.optim.micro_batch
     )
-    terms = None if len(pieces) == 1 else _plan(state, batch, sequences, pieces, generator, fresh)
+    plan = None  # of one piece, its own pass tells what methods read
+    if len(pieces) > 1:
+        measure = partial(_measured, state, sequences, pieces)
+        plan = state.objective.step(batch, generator, fresh=fresh, measure=measure)
     optimizer.zero_grad(set_to_none=True)
     figures: dict[str, Tensor] = {}
     now: list[Tensor] = []
     for rows in pieces:
-        mine = None if terms is None else terms[rows]
-        part, H = _backward(
-            state, batch[rows], sequences[rows], mine, generator, fresh, entropy, batch.mask.sum()
-        )
-        now.append(H)
+        stats = state.policy.token_stats(sequences[rows], state.config.sampling.temperature)
+        if plan is None:
+            current = batch.replace(logp=stats.logp, entropy=stats.entropy)
+            plan = state.objective.step(current, generator, fresh=fresh)
+        part = _backward(state, plan[rows], stats, entropy, batch.mask.sum())
+        now.append(stats.entropy.detach())
         for key, value in part.items():
             figures[key] = figures[key] + value if key in figures else value
     scaler.unscale_(optimizer)
@@ -139,56 +146,33 @@ def update(
     return numbers | ({"grad/norm": norm} if math.isfinite(norm) else {})
 
 
-def _plan(
-    state: State,
-    batch: TokenBatch,
-    sequences: Sequences,
-    pieces: tuple[Tensor, ...],
-    generator: torch.Generator,
-    fresh: bool,
-) -> Terms:
-    """Terms [n, T] of the whole minibatch, under the policy as it stands."""
-    if state.objective.reads_current and not fresh:
-        temperature = state.config.sampling.temperature
-        with torch.no_grad():
-            stats = [state.policy.token_stats(sequences[rows], temperature) for rows in pieces]
-        batch = batch.replace(
-            logp=torch.cat([s.logp for s in stats]),
-            entropy=torch.cat([s.entropy for s in stats]),
-        )
-    return state.objective.plan(batch, generator)
+def _measured(
+    state: State, sequences: Sequences, pieces: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies [n, T] of a minibatch under the policy as it stands."""
+    temperature = state.config.sampling.temperature
+    with torch.no_grad():
+        stats = [state.policy.token_stats(sequences[rows], temperature) for rows in pieces]
+    return torch.cat([s.logp for s in stats]), torch.cat([s.entropy for s in stats])
 
 
 def _backward(
-    state: State,
-    batch: TokenBatch,
-    sequences: Sequences,
-    terms: Terms | None,
-    generator: torch.Generator,
-    fresh: bool,
-    entropy: Gradient | None,
-    tokens: Tensor,
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Add a micro-batch's gradient.
+    state: State, plan: Plan, stats: TokenStats, entropy: Gradient | None, tokens: Tensor
+) -> dict[str, Tensor]:
+    """Add a micro-batch's gradient; returns sums that add up over micro-batches.
 
-    Returns sums that add up over micro-batches, and the entropies [n, T] under the weights now.
-
-    `terms` are None where it is the whole minibatch, of `tokens` [] tokens. The gradient of the
-    mean entropy is added to `entropy`, where it is wanted.
+    The gradient of the mean entropy is added to `entropy`, where it is wanted; its minibatch has
+    `tokens` [] tokens.
     """
-    stats = state.policy.token_stats(sequences, state.config.sampling.temperature)
-    batch = at_update(batch, stats.logp, stats.entropy, fresh)
-    exact, numerics = batch, state.config.numerics
-    if rounds(numerics):  # methods decide on what is exact; the ratio alone is rounded
-        terms = state.objective.plan(exact, generator) if terms is None else terms
-        batch = with_rounded_ratio(exact, numerics)
-    out = state.objective.loss(batch, terms, generator)
+    exact, numerics = plan.at(stats.logp, stats.entropy), state.config.numerics
+    # methods decide on what is exact; the ratio alone is rounded
+    out = plan.loss(with_rounded_ratio(exact, numerics) if rounds(numerics) else exact)
     if entropy is not None:
         entropy.add(stats.entropy, exact, tokens, keep=True)
     state.scaler.scale(out.loss).backward()
     if rounds(numerics):
-        out.metrics |= exact_figures(exact, batch, out.terms)
-    return online.of_update(batch, out), stats.entropy.detach()
+        out.metrics |= exact_figures(exact, out)
+    return online.of_update(out.batch, out)
 
 
 def _check_step(state: State, loss: float, norm: float, where: str) -> None:

@@ -70,10 +70,9 @@ class EntropyAlarm(TrainerCallback):
         row = {"entropy/exact": entropy, "control/target": logs.get("control/target")}
         found = {k: v for k, v in self.sentinel.line(row).items() if k.startswith("alarm/")}
         logs |= found
-        if (
-            state is not None and state.log_history
-        ):  # transformers' own copy of the line, which it makes before
-            state.log_history[-1] |= found
+        history = getattr(state, "log_history", None)
+        if history and history[-1].get("reward") == logs["reward"]:  # made before callbacks ran
+            history[-1] |= found
         if self.stop and self.sentinel.alarm.raised:
             control.should_training_stop = True
 

@@ -28,7 +28,6 @@ from ...analysis.analysis import Analysis, analyse, numbers
 from ...analysis.influence import Subject
 from ...config import Analyze
 from ...core.batch import TokenBatch
-from ...core.rollouts import trainable
 from ...data.seeds import generator
 from ...models.capabilities import can_pack, known_head, window
 from ...models.policy import Policy
@@ -104,7 +103,7 @@ class Analyst(TrainerCallback):
         """An optimizer step on the micro-batches `pieces` is about to be made."""
         if self._batch is not None:
             batch, self._batch = self._batch, None
-            kept, trained = trainable(self._objective, batch[2])
+            kept, trained = self._objective.drop_zero_advantage(batch[2])
             if len(kept):
                 self._place = kept.new_full((len(batch[2]),), -1)
                 self._place[kept] = torch.arange(len(kept), device=kept.device)

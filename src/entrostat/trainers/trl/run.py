@@ -41,7 +41,7 @@ from ...models.capabilities import SMALL
 from ...models.hardware import choose_precision, choose_threads
 from ...models.loading import learning_rate, load_policy
 from ...models.rounding import use_float32_outputs
-from ...runs.progress import Facts, Progress
+from ...runs.progress import Facts, Progress, without_bars
 from ...runs.resolve import check_task, objective_of, task_of
 from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
@@ -52,6 +52,7 @@ from .record import Record
 from .state import Recipe
 
 
+@without_bars()
 def train(
     config: TrainConfig,
     *,

@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from ...core.batch import Terms, TokenBatch
+from ...core.batch import TokenBatch
 from ...core.distributed import Ranks
 from ...core.mismatch import mismatch
-from ...core.objective import Objective
+from ...core.objective import Objective, Plan
 from ...core.process_ranks import gather_batch, ranks, shared_generator, sum_over_ranks
-from ...core.rollouts import Tally, at_update, describe, graded, idle_groups
+from ...core.rollouts import Tally, describe, idle_groups
 from ...dynamics import online
 from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
@@ -65,15 +65,13 @@ class _Step:
     """The plan of one optimizer step.
 
     Attributes:
-        terms: of each of this rank's micro-batches.
-        fresh: the weights are still those of the old policy.
+        plans: of each of this rank's micro-batches.
         unseen: this rank's rollouts, where the thermostat measures how far their entropy has come.
         now: entropies [B, T] of the micro-batches so far.
         sums: `online.of_update` over them.
     """
 
-    terms: list[Terms]
-    fresh: bool
+    plans: list[Plan]
     unseen: TokenBatch | None = None
     now: list[Tensor] = field(default_factory=list)
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -287,15 +285,17 @@ class EntropyGRPOTrainer(GRPOTrainer):
             outcome = ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
             figures |= watched(ready, A, exact=self.updates == 1)
         else:
-            self._observe(figures)
             if self.objective.advantage == "gdpo":
                 weights = tuple(self.reward_weights.tolist())
                 batch = batch.replace(reward_parts=scores[mine], reward_weights=weights)
-            outcome = graded(self.objective, batch)
-            assert outcome.advantages is not None
-            ready = self.objective.prepare(outcome)
+            # 0 in the first iteration, 1 in the last, as in the lab
+            last = math.ceil(self.state.max_steps / self.updates) - 1
+            progress = min(1.0, self.state.global_step // self.updates / max(1, last))
+            ready = self.objective.rollouts(batch, figures, progress=progress)
+            assert ready.outcome is not None
+            outcome = ready.replace(advantages=ready.outcome)
             figures |= self.objective.metrics()
-            figures |= online.of_rollouts(ready, outcome.advantages, rewards[mine])
+            figures |= online.of_rollouts(ready, ready.outcome, rewards[mine])
             output |= addition(ready)
             if self._analyst is not None:
                 self._analyst.generated(output, outcome.replace(rewards=batch.rewards), ready)
@@ -315,44 +315,25 @@ class EntropyGRPOTrainer(GRPOTrainer):
         texts = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts, self._ending.finished(completions)
 
-    def _observe(self, figures: dict[str, float]) -> None:
-        assert self.objective is not None
-        if not figures["rollout/tokens"]:
-            return
-        # 0 in the first iteration, 1 in the last, as in the lab
-        last = math.ceil(self.state.max_steps / self.updates) - 1
-        self.objective.observe(
-            entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
-            perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
-            progress=min(1.0, self.state.global_step // self.updates / max(1, last)),
-        )  # fmt: skip
-
     # ------------------------------------------------------------------ once an optimizer step
 
     @torch.no_grad()
-    def _planned(self, model: nn.Module) -> tuple[_Step, Terms]:
-        """The optimizer step that is under way, and the terms of the micro-batch that is next."""
+    def _planned(self, model: nn.Module) -> tuple[_Step, Plan]:
+        """The optimizer step that is under way, and the plan of the micro-batch that is next."""
         steps, micro = self.args.steps_per_generation, self.current_gradient_accumulation_steps
         i = self._step % micro
         if i == 0 or self._plan is None:
             first, buffered = self._step - i, self._buffered_inputs
             pieces = [buffered[(first + k) % steps] for k in range(micro)]
             self._plan = self._make_plan(model, pieces)
-        return self._plan, self._plan.terms[i]
+        return self._plan, self._plan.plans[i]
 
     def _make_plan(self, model: nn.Module, pieces: list[dict[str, Any]]) -> _Step:
         assert self.objective is not None
         if self._analyst is not None:
             self._analyst.before_step(pieces)
         fresh = self._generated_at == self.state.global_step
-        # correction and edits are not the methods' to see
-        mine = token_batch(pieces).replace(correction=None, edited=None, ranks=self.ranks)
-        if self.objective.reads_current and not fresh:
-            now = [self._measure(model, piece) for piece in pieces]
-            mine = mine.replace(
-                logp=torch.cat([logp for logp, _, _ in now]),
-                entropy=torch.cat([entropy for _, entropy, _ in now]),
-            )
+        mine = token_batch(pieces).replace(ranks=self.ranks)
         unseen = False
         if self._hold is not None and self.optimizer is not None:
             made = self.state.global_step - (self._generated_at or 0)
@@ -365,17 +346,24 @@ class EntropyGRPOTrainer(GRPOTrainer):
         own = self.objective.conventions == "trl"
         constant = self.objective.max_length or self.max_completion_length
         parts = shares(self, pieces, self._mean, constant) if own else (None, None)
-        terms = self.objective.plan(mine, choice, scale=parts[0], mean=parts[1])
+        plan = self.objective.step(
+            mine, choice, fresh=fresh, measure=lambda: self._measured(model, pieces),
+            scale=parts[0], mean=parts[1],
+        )  # fmt: skip
         ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
-        parts = [terms[i:j] for i, j in zip([0, *ends], ends, strict=False)]
-        return _Step(parts, fresh, mine if unseen else None)
+        plans = [plan[i:j] for i, j in zip([0, *ends], ends, strict=False)]
+        return _Step(plans, mine if unseen else None)
+
+    def _measured(self, model: nn.Module, pieces: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+        now = [self._measure(model, piece) for piece in pieces]
+        return torch.cat([logp for logp, _, _ in now]), torch.cat([H for _, H, _ in now])
 
     # ------------------------------------------------------------------ every micro-batch
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        step, terms = (None, None) if self.objective is None else self._planned(model)
+        step, plan = (None, None) if self.objective is None else self._planned(model)
         watch = watch_outputs(model) if self._probing else nullcontext()
         with self._listening() as passes, watch as outputs:
             loss = super()._compute_loss(model, inputs)  # and with it TRL's own figures
@@ -383,16 +371,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if outputs is not None:
             self._probe(logp, outputs.logp)
         micro = self.current_gradient_accumulation_steps
-        if self.objective is not None:
+        if plan is not None:
             assert step is not None
-            part = at_update(token_batch([inputs]), logp, entropy, step.fresh)
-            out = self.objective.loss(part, terms)
+            out = plan.loss(plan.at(logp, entropy))
             step.now.append(entropy.detach())
             # scale is that of the whole step; gradients are averaged over ranks
             loss = out.loss * self.accelerator.num_processes
             if aux is not None:
                 loss = loss + self.router_aux_loss_coef * aux / micro
-            for key, value in online.of_update(part, out).items():
+            for key, value in online.of_update(out.batch, out).items():
                 step.sums[key] = step.sums[key] + value if key in step.sums else value
         if (self._step + 1) % micro == 0:
             self._end_step(step)

@@ -24,7 +24,7 @@ from ...core.batch import TokenBatch
 from ...core.distributed import Ranks
 from ...core.mismatch import mismatch
 from ...core.objective import Objective
-from ...core.rollouts import describe, graded, idle_groups
+from ...core.rollouts import describe, idle_groups
 from ...core.thread_ranks import Threads
 from ...dynamics import online
 
@@ -88,11 +88,7 @@ def prepare(
 
     begun = crew.run(described)
     figures = begun[0][1]
-    objective.observe(
-        entropy=figures["entropy/exact"], nll=figures["entropy/nll"],
-        perplexity=figures["entropy/perplexity"], stderr=figures["entropy/stderr"],
-        progress=progress,
-    )  # fmt: skip
+    objective.observe_figures(figures, progress)
 
     def judged(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
         share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
@@ -112,16 +108,16 @@ def _judged(
     objective: Objective, share: TokenBatch, sampler_logp: Tensor | None
 ) -> tuple[TokenBatch, dict[str, float]]:
     """A share with the methods' advantages, and the figures of all shares."""
-    outcome = graded(objective, share)
-    ready = objective.prepare(outcome)
+    ready = objective.rollouts(share)
     assert share.group is not None
     assert share.rewards is not None
-    assert outcome.advantages is not None
+    assert ready.outcome is not None
+    outcome = ready.replace(advantages=ready.outcome)
     (group,), _ = share.whole.gather(share.group)
     figures = {
         "rollout/groups": float(len(group.unique())),
         "rollout/zero_advantage_groups": float(idle_groups(outcome)),
-        **online.of_rollouts(ready, outcome.advantages, share.rewards),
+        **online.of_rollouts(ready, ready.outcome, share.rewards),
     }
     if sampler_logp is not None:
         figures |= mismatch(share.old_logp, sampler_logp, share.mask, share.whole)

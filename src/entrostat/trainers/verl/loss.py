@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
-from ...core.batch import Terms, TokenBatch
-from ...core.objective import Objective
-from ...core.rollouts import at_update
+from ...core.batch import TokenBatch
+from ...core.objective import Objective, Plan
 from ...dynamics import online
 
 # what the driver adds to a batch; per token [B, T] or per rollout [B]
@@ -36,18 +35,12 @@ class Update:
     """One optimizer step: what was decided for it.
 
     Attributes:
-        objective: the methods.
-        batch: this rank's rollouts; `logp` and `entropy` are replaced by the model's.
-        terms: planned over all ranks, this rank's part.
-        fresh: the weights are still those that gave `old_logp`, so that every ratio is 1.
+        plan: decided over all ranks; of this rank's rollouts.
         figures: what to log about the plan.
         now: [B, T] entropies that the forward passes gave; None where nobody asks.
     """
 
-    objective: Objective
-    batch: TokenBatch
-    terms: Terms
-    fresh: bool
+    plan: Plan
     figures: dict[str, float] = field(default_factory=dict)
     now: Tensor | None = None
 
@@ -69,7 +62,7 @@ def loss(
     Raises:
         ValueError: a method needs the entropy and the engine did not compute it.
     """
-    whole = config.batch
+    whole = config.plan.batch
     rows = data[ROW].to(whole.mask.device)
     logp = responses(model_output["log_probs"], data, whole.mask.shape[1])
     if logp.dtype in (torch.bfloat16, torch.float16):
@@ -78,12 +71,12 @@ def loss(
     entropy = None if H is None else responses(H, data, whole.mask.shape[1])
     if config.now is not None and entropy is not None:
         config.now[rows] = entropy.detach().to(config.now.dtype)
-    part = at_update(whole[rows], logp, entropy, config.fresh)
-    out = config.objective.loss(part, config.terms[rows])
+    plan = config.plan[rows]
+    out = plan.loss(plan.at(logp, entropy))
     ranks = data["dp_size"]
     metrics = {
         PREFIX + key: Metric(AggregationType.SUM, float(value) * ranks)
-        for key, value in online.of_update(part, out).items()
+        for key, value in online.of_update(out.batch, out).items()
     }
     metrics |= {
         PREFIX + key: Metric(AggregationType.MEAN, value) for key, value in config.figures.items()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
@@ -77,7 +78,7 @@ class EntropyTrainingWorker(TrainingWorker):
         """The multiplier learns of the gradient; its norm, as veRL's engine gave it."""
         assert self.hold is not None
         engine, update = self.engine, self.update
-        moved = None if update.now is None else Moved.of(update.now, update.batch)
+        moved = None if update.now is None else Moved.of(update.now, update.plan.batch)
         clip = engine.optimizer_config.clip_grad
         self.hold.stepped(float(norm), clip, engine.optimizer, self.planned, moved)
         return norm
@@ -103,9 +104,6 @@ class EntropyTrainingWorker(TrainingWorker):
         group = self.engine.get_data_parallel_group()
         batch = token_batch(data, objective, get_device_id())
         batch = batch.replace(ranks=ranks(group, batch.mask.device))
-        again = objective.reads_current and not fresh
-        if again:
-            batch = self._measure(data, batch)
         if self.hold is not None:
             optimizer = self.engine.optimizer
             stream = (self.seed, "hold", self.step, self.updates)
@@ -113,18 +111,18 @@ class EntropyTrainingWorker(TrainingWorker):
                 look(self.engine, self.hold, self._ready(data), batch, stream)
             self.hold.decide(optimizer, self.planned)
         generator = shared_generator(self.seed, "select", self.step, self.updates)
-        # methods do not see the sampler's correction, which multiplies what they decide
-        terms = objective.plan(batch.replace(correction=None), generator)
+        measure = partial(self._measure, data, batch)
+        plan = objective.step(batch, generator, fresh=fresh, measure=measure)
         live = batch.whole.over(batch.policy_mask)
         data[ROW] = torch.arange(len(batch))
         figures = {
             "plan/tokens": float(live.tokens),
             "plan/sequences": float(live.sequences),
-            "plan/passes": float(again),
+            "plan/passes": float(plan.measured),
         }
         unseen = self.hold is not None and 0 < self.updates < self.planned // self.epochs
         now = torch.zeros_like(batch.old_logp) if unseen else None
-        return Update(objective, batch, terms, fresh, figures, now)
+        return Update(plan, figures, now)
 
     def _ready(self, data: Any, kind: str = "") -> Any:
         """The minibatch with the settings that veRL's worker gives its engine; "infer_" or ""."""
@@ -139,18 +137,17 @@ class EntropyTrainingWorker(TrainingWorker):
         )
         return view
 
-    def _measure(self, data: Any, batch: TokenBatch) -> TokenBatch:
-        """The batch with the current policy's log-probs and entropies."""
+    def _measure(self, data: Any, batch: TokenBatch) -> tuple[Tensor, Tensor | None]:
+        """[B, T]: log-probs and entropies of the policy as it stands."""
         view = self._ready(data, "infer_")
         keep = tu.get(data, "disable_auto_offload", default=False)
         with self.engine.eval_mode(disable_auto_offload=keep):
             output = self.engine.infer_batch(view, loss_function=None)["model_output"]
         width = batch.mask.shape[1]
         H = output.get("entropy")
-        return batch.replace(
-            logp=responses(output["log_probs"], data, width).to(batch.mask.device),
-            entropy=None if H is None else responses(H, data, width).to(batch.mask.device),
-        )
+        device = batch.mask.device
+        logp = responses(output["log_probs"], data, width).to(device)
+        return logp, None if H is None else responses(H, data, width).to(device)
 
 
 class EntropyActorWorker(ActorRolloutRefWorker):

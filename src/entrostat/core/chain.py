@@ -1,0 +1,255 @@
+"""A chain of methods with their states: what it needs, its controllers, its state on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from ..control import Observation
+from ..method import Method, Resample
+from ..method.checks import Data, returned
+from ..method.controlled import Controlled
+from ..method.requirements import check_host, check_updates
+from ..method.schedules import at
+from ..method.state_dict import check_savable, restored
+from .batch import TokenBatch
+from .loss import Aggregation, missing
+
+Conventions = Literal["entrostat", "trl"]
+
+
+class Chain:
+    """Methods in their order, each with its state.
+
+    Attributes:
+        methods: the chain, surrogate first.
+        names: their names.
+        advantage: name of the advantage estimator.
+        aggregation: how tokens' losses become one number.
+        conventions: "entrostat"; or "trl": groups without a signal count in the denominators, in
+            TRL those of the loss type, and 1e-4 is added to deviations of rewards.
+        states: one state per method (None where it has none).
+    """
+
+    def __init__(
+        self,
+        methods: tuple[Method, ...],
+        names: tuple[str, ...],
+        advantage: str,
+        aggregation: Aggregation = "token_mean",
+        max_length: int | None = None,
+        conventions: Conventions = "entrostat",
+    ) -> None:
+        self.conventions: Conventions = conventions
+        self.methods = methods
+        self.names = names
+        self.advantage = advantage
+        self.aggregation: Aggregation = aggregation
+        self.max_length = max_length
+        shaping = [n for n, m in zip(names, methods, strict=True)
+                   if type(m).shape is not Method.shape]  # fmt: skip
+        if advantage == "gdpo" and shaping:
+            raise ValueError(
+                f"make_objective: {shaping[0]} edits one reward per rollout, and gdpo normalizes "
+                "each reward function on its own; keep one"
+            )
+        self.states: list[Any] = [method.init() for method in methods]
+        check_savable(names, self.states)
+        self._validated: set[str] = set()  # hooks whose results were looked at
+
+    def __repr__(self) -> str:
+        chain = ", ".join(repr(method) for method in self.methods)
+        return f"{type(self).__name__}({self.advantage} | {chain} | {self.aggregation})"
+
+    @property
+    def strictly_on_policy(self) -> bool:
+        """Whether only one update per rollout batch is sound."""
+        return any(method.on_policy for method in self.methods)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The `TokenBatch` fields that its methods read beyond those every batch has."""
+        return frozenset(need for method in self.methods for need in method.required())
+
+    @property
+    def reads_current(self) -> bool:
+        """Whether `plan` reads the current policy's logp or entropy of the whole minibatch.
+
+        If not, a host may plan on the old policy's and spare itself a pass before the update.
+        """
+        plans = [m for m in self.methods if type(m).plan is not Method.plan]
+        return any(method.reads_current for method in plans)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether rollouts of groups without a signal matter: a penalty acts on their tokens."""
+        return any(method.penalises for method in self.methods)
+
+    def check_host(self, host: str, fields: Iterable[str], updates: int = 1) -> None:
+        """Refuse, before the run, what a host cannot supply.
+
+        Args:
+            host: "lab", "trl" or "verl".
+            fields: the `TokenBatch` fields that the host fills.
+            updates: optimizer steps per rollout batch.
+
+        Raises:
+            ValueError: names the method, what it needs and what to do.
+        """
+        check_host(self.names, self.methods, host, fields)
+        self.check_updates(updates)
+
+    def check_updates(self, updates: int) -> None:
+        """Refuse several updates per rollout batch where a method is sound with one only.
+
+        Raises:
+            ValueError: names the method.
+        """
+        check_updates(self.names, self.methods, updates)
+
+    @property
+    def shapes_by_reference(self) -> bool:
+        """Whether rewards are edited by the reference's log-probs, before advantages are there."""
+        return any(
+            "ref_logp" in method.required() and type(method).shape is not Method.shape
+            for method in self.methods
+        )
+
+    def resamples(self) -> Resample | None:
+        """Further rollouts that this iteration needs, once it was observed; None for none."""
+        asked = (method.resamples(state) for _, method, state in self.chain())
+        return next((found for found in asked if found is not None), None)
+
+    def influence_sample(self) -> float | None:
+        """The largest share of the prompts whose influences a method needs; None for none."""
+        asked = [method.influence_sample() for method in self.methods]
+        return max((share for share in asked if share is not None), default=None)
+
+    def observe(
+        self,
+        *,
+        entropy: float,
+        nll: float | None = None,
+        progress: float | None = None,
+        perplexity: float | None = None,
+        stderr: float | None = None,
+    ) -> None:
+        """Move the controllers, once per iteration, before its updates.
+
+        Args:
+            entropy: masked mean of the exact entropy over the full rollout batch, nats.
+            nll: masked mean of -lp0 over the same tokens, nats.
+            progress: 0 at the first iteration of the run, 1 at the last.
+            perplexity: mean over responses of exp(their mean -lp0).
+            stderr: standard error of `entropy` between prompts, nats; NaN or None where unknown.
+
+        Raises:
+            ValueError: not a finite number, or a method needs a signal that is not given.
+        """
+        given = {
+            "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
+        }  # fmt: skip
+        given["stderr"] = None if stderr is not None and math.isnan(stderr) else stderr
+        signals = {name: None if x is None else float(x) for name, x in given.items()}
+        for name, value in signals.items():
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"Objective.observe: {name} is {value}; need a number")
+        if signals["progress"] is not None and not 0 <= signals["progress"] <= 1:
+            raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
+        if any(method.schedules for method in self.methods):
+            self._move(signals["progress"])
+        seen = Observation(
+            float(entropy), nll=signals["nll"], progress=signals["progress"],
+            perplexity=signals["perplexity"], stderr=signals["stderr"],
+        )  # fmt: skip
+        self.states = [method.observe(state, seen) for _, method, state in self.chain()]
+
+    def _move(self, progress: float | None) -> None:
+        """Scheduled parameters as they are at this time of the run."""
+        if progress is None:
+            raise ValueError(
+                "Objective.observe: a schedule needs `progress`, which this trainer does not "
+                "report; pass it: observe(entropy=..., progress=...)"
+            )
+        self.methods = tuple(at(method, progress) for method in self.methods)
+        for i, method in enumerate(self.methods):
+            if method.schedules and isinstance(method, Controlled):
+                self.states[i] = method.init()  # a fixed coefficient
+
+    def observe_figures(self, figures: Mapping[str, float], progress: float | None = None) -> None:
+        """`observe` the figures of a rollout batch, named as `core.rollouts.describe` names them.
+
+        Only `entropy/exact` is always needed. A batch without a token moves no controller.
+        """
+        if figures.get("rollout/tokens") == 0:
+            return
+        self.observe(
+            entropy=figures["entropy/exact"], nll=figures.get("entropy/nll"),
+            perplexity=figures.get("entropy/perplexity"), stderr=figures.get("entropy/stderr"),
+            progress=progress,
+        )  # fmt: skip
+
+    def metrics(self) -> dict[str, float]:
+        """The controllers' figures now, and scheduled parameters: `control/...`."""
+        out: dict[str, float] = {
+            f"control/{name}_{key}": float(getattr(method, key))
+            for name, method, _ in self.chain()
+            for key in method.schedules
+        }
+        for name, method, state in self.chain():
+            for key, value in method.metrics(state).items():
+                group, _, rest = key.partition("/")
+                # two methods may have a coefficient of one name: the later says whose it is
+                clash = key in out and out[key] != value
+                out[f"{group}/{name}_{rest}" if clash else key] = value
+        return out
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides what is trained, as plain data: estimator, aggregation, parameters."""
+        chain = zip(self.names, self.methods, strict=True)
+        other = {} if self.conventions == "entrostat" else {"conventions": self.conventions}
+        return other | {
+            "advantage": self.advantage,
+            "aggregation": self.aggregation,
+            "max_length": self.max_length,
+            "methods": [
+                {"name": name, **dataclasses.asdict(method)}
+                | {key: text for key, (text, _) in method.schedules.items()}
+                for name, method in chain
+            ],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data (JSON) that `load_state_dict` restores exactly."""
+        return {
+            "objective": self.describe(),
+            "states": [None if s is None else s.to_dict() for s in self.states],
+        }
+
+    def load_state_dict(self, data: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave.
+
+        Raises:
+            ValueError: it is the state of another objective: other methods, or other parameters.
+        """
+        self.states = restored(data, self.describe(), self.names, self.methods)
+
+    def chain(self) -> Iterable[tuple[str, Method, Any]]:
+        """(name, method, state) in their order."""
+        return zip(self.names, self.methods, self.states, strict=True)
+
+    def returned(self, value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
+        """What a hook returned, validated at its first call and trusted from then on."""
+        if hook in self._validated:
+            return value
+        self._validated.add(hook)
+        return returned(value, given, batch, hook)
+
+    @staticmethod
+    def check_fields(name: str, method: Method, batch: TokenBatch) -> None:
+        """Raise if the batch lacks a field that the method needs."""
+        for need in method.required():
+            if getattr(batch, need) is None:
+                raise ValueError(missing(f"`{name}`", need))

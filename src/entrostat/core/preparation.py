@@ -1,0 +1,236 @@
+"""From rewards to the advantages that an update is made with, once per rollout batch.
+
+    outcome_advantages   rewards, shaped by the methods -> advantages [B]
+    compute_advantages   the same group by group, with groups without a signal marked
+    choose               the methods leave rollouts out
+    prepare              advantages [B, T], edited by the methods
+
+Shapes: B rollouts, R of them that are trained on, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..method import Method
+from .advantages import EPS, NEED_PAIRS
+from .advantages import advantages as estimate_advantages
+from .batch import TokenBatch, at_least_float32
+from .chain import Chain
+
+# rows [R] and their batch -> that batch with what other models say of it
+Fill = Callable[[Tensor, TokenBatch], TokenBatch]
+TRL_EPS = 1e-4  # what TRL adds to a deviation of rewards
+_FILLED = ("ref_logp", "process_rewards", "influence")
+
+
+def outcome_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
+    """The batch with advantages [B] from its rewards and groups, before any edit of these.
+
+    Methods that shape rewards have done so in what is returned. A host marks groups whose
+    advantages are all 0 as `idle` between this and `prepare`; where nothing `penalises`, it may
+    drop them.
+
+    Raises:
+        ValueError: no rewards or groups; a group of one where the estimator compares.
+    """
+    if batch.rewards is None or batch.group is None:
+        raise ValueError(
+            f"Objective.prepare: '{chain.advantage}' needs rewards and group in the batch; "
+            "pass both, or advantages"
+        )
+    rewards = batch.rewards
+    for name, method, state in chain.chain():
+        if type(method).shape is not Method.shape:
+            chain.check_fields(name, method, batch)
+            batch = chain.returned(method.shape(batch, state), batch, batch, f"{name}.shape")
+    assert batch.rewards is not None
+    assert batch.group is not None
+    A = _estimate(chain, batch)
+    if batch.rewards is rewards:
+        return batch.replace(advantages=A, edited=None)
+    unshaped = _estimate(chain, batch.replace(rewards=rewards))
+    before = per_token(batch.replace(advantages=unshaped))
+    return _note_edits(batch.replace(advantages=A, edited=None), before)
+
+
+def _estimate(chain: Chain, batch: TokenBatch) -> Tensor:
+    """[B]: outcome advantages, from a few numbers of each rollout of the whole."""
+    assert batch.rewards is not None
+    assert batch.group is not None
+    eps = TRL_EPS if chain.conventions == "trl" else EPS
+    if chain.advantage == "gdpo" and batch.reward_parts is not None:
+        (group, *parts), mine = batch.whole.gather(
+            batch.group, *batch.reward_parts.detach().unbind(-1)
+        )
+        found = estimate_advantages(
+            "gdpo", torch.stack(parts, -1), group, eps=eps, weights=batch.reward_weights
+        )
+        return found[mine]
+    numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
+    return estimate_advantages(chain.advantage, *numbers, eps=eps)[mine]
+
+
+@torch.no_grad()
+def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
+    """The batch with outcome advantages [B] and `idle`: what `prepare` takes.
+
+    Idle are the rollouts of groups whose advantages are all 0, those without a reward (NaN), which
+    have no part in their group either, and those that a method leaves out (`Method.choose`). Under
+    TRL's conventions the first two count as rollouts of advantage 0.
+
+    Args:
+        chain: says which advantages.
+        batch: old_logp, mask, rewards, group.
+    """
+    assert batch.rewards is not None
+    assert batch.group is not None
+    known = ~batch.rewards.isnan()
+    if chain.advantage in NEED_PAIRS:
+        # rollouts of one prompt at one temperature are compared
+        compared = batch.group if batch.tempered is None else 2 * batch.group + batch.tempered
+        known = known & (batch.whole.group_sums(compared, known.long())[0] >= 2)
+    if not batch.whole.count(known):
+        none = torch.zeros_like(batch.rewards, dtype=torch.float32)
+        return batch.replace(advantages=none, idle=~known & (chain.conventions != "trl"))
+    own = known if batch.tempered is None else known & ~batch.tempered
+    found = batch.replace(
+        advantages=torch.zeros_like(batch.rewards, dtype=torch.float32), idle=torch.ones_like(known)
+    )
+    # rollouts of another temperature are compared with each other alone
+    for some in (own, known & ~own):
+        rows = some.nonzero()[:, 0]
+        if batch.whole.count(some):
+            found = _with_part(found, rows, outcome_advantages(chain, batch[rows]))
+    if chain.conventions == "trl":
+        found = found.replace(idle=torch.zeros_like(known))
+    return choose(chain, found)
+
+
+def _with_part(batch: TokenBatch, rows: Tensor, part: TokenBatch) -> TokenBatch:
+    """The batch in which some rows have these outcome advantages, and no signal where all are 0."""
+    assert part.advantages is not None
+    assert part.rewards is not None
+    assert part.group is not None
+    assert batch.advantages is not None
+    assert batch.rewards is not None
+    assert batch.idle is not None
+    (signals,) = part.whole.group_sums(part.group, (part.advantages != 0).long())
+    edited = batch.edited
+    if part.edited is not None:
+        edited = torch.zeros_like(batch.mask) if edited is None else edited.clone()
+        edited[rows] = part.edited
+    return batch.replace(
+        advantages=batch.advantages.to(part.advantages.dtype).index_copy(0, rows, part.advantages),
+        rewards=batch.rewards.to(part.rewards.dtype).index_copy(0, rows, part.rewards),
+        idle=batch.idle.index_copy(0, rows, signals == 0), edited=edited,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def choose(chain: Chain, batch: TokenBatch) -> TokenBatch:
+    """A graded batch (outcome advantages [B], `idle`) as the methods choose from it."""
+    for name, method, state in chain.chain():
+        if type(method).choose is not Method.choose:
+            chain.check_fields(name, method, batch)
+            before = per_token(batch)
+            batch = chain.returned(method.choose(batch, state), batch, batch, f"{name}.choose")
+            batch = _note_edits(batch, before)
+    return batch
+
+
+@torch.no_grad()
+def prepare(chain: Chain, batch: TokenBatch, fill: Fill | None = None) -> TokenBatch:
+    """Once per rollout batch: advantages [B, T], float32 or better, edited by the methods.
+
+    Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
+    rollouts become 0, and methods do not see these.
+
+    Args:
+        chain: the methods.
+        batch: graded, or with rewards and groups.
+        fill: adds what other models say of the rows that are trained on.
+
+    Raises:
+        ValueError: a field that a method needs is missing.
+    """
+    if batch.advantages is None:
+        batch = outcome_advantages(chain, batch)
+    if batch.idle is None:
+        if fill is not None:
+            batch = _filled(fill, torch.arange(len(batch), device=batch.mask.device), batch)
+        return _prepared(chain, batch)
+    rows, A, edited = (~batch.idle).nonzero()[:, 0], torch.zeros_like(per_token(batch)), None
+    if fill is not None and chain.penalises:  # on every sampled token
+        batch = _filled(fill, torch.arange(len(batch), device=rows.device), batch)
+    live = batch[rows].replace(idle=None)
+    if live.whole.sequences:  # on some rank
+        if fill is not None and not chain.penalises:
+            live = _filled(fill, rows, live)
+            batch = batch.replace(**_spread(live, rows, batch))
+        part = _prepared(chain, live)
+        assert part.advantages is not None
+        A[rows] = part.advantages
+        if part.edited is not None:
+            edited = torch.zeros_like(batch.mask)
+            edited[rows] = part.edited
+    return batch.replace(advantages=A, edited=edited)
+
+
+def _prepared(chain: Chain, batch: TokenBatch) -> TokenBatch:
+    """`prepare` of a batch without idle rollouts."""
+    batch = batch.replace(advantages=per_token(batch))
+    before = batch.advantages
+    assert before is not None
+    for name, method, state in chain.chain():
+        chain.check_fields(name, method, batch)
+        batch = chain.returned(method.prepare(batch, state), batch, batch, f"{name}.prepare")
+    return batch if batch.advantages is before else _note_edits(batch, before)
+
+
+def drop_zero_advantage(chain: Chain, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
+    """Rows [R] of a graded batch that have to be trained on, and the batch of these.
+
+    Those that are not idle; all of them where a penalty acts on every sampled token.
+    """
+    assert batch.idle is not None
+    if chain.penalises:
+        return torch.arange(len(batch), device=batch.idle.device), batch
+    rows = (~batch.idle).nonzero()[:, 0]
+    return rows, batch[rows].replace(idle=None)
+
+
+@torch.enable_grad()
+def _filled(fill: Fill, rows: Tensor, part: TokenBatch) -> TokenBatch:
+    """`fill`, which may train a model of its own."""
+    return fill(rows, part)
+
+
+def _spread(part: TokenBatch, rows: Tensor, batch: TokenBatch) -> dict[str, Tensor]:
+    """Fields of `part`, the batch of some rows, over all rows: 0 at the others."""
+    found = {name: getattr(part, name) for name in _FILLED}
+    zero = torch.zeros_like(batch.old_logp)
+    return {
+        name: zero.to(values.dtype).index_copy(0, rows, values)
+        for name, values in found.items()
+        if values is not None
+    }
+
+
+def _note_edits(batch: TokenBatch, before: Tensor) -> TokenBatch:
+    """The batch; tokens whose advantage differs from `before` [B, T] are among its `edited`."""
+    moved = per_token(batch) != before
+    return batch.replace(edited=moved if batch.edited is None else batch.edited | moved)
+
+
+def per_token(batch: TokenBatch) -> Tensor:
+    """Advantages as [B, T], float32 or better, 0 at mask 0."""
+    A = batch.advantages
+    assert A is not None
+    A = at_least_float32(A.detach())
+    dtype = torch.promote_types(A.dtype, at_least_float32(batch.logp).dtype)
+    A = A.to(dtype)
+    return torch.where(batch.mask, A if A.ndim == 2 else A.unsqueeze(-1), 0)

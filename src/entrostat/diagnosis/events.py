@@ -1,0 +1,241 @@
+"""What happened in a run besides its entropy: score, length, learning signal, figures that broke.
+
+An event is read from what was recorded, at thresholds by the range that was seen. `broken` ends a
+run's use, `bad` costs what it could do, `watch` is a change that may become either.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..logs.run import Run
+from .signals import Signal, signal
+from .verdict import Judged, floor_of
+
+Severity = Literal["broken", "bad", "watch", "unknown", "fine"]
+WORST: tuple[Severity, ...] = ("broken", "bad", "watch", "unknown", "fine")
+
+DIED = 0.5  # of the best score above its floor: what is left of a score that was lost, at most
+DROP = 0.05  # of the score's range: its least fall, which also has to be
+HURT = 0.25  # of the best score above its floor: a smaller loss is not told
+SIGMAS = 3.0  # standard errors
+SILENT = 0.95  # share of groups without a signal, on average over the run
+SHORT = 0.2  # of the longest mean response: what is left of a length that collapsed
+ROSE = 0.05  # of the score's range: a smaller change is none
+LOW = 0.5  # nats: an entropy that rose and is below this is still low
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        name: a word for programs, `score_lost` say.
+        word: the same for readers, as a headline has it.
+        severity: how bad it is.
+        what: what happened, with its numbers, in a clause.
+        since: the iteration with which it began; None where that is the first.
+    """
+
+    name: str
+    word: str
+    severity: Severity
+    what: str
+    since: int | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """How the score went, on the scale that it was seen on.
+
+    Attributes:
+        signal: the score.
+        best: its best smoothed value; the first few count on their own, as a policy may die early.
+        late: the mean of the last tenth, of three values at least.
+        at: iteration of the best.
+        floor: the lowest value that it can take.
+        range: from the floor to 1, or to the highest that was seen.
+    """
+
+    signal: Signal
+    best: float
+    late: float
+    at: int
+    floor: float
+    range: float
+
+    @property
+    def lost(self) -> float:
+        """The share of the best above the floor that is gone at the end; 0 where it is noise."""
+        above, fall = self.best - self.floor, self.best - self.late
+        count = max(3, len(self.signal) // 10)
+        noise = float(np.diff(self.signal.y).std()) / math.sqrt(count)  # of two means' difference
+        if above <= 0 or fall < max(DROP * self.range, SIGMAS * noise):
+            return 0.0
+        return fall / above
+
+    @property
+    def died(self) -> bool:
+        """Whether half of the best or more is gone."""
+        return self.lost >= DIED
+
+    @property
+    def gained(self) -> float:
+        """From the first tenth to the last, as a share of the range."""
+        return (self.signal.late - self.signal.early) / self.range if self.range else 0.0
+
+    @property
+    def words(self) -> str:
+        """How it went."""
+        s = self.signal
+        if self.lost > HURT:
+            return f"the score fell from {_short(self.best)} at its best to {_short(self.late)}"
+        if abs(self.gained) < ROSE:
+            return f"the score stayed near {_short(s.late)}"
+        went = "rose" if self.gained > 0 else "fell"
+        return f"the score {went} from {_short(s.early)} to {_short(s.late)}"
+
+
+def score_of(run: Run) -> Score | None:
+    """How a run's score went; None where it has none, or fewer than five values."""
+    found = signal(run, "score")
+    if found is None or len(found) < 5:
+        return None
+    width = max(3, len(found) // 10)
+    smooth = np.convolve(found.y, np.ones(width) / width, "valid")
+    start, late = float(found.y[:3].mean()), float(smooth[-1])
+    best, at = max((start, 0), (float(smooth.max()), int(np.argmax(smooth))))
+    floor, top = floor_of(found.y), float(found.y.max())
+    top = 1.0 if floor in (0.0, -1.0) and top <= 1 else top
+    return Score(found, best, late, int(found.x[at]), floor, top - floor)
+
+
+def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
+    """What happened, the worst first; what became of entropy is always among it."""
+    found = [
+        _no_signal(run), _score_lost(run, judged), _length(run), _broken(run, judged),
+        _not_computed(run), _entropy(run, judged),
+    ]  # fmt: skip
+    some = [event for event in found if event is not None]
+    return tuple(sorted(some, key=lambda event: WORST.index(event.severity)))
+
+
+def _no_signal(run: Run) -> Event | None:
+    """No group with both right and wrong answers, or a score that never moved and no gradient."""
+    score, groups = signal(run, "score"), signal(run, "no_signal")
+    said = []
+    if score is not None and len(score) >= 5 and float(np.ptp(score.y)) == 0:
+        said.append(f"the reward is {_short(score.late)} in all {_steps(len(score))}")
+    if groups is not None and len(groups) >= 5 and float(groups.y.mean()) >= SILENT:
+        said.append(
+            f"{float(groups.y.mean()):.0%} of the groups have equal rewards ({groups.name})"
+        )
+    if not said:
+        return None
+    still = [f for what in ("gradient", "loss") if (f := signal(run, what)) and not f.y.any()]
+    if len(said) == 1 and not still and groups is None:
+        return None
+    said += [f"{found.name} is 0 throughout" for found in still]
+    cut = signal(run, "truncated")
+    if cut is not None and cut.late >= SILENT:
+        length = signal(run, "length")
+        at = "" if length is None else f" at {_short(length.late)} tokens"
+        said.append(f"every completion is cut{at}" if cut.late == 1 else f"{cut.late:.0%} are cut")
+    return Event("no_learning_signal", "No learning signal", "broken", ", ".join(said))
+
+
+def _score_lost(run: Run, judged: Judged) -> Event | None:
+    score = score_of(run)
+    if score is None or not score.died:
+        return None
+    s = score.signal
+    first = s.x[_stays(s.y < score.floor + DIED * (score.best - score.floor))]
+    return Event(
+        "score_lost", "Score lost", "broken",
+        f"the mean reward went from {_short(score.best)} at its best to {_short(score.late)} at "
+        f"the end, below half of the best for good in iteration {int(first)}",
+        int(first),
+    )  # fmt: skip
+
+
+def _length(run: Run) -> Event | None:
+    length, score = signal(run, "length"), score_of(run)
+    if length is None or len(length) < 10:
+        return None
+    best = max(float(length.smooth.max()), float(length.y[:3].mean()))
+    if length.late > SHORT * best or (score is not None and score.gained > ROSE and not score.died):
+        return None
+    since = int(length.x[_stays(length.y < best / 2)])
+    return Event(
+        "length_collapse", "Length collapse", "broken" if length.late < 10 else "bad",
+        f"the mean response shrank from {_short(best)} to {_short(length.late)} tokens, "
+        f"below half for good in iteration {since}",
+        since,
+    )  # fmt: skip
+
+
+def _stays(below: NDArray[np.bool_]) -> int:
+    """Index from which on a condition holds to the end."""
+    outside = np.flatnonzero(~below)
+    return min(len(below) - 1, int(outside[-1]) + 1) if len(outside) else 0
+
+
+def _broken(run: Run, judged: Judged) -> Event | None:
+    names = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean", "grad/norm")
+    name = next((name for name in names if name in run.broken), None)
+    if name is None:
+        return None
+    at = run.broken[name]
+    return Event(
+        "not_finite", f"{name} is NaN or infinite", "broken", f"from iteration {at} on", at
+    )
+
+
+def _not_computed(run: Run) -> Event | None:
+    entropy = signal(run, "entropy")
+    if entropy is None or len(entropy) < 5 or entropy.y.any():
+        return None
+    return Event(
+        "not_computed", "Entropy was not computed", "unknown",
+        f"it is logged as 0 in all {_steps(len(entropy))}, which no policy that samples has",
+    )  # fmt: skip
+
+
+def _entropy(run: Run, judged: Judged) -> Event:
+    """What became of entropy, and how bad that is by what the score did."""
+    verdict, score = judged.verdict, score_of(run)
+    since = None if judged.onset is None else judged.onset.iteration
+    word = verdict.capitalize()
+    if verdict in ("cannot tell", "held"):
+        return Event(verdict, word, "unknown" if verdict == "cannot tell" else "fine", "", since)
+    if score is None:
+        return Event(verdict, word, "watch", "no score is logged", since)
+    small = verdict == "drift" or (verdict == "explosion" and judged.last < LOW)
+    fine = score.gained > ROSE or small
+    if score.lost > HURT or not fine:
+        return Event(verdict, word, "bad", score.words, since)
+    if verdict == "explosion" and small:
+        word = "Explosion at a low level"
+    return Event(verdict, word, "watch", score.words, since)
+
+
+def rising_and_falling(judged: Judged) -> str:
+    """A clause on a peak or a trough between the ends; "" where there is none."""
+    if judged.peak is None:
+        return ""
+    at, value = judged.peak
+    kind = "a peak" if value > max(judged.first, judged.last) else "a low"
+    return f"{kind} of {_short(value)} near iteration {at}"
+
+
+def _steps(count: int) -> str:
+    return f"{count} iteration{'s' if count != 1 else ''}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

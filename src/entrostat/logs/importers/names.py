@@ -1,0 +1,207 @@
+"""Names of quantities and of trainers: one table for every reader and every check.
+
+A name is compared in a folded form (`fold`): lower case, the run's name that W&B puts before it and
+a leading `train/` dropped, every other mark an underscore.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+STEP, ENTROPY, SCORE = "step", "entropy", "score"
+KINDS = (STEP, ENTROPY, SCORE)
+"""What a user may name the columns of."""
+
+# quantity -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
+# prime-rl, NeMo-RL, AReaL, OpenRLHF, SkyRL, open-instruct, tinker-cookbook
+ALIASES: dict[str, tuple[str, ...]] = {
+    "step": (
+        "iteration", "global_step", "global_step_max_steps", "step", "global_steps",
+        "trainer_global_step", "training_global_step", "training_step", "trainer_step",
+        "train_step", "rollout_step", "iter", "update", "num_updates", "progress_batch", "_step",
+    ),
+    "entropy": (
+        "entropy_exact", "entropy_nll", "entropy_logged", "actor_entropy", "policy_entropy",
+        "entropy", "policy_policy_entropy", "mean_entropy", "entropy_mean", "avg_entropy",
+        "entropy_avg", "policy_entropy_avg", "token_entropy", "entropy_all_mean",
+        "ppo_actor_update_entropy_avg", "approx_entropy", "optim_entropy", "rollout_entropy",
+        "actor_entropy_loss", "entropy_loss",
+    ),
+    "score": (
+        "reward_mean", "critic_score_mean", "critic_rewards_mean", "reward", "mean_reward",
+        "rewards_mean", "rollout_raw_reward", "rollout_reward", "reward_avg_raw_reward",
+        "ppo_actor_task_reward_avg", "objective_scores", "env_all_reward_total",
+        "reward_all_mean", "rewards", "score", "score_mean", "mean_score", "accuracy", "acc",
+        "pass_1", "return", "mean_return",
+    ),
+    "length": (
+        "rollout_length_mean", "response_length_mean", "completions_mean_length",
+        "response_length", "completion_length", "completion_length_mean", "mean_length",
+        "rollout_response_lengths", "rollout_response_len_mean", "ppo_actor_seq_len_avg",
+        "mean_gen_tokens_per_sample", "generate_avg_num_tokens", "val_sequence_lengths",
+        "seq_len_all_mean", "decode_len_all_mean", "length",
+    ),
+    "gradient": (
+        "grad_norm", "actor_grad_norm", "optim_grad_norm", "policy_grad_norm",
+        "ppo_actor_update_grad_norm", "actor_grad_norm_mean",
+    ),
+    "truncated": (
+        "rollout_truncated", "completions_clipped_ratio", "response_length_clip_ratio",
+        "rollout_truncated_ratio", "truncation_rate", "is_truncated_all_mean",
+        "ppo_actor_no_eos_ratios_avg", "truncated_ratio",
+    ),
+    "limit": ("completions_max_length", "response_length_max", "rollout_length_max"),
+    "no_signal": (
+        "rollout_zero_advantage_share", "frac_reward_zero_std", "zero_advantage_fraction",
+    ),
+    "clip": (
+        "clip_both", "clip_ratio_region_mean", "clip_ratio", "actor_pg_clipfrac", "pg_clipfrac",
+        "ppo_clip_ratio", "policy_ppo_clip_ratio", "policy_clipfrac_avg", "clip_fraction",
+        "ppo_actor_update_clip_ratio_avg", "probs_ratio_clamped_fraction",
+    ),
+    "step_kl": ("kl_old_new", "actor_ppo_kl", "ppo_kl", "policy_approxkl_avg"),
+    "ratio": ("ratio_mean", "probs_ratio"),
+    "rate": ("optim_lr", "learning_rate", "actor_lr", "lr_pg_0", "lr", "policy_policy_lr"),
+    "loss": ("loss",),
+    "covariance": ("cov_mean", "cov_update"),
+    "target": ("control_target",),
+    "saturated": ("thermostat_saturated",),
+    "mismatch_kl": (
+        "mismatch_kl", "mismatch_kl_mean", "mismatch_kl_all_mean", "rollout_corr_k3_kl",
+        "rollout_corr_kl", "gen_kl_error",
+    ),
+    "mismatch_logp": (
+        "mismatch_logp_abs_mean", "sampling_sampling_logp_difference_mean",
+        "train_rollout_logprob_abs_diff",
+    ),
+    "mismatch_prob": (
+        "mismatch_prob_abs_mean", "rollout_probs_diff_mean", "training_rollout_probs_diff_mean",
+    ),
+    "correction": (
+        "sampling_importance_sampling_ratio_mean", "rollout_corr_rollout_is_mean",
+        "rollout_is_mean", "tis", "train_tis",
+    ),
+}  # fmt: skip
+OURS = {"score": "reward/mean", "length": "rollout/length_mean", "gradient": "grad/norm"}
+"""Quantities that a reader renames; every other metric keeps its trainer's name."""
+
+_OTHER = {
+    "coef", "coeff", "coefficient", "bonus", "target", "max", "min", "std", "var", "threshold",
+    "key", "delta", "high", "low", "cross", "alpha", "lr", "available", "reason", "time", "val",
+    "eval", "test", "p10", "p50", "p90", "quantile", "sem", "count", "raw", "weight", "gap",
+}  # fmt: skip
+_WORDS = {"entropy": ("entropy", "entropies"), "score": ("reward", "rewards", "score", "scores")}
+_MEANS = ("mean", "avg", "average", "total")
+
+# trainer -> folded names that hardly another one logs; the first with enough of them
+_TELLING: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("entrostat", r"optim_updates|rollout_tokens"),
+        ("ms-swift", r"global_step_max_steps|train_speed_iter_s|memory_gib|entropy_threshold"),
+        ("TRL", r"completions_(mean|max|min)_length|completions_clipped_ratio|completion_length"
+                r"|frac_reward_zero_std|clip_ratio_region_mean|reward_std"
+                r"|sampling_sampling_logp_difference_mean"),
+        ("ROLL", r"actor_entropy@(sum|mean)"),
+        ("veRL", r"actor_entropy(_loss)?|actor_pg_loss|actor_ppo_kl|actor_pg_clipfrac"
+                 r"|critic_(score|rewards)_mean|response_length_clip_ratio|actor_grad_norm"),
+        ("slime", r"rollout_raw_reward|pg_clipfrac|rollout_zero_std_count_.*"
+                  r"|train_rollout_logprob_abs_diff"),
+        ("prime-rl", r"mismatch_kl(_all)?(_mean)?|(entropy|reward|seq_len)_all_mean|mfu|peak_mem"),
+        ("NeMo-RL", r"approx_entropy|gen_kl_error|token_mult_prob_error"),
+        ("AReaL", r"ppo_actor_.*"),
+        ("OpenRLHF", r"ppo_clip_ratio|actor_lr|total_length|policy_loss"),
+        ("SkyRL", r"policy_policy_entropy|reward_avg_raw_reward|policy_final_loss"),
+        ("open-instruct", r"policy_entropy_avg|objective_scores|policy_approxkl_avg"),
+        ("tinker-cookbook", r"optim_entropy|env_all_.*"),
+    )
+)  # fmt: skip
+
+
+def bare(name: str) -> str:
+    """A name without the run that W&B puts before it, blanks about "/" and a leading "train/"."""
+    name = re.sub(r"\s*/\s*", "/", name.rpartition(" - ")[2].strip())
+    return name.removeprefix("verl/").removeprefix("train/") or name
+
+
+def fold(name: str) -> str:
+    """The form in which names are compared.
+
+    Example:
+        >>> fold("run-7 - train/Policy.entropy mean"), fold("_step")
+        ('policy_entropy_mean', '_step')
+    """
+    name = bare(name).lower()
+    plain = re.sub(r"[^a-z0-9@]+", "_", name).strip("_")
+    return f"_{plain}" if name == "_step" else plain
+
+
+def folded(names: Iterable[str]) -> dict[str, str]:
+    """Folded name -> the first name that has it."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(fold(name), name)
+    return found
+
+
+def find(quantity: str, names: Mapping[str, str]) -> str | None:
+    """The name of a quantity among folded ones; None where no alias is there."""
+    return next((names[each] for each in ALIASES[quantity] if each in names), None)
+
+
+def candidates(quantity: str, names: Iterable[str]) -> list[str]:
+    """Names that mention "entropy" or "score" and may be its mean, the likeliest first."""
+    found: list[tuple[int, int, str]] = []
+    for place, name in enumerate(names):
+        words = fold(name).replace("@", "_").split("_")
+        if not set(words) & set(_WORDS[quantity]) or set(words) & _OTHER:
+            continue
+        found.append((-len(set(words) & set(_MEANS)), place, name))
+    best = sorted(found)
+    return [name for _, _, name in best]
+
+
+def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
+    """The name of "entropy" or "score", and the candidates where there is none that is surely it.
+
+    Example:
+        >>> choose("entropy", ["step", "policy_entropy_mean", "entropy_coef"])
+        ('policy_entropy_mean', [])
+        >>> choose("entropy", ["head_entropy", "tail_entropy"])
+        (None, ['head_entropy', 'tail_entropy'])
+    """
+    names = list(names)
+    by_name = folded(names)
+    if (known := find(quantity, by_name)) is not None:
+        return known, []
+    if quantity == "entropy":  # the one tag ".../entropy" among others that mention it
+        last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
+        if len(last) == 1:
+            return last[0], []
+    found = candidates(quantity, names)
+    means = [n for n in found if set(fold(n).split("_")) & set(_MEANS)]
+    one = found if len(found) == 1 else means if len(means) == 1 else []
+    return (one[0], []) if one else (None, found)
+
+
+_COMMON = ("TRL", "veRL", "slime", "prime-rl", "OpenRLHF")  # others use some of their names
+
+
+def trainer_of(names: Collection[str], least: int = 1) -> str | None:
+    """The trainer whose names these are; None where that cannot be told.
+
+    Args:
+        names: all metrics.
+        least: how many must be that trainer's, where others use some of its names.
+    """
+    known = {fold(name) for name in names}
+    for trainer, pattern in _TELLING:
+        told = sum(pattern.fullmatch(name) is not None for name in known)
+        if trainer == "ms-swift" and not known & {"reward", "reward_std"}:
+            continue  # any trainer of ms-swift logs them
+        if trainer == "entrostat" and "entropy_exact" not in known:
+            continue
+        if told >= (least if trainer in _COMMON else 1):
+            return "ms-swift" if trainer == "TRL" and "entropy_mean" in known else trainer
+    return None

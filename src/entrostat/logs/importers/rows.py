@@ -1,0 +1,171 @@
+"""Which lines are of one run: steps that fall back begin another, unless a checkpoint explains it.
+
+A file is cut into pieces of rising steps. A piece that begins where a run begins (step 0, 1 or the
+first that is logged) and says something else of the same steps is another run. A piece that begins
+later was resumed from a checkpoint: it is the same run, and where both have a step its values win.
+Files of one directory are joined by the same rule. Files of different directories are of one run
+only where a tracker gives them one name, or where they say the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .names import bare
+from .source import number, step_of
+
+SAME, ROUNDED = 1e-3, 6e-5  # relative or absolute: consoles print fewer digits than a file has
+COPIED = 1e-6  # relative: a copy's values differ by less
+DIFFERS = 0.5  # of a metric's values: more differ, and the pieces are of two runs
+ENOUGH = 6  # values that have to be the same for files of two directories to be one run
+_COMPARED, _COPIES = 40, 4  # steps
+_TELLS = (re.compile("entropy|reward|score", re.I), re.compile("loss|grad|length", re.I))
+
+
+class Row(NamedTuple):
+    """What a source says of a step; `line` is from 1 where there are lines."""
+
+    path: Path
+    line: int | None
+    step: Any
+    values: Mapping[str, Any]
+    settings: Mapping[str, str] = {}
+    run: str = ""
+    fresh: bool = False
+
+
+@dataclass
+class Piece:
+    """Rows of one file, one after the other, whose steps rise.
+
+    Attributes:
+        home: the directory that stands for the run's place.
+        run: what the source calls the run; "" where it does not say.
+        rows: at least one.
+        order: of several files, what comes first.
+    """
+
+    home: Path
+    run: str
+    rows: list[Row]
+    order: tuple[Any, ...] = ()
+    steps: list[int] = field(default_factory=list)
+
+    @property
+    def file(self) -> Path:
+        """Its file."""
+        return self.rows[0].path
+
+    @property
+    def begins(self) -> bool:
+        """Whether a run begins here: at step 0 or 1, or after as many steps as are between two."""
+        rising = sorted(set(self.steps))
+        gaps = [b - a for a, b in pairwise(rising)]
+        return bool(rising) and rising[0] <= max(1, min(gaps, default=1))
+
+
+class Group:
+    """Pieces of one run, in their order."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.home, self.run = piece.home, piece.run
+        self.pieces: list[Piece] = []
+        self.known: dict[int, list[Row]] = {}
+        self.add(piece)
+
+    def add(self, piece: Piece) -> None:
+        """Add a piece; its values win."""
+        self.pieces.append(piece)
+        for row in piece.rows:
+            if (step := step_of(row.step)) is not None:
+                self.known.setdefault(step, []).append(row)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows."""
+        return [row for piece in self.pieces for row in piece.rows]
+
+    @property
+    def sources(self) -> list[Path]:
+        """Their files, each once."""
+        return list(dict.fromkeys(piece.file for piece in self.pieces))
+
+    def compared(self, piece: Piece, near: float, least: float) -> tuple[int, bool]:
+        """How many values both have of the same steps, and whether they are of two runs.
+
+        Args:
+            piece: the other.
+            near: relative difference of values that are the same.
+            least: absolute difference of values that are.
+        """
+        rows = [row for row in piece.rows if step_of(row.step) in self.known]
+        counts: dict[str, list[bool]] = {}
+        most = _COPIES if near == COPIED else _COMPARED
+        for row in rows[:: -(-len(rows) // most) or 1]:
+            mine: dict[str, float] = {}
+            for other in self.known[step_of(row.step) or 0]:
+                mine |= _figures(other)
+            for name, value in _figures(row).items():
+                if name in mine:
+                    far = abs(mine[name] - value)
+                    far = far > max(least, near * max(abs(mine[name]), abs(value)))
+                    counts.setdefault(name, []).append(far)
+        apart = any(sum(far) > DIFFERS * len(far) for far in counts.values())
+        return sum(map(len, counts.values())), apart
+
+    def takes(self, piece: Piece) -> bool:
+        """Whether a piece is of this run."""
+        elsewhere = piece.home != self.home and not (piece.run and piece.run == self.run)
+        if not elsewhere and not piece.begins:
+            return True
+        if elsewhere:
+            shared, apart = self.compared(piece, COPIED, 0.0)
+            return shared >= ENOUGH and not apart
+        return not self.compared(piece, SAME, ROUNDED)[1]
+
+
+def _figures(row: Row) -> dict[str, float]:
+    """Values by which two runs are told apart: entropy and score, else what else tells."""
+    for words in _TELLS:
+        told = {k: v for name, v in row.values.items() if words.search(k := bare(name))}
+        found = {name: number(value) for name, value in told.items()}
+        if known := {k: v for k, v in found.items() if v is not None and math.isfinite(v)}:
+            return known
+    return {}
+
+
+def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> list[Piece]:
+    """A file's rows, cut where steps fall back or the source says that a run begins."""
+    open_: dict[str, Piece] = {}
+    found: list[Piece] = []
+    for row in rows:
+        step = step_of(row.step)
+        piece = open_.get(row.run)
+        fell = piece is not None and step is not None and piece.steps and step < piece.steps[-1]
+        if piece is None or fell or row.fresh:
+            piece = open_[row.run] = Piece(home, row.run, [], (*order, len(found)))
+            found.append(piece)
+        piece.rows.append(row)
+        if step is not None:
+            piece.steps.append(step)
+    return found
+
+
+def groups_of(pieces: Iterable[Piece]) -> list[Group]:
+    """The runs that pieces are of, in the order in which they are found."""
+    groups: list[Group] = []
+    for piece in sorted(pieces, key=lambda piece: piece.order):
+        same = [g for g in groups if g.run == piece.run and piece.file in g.sources]
+        fits = same[-1:] or [g for g in groups if g.run == piece.run or not (g.run and piece.run)]
+        fits = [group for group in fits if group.takes(piece)]
+        if len(fits) == 1:  # of several nobody knows which one went on
+            fits[0].add(piece)
+        else:
+            groups.append(Group(piece))
+    return groups

@@ -1,0 +1,98 @@
+"""Sources of tests: what of them runs, and whether that can tell a right program from none."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from collections.abc import Iterator
+
+_KNOWN = sys.stdlib_module_names | {"solution"}  # what tests may import
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINES = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)
+_TELLS = (ast.Assert, ast.Raise, ast.Call)
+
+
+def split(source: str) -> list[str]:
+    """A source of tests as sources that raise where a test fails, one for each test in it.
+
+    Functions `test...` are called, methods `test...` of a class with its `setUp` (unittest's) or
+    `setup_method` before. A source without such is a test itself.
+    """
+    module = _parsed(source)
+    calls = [] if module is None else list(_calls(module))
+    return [f"{source}\n{call}\n" for call in calls] or [source]
+
+
+def check(source: str) -> None:
+    """Refuse a source of tests that cannot run here, or that runs nothing of the program.
+
+    Raises:
+        ValueError: says why.
+    """
+    module = _parsed(source)
+    if module is None:
+        raise ValueError("tests that are no Python")
+    nodes = list(ast.walk(module))
+    imported = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
+    imported |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
+    if not all(name.partition(".")[0] in _KNOWN for name in imported):
+        raise ValueError("tests that need pytest or another package")
+    run = list(_run(module))
+    if any(isinstance(test, _FUNCTIONS) and _needs_pytest(test) for test in run):
+        raise ValueError("tests that need pytest or another package")
+    if not any(isinstance(node, _TELLS) for test in run for node in ast.walk(test)):
+        raise ValueError("tests that assert nothing")
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes in texts, say
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _run(module: ast.Module) -> list[ast.stmt]:
+    """What of a source runs: its tests, else whatever is no definition."""
+    tests = [node for node in module.body if _is_test(node)]
+    methods = [m for node in tests if isinstance(node, ast.ClassDef) for m in _methods(node)]
+    found = [*(node for node in tests if not isinstance(node, ast.ClassDef)), *methods]
+    return found or [node for node in module.body if not isinstance(node, _DEFINES)]
+
+
+def _calls(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        if not _is_test(node):
+            continue
+        if not isinstance(node, ast.ClassDef):
+            yield f"{node.name}()"  # type: ignore[attr-defined]
+            continue
+        for method in _methods(node):
+            if any("TestCase" in ast.unparse(base) for base in node.bases):
+                yield f"{node.name}({method.name!r}).debug()"
+            else:
+                before = any(getattr(m, "name", "") == "setup_method" for m in node.body)
+                setup = "_t.setup_method()\n" if before else ""
+                yield f"_t = {node.name}()\n{setup}_t.{method.name}()"
+
+
+def _is_test(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return bool(list(_methods(node)))
+    return isinstance(node, _FUNCTIONS) and node.name.lower().startswith("test")
+
+
+def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    named = node.name.startswith("Test") or any("TestCase" in ast.unparse(b) for b in node.bases)
+    for method in node.body if named else ():
+        if isinstance(method, ast.FunctionDef) and method.name.startswith("test"):
+            yield method
+
+
+def _needs_pytest(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a test is asynchronous, or takes more than `self`: fixtures of pytest's."""
+    names = {one.arg for one in function.args.args}
+    return isinstance(function, ast.AsyncFunctionDef) or bool(
+        names - {"self"} or function.decorator_list
+    )
