@@ -225,12 +225,16 @@ def train_verb(args: list[str]) -> int:
 
 def _finish(path: Path) -> int:
     """What is said of a run that is over, and its report."""
+    from ..errors import MissingExtraError
     from ..logs.run import read_run, saturated
     from ..report import write_run_report
 
     for sentence in saturated(path, read_run(path).metrics):
         show_warning(sentence)
-    say(f"report: {write_run_report(path)}")
+    try:
+        say(f"report: {write_run_report(path)}")
+    except MissingExtraError as error:  # the run is done all the same
+        say(f"no page: {error}")
     return 0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._names import unknown
+from ..errors import extra
 from .confidence import auroc as auroc
 from .confidence import expected_calibration_error as expected_calibration_error
 from .majority import maj_at_k as maj_at_k
@@ -145,7 +146,8 @@ def self_bleu(
             f"self_bleu: responses must be two or more, got {len(words)}; each is compared with "
             "the others"
         )
-    from sacrebleu.metrics.bleu import BLEU
+    with extra("eval", "self_bleu"):
+        from sacrebleu.metrics.bleu import BLEU
 
     counts = [[Counter(_ngrams(row, order)) for order in range(1, n + 1)] for row in words]
     most = [_two_largest([count[i] for count in counts]) for i in range(n)]
@@ -308,7 +310,8 @@ def _words(where: str, responses: Sequence[Response], tokenize: str) -> list[Seq
         raise ValueError(f"{where}: {unknown('tokenizer', tokenize, _TOKENIZERS)}")
     if not any(isinstance(response, str) for response in responses):
         return [_as_tokens(response) for response in responses]
-    from sacrebleu.metrics.bleu import BLEU
+    with extra("eval", f"{where} of text"):
+        from sacrebleu.metrics.bleu import BLEU
 
     split = BLEU(tokenize=tokenize).tokenizer
     return [
