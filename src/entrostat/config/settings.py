@@ -71,6 +71,8 @@ class Sampling:
     """Texts that end a rollout, as eos does; None asks the task, none at all turns its own off."""
     measure: bool = True
     """Measure the old policy in a pass of its own; false takes what the sampler saw (float32)."""
+    redraws: int = 0
+    """Times an iteration that prompts whose group has no signal are drawn anew (the lab)."""
     enough: Enough = field(default_factory=Enough)
 
 
@@ -229,6 +231,7 @@ class TrainConfig:
             ("iterations", 1), ("seed", 0), ("threads", 0),
             ("sampling.prompts", 1), ("sampling.rollouts", 1), ("sampling.max_new_tokens", 1),
             ("sampling.max_context", 2), ("sampling.enough.group", 1), ("sampling.batch", 1),
+            ("sampling.redraws", 0),
             ("optim.epochs", 1), ("optim.minibatches", 1), ("optim.micro_batch", 1),
             ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
@@ -267,6 +270,11 @@ class TrainConfig:
             )
         if enough.share is not None and not 0 < enough.share <= 1:
             raise ValueError(f"sampling.enough.share must be in (0, 1], got {enough.share}")
+        if self.sampling.redraws and (enough.on or not self.sampling.measure):
+            raise ValueError(
+                f"sampling.redraws {self.sampling.redraws} takes whole groups, measured anew; "
+                "leave sampling.enough out and sampling.measure true"
+            )
         if self.sampling.stop is not None and "" in self.sampling.stop:
             raise ValueError("sampling.stop holds an empty text, which would end every rollout")
         if self.host == "lab" and self.sampling.engine != "transformers":
@@ -338,6 +346,7 @@ class TrainConfig:
 # above, a run would hang or crash where it begins: it is a slip
 _MOST = {
     "seed": 2**32 - 1, "iterations": 10**9, "threads": 1024, "lora.rank": 2**16,
+    "sampling.redraws": 255,
     "sampling.prompts": 10**5, "sampling.rollouts": 10**5, "sampling.max_new_tokens": MOST_TOKENS,
     "eval.prompts": MOST_PROMPTS, "eval.samples": MOST_PROMPTS, "scoring.workers": 1024,
 }  # fmt: skip

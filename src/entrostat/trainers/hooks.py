@@ -17,6 +17,7 @@ import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..core.batch import Terms, TokenBatch
 from ..core.objective import Objective, make_objective
-from ..core.rollouts import graded
 from ..method import Method
 
 Loss = Callable[[list[Any], list[Tensor]], tuple[Tensor, dict[str, float]]]
@@ -101,7 +101,7 @@ def tinker_loss(objective: Objective, seed: int = 0) -> Loss:
             group=None if group is None else group[:, 0].long(),
         )  # fmt: skip
         if A is None:
-            batch = graded(objective, batch)
+            batch = objective.compute_advantages(batch)
         out = objective.loss(objective.prepare(batch), generator=generator)
         # tinker asks for a gradient of every tensor, also of a rollout without a trained token
         total = out.loss + sum(0 * row.sum() for row in logprobs)
@@ -175,13 +175,13 @@ def slime_loss(objective: Objective, seed: int = 0) -> Callable[..., Any]:
     def loss(
         args: Namespace, batch: dict[str, Any], logits: Tensor, sum_of_sample_mean: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
+        slime = import_module("slime.backends.megatron_utils.loss")
 
         if getattr(args, "context_parallel_size", 1) > 1:
             raise ValueError("slime_loss: context_parallel_size must be 1: rollouts must be whole")
         # slime gives entropy a gradient where this is not 0, and uses it nowhere else here
         own = Namespace(**vars(args) | {"entropy_coef": 1.0})
-        _, found = get_log_probs_and_entropy(
+        _, found = slime.get_log_probs_and_entropy(
             logits, args=own, unconcat_tokens=batch["unconcat_tokens"],
             total_lengths=batch["total_lengths"], response_lengths=batch["response_lengths"],
             with_entropy=True,
