@@ -107,7 +107,7 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """What happened, how bad that is and what to do, the worst first; then the numbers."""
-        return f"{self._word}. {self.detail}"
+        return f"{self.word}. {self.detail}"
 
     @property
     def detail(self) -> str:
@@ -125,7 +125,8 @@ class Diagnosis:
         return " ".join([head, *(f"{text}." for text in first[1:]), *course])
 
     @property
-    def _word(self) -> str:
+    def word(self) -> str:
+        """What happened, in a few words, the worst first."""
         if not self.events or (self.events[0].name == "not_finite" and self.broken is not None):
             return self.verdict.capitalize()
         worst = [e for e in self.events if e.severity == self.events[0].severity]
@@ -209,17 +210,22 @@ class Diagnosis:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in judged.others[:3])
         return f"Resampled courses say {shares}; a verdict needs {SURE:.0%}"
 
+    @property
+    def log_next(self) -> str:
+        """What to log, where no cause was found; "" where one was."""
+        if not self.missing or any(cause.name not in CONSEQUENCES for cause in self.causes):
+            return ""
+        listed = ", ".join(self.missing)
+        return f"No cause is plain in what was logged. Log next, to find one: {listed}."
+
     def lines(self) -> list[str]:
         """About ten lines for a terminal; text from files has no control characters left."""
         found = [f"{self.run} ({self.source}): {self.headline}"]
         for rank, cause in enumerate(self.causes[:3], 1):
             found.append(f"  {rank}. {cause.title} [{cause.weight:.2f}]: {cause.evidence}")
             found.append(f"     {cause.why} ({cause.source})")
-        if self.missing and all(cause.name in CONSEQUENCES for cause in self.causes):
-            found.append(
-                "  No cause is plain in what was logged. Log next, to find one: "
-                f"{', '.join(self.missing)}."
-            )
+        if self.log_next:
+            found.append(f"  {self.log_next}")
         pasted = next((place for place, r in enumerate(self.remedies) if r.paste), 0)
         for remedy in self.remedies[: pasted + 1]:
             found.append(f"  try: {remedy.what}")
@@ -241,7 +247,7 @@ def table(found: Sequence[Diagnosis]) -> list[str]:
         entropy = f"{judged.first:.3g} to {judged.last:.3g}" if known else "-"
         since = next((str(e.since) for e in each.events[:1] if e.since is not None), "-")
         short = next((r.short for r in each.remedies if r.short), "-")
-        rows.append((each.severity, each.run, each._word, entropy, since, short))
+        rows.append((each.severity, each.run, each.word, entropy, since, short))
     rows = [tuple(printable(cell) for cell in row) for row in rows]
     widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
     return [
