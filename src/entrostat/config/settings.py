@@ -18,6 +18,7 @@ from ..model_files import TINY
 from .alarm import AlarmBand
 from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
 from .evaluation import EvalSet as EvalSet
+from .expect import expectations
 from .instruments import Analyze, Forecast
 from .trackers import Trackers
 
@@ -216,6 +217,9 @@ class TrainConfig:
     save: Save = field(default_factory=Save)
     alarm: AlarmBand = field(default_factory=AlarmBand)
     log: Trackers = field(default_factory=Trackers)
+    expect: tyro.conf.Suppress[dict[str, str]] = field(default_factory=dict)
+    """Assertions on figures at the run's end: {"reward/mean" = "last10 > 0.5"}; `entrostat train`
+    exits with 1 where one does not hold."""
     trl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
     """Arguments of TRL's GRPOConfig that the other settings do not say."""
     verl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
@@ -286,6 +290,7 @@ class TrainConfig:
             check_set(place, one)
         self.log.check(self.trl)
         self.alarm.check()
+        expectations(self.expect)
         if not self.method:
             raise ValueError("method is empty; name at least one")
         for entry in self.method:
