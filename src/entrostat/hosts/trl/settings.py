@@ -18,7 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from ...method import MethodSpec
 from ...objective import Objective, make_objective
-from ..probe import bounds, probe
+from ..probe import ONE_UPDATE, bounds, idle_at_one, probe
 from ..rollouts import FIELDS
 from .equal import from_grpo_config, spoken
 
@@ -160,8 +160,6 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
     """Warn where a method has nothing to act on: one update per batch, so that every ratio is 1."""
     if updates_per_generation(args) > 1:
         return
-    from ...diagnosis.doctor.settings import ONE_UPDATE, idle_at_one
-
     inert, clip = idle_at_one(objective)
     methods = zip(objective.names, objective.methods, strict=True)
     alone = all(method.kind == "surrogate" for method in objective.methods)
