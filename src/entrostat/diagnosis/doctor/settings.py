@@ -14,8 +14,8 @@ from ...config import TrainConfig
 from ...control import Thermostat, parse_target
 from ...control.known_ranges import FAILED, able
 from ...core.advantages import NEED_PAIRS
-from ...core.objective import Objective, make_objective
-from ...core.probe import bounds, probe
+from ...core.objective import make_objective
+from ...core.probe import ONE_UPDATE, idle_at_one, probe
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
@@ -78,25 +78,11 @@ def rounding(plan: Plan) -> Result | None:
     )
 
 
-ONE_UPDATE = "one update per {what}, so every ratio is exactly 1 and"
 MORE_UPDATES = (
     "more than one update per rollout batch (--optim.minibatches 2 or --optim.epochs 2; TRL: "
     "num_iterations=2, or steps_per_generation above gradient_accumulation_steps; veRL: "
     "ppo_mini_batch_size below train_batch_size)"
 )
-
-
-def idle_at_one(objective: Objective) -> tuple[list[str], tuple[float, float] | None]:
-    """What of an objective is idle while every ratio is 1: methods, and the bounds of its clip.
-
-    The one place that decides it of an objective: for the doctor, `train` and the hosts.
-    """
-    terms = probe(objective)
-    low, high = bounds(terms)
-    clips = terms.ratio != "none" and (math.isfinite(low) or math.isfinite(high))
-    chain = zip(objective.names, objective.methods, strict=True)
-    idle = [f"`{name}` ({each.idle_on_policy})" for name, each in chain if each.idle_on_policy]
-    return idle, (low, high) if clips else None
 
 
 def ratio(plan: Plan) -> Result | None:

@@ -16,9 +16,8 @@ from typing import Any
 from trl import GRPOConfig, GRPOTrainer
 
 from ...core.objective import Objective, make_objective
-from ...core.probe import bounds, probe
+from ...core.probe import ONE_UPDATE, bounds, idle_at_one, probe
 from ...core.rollouts import FIELDS
-from ...diagnosis.doctor.settings import ONE_UPDATE, idle_at_one
 from ...method import Method, MethodSpec
 from .equal import from_grpo_config
 
