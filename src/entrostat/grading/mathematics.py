@@ -41,8 +41,9 @@ _INTEGER = re.compile(
 )
 # an answer that no response can give: "see figure 3", "answers may vary", "proof"
 _ELSEWHERE = re.compile(
-    r"\b(?:see|refer to|shown in|given in|as in)\b.*\b(?:figures?|fig|graphs?|diagrams?|tables?|pictures?|"
-    r"above|below|solutions?|texts?|proofs?|answers?)\b|\banswers? (?:may |will |can )?var(?:y|ies)\b|"
+    r"\b(?:see|refer to|shown in|given in|as in)\b.*\b(?:figures?|fig|graphs?|diagrams?|tables?|"
+    r"pictures?|above|below|solutions?|texts?|proofs?|answers?)\b|"
+    r"\banswers? (?:may |will |can )?var(?:y|ies)\b|"
     r"\A\W*(?:proofs?|graphs?|omitted|see (?:solution|work)|n/?a|not available|todo|tbd)\W*\Z",
     re.IGNORECASE | re.DOTALL,
 )
