@@ -95,7 +95,8 @@ def test_two_rationals_are_never_the_same(a: Fraction, b: Fraction, data: st.Dat
     near = data.draw(st.sampled_from([b, a + Fraction(1, 10**9), -a, a * 100, a / 100, a + 1]))
     if near != a:
         first, second = (data.draw(st.sampled_from(rational_forms(x))) for x in (a, near))
-        asked_in_percent = first.endswith("%") and near == 100 * a  # 25 where 25% is expected
+        # 25 where 25% is expected
+        asked_in_percent = first.endswith("%") > second.endswith("%") and near == 100 * a
         assert equal(first, second) == asked_in_percent, (first, second)
 
 
@@ -205,7 +206,7 @@ def test_options_are_checked() -> None:
 
 @pytest.mark.parametrize(
     "gold",
-    ["see figure 3", "See the graph below.", "Answers may vary", "proof", "\\text{see solution}"],
+    ["see figure 3", "See the graph below.", "Answers may vary", "\\text{see solution}"],
 )
 def test_answers_that_no_response_can_give_are_refused(gold: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="words on where it is"):

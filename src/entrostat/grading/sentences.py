@@ -219,7 +219,7 @@ def _one(said: str, readable: Callable[[str], bool], verb: str = "") -> list[str
         if readable(candidate):
             return [candidate]
     said = verb + re.sub(r"\bevery (?=(?:day|week|month|year|hour|night|morning)\b)", "per ", said)
-    if re.fullmatch(r"(?:[^$]*\$\d)+[^$]*", said):  # prices, not mathematics
+    if re.fullmatch(r"(?:(?:[^$]*[^$\d.])?\$\d)+[^$]*", said):  # prices, not mathematics
         said = said.replace("$", "")
     outside = _SPANS.sub(" ", said)
     if _DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", outside)):

@@ -14,7 +14,7 @@ from ...config import TrainConfig
 from ...control import Thermostat, parse_target
 from ...control.known_ranges import FAILED, able
 from ...core.advantages import NEED_PAIRS
-from ...core.objective import make_objective
+from ...core.objective import Objective, make_objective
 from ...core.probe import ONE_UPDATE, idle_at_one, probe
 from ...method import Method
 from ...method.controlled import Controlled
