@@ -15,16 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
+from builders import seed
 from entrostat import exact
 from entrostat.hosts.ranks import shared_generator
 from entrostat.testing.layouts import B, Threads, cuts, fields, laid_out
 from entrostat.whole import Ranks, Whole, row_sums
 
 ON, OFF = True, False
-
-
-def seed(n: int) -> torch.Generator:
-    return torch.Generator().manual_seed(n)
 
 
 def over(world: int, values: torch.Tensor, mask: torch.Tensor, ask) -> list:
