@@ -25,7 +25,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..core.batch import Terms, TokenBatch
 from ..core.objective import Objective, make_objective
-from ..core.rollouts import graded
 from ..method import Method
 
 Loss = Callable[[list[Any], list[Tensor]], tuple[Tensor, dict[str, float]]]
@@ -101,7 +100,7 @@ def tinker_loss(objective: Objective, seed: int = 0) -> Loss:
             group=None if group is None else group[:, 0].long(),
         )  # fmt: skip
         if A is None:
-            batch = graded(objective, batch)
+            batch = objective.compute_advantages(batch)
         out = objective.loss(objective.prepare(batch), generator=generator)
         # tinker asks for a gradient of every tensor, also of a rollout without a trained token
         total = out.loss + sum(0 * row.sum() for row in logprobs)
