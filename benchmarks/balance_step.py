@@ -44,9 +44,9 @@ from entrostat.analysis.influence import loss_gradient
 from entrostat.config import from_dict
 from entrostat.core.batch import TokenBatch
 from entrostat.method.opefo import balance, entropy_change
-from entrostat.models.policy_evaluator import Meter
+from entrostat.models.policy_evaluator import PolicyEvaluator
 from entrostat.models.rollout import Sequences
-from entrostat.trainers.lab.analysis import meter_of
+from entrostat.trainers.lab.analysis import evaluator_of
 from entrostat.trainers.lab.experience import measure, sample_rollouts
 from entrostat.trainers.lab.state import State, build
 
@@ -87,7 +87,7 @@ def half_of(state: State, iteration: int) -> Half:
     change = entropy_change(terms.advantage, prepared.logp, prepared.entropy)
     lam = balance(*prepared.whole.sum(change.clamp(min=0), (-change).clamp(min=0)))
     sequences = sampled.sequences
-    return Half(batch, sequences, gradients(meter_of(state), sequences, of_logp), lam)
+    return Half(batch, sequences, gradients(evaluator_of(state), sequences, of_logp), lam)
 
 
 def with_terms(batch: TokenBatch, **loss: Any) -> tuple[es.Objective, TokenBatch, es.Terms]:
@@ -97,7 +97,9 @@ def with_terms(batch: TokenBatch, **loss: Any) -> tuple[es.Objective, TokenBatch
     return objective, prepared, objective.plan(prepared)
 
 
-def gradients(meter: Meter, sequences: Sequences, of_logp: dict[str, Tensor]) -> dict[str, Tensor]:
+def gradients(
+    meter: PolicyEvaluator, sequences: Sequences, of_logp: dict[str, Tensor]
+) -> dict[str, Tensor]:
     """Of the losses whose derivatives by the log-probs [B, T] are given, and of the entropy."""
     params, tokens = list(meter.policy.trained().values()), sequences.mask.sum()
     found = {name: torch.zeros(sum(p.numel() for p in params)) for name in (*of_logp, "entropy")}
@@ -153,7 +155,7 @@ def along(state: State, one: Half, other: Half, lengths: list[float]) -> dict[st
     Along the signs of `one` batch's gradients, from where the policy stands and with it there again
     in the end; by the rollouts of the `other`, weighted to the moved policy.
     """
-    meter = meter_of(state)
+    meter = evaluator_of(state)
     params, mask = list(meter.policy.trained().values()), other.sequences.mask
     start = [p.detach().clone() for p in params]
     sizes = [p.numel() for p in params]

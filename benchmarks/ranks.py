@@ -39,7 +39,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import entrostat as es
-from entrostat.core.distributed import Array, Ranks
+from entrostat.core.distributed import Array, Communicator
 from entrostat.core.process_ranks import ProcessGroup, shared_generator
 
 T, GROUP = 4096, 8
@@ -74,7 +74,7 @@ class Counted(ProcessGroup):
         return super()._reduced(numbers, how)
 
 
-def make_batch(tokens: int, rank: int, world: int, ranks: Ranks) -> es.TokenBatch:
+def make_batch(tokens: int, rank: int, world: int, ranks: Communicator) -> es.TokenBatch:
     """This rank's rollouts of the minibatch; groups lie on neighbouring ranks."""
     rows = round(tokens / (0.75 * T) / GROUP) * GROUP
     mine = np.array_split(np.arange(rows), world)[rank]
@@ -110,7 +110,7 @@ def forget_peak() -> int:
 def measure(rank: int, world: int, tokens: int, rounds: int, folder: Path) -> None:
     """One rank: every method, its figures as JSON."""
     torch.set_num_threads(1)
-    ranks: Ranks = Ranks()
+    ranks: Communicator = Communicator()
     if world > 1:
         meeting = f"file://{folder / 'rendezvous'}"
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import entrostat as es
-from entrostat.core.distributed import Array, Ranks
+from entrostat.core.distributed import Array, Communicator
 from entrostat.trainers.verl.driver import prepare
 from ranks import forget_peak, resident
 
@@ -100,7 +100,7 @@ def all_reduce(calls: float, sent: float, gpus: int) -> float:
 # ---------------------------------------------------------------------------- measured
 
 
-class Mirror(Ranks):
+class Mirror(Communicator):
     """One of `world` ranks that all hold the same tokens: counts its calls and bytes sent."""
 
     def __init__(self, world: int) -> None:
@@ -116,7 +116,7 @@ class Mirror(Ranks):
         return self.world * self.max(numbers)
 
 
-def share(rollouts: int, length: int, ranks: Ranks) -> es.TokenBatch:
+def share(rollouts: int, length: int, ranks: Communicator) -> es.TokenBatch:
     """A rank's part of the minibatch, all its rollouts of full length; advantages are given."""
     g = torch.Generator().manual_seed(0)
     old = -torch.rand(rollouts, length, generator=g).pow(6) * 6
@@ -131,7 +131,7 @@ def share(rollouts: int, length: int, ranks: Ranks) -> es.TokenBatch:
 def planned(spec: Any, world: int, rollouts: int, length: int, rounds: int = 3) -> dict[str, float]:
     """One of `world` ranks plans its `rollouts`: collectives, bytes sent and held, CPU seconds."""
     objective, before = es.make_objective(spec), forget_peak()
-    batch = share(rollouts, length, Ranks())
+    batch = share(rollouts, length, Communicator())
     own, seconds, ranks = forget_peak() - before, [], Mirror(world)
     for i in range(rounds):
         ranks = Mirror(world)
@@ -158,7 +158,7 @@ def prepared(
         Seconds, CPU seconds, bytes held with the batch, tokens.
     """
     objective, before = es.make_objective("dapo"), forget_peak()
-    whole = share(rollouts, length, Ranks())
+    whole = share(rollouts, length, Communicator())
     # x^3, x uniform: a few as long as can be, most of them short
     used = (torch.arange(1, rollouts + 1) / rollouts).pow(3) if ragged else torch.ones(rollouts)
     mask = torch.arange(length) < (used[torch.randperm(rollouts)] * length).long()[:, None]

@@ -13,7 +13,7 @@ from entrostat.config.alarm import AlarmBand
 from entrostat.control import Alarm
 from entrostat.control.trend import _GRID as GRID
 from entrostat.control.trend import MEMORY, NOISE, SHIFT, WORTH, Trend
-from entrostat.runs.entropy_monitor import Sentinel, sentinel
+from entrostat.runs.entropy_monitor import EntropyMonitor, entropy_monitor
 
 H = 0.9 * np.exp(-np.arange(12) / 40) * np.exp(0.03 * np.random.default_rng(0).normal(size=12))
 
@@ -181,12 +181,12 @@ def rows(values, **more):
 def test_a_run_that_goes_on_has_the_figures_it_would_have_had():
     values = [0.9 * 0.97**t for t in range(20)]
     told: list[str] = []
-    whole = Sentinel(Alarm(), told.append)
+    whole = EntropyMonitor(Alarm(), told.append)
     lines = [whole.line(row) for row in rows(values)]
     assert len(told) == 1
     assert told[0].startswith("alarm: entropy leaves [0.45, 1.35]")
     again: list[str] = []
-    rest = Sentinel(Alarm(), again.append, lines[:15])
+    rest = EntropyMonitor(Alarm(), again.append, lines[:15])
     assert [rest.line(row) for row in rows(values)[15:]] == lines[15:]
     assert again == []  # it was told before the run stopped
 
@@ -195,7 +195,7 @@ def test_a_target_of_perplexity_is_no_entropy():
     config = TrainConfig(
         method=[{"name": "thermostat", "target": "perplexity 0.8x", "knob": "zeta"}]
     )
-    watch = sentinel(config, print)
+    watch = entropy_monitor(config, print)
     watch.line({"entropy/exact": 0.9, "control/target": 2.1})
     assert watch.alarm.target is None
 

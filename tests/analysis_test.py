@@ -14,14 +14,14 @@ from scipy.stats import rankdata
 
 import entrostat as es
 from entrostat.analysis import analysis
-from entrostat.analysis.update_probe import Watch
+from entrostat.analysis.update_probe import UpdateProbe
 from entrostat.config import from_dict
 from entrostat.core.batch import response_mean
 from entrostat.core.stats import TokenStats
 from entrostat.evaluation.in_training import prompt_entropies
 from entrostat.logs.rollouts import Rollouts, load_rollouts
 from entrostat.models.loading import load_policy
-from entrostat.models.policy_evaluator import Meter
+from entrostat.models.policy_evaluator import PolicyEvaluator
 from entrostat.models.rollout import Sequences
 
 # an analysis costs a pass for every place on the step, 5 where the step is small and 33 where it is
@@ -288,9 +288,9 @@ def test_an_update_is_measured_as_it_is_made() -> None:
         start.logp, start.logp, mask, A[:, None].expand(B, T).clone(),
         entropy=start.entropy, old_entropy=start.entropy,
     )  # fmt: skip
-    meter = Meter(policy, 1.0, 2)  # type: ignore
+    meter = PolicyEvaluator(policy, 1.0, 2)  # type: ignore
     objective = es.make_objective(["grpo", {"name": "ppo", "low": 0.2, "high": 0.28}])
-    watch = Watch(meter, objective, trained, Rows(torch.arange(B)), g)  # type: ignore
+    watch = UpdateProbe(meter, objective, trained, Rows(torch.arange(B)), g)  # type: ignore
     whole, some, lr = torch.arange(B), torch.tensor([5, 0, 3, 2]), 0.01
     batch = watch.before(whole)
     policy.logits = old + one

@@ -423,7 +423,7 @@ def test_a_clock_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_laps_add_up_to_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 11.0, 13.0, 17.0, 25.0])
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
-    watch = clock.Clock()
+    watch = clock.Timer()
     watch.lap("sample")
     watch.lap("measure")
     watch.skip()

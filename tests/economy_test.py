@@ -16,7 +16,7 @@ from entrostat.agents import Reply
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.data.generation import answer
 from entrostat.data.prompts import encode
-from entrostat.models.early_stop import Enough, enough_of
+from entrostat.models.early_stop import EarlyStop, early_stop_of
 from entrostat.models.loading import load_policy
 from entrostat.models.policy import Policy
 from entrostat.models.rollout import Sequences, of_dropped, sample
@@ -33,7 +33,7 @@ def policy() -> Policy:
     return load_policy(TrainConfig())
 
 
-def run(policy: Policy, enough: Enough | None, **how: Any) -> Sequences:
+def run(policy: Policy, enough: EarlyStop | None, **how: Any) -> Sequences:
     prompts = [policy.encode(p, False, "") for p in ("23/4:", "6/3:", "40/6:", "17/5:")]
     return sample(
         policy.model, prompts, rollouts=6, max_new_tokens=13, eos=policy.eos, pad=policy.pad,
@@ -45,7 +45,7 @@ def test_enough_by_hand() -> None:
     prompt = torch.tensor([3, 3, 3, 4, 4, 4])
 
     def reached(ended: list[int], group: int, share: float) -> bool:
-        return Enough(group, share).reached(torch.tensor(ended).bool(), prompt)
+        return EarlyStop(group, share).reached(torch.tensor(ended).bool(), prompt)
 
     assert reached([1, 1, 0, 1, 0, 1], 2, 0.5)
     assert not reached([1, 1, 0, 1, 0, 1], 2, 0.7)  # 4 of 6
@@ -53,7 +53,7 @@ def test_enough_by_hand() -> None:
     assert not reached([1, 1, 1, 0, 0, 0], 1, 0.5)
     assert reached([1, 1, 1, 1, 1, 1], 3, 1.0)
     eleven = torch.arange(20) < 11  # .55 of 20 are 11, though .55 * 20 is above that in binary
-    assert Enough(1, 0.55).reached(eleven, torch.zeros(20, dtype=torch.int64))
+    assert EarlyStop(1, 0.55).reached(eleven, torch.zeros(20, dtype=torch.int64))
 
 
 def stopped_at(lengths: Tensor, prompt: Tensor, group: int, share: float) -> int:
@@ -73,7 +73,7 @@ def test_what_is_in_is_what_would_have_been(
 ) -> None:
     """Against the same random numbers with all waited for: rollouts in are equal, others begun."""
     whole = run(policy, None, exact=exact)
-    part = run(policy, Enough(group, share), exact=exact)
+    part = run(policy, EarlyStop(group, share), exact=exact)
     lengths = whole.mask.sum(-1)
     step = stopped_at(lengths, whole.prompt, group, share)
     assert part.dropped.tolist() == (lengths > step).tolist()
@@ -182,7 +182,7 @@ def test_between_turns_it_counts_who_is_done(policy: Policy) -> None:
     examples = [task.example(i, "train") for i in range(3)]
     prompts = encode(policy, config, examples, 13)
 
-    def ask(enough: Enough | None) -> Any:
+    def ask(enough: EarlyStop | None) -> Any:
         return answer(
             policy, config, task, "train", examples, prompts, rollouts=6, training=True,
             generator=torch.Generator().manual_seed(1), enough=enough,
@@ -192,9 +192,9 @@ def test_between_turns_it_counts_who_is_done(policy: Policy) -> None:
     ended = ["7" in text.split("5/2:")[0] for text in whole.texts]
     share, least = sum(ended) / 18, min(sum(ended[i : i + 6]) for i in (0, 6, 12))
     assert 1 <= least < 6
-    assert ask(Enough(least, share + 0.01)).texts == whole.texts
-    assert ask(Enough(least + 1, share)).texts == whole.texts
-    part = ask(Enough(least, share))
+    assert ask(EarlyStop(least, share + 0.01)).texts == whole.texts
+    assert ask(EarlyStop(least + 1, share)).texts == whole.texts
+    part = ask(EarlyStop(least, share))
     assert part.texts == [text for text, over in zip(whole.texts, ended, strict=True) if over]
     assert part.sequences.mask.equal(part.sequences.completed)  # of one turn, each
     assert len(part.judged) == len(part.texts) == sum(ended)
@@ -208,12 +208,14 @@ def test_the_setting(tmp_path: Path) -> None:
     def sampling(**enough: Any) -> Any:
         return from_dict({"sampling": {"rollouts": 6, "enough": enough}}).sampling
 
-    assert enough_of(TrainConfig().sampling) is None
-    assert enough_of(sampling(group=5, share=0.5)) == Enough(5, 0.5)
+    assert early_stop_of(TrainConfig().sampling) is None
+    assert early_stop_of(sampling(group=5, share=0.5)) == EarlyStop(5, 0.5)
     # REPO's: 4 of 6, and 90%
-    assert enough_of(sampling(share=0.9)) == enough_of(sampling(group=4)) == Enough(4, 0.9)
+    assert (
+        early_stop_of(sampling(share=0.9)) == early_stop_of(sampling(group=4)) == EarlyStop(4, 0.9)
+    )
     config = from_dict({"sampling": {"rollouts": 8, "enough": {"share": 0.8}}})
-    assert enough_of(config.sampling) == Enough(6, 0.8)  # 5 1/3 of 8, rounded up
+    assert early_stop_of(config.sampling) == EarlyStop(6, 0.8)  # 5 1/3 of 8, rounded up
     for one in (config, TrainConfig()):
         (tmp_path / "c.toml").write_text(one.to_toml())
         assert from_dict(load(tmp_path / "c.toml")) == one

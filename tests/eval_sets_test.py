@@ -23,7 +23,7 @@ from entrostat.logs.files import replacing
 from entrostat.logs.run import best_of, read_run
 from entrostat.model_files import tiny_directory
 from entrostat.report.page import write_run_report
-from entrostat.runs.best_checkpoint import Best, go_back
+from entrostat.runs.best_checkpoint import BestCheckpoint, go_back
 from entrostat.runs.run_directory import RunDirectory
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers import trains
@@ -246,7 +246,7 @@ def test_the_best_is_that_of_the_log_wherever_a_run_is_killed(tmp_path: Path, se
         return (i := min(known)[1], str(i)) if known else None
 
     iteration = newest = 0
-    best = Best(tmp_path, "test/avg@k")
+    best = BestCheckpoint(tmp_path, "test/avg@k")
     best.consider(scored(0, scores[0]), saver("0"))
     for _ in range(60):
         iteration += 1
@@ -262,7 +262,7 @@ def test_the_best_is_that_of_the_log_wherever_a_run_is_killed(tmp_path: Path, se
         if rng.random() < 0.3 or (newest == iteration and not settled):
             go_back(tmp_path, newest)
             assert state_of(tmp_path) == (truth(newest) if newest else None)
-            iteration, best = newest, Best(tmp_path, "test/avg@k")
+            iteration, best = newest, BestCheckpoint(tmp_path, "test/avg@k")
             if newest == 0:
                 best.consider(scored(0, scores[0]), saver("0"))
     best.settle()
@@ -275,7 +275,7 @@ def test_a_kill_between_two_renames_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
     """Of the three of a settling: the old one aside, the new one in place, the waiting one away."""
-    best = Best(tmp_path, "test/avg@k")
+    best = BestCheckpoint(tmp_path, "test/avg@k")
     best.consider(scored(2, 0.2), saver("2"))
     best.settle()
     best.consider(scored(4, 0.4), saver("4"))
@@ -306,7 +306,7 @@ def test_a_power_cut_leaves_the_best_that_the_checkpoint_knows_of(tmp_path: Path
 
     def train_like(run: Path) -> None:
         run.mkdir()
-        best = Best(run, "test/avg@k")
+        best = BestCheckpoint(run, "test/avg@k")
         for i, score in enumerate((0.1, 0.2, 0.15, 0.4, 0.3, 0.4, 0.5)):
             best.consider(scored(i, score), saver(str(i)))
             if i and i in truth:
@@ -338,7 +338,7 @@ def test_a_power_cut_leaves_the_best_that_the_checkpoint_knows_of(tmp_path: Path
 
 
 def test_a_disk_that_refuses_leaves_the_best_before(tmp_path: Path) -> None:
-    best = Best(tmp_path, "test/avg@k")
+    best = BestCheckpoint(tmp_path, "test/avg@k")
     best.consider(scored(1, 0.1), saver("1"))
     best.settle()
 
@@ -353,7 +353,9 @@ def test_a_disk_that_refuses_leaves_the_best_before(tmp_path: Path) -> None:
 
 
 def test_another_figure_begins_anew_and_none_leaves_it_alone(tmp_path: Path) -> None:
-    first, none, other = (Best(tmp_path, name) for name in ("test/avg@k", "", "test/pass@k"))
+    first, none, other = (
+        BestCheckpoint(tmp_path, name) for name in ("test/avg@k", "", "test/pass@k")
+    )
     first.consider(scored(1, 0.5), saver("1"))
     first.settle()
     none.consider(scored(2, 0.9), saver("2"))
@@ -400,7 +402,7 @@ def test_a_run_that_starts_anew_forgets_the_best_of_an_attempt(tmp_path: Path) -
     path = tmp_path / "run"
     path.mkdir()
     (path / ".lock").touch()
-    Best(path, "test/avg@k").consider(scored(0, 9.0), saver("0"))  # no run reaches 9
+    BestCheckpoint(path, "test/avg@k").consider(scored(0, 9.0), saver("0"))  # no run reaches 9
     run = train(small(path, save={"best": "test/avg@k"}))
     assert best_of(run / "best")["value"] <= 1  # type: ignore[index]
 

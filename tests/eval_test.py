@@ -23,7 +23,7 @@ from entrostat.cli import main
 from entrostat.data.seeds import uniform
 from entrostat.evaluation.evaluate import plan, run_evaluation
 from entrostat.evaluation.evaluator import LabSampler, fingerprint, load, mean_pooled
-from entrostat.evaluation.models import subjects_of
+from entrostat.evaluation.models import evaluated_models
 from entrostat.evaluation.progress import Display
 from entrostat.evaluation.runner import Asked
 from entrostat.evaluation.sets import problem_sets
@@ -41,7 +41,7 @@ FEW = {"k": 4, "problems": 6, "resamples": 20, "on": "target_sum/test"}
 
 @pytest.fixture(scope="module")
 def tiny() -> Policy:
-    (subject,) = subjects_of(["tiny"])
+    (subject,) = evaluated_models(["tiny"])
     return load(subject, EvalConfig(), lambda text: None)
 
 
@@ -239,21 +239,21 @@ def test_sets_by_name(tmp_path: Path) -> None:
 
 def test_subjects_of_a_run(run: Path, tiny: Policy, tmp_path: Path) -> None:
     def weights(spec: str) -> str:
-        (subject,) = subjects_of([spec])
+        (subject,) = evaluated_models([spec])
         return fingerprint(load(subject, EvalConfig(), lambda text: None))
 
     assert weights(f"{run}@0") == fingerprint(tiny)
     assert weights(f"{run}@2") == weights(str(run))
     assert len({weights(f"{run}@{i}") for i in range(3)}) == 3
-    every = subjects_of([str(run)], checkpoints=True)
+    every = evaluated_models([str(run)], checkpoints=True)
     assert [one.iteration for one in every] == [0, 1, 2]
     assert [one.name for one in every] == ["run@0", "run@1", "run@2"]
-    assert subjects_of([str(run)])[0].facts() == {
+    assert evaluated_models([str(run)])[0].facts() == {
         "model": str(run), "run": str(run), "iteration": 2
     }  # fmt: skip
-    assert [one.name for one in subjects_of(["tiny", "tiny"])] == ["tiny", "tiny-2"]
+    assert [one.name for one in evaluated_models(["tiny", "tiny"])] == ["tiny", "tiny-2"]
     copy = str(shutil.copytree(run, tmp_path / "run-2"))  # a name that a second `run` would take
-    names = [one.name for one in subjects_of([str(run), str(run), copy, copy])]
+    names = [one.name for one in evaluated_models([str(run), str(run), copy, copy])]
     assert names == ["run", "run-2", "run-2-2", "run-2-3"]
     kept = f"it has {run}@1, {run}@2, and {run}@0, which it began with"
     for spec, words in (
@@ -263,7 +263,7 @@ def test_subjects_of_a_run(run: Path, tiny: Policy, tmp_path: Path) -> None:
         ("tinny", "unknown model 'tinny'. Did you mean 'tiny'?"),
     ):
         with pytest.raises(ValueError, match=words):
-            subjects_of([spec])
+            evaluated_models([spec])
     weight = run / "checkpoints/000001.safetensors"
     kept_bytes = weight.read_bytes()
     weight.write_bytes(kept_bytes[:-1] + b"\x7f")
@@ -286,7 +286,7 @@ def test_a_runs_own_task_ends_responses_as_it_trained(
     run: Path, tiny: Policy, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """`sampling.stop` and `max_new_tokens`, unless others are given; other tasks have their own."""
-    (subject,) = subjects_of([str(run)])
+    (subject,) = evaluated_models([str(run)])
     assert subject.config is not None
     trained = replace(subject.config.sampling, stop=("+",), max_new_tokens=5)
     subject = replace(subject, config=replace(subject.config, sampling=trained))

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.core.rollouts import Tally, describe, idle_groups
+from entrostat.core.rollouts import MetricAccumulator, describe, idle_groups
 from entrostat.dynamics import online
 
 NAN = math.nan
@@ -153,7 +153,7 @@ def test_an_iterations_figures_are_of_all_tokens_of_its_updates() -> None:
     objective = es.make_objective("grpo", low=0.05, high=0.05)
     A = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
     batch = make_batch(advantages=A)
-    tally, clipped, ratios, n = Tally(), 0, 0.0, 0
+    tally, clipped, ratios, n = MetricAccumulator(), 0, 0.0, 0
     for fresh, rows in ((True, slice(0, 2)), (False, slice(2, 8))):
         part = batch[rows]
         plan = objective.step(part, fresh=fresh)

@@ -24,7 +24,7 @@ from entrostat.logs.lines import JsonLines
 from entrostat.models import hardware as machine
 from entrostat.models import memory_estimate as needs
 from entrostat.models.loading import load_policy
-from entrostat.models.memory_estimate import Needs, _cached, free_memory, needs_of
+from entrostat.models.memory_estimate import MemoryEstimate, _cached, estimate_memory, free_memory
 from entrostat.models.policy import Policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.models.rollout import Sequences
@@ -98,7 +98,9 @@ def test_bytes_just_below_a_hundred() -> None:
 def test_weights_optimizer_and_checkpoint_by_hand(llamas: dict[int, str]) -> None:
     n = parameters(15)
     assert n == 1920 + 2 * 36_992 + 64 == 75_968
-    found = needs_of(load_policy(config(model=llamas[15])), config(), 10, 20, reference=False)
+    found = estimate_memory(
+        load_policy(config(model=llamas[15])), config(), 10, 20, reference=False
+    )
     assert found.weights == 4 * n  # float32
     assert found.optimizer == 3 * 4 * n  # gradients and two moments
     assert found.checkpoint == 3 * 4 * n  # weights and two moments
@@ -106,7 +108,7 @@ def test_weights_optimizer_and_checkpoint_by_hand(llamas: dict[int, str]) -> Non
     assert found.disk == 3 * 12 * n + 4 * n + 4 * 24 * 20 * 40
     assert found.analysis == 0
     assert found.device == torch.device("cpu")
-    with_reference = needs_of(load_policy(config(model=llamas[15])), config(), 10, 20, True)
+    with_reference = estimate_memory(load_policy(config(model=llamas[15])), config(), 10, 20, True)
     assert with_reference.weights == 8 * n
 
 
@@ -114,13 +116,13 @@ def test_settings_that_change_what_is_needed(llamas: dict[int, str]) -> None:
     n, policy = parameters(15), load_policy(config(model=llamas[15]))
 
     def disk(**save: int) -> int:
-        return needs_of(policy, config(save=save), 10, 20, False).disk
+        return estimate_memory(policy, config(save=save), 10, 20, False).disk
 
     dumps = 24 * 20 * 40
     assert disk(checkpoints=5, rollouts_every=0) == 6 * 12 * n + 4 * n
     # none kept at the end, but one there while another is written
     assert disk(checkpoints=0, rollouts_every=3) == 2 * 12 * n + 4 * n + dumps
-    analysed = needs_of(policy, config(analyze={"every": 2}), 10, 20, False)
+    analysed = estimate_memory(policy, config(analyze={"every": 2}), 10, 20, False)
     assert analysed.analysis == 3 * 4 * n
     plain = dataclasses.replace(analysed, analysis=0)
     assert analysed.memory - plain.memory <= 3 * 4 * n
@@ -132,7 +134,7 @@ def test_adapters_need_moments_of_their_own_only(llamas: dict[int, str]) -> None
     # rank 4 on q, k, v, o, gate, up, down: 4 (inputs + outputs) each, two layers
     pairs = [(64, 64), (64, 32), (64, 32), (64, 64), (64, 128), (64, 128), (128, 64)]
     adapters = 2 * sum(4 * (a + b) for a, b in pairs)
-    found = needs_of(policy, setting, 10, 20, reference=True)
+    found = estimate_memory(policy, setting, 10, 20, reference=True)
     assert found.optimizer == found.checkpoint == 3 * 4 * adapters
     assert found.weights == 4 * (parameters(15) + adapters)  # the reference is what is under them
 
@@ -141,24 +143,26 @@ def test_the_cache_and_the_logits_of_sampling_by_hand(llamas: dict[int, str]) ->
     policy = load_policy(config(model=llamas[5000]))
     place = 2 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, float32
     assert _cached(policy) == place
-    found = needs_of(policy, config(), 10, 20, reference=False)
+    found = estimate_memory(policy, config(), 10, 20, reference=False)
     # 24 rollouts at once; three float32 rows of logits each
     assert found.sampling == 24 * (30 * place + 3 * 5000 * 4)
     some = config(sampling={"batch": 11})  # two whole groups of 4
-    assert needs_of(policy, some, 10, 20, False).sampling == 8 * (30 * place + 3 * 5000 * 4)
+    assert estimate_memory(policy, some, 10, 20, False).sampling == 8 * (30 * place + 3 * 5000 * 4)
 
 
 def test_evaluations_sample_as_well(llamas: dict[int, str]) -> None:
     """24 rollouts to train on, but 128 samples to evaluate by."""
     policy = load_policy(config(model=llamas[5000]))
-    found = needs_of(policy, config(eval={"prompts": 8, "samples": 16}), 10, 20, False)
+    found = estimate_memory(policy, config(eval={"prompts": 8, "samples": 16}), 10, 20, False)
     assert found.sampling >= 128 * (30 * 512 + 3 * 5000 * 4)
     few = config(eval={"prompts": 8, "samples": 16}, sampling={"batch": 40})  # two whole groups
-    assert needs_of(policy, few, 10, 20, False).sampling == 32 * (30 * 512 + 3 * 5000 * 4)
+    assert estimate_memory(policy, few, 10, 20, False).sampling == 32 * (30 * 512 + 3 * 5000 * 4)
 
 
 def test_memory_is_that_of_the_larger_half_of_a_run(llamas: dict[int, str]) -> None:
-    found = needs_of(load_policy(config(model=llamas[15])), config(), 10, 20, reference=False)
+    found = estimate_memory(
+        load_policy(config(model=llamas[15])), config(), 10, 20, reference=False
+    )
     base = dataclasses.replace(found, training=0, sampling=0, analysis=0).memory
     assert base >= found.weights + found.optimizer
     for training, sampling, analysis, more in ((5, 3, 0, 5), (3, 5, 0, 5), (3, 5, 4, 7)):
@@ -170,7 +174,7 @@ def test_the_checkpoint_that_is_written_is_what_was_said(
     llamas: dict[int, str], tmp_path: Path
 ) -> None:
     setting = config(tmp_path / "run", model=llamas[15], iterations=2)
-    said = needs_of(load_policy(setting), setting, 6, 13, reference=False)
+    said = estimate_memory(load_policy(setting), setting, 6, 13, reference=False)
     path = train(setting, task=Long())
     files = sorted((path / "checkpoints").glob("*.safetensors"))
     assert len(files) == 2
@@ -240,7 +244,7 @@ def test_what_a_micro_batch_keeps(
     )  # fmt: skip
     policy = load_policy(setting)
     policy.packs, policy.rows = packs, rows
-    found = needs_of(policy, setting, prompt, new, reference=False).training
+    found = estimate_memory(policy, setting, prompt, new, reference=False).training
     tokens = torch.randint(2, V, (micro, prompt + new), generator=torch.Generator().manual_seed(0))
     sequences = Sequences(
         tokens, torch.ones_like(tokens), prompt, torch.ones(micro, new, dtype=torch.bool),
@@ -283,16 +287,20 @@ Disk = namedtuple("Disk", ("total", "used", "free"))
 
 
 @pytest.fixture
-def found(llamas: dict[int, str]) -> Needs:
+def found(llamas: dict[int, str]) -> MemoryEstimate:
     """What a run of the small model needs, in round numbers."""
-    real = needs_of(load_policy(config(model=llamas[15])), config(), 10, 20, reference=False)
+    real = estimate_memory(load_policy(config(model=llamas[15])), config(), 10, 20, reference=False)
     return dataclasses.replace(
         real, weights=1000, optimizer=3000, training=500, sampling=400, analysis=0, disk=7000
     )
 
 
 def told(
-    found: Needs, monkeypatch: pytest.MonkeyPatch, output: Path, disk: int, memory: int | None
+    found: MemoryEstimate,
+    monkeypatch: pytest.MonkeyPatch,
+    output: Path,
+    disk: int,
+    memory: int | None,
 ) -> list[str]:
     """What `check` says where so much is free."""
     said: list[str] = []
@@ -303,7 +311,7 @@ def told(
 
 
 def test_a_disk_that_is_too_small(
-    found: Needs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="the run may write 7000 bytes, 6999 are free"):
         told(found, monkeypatch, tmp_path / "a" / "b", 6999, 10**9)
@@ -316,7 +324,7 @@ def test_a_disk_that_is_too_small(
 
 
 def test_what_the_run_has_written_before_counts_as_free(
-    found: Needs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("checkpoints/000001.safetensors", "final/model.safetensors", "rollouts/1.x"):
         (tmp_path / name).parent.mkdir()
@@ -328,7 +336,7 @@ def test_what_the_run_has_written_before_counts_as_free(
 
 
 def test_a_memory_that_does_not_hold_the_moments(
-    found: Needs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     match = "gradients and AdamW's moments alone take 3000 bytes, 2999 are free.*--lora.rank 16"
     with pytest.raises(ValueError, match=match):
@@ -336,7 +344,7 @@ def test_a_memory_that_does_not_hold_the_moments(
 
 
 def test_a_memory_that_may_not_suffice(
-    found: Needs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    found: MemoryEstimate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Weights are there already; moments and a micro-batch, 3500 bytes, are to come."""
     *_, warning = told(found, monkeypatch, tmp_path, 10**9, 3499)

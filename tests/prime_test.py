@@ -15,7 +15,7 @@ from builders import f64
 from entrostat.config import TrainConfig, from_dict
 from entrostat.errors import RunStopped
 from entrostat.models.loading import load_policy
-from entrostat.models.memory_estimate import needs_of
+from entrostat.models.memory_estimate import estimate_memory
 from entrostat.models.rollout import Sequences
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.tasks import Example
@@ -329,7 +329,7 @@ def test_phi_learns_alone_and_shares_what_is_frozen(rank: int) -> None:
     ]
     # what is needed: the reference is a copy of the whole, or what is under the adapters
     every = sum(p.numel() for p in policy.model.parameters())
-    found = needs_of(policy, settings, 6, 13, reference=True, second=True)
+    found = estimate_memory(policy, settings, 6, 13, reference=True, second=True)
     assert found.weights == 4 * (every + trained + (0 if rank else every))
     assert found.optimizer == found.checkpoint == 2 * 3 * 4 * trained
 

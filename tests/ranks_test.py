@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 import entrostat as es
 from contract_test import SPECS
-from entrostat.core.distributed import Ranks
+from entrostat.core.distributed import Communicator
 from entrostat.core.process_ranks import (
     ProcessGroup,
     gather_batch,
@@ -148,7 +148,7 @@ def test_without_a_process_group_it_is_the_identity():
     assert not whole.logp.requires_grad
     for name in FIELDS:
         assert torch.equal(getattr(whole, name), getattr(mine, name))
-    assert type(ranks_of()) is Ranks
+    assert type(ranks_of()) is Communicator
     assert sum_over_ranks({"a": torch.tensor(2.5)}) == {"a": 2.5}
     assert sum_over_ranks({}) == {}
 

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.core.distributed import Ranks
+from entrostat.core.distributed import Communicator
 from scripts import ROOT
 
 
@@ -50,7 +50,7 @@ def test_a_rank_that_answers_for_four_plans_as_four_do(scale):
     spec = {"name": "kl_cov", "frac": 0.125}  # 64 of 512 tokens: 16 of each copy, none tied away
     ranks = scale.Mirror(4)
     mine = es.make_objective(spec).plan(scale.share(2, 64, ranks), torch.Generator())
-    one = scale.share(2, 64, Ranks())
+    one = scale.share(2, 64, Communicator())
     names = ("logp", "old_logp", "mask", "advantages", "entropy", "old_entropy")
     four = es.TokenBatch(**{name: getattr(one, name).repeat(4, 1) for name in names})
     all_of_it = es.make_objective(spec).plan(four, torch.Generator())

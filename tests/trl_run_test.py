@@ -648,7 +648,7 @@ def test_precision_is_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_characters_that_the_tokenizer_leaves_out_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from entrostat.runs.progress import Facts
+    from entrostat.runs.progress import RunNotes
     from entrostat.trainers.trl import run
 
     class Words(TargetSum):
@@ -657,18 +657,18 @@ def test_characters_that_the_tokenizer_leaves_out_are_told(
 
     words = "tokenizer of tiny leaves out S, m, u: of 'Sum: 9/3:' the policy reads ':9/3:'"
     with pytest.warns(UserWarning, match=words):
-        run.build(recipe(tmp_path), Words(), 1, Facts(Progress()))
+        run.build(recipe(tmp_path), Words(), 1, RunNotes(Progress()))
     monkeypatch.setattr(run, "is_main", lambda: False)  # of several processes one says so
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run.build(recipe(tmp_path), Words(), 1, Facts(Progress()))
+        run.build(recipe(tmp_path), Words(), 1, RunNotes(Progress()))
 
 
 def test_prompts_go_through_the_chat_template_once(tmp_path: Path) -> None:
-    from entrostat.runs.progress import Facts
+    from entrostat.runs.progress import RunNotes
     from entrostat.trainers.trl.run import build
 
-    built = build(recipe(tmp_path), None, 1, Facts(Progress()))
+    built = build(recipe(tmp_path), None, 1, RunNotes(Progress()))
     tokenizer, built.config.prompt.chat = built.policy.tokenizer, True
     tokenizer.chat_template = "{% for m in messages %}1{{ m['content'] }}{% endfor %}9:"
     example = TargetSum().example(PROMPTS + 1, "train")  # the second of the second iteration

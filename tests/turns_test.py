@@ -20,7 +20,7 @@ from entrostat.config import TrainConfig
 from entrostat.core.batch import TokenBatch
 from entrostat.data.generation import Answers, answer
 from entrostat.data.prompts import encode
-from entrostat.data.turns import Hearing
+from entrostat.data.turns import ObservationTokenizer
 from entrostat.errors import RunStopped
 from entrostat.models.loading import load_policy
 from entrostat.models.packing import pack
@@ -203,7 +203,7 @@ def test_a_chat_goes_on_as_its_template_has_it(policy: Policy, ended: bool) -> N
     chat = replace(policy, tokenizer=tokenizer, eos=[end], model=Embeds(len(letters)))
     prompt = chat.encode("hello", chat=True, system="be kind")
     turn = tokenizer("well", add_special_tokens=False)["input_ids"] + ([end] if ended else [])
-    heard = Hearing(chat, True, "be kind")("no!", turn[-1])
+    heard = ObservationTokenizer(chat, True, "be kind")("no!", turn[-1])
     whole = tokenizer.apply_chat_template(
         [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"},
          {"role": "assistant", "content": "well"}, {"role": "user", "content": "no!"}],
@@ -211,12 +211,12 @@ def test_a_chat_goes_on_as_its_template_has_it(policy: Policy, ended: bool) -> N
     )  # fmt: skip
     assert prompt + turn + heard == tokenizer(whole, add_special_tokens=False)["input_ids"]
     # a system message may have any words
-    assert Hearing(chat, True, "you are entrostat, be kind")("no!", turn[-1]) == heard
-    plain = Hearing(chat, False, "")("no!", end)
+    assert ObservationTokenizer(chat, True, "you are entrostat, be kind")("no!", turn[-1]) == heard
+    plain = ObservationTokenizer(chat, False, "")("no!", end)
     assert plain == tokenizer("no!", add_special_tokens=False)["input_ids"]
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
     with pytest.raises(ValueError, match=r"own turns out, .* --prompt.chat false"):
-        Hearing(chat, True, "")("no!", end)
+        ObservationTokenizer(chat, True, "")("no!", end)
 
 
 class Embeds(torch.nn.Module):

@@ -30,7 +30,7 @@ from entrostat.config import TrainConfig, from_dict, load
 from entrostat.data.prompts import draw, encode
 from entrostat.data.scoring import Scorer
 from entrostat.errors import RunStopped
-from entrostat.evaluation.eval_sets import HeldOut, held_out_sets
+from entrostat.evaluation.eval_sets import ResolvedEvalSet, resolve_eval_sets
 from entrostat.logs.rollouts import load_rollouts, save_rollouts
 from entrostat.logs.run import best_of
 from entrostat.model_files import tiny_directory
@@ -63,9 +63,9 @@ def config_of(**tables: Any) -> TrainConfig:
     return from_dict({**start, "sampling": sampling, "eval": asked, "verl": verl, **tables})
 
 
-def sets_of(config: TrainConfig) -> tuple[HeldOut, ...]:
+def sets_of(config: TrainConfig) -> tuple[ResolvedEvalSet, ...]:
     task = model_ref.make(config)
-    return held_out_sets(config, task, Scorer(task, config.scoring, print), print).sets
+    return resolve_eval_sets(config, task, Scorer(task, config.scoring, print), print).sets
 
 
 def settings_of(**tables: Any) -> dict[str, Any]:

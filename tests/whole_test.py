@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import entrostat as es
 from builders import seed
 from entrostat.core import deterministic as exact
-from entrostat.core.distributed import Ranks, Whole, row_sums
+from entrostat.core.distributed import Communicator, GlobalBatch, row_sums
 from entrostat.core.process_ranks import shared_generator
 from entrostat.testing.layouts import B, Threads, cuts, fields, laid_out
 
@@ -28,9 +28,9 @@ def over(world: int, values: torch.Tensor, mask: torch.Tensor, ask) -> list:
     """What `ask(whole, values, mask)` gives on each of `world` ranks that share the rows."""
     rows = torch.arange(len(values)).tensor_split(world)
 
-    def work(ranks: Ranks):
+    def work(ranks: Communicator):
         own = rows[ranks.rank]
-        return ask(Whole(mask[own], own, ranks), values[own], mask[own])
+        return ask(GlobalBatch(mask[own], own, ranks), values[own], mask[own])
 
     return Threads(world).run(work)
 
@@ -68,8 +68,8 @@ def test_a_sum_is_that_of_exact_arithmetic_in_any_order(table, world, wide, rand
     allowed = len(values[mask]) * unit + 2**-53 * abs(float(exactly))
     order = torch.randperm(len(values), generator=seed(random.randrange(99)))
     found = {
-        tuple(Whole(mask).sum(values)),
-        tuple(Whole(mask[order]).sum(values[order])),
+        tuple(GlobalBatch(mask).sum(values)),
+        tuple(GlobalBatch(mask[order]).sum(values[order])),
         *map(tuple, over(world, values, mask, lambda whole, x, m: whole.sum(x))),
     }
     assert len(found) == 1
@@ -93,13 +93,13 @@ def test_sums_of_rows_do_not_see_padding(dtype):
 def test_several_at_once_and_of_nothing():
     mask = torch.tensor([[ON, OFF], [ON, ON]])
     x = torch.tensor([[1.0, math.nan], [2.0, 4.0]])
-    whole = Whole(mask)
+    whole = GlobalBatch(mask)
     assert whole.sum(x, -x, x.double() / 8) == [7.0, -7.0, 0.875]
     assert whole.mean(x) == [7 / 3]
     assert whole.max(x, -x) == [4.0, -1.0]
     assert whole.min(x) == [1.0]
     assert math.isnan(whole.sum(torch.full((2, 2), math.inf))[0])
-    none = Whole(torch.zeros(0, 3, dtype=torch.bool))
+    none = GlobalBatch(torch.zeros(0, 3, dtype=torch.bool))
     empty = torch.zeros(0, 3)
     assert none.sum(empty) == none.mean(empty) == [0.0]
     assert none.max(empty) == [-math.inf]
@@ -120,7 +120,7 @@ def test_the_largest_are_those_of_a_sort(table, world, count, wide, random):
     kept = np.sort(values[mask].numpy())[::-1]
     assert not (chosen & ~mask).any()
     assert np.array_equal(np.sort(values[chosen].numpy())[::-1], kept[:count])  # ties as well
-    alone = Whole(mask, torch.arange(len(mask)))
+    alone = GlobalBatch(mask, torch.arange(len(mask)))
     assert torch.equal(chosen, alone.largest(values, mask, count, seed(count)))
 
 
@@ -138,7 +138,7 @@ def test_the_quantile_is_that_of_numpy(table, world, q, wide):
 def test_largest_by_hand():
     values = torch.tensor([[3.0, 9.0, -1.0], [-5.0, 2.0, 3.0]])
     candidates = torch.tensor([[ON, OFF, ON], [ON, ON, ON]])
-    whole = Whole(candidates)
+    whole = GlobalBatch(candidates)
 
     def largest(count: int) -> list[list[bool]]:
         return whole.largest(values, candidates, count, seed(0)).tolist()
@@ -160,7 +160,7 @@ def test_largest_by_hand():
 
 def test_pick_by_hand():
     candidates = torch.tensor([[ON, OFF, ON], [OFF, ON, ON]])
-    whole = Whole(candidates)
+    whole = GlobalBatch(candidates)
     for count in range(6):
         chosen = whole.pick(candidates, count, seed(2))
         assert chosen.sum() == min(4, count)
@@ -175,7 +175,7 @@ def test_pick_by_hand():
 def test_pick_is_uniform_over_pairs():
     # two of four, 2000 seeds, six pairs: chi-square of 5 degrees; 20.5 has probability .001
     candidates = torch.tensor([[ON, OFF, ON], [OFF, ON, ON]])
-    whole = Whole(candidates)
+    whole = GlobalBatch(candidates)
     chosen = (whole.pick(candidates, 2, seed(n)) for n in range(2000))
     seen = Counter(tuple(each.flatten().tolist()) for each in chosen)
     assert len(seen) == 6
@@ -207,7 +207,7 @@ def test_companions_are_the_tokens_of_whole_groups():
     whole = laid_out(data, torch.arange(B))
     rows = cuts(4, seed=1)
 
-    def work(ranks: Ranks):
+    def work(ranks: Communicator):
         batch = laid_out(data, rows[ranks.rank]).replace(ranks=ranks)
         return batch.whole.companions(batch.group, batch.old_entropy)
 
@@ -222,7 +222,7 @@ def test_companions_are_the_tokens_of_whole_groups():
 
 
 def test_on_several_ranks_rollouts_and_a_generator_are_needed():
-    def nameless(ranks: Ranks):
+    def nameless(ranks: Communicator):
         data = fields() | {"rollout": None}
         batch = es.TokenBatch(**{k: v for k, v in data.items() if v is not None}, ranks=ranks)
         return batch.whole
@@ -231,7 +231,7 @@ def test_on_several_ranks_rollouts_and_a_generator_are_needed():
         Threads(2).run(nameless)
     objective = es.make_objective("clip_cov")
 
-    def careless(ranks: Ranks):
+    def careless(ranks: Communicator):
         batch = laid_out(fields(), cuts(2)[ranks.rank]).replace(ranks=ranks)
         return objective.plan(objective.prepare(batch))
 
@@ -251,7 +251,7 @@ def test_a_generator_that_is_shared_draws_the_same_everywhere():
     data = fields()
     rows = cuts(2, seed=5)
 
-    def work(ranks: Ranks):
+    def work(ranks: Communicator):
         batch = laid_out(data, rows[ranks.rank]).replace(ranks=ranks)
         generator = shared_generator(5, "select", 3)
         batch.whole.pick(batch.mask, 10, generator)
@@ -273,7 +273,7 @@ def test_a_mask_that_is_edited_in_place_is_counted_anew(inference: bool) -> None
 
 
 def test_what_was_counted_is_kept() -> None:
-    class Counting(Ranks):
+    class Counting(Communicator):
         calls = 0
 
         def sum(self, numbers: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ API = {
                                  "entrostat.core.loss.LossOutput",
                                  "entrostat.core.advantages.advantages"]),
     "batch": ("Batches and terms", ["entrostat.core.batch.TokenBatch", "entrostat.core.batch.Terms",
-                                    "entrostat.core.distributed.Whole"]),
+                                    "entrostat.core.distributed.GlobalBatch"]),
     "method": ("Methods", ["entrostat.method.base.Method", "entrostat.method.registry.register",
                            "entrostat.method.registry.methods",
                            "entrostat.method.registry.MethodInfo"]),

@@ -23,7 +23,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from entrostat.config import from_dict
 from entrostat.data.scoring import Scorer
-from entrostat.evaluation.eval_sets import held_out_sets
+from entrostat.evaluation.eval_sets import resolve_eval_sets
 from entrostat.logs.rollouts import Rollouts, load_rollouts
 from entrostat.trainers.verl import data, model_ref
 from entrostat.trainers.verl.agent import TokenLoop
@@ -51,7 +51,7 @@ class Engine:
 def loop(folder: Path, engine: Engine, *sets: dict[str, Any]) -> TokenLoop:
     config = from_dict({"host": "verl", "task": {"name": "tool_sum"}, "eval": list(sets)})
     task = model_ref.make(config)
-    found = held_out_sets(config, task, Scorer(task, config.scoring, print), print)
+    found = resolve_eval_sets(config, task, Scorer(task, config.scoring, print), print)
     data.write_settings(folder / "run.json", config, task, data.outline(config.model), found)
     rollout = SimpleNamespace(response_length=52, name="vllm")
     told = SimpleNamespace(

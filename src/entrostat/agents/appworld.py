@@ -69,7 +69,6 @@ class AppWorld:
         self._of("train")
 
     def max_new_tokens(self, split: str) -> int:
-        """Of a turn."""
         return 1024
 
     def turns(self, split: str) -> int:
@@ -133,7 +132,6 @@ class World:
         self._done = False
 
     def reply(self, text: str) -> Reply:
-        """Run the turn's blocks."""
         code = code_in(text)
         if code is None:
             return Reply(shown(NO_CODE, self._longest))

@@ -60,7 +60,6 @@ class Games:
         _textarena()
 
     def max_new_tokens(self, split: str) -> int:
-        """Of a move."""
         return 128
 
     def turns(self, split: str) -> int:
@@ -68,7 +67,6 @@ class Games:
         return GAMES[self._game].turns
 
     def size(self, split: str) -> int | None:
-        """Endless."""
         return None
 
     def example(self, index: int, split: str) -> Example:
@@ -88,20 +86,16 @@ class Games:
 
 
 class _World:
-    """A game with random numbers of its own."""
-
     def __init__(self, name: str, seed: int) -> None:
         self._env: Any = _textarena().make(f"{name}-raw")
         self._seed = seed
         self._random = random.Random(seed).getstate()
 
     def begin(self) -> str:
-        """The rules and the first position."""
         self._alone(lambda: self._env.reset(num_players=1, seed=self._seed))
         return self._heard()
 
     def reply(self, text: str) -> Reply:
-        """What the game says to a move."""
         done, _ = self._alone(lambda: self._env.step(text))
         return Reply(f"{self._heard()}\n", done)
 

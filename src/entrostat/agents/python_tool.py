@@ -38,17 +38,13 @@ NO_CODE = "Nothing was run: write a block of code between ```python and ```."
 class Notebook(Protocol):
     """An interpreter that keeps its state (`entrostat.sandbox.Session`)."""
 
-    def run(self, code: str) -> Result:
-        """Execute a source."""
-        ...
+    def run(self, code: str) -> Result: ...
 
     def files(self) -> dict[str, str]:
         """Texts of its files by path."""
         ...
 
-    def close(self) -> None:
-        """End it."""
-        ...
+    def close(self) -> None: ...
 
 
 class PythonTool:
@@ -101,7 +97,6 @@ class PythonTool:
         return sum(passed) / len(passed) if training else float(all(passed))
 
     def close(self) -> None:
-        """End the notebook."""
         self._closed = True
         if self._notebook is not None:
             self._notebook.close()

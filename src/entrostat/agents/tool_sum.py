@@ -49,7 +49,6 @@ class ToolSum:
         return 2
 
     def size(self, split: str) -> int | None:
-        """Endless."""
         return None
 
     def example(self, index: int, split: str) -> Example:

@@ -39,12 +39,12 @@ from ..dynamics import (
 )
 from ..dynamics.derivatives import along
 from ..method.cov import covariance
-from ..models.policy_evaluator import Meter
+from ..models.policy_evaluator import PolicyEvaluator
 from ..models.rollout import Sequences
 from ..runs.dump import token_pieces
-from .influence import Subject, influences
+from .influence import InfluenceInput, influences
 from .responses import by_difficulty, of_responses
-from .update_probe import Watch, ratio_of
+from .update_probe import UpdateProbe, ratio_of
 
 if TYPE_CHECKING:
     pass
@@ -73,7 +73,7 @@ class Analysis:
         seconds: spent so far, but for those of `watch`.
     """
 
-    meter: Meter
+    meter: PolicyEvaluator
     sequences: Sequences
     before: TokenBatch
     trained: TokenBatch
@@ -81,7 +81,7 @@ class Analysis:
     terms: Terms
     start: dict[str, Tensor]
     influence: Tensor
-    watch: Watch
+    watch: UpdateProbe
     line: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -262,7 +262,7 @@ class Analysis:
         return {name: (xy.double() * 1e4).round().div(1e4).tolist() for name, xy in points.items()}
 
 
-def analyse(subject: Subject) -> Analysis:
+def analyse(subject: InfluenceInput) -> Analysis:
     """Before an iteration's updates: the tokens' influences on the batch's mean entropy."""
     began = time.perf_counter()
     meter, sequences, kept = subject.meter, subject.sequences, subject.kept
@@ -282,7 +282,7 @@ def analyse(subject: Subject) -> Analysis:
     return Analysis(
         meter, sequences, before, trained, kept, terms,
         {name: p.detach().clone() for name, p in meter.policy.trained().items()}, influence,
-        Watch(meter, subject.objective, trained, sequences[kept], subject.generator), line,
+        UpdateProbe(meter, subject.objective, trained, sequences[kept], subject.generator), line,
         time.perf_counter() - began,
     )  # fmt: skip
 

@@ -14,12 +14,12 @@ from ..core.batch import Terms, TokenBatch
 from ..core.objective import Objective
 from ..dynamics import adamw_preconditioner, forward_mode, functional
 from ..dynamics.derivatives import directional
-from ..models.policy_evaluator import Meter
+from ..models.policy_evaluator import PolicyEvaluator
 from ..models.rollout import Sequences
 
 
 @dataclass(frozen=True)
-class Subject:
+class InfluenceInput:
     """What is analysed: an iteration as its updates begin, as any host knows it.
 
     Attributes:
@@ -35,7 +35,7 @@ class Subject:
         generator: for a plan's random selections; none of the training's streams.
     """
 
-    meter: Meter
+    meter: PolicyEvaluator
     objective: Objective
     optimizer: torch.optim.Optimizer
     lr: float | None
@@ -47,7 +47,7 @@ class Subject:
     generator: torch.Generator
 
 
-def influences(subject: Subject, trained: TokenBatch, terms: Terms) -> tuple[Tensor, float]:
+def influences(subject: InfluenceInput, trained: TokenBatch, terms: Terms) -> tuple[Tensor, float]:
     """The tokens' influences on the batch's mean entropy, and what they must add up to.
 
     An influence is the token's share of what one AdamW step (without momentum, on all that is

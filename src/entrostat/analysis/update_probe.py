@@ -23,7 +23,7 @@ from ..core.batch import Terms, TokenBatch, masked_mean
 from ..core.loss import clipped, importance_ratio
 from ..core.objective import Objective
 from ..dynamics import ESTIMATORS, agreement, clipped_sides, estimate, flow
-from ..models.policy_evaluator import Meter
+from ..models.policy_evaluator import PolicyEvaluator
 from ..models.rollout import Sequences
 
 SIDES = ("high", "low")
@@ -39,7 +39,7 @@ def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
 
 
 @dataclass
-class Watch:
+class UpdateProbe:
     """The updates of one iteration, measured on the minibatch that each was made on.
 
     Attributes:
@@ -52,7 +52,7 @@ class Watch:
         seconds: spent so far.
     """
 
-    meter: Meter
+    meter: PolicyEvaluator
     objective: Objective
     trained: TokenBatch
     sequences: Sequences

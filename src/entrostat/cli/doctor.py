@@ -75,7 +75,6 @@ def doctor_verb(args: list[str]) -> int:
 
 
 def _of_run(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:
-    """Of a run that is there."""
     if len(args) > 1 or prompts or rollouts:
         given = [
             *args[1:],

@@ -246,7 +246,6 @@ def _finish(path: Path, expect: Mapping[str, str]) -> int:
 
 
 def pretrain_verb(args: list[str]) -> int:
-    """Make the tiny policy."""
     quiet_libraries()
     from ..models.pretrain import PretrainConfig
     from .models import pretrained

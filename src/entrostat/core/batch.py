@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .distributed import Ranks, Whole
+from .distributed import Communicator, GlobalBatch
 
 _PER_TOKEN = (
     "logp",
@@ -99,7 +99,7 @@ class TokenBatch:
     reward_parts: Tensor | None = None
     reward_weights: tuple[float, ...] | None = None
     rollout: Tensor | None = None
-    ranks: Ranks = Ranks()  # noqa: RUF009 (it has no state)
+    ranks: Communicator = Communicator()  # noqa: RUF009 (it has no state)
 
     def __post_init__(self) -> None:
         if self.mask.ndim != 2:
@@ -147,11 +147,11 @@ class TokenBatch:
         return self.mask.sum(-1)
 
     @property
-    def whole(self) -> Whole:
+    def whole(self) -> GlobalBatch:
         """What may be asked of the whole minibatch, of which these rows may be one rank's."""
-        found: Whole | None = self.__dict__.get("whole")
+        found: GlobalBatch | None = self.__dict__.get("whole")
         if found is None or not found.asks(self.mask, self.rollout, self.ranks):
-            self.__dict__["whole"] = found = Whole(self.mask, self.rollout, self.ranks)
+            self.__dict__["whole"] = found = GlobalBatch(self.mask, self.rollout, self.ranks)
         return found
 
     @property

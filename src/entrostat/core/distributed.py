@@ -36,7 +36,7 @@ Array = NDArray[Any]
 _DIGIT = 11  # bits; 2048 counts a round
 
 
-class Ranks:
+class Communicator:
     """How the numbers of several processes meet. Here there is one; process_ranks.py has more.
 
     Attributes:
@@ -65,7 +65,7 @@ class Ranks:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class GlobalBatch:
     """What may be asked of the whole minibatch. `TokenBatch.whole` is the batch's own.
 
     Every rank has to make the same calls in the same order.
@@ -82,7 +82,7 @@ class Whole:
 
     mask: Tensor
     rollout: Tensor | None = None
-    ranks: Ranks = Ranks()  # noqa: RUF009 (it has no state)
+    ranks: Communicator = Communicator()  # noqa: RUF009 (it has no state)
     _known: dict[int | None, list[int]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -92,13 +92,13 @@ class Whole:
                 "pass rollout=[B] int64, for example its place in the batch that was sampled"
             )
 
-    def asks(self, mask: Tensor, rollout: Tensor | None, ranks: Ranks) -> bool:
+    def asks(self, mask: Tensor, rollout: Tensor | None, ranks: Communicator) -> bool:
         """Whether it asks of these very tokens, rollouts and processes."""
         return self.mask is mask and self.rollout is rollout and self.ranks is ranks
 
-    def over(self, mask: Tensor) -> Whole:
+    def over(self, mask: Tensor) -> GlobalBatch:
         """The same rollouts with other tokens [B, T] bool."""
-        return Whole(mask, self.rollout, self.ranks)
+        return GlobalBatch(mask, self.rollout, self.ranks)
 
     # ------------------------------------------------------------------ how many
 
@@ -336,4 +336,6 @@ def _from_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
     return (bits.view(torch.float64) if dtype.is_floating_point else bits).to(dtype)
 
 
-__all__ = ["Ranks", "Whole", "row_sums"]
+Ranks, Whole = Communicator, GlobalBatch  # their names before 0.1
+
+__all__ = ["Communicator", "GlobalBatch", "Ranks", "Whole", "row_sums"]

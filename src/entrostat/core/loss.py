@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .batch import Terms, TokenBatch, at_least_float32
-from .distributed import Whole, row_sums
+from .distributed import GlobalBatch, row_sums
 
 MAX_LOG_RATIO = 60.0
 
@@ -24,7 +24,7 @@ def aggregation_scale(
     aggregation: Aggregation,
     dtype: torch.dtype,
     max_length: int | None = None,
-    whole: Whole | None = None,
+    whole: GlobalBatch | None = None,
 ) -> Tensor:
     """[B, T]: what one token's loss counts for; the aggregated loss is sum(scale * per_token).
 
@@ -33,7 +33,7 @@ def aggregation_scale(
     constant (the mask's width T when None). B' counts the sequences that have a token. N, B' and T
     are those of `whole`, where these rows are one rank's.
     """
-    whole = Whole(mask) if whole is None else whole
+    whole = GlobalBatch(mask) if whole is None else whole
     m = mask.to(dtype)
     if aggregation == "token_mean":
         return m / max(1, whole.tokens)

@@ -13,13 +13,13 @@ import math
 import torch
 from torch import Tensor
 
-from .distributed import Whole
+from .distributed import GlobalBatch
 from .loss import MAX_LOG_RATIO
 
 
 @torch.no_grad()
 def mismatch(
-    old_logp: Tensor, sampler_logp: Tensor, mask: Tensor, whole: Whole | None = None
+    old_logp: Tensor, sampler_logp: Tensor, mask: Tensor, whole: GlobalBatch | None = None
 ) -> dict[str, float]:
     """Figures of a rollout batch before any update.
 
@@ -44,7 +44,7 @@ def mismatch(
         The six figures, computed in float64; none where no token is left.
     """
     tokens = mask.bool() & ~sampler_logp.isnan()
-    whole = (whole or Whole(tokens)).over(tokens)
+    whole = (whole or GlobalBatch(tokens)).over(tokens)
     if not whole.tokens:
         return {}
     trainer, sampler = old_logp.double(), sampler_logp.double()

@@ -24,13 +24,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .batch import TokenBatch, at_least_float32
-from .distributed import Array, Ranks
+from .distributed import Array, Communicator
 
 _FIELDS = tuple(f.name for f in fields(TokenBatch) if f.name != "ranks")
 _DTYPES = (torch.bool, torch.int32, torch.int64, torch.float32, torch.float64)
 
 
-class ProcessGroup(Ranks):
+class ProcessGroup(Communicator):
     """Several processes of torch.distributed: what `TokenBatch.ranks` is on each of them.
 
     Args:
@@ -78,9 +78,9 @@ class ProcessGroup(Ranks):
         return held.cpu().numpy()
 
 
-def ranks(process_group: Any = None, device: torch.device | str = "cpu") -> Ranks:
+def ranks(process_group: Any = None, device: torch.device | str = "cpu") -> Communicator:
     """The processes of a group; one where torch.distributed is not in use, or the group has one."""
-    return ProcessGroup(process_group, device) if _world(process_group) > 1 else Ranks()
+    return ProcessGroup(process_group, device) if _world(process_group) > 1 else Communicator()
 
 
 def gather_batch(batch: TokenBatch, process_group: Any = None) -> TokenBatch:

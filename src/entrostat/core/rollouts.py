@@ -99,7 +99,7 @@ def idle_groups(batch: TokenBatch) -> int:
     return len(group.unique()) - len(group[signal].unique())
 
 
-class Tally:
+class MetricAccumulator:
     """Figures of an iteration: what updates count is added up and divided last.
 
     Sums (`online.of_update`) are over all tokens of the iteration's updates; of any other figure

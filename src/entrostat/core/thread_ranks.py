@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .distributed import Array, Ranks
+from .distributed import Array, Communicator
 
 _WAIT = 60.0  # seconds for the other ranks to make the same call
 
@@ -30,7 +30,7 @@ class Threads:
         self.world, self._wait, self._slots = world, wait, [None] * world
         self._barrier = threading.Barrier(world)
 
-    def run(self, work: Callable[[Ranks], Any]) -> list[Any]:
+    def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
         """What each rank returned.
 
         Raises:
@@ -66,7 +66,7 @@ class Threads:
         return got
 
 
-class _Thread(Ranks):
+class _Thread(Communicator):
     def __init__(self, rank: int, threads: Threads) -> None:
         self.rank, self.world, self._threads = rank, threads.world, threads
 

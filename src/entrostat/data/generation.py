@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ..agents import is_multi_turn
 from ..config import TrainConfig
-from ..models.early_stop import Enough
+from ..models.early_stop import EarlyStop
 from ..models.policy import Policy
 from ..models.rollout import Sequences, of_dropped, sample
 from ..models.token_sampling import Source
 from ..tasks import Example, Task
 from .prompts import context_of, new_tokens, sampler_settings, stop_strings, turns_of
 from .scoring import Scorer
-from .turns import Game, Rules, hearing_of, play
+from .turns import MultiTurnConfig, TurnLimits, observation_tokenizer, play
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Answers:
 def answer(
     policy: Policy, config: TrainConfig, task: Task, split: str, examples: Sequence[Example],
     prompts: list[list[int]], *, rollouts: int, generator: Source, training: bool,
-    enough: Enough | None = None, sampler: Callable[..., Sequences] = sample, **how: Any,
+    enough: EarlyStop | None = None, sampler: Callable[..., Sequences] = sample, **how: Any,
 ) -> Answers:  # fmt: skip
     """The policy as it stands, on prompts of a task.
 
@@ -77,12 +77,12 @@ def answer(
     if not is_multi_turn(task):
         sequences = sampler(policy.model, prompts, enough=enough, **how)
         return _waited_for(sequences, policy.decode(sequences, stop))
-    rules = Rules(
+    rules = TurnLimits(
         turns_of(task, split), context_of(policy, config), how.pop("max_new_tokens"),
-        hearing_of(policy, config), stop,
+        observation_tokenizer(policy, config), stop,
     )  # fmt: skip
     timeout = config.scoring.environment_timeout
-    game = Game(task, rules, training, timeout, enough, sampler)
+    game = MultiTurnConfig(task, rules, training, timeout, enough, sampler)
     played = play(game, examples, prompts, **how)
     judged = [(r, played.failures.get(i, "")) for i, r in enumerate(played.rewards)]
     return _waited_for(played.sequences, played.texts, judged, played.turns)

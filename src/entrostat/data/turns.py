@@ -26,7 +26,7 @@ from torch import Tensor
 from ..agents import Reply, Worlds
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..models.early_stop import Enough
+from ..models.early_stop import EarlyStop
 from ..models.policy import Policy, vocabulary
 from ..models.rollout import Sequences, sample
 from ..models.stops import cut
@@ -39,7 +39,7 @@ _WORD = "entrostat 9b1d6f03 turn"
 
 
 @dataclass(frozen=True)
-class Hearing:
+class ObservationTokenizer:
     """How an environment's words become tokens.
 
     Attributes:
@@ -85,9 +85,9 @@ class Hearing:
         return ids[1:] if sampled else ids
 
 
-def hearing_of(policy: Policy, config: TrainConfig) -> Hearing:
+def observation_tokenizer(policy: Policy, config: TrainConfig) -> ObservationTokenizer:
     """As the prompts of a run become tokens."""
-    return Hearing(policy, uses_chat(policy, config), config.prompt.system)
+    return ObservationTokenizer(policy, uses_chat(policy, config), config.prompt.system)
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Rollout:
         self.last, self.turns = len(self.ids), self.turns + 1
         self._add(ids, True, logp, entropy)
 
-    def hear(self, reply: Reply, failed: bool, rules: Rules) -> None:
+    def hear(self, reply: Reply, failed: bool, rules: TurnLimits) -> None:
         """What the environment replied to that turn: the end, or context for another."""
         self.done = reply.done and not failed
         self.open = not reply.done and self.turns < rules.turns
@@ -154,7 +154,7 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Rules:
+class TurnLimits:
     """What ends a rollout that its environment does not end.
 
     Attributes:
@@ -168,7 +168,7 @@ class Rules:
     turns: int
     context: int | None
     new: int
-    hearing: Hearing
+    hearing: ObservationTokenizer
     stop: tuple[str, ...]
 
     def texts(self, rollouts: Sequence[Rollout]) -> list[str]:
@@ -180,7 +180,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Played:
+class MultiTurnRollouts:
     """Rollouts of several turns, and what came of them.
 
     Attributes:
@@ -199,7 +199,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Game:
+class MultiTurnConfig:
     """How rollouts are played.
 
     Attributes:
@@ -213,17 +213,17 @@ class Game:
     """
 
     task: Task
-    rules: Rules
+    rules: TurnLimits
     training: bool
     timeout: float
-    enough: Enough | None = None
+    enough: EarlyStop | None = None
     sampler: Callable[..., Sequences] = sample
 
 
 def play(
-    game: Game, examples: Sequence[Example], prompts: list[list[int]], *, rollouts: int,
+    game: MultiTurnConfig, examples: Sequence[Example], prompts: list[list[int]], *, rollouts: int,
     generator: Source, batch: int, pad: int, exact: bool = False, **how: Any,
-) -> Played:  # fmt: skip
+) -> MultiTurnRollouts:  # fmt: skip
     """Play rollouts of each prompt, as many at once as are sampled at once, in whole groups.
 
     Args:
@@ -254,14 +254,14 @@ def play(
             failures |= {begin + place: why for place, why in worlds.failures.items()}
         found += here
     device = game.rules.hearing.policy.device
-    return Played(
+    return MultiTurnRollouts(
         _side_by_side(found, rollouts, device, pad, exact, game.enough is not None),
         game.rules.texts(found), rewards, failures, [one.turns for one in found],
     )  # fmt: skip
 
 
 def _play(
-    game: Game, here: list[Rollout], worlds: Worlds, rollouts: int, generator: Source,
+    game: MultiTurnConfig, here: list[Rollout], worlds: Worlds, rollouts: int, generator: Source,
     how: dict[str, Any],
 ) -> None:  # fmt: skip
     """Play rollouts, those of a prompt side by side, to their ends."""
@@ -302,7 +302,6 @@ def _turn(said: Sequences, row: int) -> tuple[list[int], list[float], list[float
 def _side_by_side(
     found: list[Rollout], rollouts: int, device: torch.device, pad: int, exact: bool, drops: bool
 ) -> Sequences:
-    """The rollouts as sequences."""
     P, T = max(len(one.prompt) for one in found), max(len(one.ids) for one in found)
 
     def padded(rows: list[list[Any]], fill: Any, dtype: torch.dtype, width: int = T) -> Tensor:

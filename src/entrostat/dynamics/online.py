@@ -45,7 +45,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from ..core.distributed import Whole, row_sums
+from ..core.distributed import GlobalBatch, row_sums
 from ..core.loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
@@ -232,7 +232,7 @@ def of_rollouts(batch: TokenBatch, outcome: Tensor, rewards: Tensor) -> dict[str
     return found
 
 
-def _top_mean(cov: Tensor, whole: Whole, share: float) -> float:
+def _top_mean(cov: Tensor, whole: GlobalBatch, share: float) -> float:
     """Mean covariance of the `share` of the tokens with the largest, at least one (COV Tab. 1)."""
     count = max(1, round(share * whole.tokens))
     # which of equal ones is all the same

@@ -88,7 +88,6 @@ class Ranked:
 
     @classmethod
     def of(cls, value: NDArray[np.float64], right: NDArray[np.bool_]) -> Ranked:
-        """Sorted once."""
         return cls(np.unique(value, return_inverse=True)[1], right)
 
     def auroc(self, weights: NDArray[np.float64]) -> float:

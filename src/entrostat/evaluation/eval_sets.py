@@ -24,7 +24,7 @@ FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class ResolvedEvalSet:
     """One set.
 
     Attributes:
@@ -47,7 +47,6 @@ class HeldOut:
 
     @property
     def count(self) -> int:
-        """Prompts."""
         size, asked = self.task.size(self.split), self.config.eval.prompts
         return asked if size is None else min(asked, size)
 
@@ -57,7 +56,7 @@ class HeldOut:
         return iteration in (0, self.config.iterations) or bool(every and iteration % every == 0)
 
 
-class HeldOutSets:
+class ResolvedEvalSets:
     """A run's sets, and the worker processes of other tasks' scorers.
 
     Args:
@@ -65,10 +64,10 @@ class HeldOutSets:
         scorers: of the tasks that are not the run's.
     """
 
-    def __init__(self, sets: Sequence[HeldOut], scorers: Sequence[Scorer] = ()) -> None:
+    def __init__(self, sets: Sequence[ResolvedEvalSet], scorers: Sequence[Scorer] = ()) -> None:
         self.sets, self._scorers = tuple(sets), tuple(scorers)
 
-    def __enter__(self) -> HeldOutSets:
+    def __enter__(self) -> ResolvedEvalSets:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -76,17 +75,17 @@ class HeldOutSets:
             for scorer in self._scorers:
                 stack.push(scorer)
 
-    def __iter__(self) -> Iterator[HeldOut]:
+    def __iter__(self) -> Iterator[ResolvedEvalSet]:
         return iter(self.sets)
 
-    def due(self, iteration: int) -> list[HeldOut]:
+    def due(self, iteration: int) -> list[ResolvedEvalSet]:
         """Those that are evaluated after an iteration."""
         return [one for one in self.sets if one.due(iteration)]
 
 
-def held_out_sets(
+def resolve_eval_sets(
     config: TrainConfig, task: Task, score: Scorer, say: Callable[[str], None]
-) -> HeldOutSets:
+) -> ResolvedEvalSets:
     """The sets that a configuration names.
 
     Args:
@@ -117,7 +116,7 @@ def held_out_sets(
         if names.count(name) > 1:
             raise ValueError(f"[[eval]]: {names.count(name)} sets are called {name!r}; name them")
     check_best(config.save.best, names)
-    return HeldOutSets(sets, scorers)
+    return ResolvedEvalSets(sets, scorers)
 
 
 def check_best(best: str, names: Sequence[str]) -> None:
@@ -135,7 +134,7 @@ def check_best(best: str, names: Sequence[str]) -> None:
         raise ValueError(unknown("figure for save.best:", best, known))
 
 
-def check_prompts(sets: Iterable[HeldOut], policy: Policy) -> None:
+def check_prompts(sets: Iterable[ResolvedEvalSet], policy: Policy) -> None:
     """Refuse prompts of `[[eval]]` that the policy cannot be given, before a run begins.
 
     Raises:
@@ -160,7 +159,7 @@ def _task_of(table: dict[str, Any], seed: int) -> Task:
 
 def _resolved(
     one: EvalSet, numbers: Evaluation, task: Task, score: Scorer, config: TrainConfig
-) -> HeldOut:
+) -> ResolvedEvalSet:
     """A table of `[[eval]]` with the run's settings where it has none of its own."""
     splits, foreign = tuple(task.splits), one.task is not None
     split = one.split or (splits[1] if len(splits) > 1 else splits[0] if foreign else "")
@@ -184,4 +183,4 @@ def _resolved(
         config, task=one.task or config.task, sampling=sampling, prompt=prompt, eval=numbers
     )
     name = one.name or (name if foreign else split)
-    return HeldOut(name, task, split, settings, config, score, greedy)
+    return ResolvedEvalSet(name, task, split, settings, config, score, greedy)

@@ -12,7 +12,7 @@ from ..config import TrainConfig
 from ..errors import need
 from ..logs.files import make_directory
 from .lm_eval import export
-from .models import Subject, subjects_of
+from .models import EvaluatedModel, evaluated_models
 from .progress import Display
 from .results import spelt
 from .runner import Sampler, run_set
@@ -24,7 +24,7 @@ from .store import RESULTS, Store, threads_of
 def plan(
     specs: Sequence[str], config: EvalConfig, options: Mapping[str, Any], checkpoints: bool = False,
     check: Callable[[TrainConfig], None] = lambda config: None,
-) -> tuple[list[Subject], list[ProblemSet]]:  # fmt: skip
+) -> tuple[list[EvaluatedModel], list[ProblemSet]]:  # fmt: skip
     """What is evaluated on what, checked before anything is loaded.
 
     Args:
@@ -38,7 +38,7 @@ def plan(
         ValueError: one line, about the word that is wrong.
     """
     config.validate()
-    subjects = subjects_of(specs, checkpoints)
+    subjects = evaluated_models(specs, checkpoints)
     if config.engine == "vllm" and len(subjects) > 1:
         raise ValueError("--engine vllm holds one model in a process: evaluate one per command")
     if config.on:
@@ -60,7 +60,10 @@ def plan(
 
 
 def run_evaluation(
-    subjects: Sequence[Subject], sets: Sequence[ProblemSet], config: EvalConfig, display: Display
+    subjects: Sequence[EvaluatedModel],
+    sets: Sequence[ProblemSet],
+    config: EvalConfig,
+    display: Display,
 ) -> tuple[Path, list[tuple[Path, dict[str, Any]]]]:
     """Evaluate; the directory, and for each subject its own directory and results.
 
@@ -92,13 +95,13 @@ def _base(config: EvalConfig, display: Display) -> Any:
         return None
     from .evaluator import load
 
-    (subject,) = subjects_of([config.base])
+    (subject,) = evaluated_models([config.base])
     display.note(f"base: {config.base}")
     return load(subject, copy.deepcopy(config), display.note)
 
 
 def _evaluate(
-    subject: Subject, sets: Sequence[ProblemSet], config: EvalConfig, directory: Path,
+    subject: EvaluatedModel, sets: Sequence[ProblemSet], config: EvalConfig, directory: Path,
     display: Display, base: Any,
 ) -> dict[str, Any]:  # fmt: skip
     from ..data.prompts import example
@@ -124,7 +127,7 @@ def _evaluate(
 
 
 def _engine(
-    subject: Subject, config: EvalConfig, display: Display, base: Any
+    subject: EvaluatedModel, config: EvalConfig, display: Display, base: Any
 ) -> tuple[Sampler, dict[str, Any]]:
     """The sampler, and what tells its policy from another."""
     if config.engine == "vllm":
@@ -161,7 +164,6 @@ class Table:
 
 
 def tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """A table per set."""
     found = []
     for name in dict.fromkeys(name for one in results for name in one["sets"]):
         some = [(one["model"], one["sets"][name]) for one in results if name in one["sets"]]

@@ -28,7 +28,7 @@ from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
 from .clusters import clusters
 from .in_training import prompt_entropies
-from .models import Subject, ends
+from .models import EvaluatedModel, ends
 from .runner import Answered, Asked
 from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
@@ -36,7 +36,7 @@ from .settings import Decoding, EvalConfig
 Say = Callable[[str], None]
 
 
-def load(subject: Subject, config: EvalConfig, say: Say) -> Policy:
+def load(subject: EvaluatedModel, config: EvalConfig, say: Say) -> Policy:
     """The policy that is evaluated; how it computes is written into `config`.
 
     Raises:
@@ -82,7 +82,7 @@ class LabSampler:
     """
 
     def __init__(
-        self, policy: Policy, config: EvalConfig, subject: Subject | None = None,
+        self, policy: Policy, config: EvalConfig, subject: EvaluatedModel | None = None,
         base: Policy | None = None,
     ) -> None:  # fmt: skip
         self._policy, self._base, self._config = policy, base, config
@@ -162,7 +162,6 @@ class LabSampler:
         return answered
 
     def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:
-        """The settings of the lab for a set."""
         own, config = copy.deepcopy(self._shared), self._config
         own.task = {"name": one.task_name}
         end = ends(self._subject, one, decoding.max_new_tokens, config)

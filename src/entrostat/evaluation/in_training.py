@@ -21,7 +21,7 @@ from ..models.rollout import Sequences
 from ..runs.progress import Progress, figures
 from ..tasks import Example, Task
 from .canonical import canonical
-from .eval_sets import HeldOut
+from .eval_sets import ResolvedEvalSet
 from .metrics import avg_at_k, pass_at_k
 
 MOST = 32  # different right answers of a prompt that are kept
@@ -29,7 +29,7 @@ _LABEL, _QUESTION, _ANSWER = 24, 80, 80  # characters kept of each
 
 
 def evaluate(
-    policy: Policy, sets: Iterable[HeldOut], iteration: int, progress: Progress,
+    policy: Policy, sets: Iterable[ResolvedEvalSet], iteration: int, progress: Progress,
     answers: JsonLines | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Sample the prompts of some sets; one row of figures per set.
@@ -90,13 +90,16 @@ def evaluate(
     return rows
 
 
-def head_of(one: HeldOut, iteration: int) -> dict[str, Any]:
+def head_of(one: ResolvedEvalSet, iteration: int) -> dict[str, Any]:
     """What a set's row, and each of its lines, begins with."""
     return {"iteration": iteration, "set": one.name, "split": one.split}
 
 
 def row_of(
-    one: HeldOut, iteration: int, right: Sequence[Sequence[float]], counts: Sequence[Counter[str]]
+    one: ResolvedEvalSet,
+    iteration: int,
+    right: Sequence[Sequence[float]],
+    counts: Sequence[Counter[str]],
 ) -> dict[str, Any]:
     """A set's row of figures, without entropies.
 

@@ -300,7 +300,6 @@ def calibration(logp: ArrayLike, score: ArrayLike, bins: int = 30) -> Calibratio
 
 
 def _words(where: str, responses: Sequence[Response], tokenize: str) -> list[Sequence[Hashable]]:
-    """Tokens of each response."""
     if isinstance(responses, str):
         raise ValueError(
             f"{where}: responses must be a list of texts, got one text, {responses[:40]!r}; put it "

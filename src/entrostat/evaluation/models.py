@@ -19,7 +19,7 @@ KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps on
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedModel:
     """One policy to evaluate.
 
     Attributes:
@@ -59,7 +59,9 @@ class Ends:
     stop: tuple[str, ...] | None
 
 
-def ends(subject: Subject | None, one: ProblemSet, new: int | None, config: EvalConfig) -> Ends:
+def ends(
+    subject: EvaluatedModel | None, one: ProblemSet, new: int | None, config: EvalConfig
+) -> Ends:
     """What ends a response to a set: what was given, else on a run's own task what it trained with.
 
     Args:
@@ -76,7 +78,7 @@ def ends(subject: Subject | None, one: ProblemSet, new: int | None, config: Eval
     )
 
 
-def subjects_of(specs: Sequence[str], checkpoints: bool = False) -> list[Subject]:
+def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[EvaluatedModel]:
     """What words of the command line name.
 
     MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's directory, which
@@ -90,7 +92,7 @@ def subjects_of(specs: Sequence[str], checkpoints: bool = False) -> list[Subject
     Raises:
         ValueError: no such model, run or checkpoint; says which there are.
     """
-    found: dict[str, Subject] = {}
+    found: dict[str, EvaluatedModel] = {}
     for one in (one for spec in specs for one in _of(spec, checkpoints)):
         names = chain([one.name], (f"{one.name}-{i}" for i in count(2)))
         name = next(name for name in names if name not in found)
@@ -104,13 +106,13 @@ def iterations(run: Path) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
 
-def _of(spec: str, checkpoints: bool) -> list[Subject]:
+def _of(spec: str, checkpoints: bool) -> list[EvaluatedModel]:
     head, at, which = spec.rpartition("@")
     if at and _is_run(Path(head)) and not Path(spec).exists():
         return [_at(Path(head), which, spec)]
     if not _is_run(Path(spec)):
         check_model(spec)
-        return [Subject(spec, _safe(spec), spec)]
+        return [EvaluatedModel(spec, _safe(spec), spec)]
     run = Path(spec)
     if not checkpoints:
         return [_at(run, FINAL, spec)]
@@ -121,10 +123,10 @@ def _is_run(path: Path) -> bool:
     return (path / "config.toml").is_file()
 
 
-def _at(run: Path, which: str, spec: str) -> Subject:
+def _at(run: Path, which: str, spec: str) -> EvaluatedModel:
     config = from_dict(load(run / "config.toml"))
     name = _safe(called(run)) + ("" if which == FINAL else f"@{_safe(which)}")
-    here = Subject(spec, name, config.model, run, config=config)
+    here = EvaluatedModel(spec, name, config.model, run, config=config)
     if which in KEPT:
         directory = run / which
         if not (directory / "config.json").is_file():
@@ -160,5 +162,4 @@ def _iteration(directory: Path) -> int | None:
 
 
 def _safe(text: str) -> str:
-    """A directory's name."""
     return re.sub(r"[^\w.+=-]+", "_", text.strip("/")).strip("._") or "model"

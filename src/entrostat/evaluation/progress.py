@@ -45,11 +45,9 @@ class Lines(Display):
         self._name, self._said = "", 0.0
 
     def subject(self, spec: str) -> None:
-        """As a line."""
         say(spec, self.stream)
 
     def note(self, text: str) -> None:
-        """As a line."""
         say(text, self.stream)
 
     def begin(self, name: str) -> None:
@@ -63,7 +61,6 @@ class Lines(Display):
             self._said = time.monotonic()
 
     def end(self, name: str, entry: Mapping[str, Any]) -> None:
-        """The score."""
         value = entry["metrics"][f"avg@{entry['k']}"]["value"]
         say(f"{name}: avg@{entry['k']} {value:.3f} over {entry['n']} problems", self.stream)
 
@@ -77,7 +74,6 @@ class Bars(Lines):
         self._sampled = 0
 
     def begin(self, name: str) -> None:
-        """A bar."""
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -96,12 +92,10 @@ class Bars(Lines):
         self._progress.start()
 
     def tokens(self, count: int) -> None:
-        """Beside the bar."""
         self._sampled += count
         self._progress.update(self._bar, sampled=f"{self._sampled} tokens")
 
     def problems(self, done: int, count: int) -> None:
-        """Move the bar."""
         self._progress.update(self._bar, completed=done, total=count)
 
     def end(self, name: str, entry: Mapping[str, Any]) -> None:
@@ -110,7 +104,6 @@ class Bars(Lines):
         super().end(name, entry)
 
     def close(self) -> None:
-        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -160,7 +160,6 @@ def _calibration(lines: Sequence[Line]) -> dict[str, Statistic]:
 
 
 def _mean(column: NDArray[np.float64]) -> Statistic:
-    """Over the problems that have the figure."""
     known = ~np.isnan(column)
     return _ratio(np.where(known, column, 0), known.astype(float))
 

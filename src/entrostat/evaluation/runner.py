@@ -74,9 +74,7 @@ class Answered:
 class Sampler(Protocol):
     """An engine with a policy in it."""
 
-    def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
-        """What the policy says to each problem."""
-        ...
+    def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]: ...
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
         """What it resolves of a set: `max_new_tokens`, `stop`, `chat`, ... as plain data."""

@@ -178,5 +178,4 @@ class EvalConfig:
         return found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
 
     def names(self) -> Iterator[str]:
-        """Of the sets."""
         yield from filter(None, (name.strip() for name in self.on.split(",")))

@@ -100,7 +100,6 @@ class Store:
             raise RunStopped(f"could not write {self.path / name}: {error.strerror}") from error
 
     def results(self) -> dict[str, Any]:
-        """Those that are there."""
         return _read(self.path / RESULTS)
 
 

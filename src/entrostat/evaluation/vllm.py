@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig
-from .models import Subject, ends
+from .models import EvaluatedModel, ends
 from .runner import Answered, Asked
 from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
@@ -37,14 +37,16 @@ class VllmSampler:
 
     def __init__(
         self, engine: Any, config: EvalConfig, chat: bool | None = None, system: str = "",
-        subject: Subject | None = None,
+        subject: EvaluatedModel | None = None,
     ) -> None:  # fmt: skip
         self._engine, self._config, self._chat, self._system = engine, config, chat, system
         self._subject = subject
         self.identity: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, subject: Subject, config: EvalConfig, say: Callable[[str], None]) -> VllmSampler:
+    def of(
+        cls, subject: EvaluatedModel, config: EvalConfig, say: Callable[[str], None]
+    ) -> VllmSampler:
         """An engine with a subject in it.
 
         Raises:

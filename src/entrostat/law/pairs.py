@@ -169,7 +169,6 @@ def _entropy(run: Run, name: str | None, split: str | None) -> tuple[_Figure, tu
 
 
 def _score(run: Run, name: str) -> _Figure:
-    """The score asked for by name."""
     if name == "validation":
         figure = _validation(run)
         if figure is None:
@@ -208,7 +207,6 @@ def _validation(run: Run) -> _Figure | None:
 
 
 def _training(run: Run) -> _Figure | None:
-    """The mean reward of the rollouts."""
     return _metric(run, TRAINING, f"training reward, {TRAINING}")
 
 
@@ -256,7 +254,6 @@ def _metrics(run: Run) -> list[str]:
 
 
 def _scores(run: Run) -> set[str]:
-    """All that --score takes."""
     figures = {key for row in run.evaluation for key in row if key.endswith("@k")}
     of_splits = {f"{split}/{figure}" for split in _splits(run) for figure in figures}
     metrics = {key for key in _metrics(run) if "/" in key or key.startswith("eval_")}

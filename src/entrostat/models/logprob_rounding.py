@@ -31,7 +31,6 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def rounds(numerics: Numerics) -> bool:
-    """Whether anything is rounded."""
     return numerics.round_logp is not None or numerics.round_old_logp is not None
 
 

@@ -31,7 +31,7 @@ _FORETOLD = 11  # copies of what is trained that a forecast makes: three gradien
 
 
 @dataclass(frozen=True)
-class Needs:
+class MemoryEstimate:
     """Bytes, where every rollout takes all its tokens.
 
     Attributes:
@@ -100,7 +100,7 @@ class Needs:
             )
 
 
-def needs_of(
+def estimate_memory(
     policy: Policy,
     config: TrainConfig,
     prompt: int,
@@ -108,7 +108,7 @@ def needs_of(
     reference: bool,
     second: bool = False,
     influences: bool = False,
-) -> Needs:
+) -> MemoryEstimate:
     """What a run will need.
 
     Args:
@@ -138,7 +138,7 @@ def needs_of(
     V = policy.model.config.get_text_config().vocab_size
     checkpoint = 3 * trained * models
     dumps = config.iterations // config.save.rollouts_every if config.save.rollouts_every else 0
-    return Needs(
+    return MemoryEstimate(
         program=max(0, _resident() - every) if policy.device.type == "cpu" else 0,
         weights=every * (2 if copied else 1) + (models - 1) * trained,
         optimizer=3 * trained * models,
@@ -169,7 +169,6 @@ def _kept(policy: Policy, rows: int, K: int, prompt: int, new: int) -> int:
 
 
 def _full(policy: Policy, rows: int, K: int, prompt: int, new: int) -> Sequences:
-    """Sequences that take all their tokens."""
     V = policy.model.config.get_text_config().vocab_size
     device = policy.device
     tokens = torch.arange(rows * (prompt + new), device=device).view(rows, -1) % V

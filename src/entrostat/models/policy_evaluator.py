@@ -18,7 +18,7 @@ _STATISTICS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 
 
 @dataclass(frozen=True)
-class Meter:
+class PolicyEvaluator:
     """A policy, and how it is measured; any host's.
 
     Attributes:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.stats import token_stats_from_logits
 from ..errors import RunStopped
-from .early_stop import Enough
+from .early_stop import EarlyStop
 from .graphed import GraphedDecoder
 from .kv_cache import autocast_dtype, branch
 from .prepacked import prepacked
@@ -64,7 +64,6 @@ class Sequences:
         return self.attention[:, self.prompt_width :].bool()
 
     def __getitem__(self, rows: Tensor) -> Sequences:
-        """Some rows."""
         return Sequences(
             self.tokens[rows], self.attention[rows], self.prompt_width,
             self.mask[rows], self.sampler_logp[rows], self.finished[rows], self.prompt[rows],
@@ -107,7 +106,7 @@ def sample(
     graph: bool = False,
     stops: Stops | None = None,
     exact: bool = False,
-    enough: Enough | None = None,
+    enough: EarlyStop | None = None,
     where: str = "sampling",
     on_progress: Callable[[int], None] | None = None,
 ) -> Sequences:

@@ -80,7 +80,6 @@ def _luminance(color: str) -> float:
 
 
 def _parts(color: str) -> list[int]:
-    """Red, green and blue of "#rrggbb"."""
     return [int(color[i : i + 2], 16) for i in (1, 3, 5)]
 
 

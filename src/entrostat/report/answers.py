@@ -74,7 +74,6 @@ class Answers:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The figures, drawn."""
         return tuple(
             Image(f.title, f.caption, alt_text(f.title, f.bars), draw_bars(f.bars, f.color))
             for f in self.figures
@@ -202,7 +201,6 @@ def _figure(place: int, column: Column, shown: Sequence[Key], shared: Sequence[K
 
 
 def alt_text(title: str, bars: Sequence[Bar]) -> str:
-    """A figure in words."""
     parts = [
         f"{bar.label}: {bar.distinct} different right of {bar.k}"
         + (f", most often {bar.right[0][0]} ({bar.right[0][1]})" if bar.right else "")

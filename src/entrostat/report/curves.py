@@ -66,7 +66,6 @@ def coefficient(key: str) -> str:
 
 
 def average(y: Sequence[float]) -> list[float]:
-    """The centred moving average."""
     half = window(len(y)) // 2
     mean = []
     for i in range(len(y)):

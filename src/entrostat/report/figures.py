@@ -190,7 +190,6 @@ class Image:
 
 
 def alt_text(panel: Panel) -> str:
-    """The figure in words."""
     parts = []
     for bars in panel.bars:
         pairs = zip(bars.names, bars.values, strict=True)
@@ -334,7 +333,6 @@ def _plot(axes: Any, panel: Panel) -> None:
 
 
 def _legend_entries(panel: Panel) -> list[tuple[str, Any]]:
-    """Label and handle of what has a label."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

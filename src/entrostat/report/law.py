@@ -95,7 +95,6 @@ def law_of(run: Run) -> LawSection:
 
 
 def _drawable(pairs: Pairs) -> Pairs:
-    """Without what no axis could show."""
     both = zip(pairs.entropy, pairs.score, strict=True)
     kept = [(h, r) for h, r in both if abs(h) < HUGE and abs(r) < HUGE]
     return replace(pairs, entropy=tuple(h for h, _ in kept), score=tuple(r for _, r in kept))

@@ -106,7 +106,6 @@ def page_of(run: Run, live: Live | None = None) -> str:
 
 
 def _contents(run: Run, dynamics: Dynamics, tokens: bool, answers: bool) -> list[tuple[str, str]]:
-    """Anchor and name of the page's sections."""
     found = [("verdict", "Verdict")] + answers * [("answers", "What the policy says")]
     found += [("curves", "Curves")]
     found += [(f"dynamics-{s.anchor}", s.heading) for s in dynamics.sections]
@@ -187,7 +186,6 @@ def comparison_of(
 
 
 def _comparison_contents(bands: bool, answers: bool, several: bool) -> list[tuple[str, str]]:
-    """Anchor and name of the page's sections."""
     found = [("verdicts", "Verdicts")]
     found += bands * [("bands", "Over seeds")] + [("results", "Results")]
     found += answers * [("answers", "What the policy says")]
@@ -222,7 +220,6 @@ def _says_task(run: Run) -> bool:
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
-    """The headline's pairs of word and value."""
     of = f" of {run.planned}" if run.planned is not None else ""
     facts = [] if run.source == "entrostat" else [("trainer", run.source)]
     facts += [("task", run.task)] if _says_task(run) else []
@@ -336,7 +333,6 @@ def _environment() -> Any:
 
 
 def _by_part(images: Sequence[Image]) -> list[tuple[str, list[Image]]]:
-    """Figures that follow each other under one heading."""
     return [(part, list(some)) for part, some in groupby(images, attrgetter("part"))]
 
 

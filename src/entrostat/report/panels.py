@@ -129,7 +129,6 @@ def _standard_errors(run: Run) -> tuple[Band, ...]:
 
 
 def _imported_scores(run: Run) -> Panel:
-    """What another trainer's evaluations came to."""
     found = [
         name
         for name in dict.fromkeys(key for line in run.metrics for key in line)

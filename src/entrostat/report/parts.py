@@ -46,7 +46,6 @@ class RunParts:
 
     @cached_property
     def panels(self) -> list[Panel]:
-        """Curves by iteration."""
         return run_panels(self.run)
 
     @cached_property
@@ -56,12 +55,10 @@ class RunParts:
 
     @cached_property
     def law(self) -> LawSection:
-        """The law's section."""
         return law_of(self.run)
 
     @cached_property
     def answers(self) -> Answers | None:
-        """What the policy says."""
         return answers_of(self.run)
 
     def figures(self) -> Iterator[Figure]:
@@ -113,7 +110,6 @@ class ComparisonParts:
 
     @cached_property
     def curves(self) -> list[Panel]:
-        """Curves of all runs."""
         return comparison_panels(self.runs, self.entries)
 
     @cached_property
@@ -128,11 +124,9 @@ class ComparisonParts:
 
     @cached_property
     def answers(self) -> Answers | None:
-        """What the policies say."""
         return answers_of_all(self.runs, self.entries)
 
     def figures(self) -> Iterator[Figure]:
-        """Every figure."""
         yield from self.curves
         yield from self.pooled
         yield from self.answers.figures if self.answers else ()

@@ -34,5 +34,4 @@ class Labels(Formatter):
         return self._make([x])[0]
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        """One label a place."""
         return self._make([float(value) for value in values])

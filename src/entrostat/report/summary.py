@@ -88,7 +88,6 @@ def notes_of_all(
 
 
 def _some(labels: Sequence[str], count: int) -> str:
-    """Labels in words; of many the first."""
     if 2 < count == len(labels):
         return "All runs"
     more = f" and {len(labels) - SOME} more" if len(labels) > SOME + 1 else ""

@@ -117,7 +117,6 @@ def _line(text: str) -> str:
 
 
 def _texts(table: Table, escape: Callable[[str], str], minus: str = "-") -> list[list[str]]:
-    """Heading and rows, escaped."""
     rows = [
         [_cell(column, v, escape, minus) for column, v in zip(table.columns, row, strict=True)]
         for row in table.rows

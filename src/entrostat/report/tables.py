@@ -103,7 +103,6 @@ def seeds(bands: Sequence[Spread], rows: Sequence[Row]) -> Table:
 
 
 def runs_table(runs: Sequence[Run], rows: Sequence[Row]) -> Table:
-    """Which runs they are."""
     names = ("run", "method", "task", "model", "seed", "directory")
     cells = [
         (row.label, run.methods, run.task, *map(_text, map(run.config.get, names[3:5])), run.name)

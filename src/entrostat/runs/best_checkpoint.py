@@ -27,7 +27,7 @@ from ..logs.run import best_of
 BEST, NEXT = "best", "best.next"
 
 
-class Best:
+class BestCheckpoint:
     """Keeps the best policy of a run.
 
     Args:

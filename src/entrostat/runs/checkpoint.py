@@ -72,7 +72,6 @@ class Schedule:
         self.newest, self._at = start, time.monotonic()
 
     def words(self) -> str:
-        """For the terminal."""
         when = f"every {self.seconds / 60:g} minutes"
         if self.every:
             when = "every iteration" if self.every == 1 else f"every {self.every} iterations"
@@ -86,7 +85,6 @@ class Schedule:
         return time.monotonic() - self._at >= self.seconds
 
     def written(self, iteration: int) -> None:
-        """One was."""
         self.newest, self._at = iteration, time.monotonic()
 
 

@@ -9,16 +9,16 @@ from ..config import TrainConfig
 from ..control import Alarm
 
 
-def sentinel(
+def entropy_monitor(
     config: TrainConfig, tell: Callable[[str], None], past: Iterable[Mapping[str, Any]] = ()
-) -> Sentinel:
+) -> EntropyMonitor:
     """That of a run: its band, and its controllers' targets where they are entropies."""
     targets = [entry.get("target") for entry in config.method if isinstance(entry, Mapping)]
     entropies = not any(str(target).startswith("perplexity") for target in targets)
-    return Sentinel(Alarm(config.alarm.low, config.alarm.high), tell, past, targets=entropies)
+    return EntropyMonitor(Alarm(config.alarm.low, config.alarm.high), tell, past, targets=entropies)
 
 
-class Sentinel:
+class EntropyMonitor:
     """Watches the entropy of a run's lines, one after the other (`entrostat.control.Alarm`).
 
     Args:

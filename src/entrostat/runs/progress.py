@@ -56,7 +56,7 @@ def without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-class Facts:
+class RunNotes:
     """Says what a run finds out about itself, and keeps it."""
 
     def __init__(self, progress: Progress) -> None:
@@ -64,7 +64,6 @@ class Facts:
         self._progress = progress
 
     def __call__(self, text: str) -> None:
-        """Say it."""
         self.said.append(text)
         self._progress.fact(text)
 
@@ -125,15 +124,12 @@ class Lines(Progress):
         self._say(f"{names} on {config.task['name']} -> {config.output}{after}")
 
     def note(self, text: str) -> None:
-        """As a line."""
         self._say(text)
 
     def fact(self, text: str) -> None:
-        """As a line."""
         self._say(text)
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
-        """One line."""
         shown = "  ".join(f"{label} {figure}" for label, figure in summary(metrics))
         self._say(f"[{iteration}/{self.total}] {shown}  left {self._left(iteration)}")
 
@@ -164,7 +160,6 @@ class Live(Lines):
     """A progress bar with the figures beside it and entropy's curve under it."""
 
     def begin(self, config: TrainConfig, start: int) -> None:
-        """Start the display."""
         from rich.live import Live as RichLive
 
         super().begin(config, start)
@@ -186,7 +181,6 @@ class Live(Lines):
         self.status = text
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
-        """Move the bar."""
         self.done, self.latest, self.sampled = iteration, metrics, 0
         self.curve.append(metrics["entropy/exact"])
 

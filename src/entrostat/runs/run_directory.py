@@ -81,12 +81,10 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Directory of checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def rollouts(self) -> Path:
-        """Directory of rollout dumps."""
         return self.path / "rollouts"
 
     @property
@@ -203,7 +201,6 @@ def check_output(path: Path, iterations: int, resume: bool) -> None:
 
 
 def _at_work(path: Path) -> bool:
-    """Whether a process holds a run's directory."""
     try:
         with open(path / ".lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,8 +9,8 @@ from typing import Any
 from ..config import TrainConfig
 from ..logs.files import sync, writing
 from ..logs.lines import JsonLines, Mark, finite
-from .best_checkpoint import Best
-from .entropy_monitor import sentinel
+from .best_checkpoint import BestCheckpoint
+from .entropy_monitor import entropy_monitor
 from .progress import Progress
 from .run_directory import RunDirectory
 
@@ -28,8 +28,8 @@ class RunWriter:
         self.run, self.progress = run, progress
         self.metrics, self.evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
         self.answers, self.analysis = JsonLines(run.answers), JsonLines(run.analysis)
-        self.best = Best(run.path, config.save.best)
-        self._monitor = sentinel(config, progress.note, self.metrics.read())
+        self.best = BestCheckpoint(run.path, config.save.best)
+        self._monitor = entropy_monitor(config, progress.note, self.metrics.read())
         self._durable: set[str] = set()
 
     def line(self, iteration: int, figures: Mapping[str, Any]) -> dict[str, Any]:

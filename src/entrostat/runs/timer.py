@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Clock:
+class Timer:
     """Laps of an iteration, from when it is made."""
 
     def __init__(self) -> None:

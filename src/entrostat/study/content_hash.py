@@ -83,7 +83,6 @@ def code_of(config: TrainConfig) -> dict[str, str | None]:
 
 
 def _tasks(config: TrainConfig) -> list[Mapping[str, Any]]:
-    """What is trained on, then what is evaluated."""
     return [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
 
 

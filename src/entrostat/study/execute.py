@@ -41,9 +41,7 @@ class Workers(Protocol):
         """Addresses that have ended since the last call, with exit codes; below 0 was killed."""
         ...
 
-    def close(self) -> None:
-        """End what runs."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass

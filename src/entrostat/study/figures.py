@@ -62,7 +62,6 @@ class Figure:
     lag: int = 0
 
     def __str__(self) -> str:
-        """In words."""
         if self.kind == "checkpoints":
             return f"rank correlation of entropy and {self.key} over checkpoints"
         if self.kind in _PAIRS:
@@ -134,7 +133,6 @@ def _together(run: Run, figure: Figure) -> float | None:
 
 
 def _column(run: Run, key: str) -> dict[int, float]:
-    """By iteration."""
     if key == "entropy/first":
         iterations, entropy = run.series("entropy/exact")
         return dict.fromkeys(iterations, entropy[0]) if entropy else {}
@@ -211,7 +209,6 @@ def _names(run: Run, kind: str) -> set[str]:
 
 
 def _leaves(row: Mapping[str, Any]) -> Iterator[str]:
-    """Keys of numbers within tables, joined by "/"."""
     for key, inner in row.items():
         if isinstance(inner, Mapping):
             yield from (f"{key}/{name}" for name in _leaves(inner))

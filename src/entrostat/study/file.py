@@ -216,7 +216,6 @@ def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
 
 
 def _join(*parts: object) -> str:
-    """RUN-GRID-SEED, of those that there are."""
     return "-".join(str(part) for part in parts if part not in ("", None))
 
 
@@ -263,7 +262,6 @@ def _quick(
 
 
 def _figures(where: str, data: Mapping[str, Any]) -> dict[str, Figure]:
-    """Figures by the words for them."""
     table = data.get("figures", {})
     if not isinstance(table, Mapping):
         raise ValueError(f"{where}: figures is a table of figures by name, got {table!r}")

@@ -197,7 +197,6 @@ def _print_together(found: Sequence[RunLaw], one: Pooled) -> None:
 
 
 def _over(values: Sequence[float]) -> float:
-    """Root mean square over the runs."""
     return (sum(value * value for value in values) / len(values)) ** 0.5
 
 

@@ -43,7 +43,6 @@ class Local:
         return free is None or free >= sum(self._most - each for each in held) + self._most
 
     def start(self, training: Training, words: list[str]) -> None:
-        """Start one."""
         command = [sys.executable, "-m", "entrostat.cli", "train", *words]
         with open(training.log, "ab", opener=no_link) as log:
             process = subprocess.Popen(
@@ -61,7 +60,6 @@ class Local:
         return ended
 
     def close(self) -> None:
-        """End what runs."""
         for _, process in self._running.values():
             process.terminate()
         for _, process in self._running.values():

@@ -184,7 +184,6 @@ def _rest(config: TrainConfig) -> dict[str, Any]:
 
 
 def _claims(uses: tuple[Use, ...], results: Results) -> list[Decided]:
-    """Those that name settings of the method."""
     mine = {(use.experiment, use.group.name) for use in uses}
     return [
         one for one in results.decided

@@ -52,7 +52,6 @@ class OnRay:
         return not self._running or taken + self._threads(training) <= whole
 
     def start(self, training: Training, words: list[str]) -> None:
-        """Start one."""
         threads = self._threads(training)
         task = self._task.options(num_cpus=threads, name=training.address)
         where = str(training.log.resolve())

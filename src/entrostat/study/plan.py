@@ -60,12 +60,10 @@ class Training:
 
     @property
     def settings(self) -> Path:
-        """What it was asked."""
         return self.store / f"{self.address}.toml"
 
     @property
     def log(self) -> Path:
-        """What it printed."""
         return self.store / f"{self.address}.log"
 
     @property

@@ -49,7 +49,6 @@ class Bars:
         self._progress.start()
 
     def __call__(self, state: State) -> None:
-        """Show where things stand, and wait a moment."""
         self._tell_facts(state.working)
         self._tell_kills(state)
         self._tell_failures(state)
@@ -64,7 +63,6 @@ class Bars:
             time.sleep(PAUSE)
 
     def close(self) -> None:
-        """Leave the last picture."""
         self._progress.stop()
 
     def _shown(self, state: State) -> list[str]:

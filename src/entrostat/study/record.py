@@ -173,7 +173,6 @@ def _by_hand(training: Training) -> bool:
 
 
 def _trained(plan: Plan) -> set[str]:
-    """Those whose weights are there."""
     return {
         address for address, each in plan.trainings.items()
         if is_done(each) and not (each.path / RECORDED).exists()
@@ -258,12 +257,10 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _told(key: str) -> bool:
-    """Whether a record keeps a column."""
     return key in _CLOCKS or not key.startswith(("time/", _CLOUD))
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """The rows again, without what was null."""
     found = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]

@@ -273,7 +273,6 @@ def _report_all(
 
 
 def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
-    """How much was done, where and with what."""
     machine = ("platform", "processors", "processor", "instructions")
     words = ("entrostat", "torch", "commit", *machine, "gpus")
     found: dict[str, set[str]] = {word: set() for word in words}
@@ -298,7 +297,6 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
 
 
 def _few(texts: Sequence[str]) -> str:
-    """All of a few, and how many more."""
     more = len(texts) - _MANY_FACTS
     return ", ".join(texts[:_MANY_FACTS]) + (f" and {more} more" if more > 0 else "")
 

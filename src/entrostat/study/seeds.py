@@ -107,7 +107,6 @@ def group_by_seed(
 def _figures(
     names: Sequence[str], found: Mapping[str, Mapping[str, float | None]]
 ) -> dict[str, Interval]:
-    """Of several runs, those that every run has."""
     columns = {word: [values[name] for name in names] for word, values in found.items()}
     known = {word: [v for v in values if v is not None] for word, values in columns.items()}
     intervals = {

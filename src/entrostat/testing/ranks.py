@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..core.distributed import Ranks
+from ..core.distributed import Communicator
 from .findings import Broken, rule
 from .layouts import B, Threads, cuts, decided, differences, fields, laid_out
 from .subject import Subject
@@ -25,7 +25,7 @@ def layout(subject: Subject) -> None:
     for world in (1, 4, B):  # the last: a row's end is its tensor's end
         rows = cuts(world, seed=world)
 
-        def work(ranks: Ranks, rows: list[torch.Tensor] = rows) -> list[str]:
+        def work(ranks: Communicator, rows: list[torch.Tensor] = rows) -> list[str]:
             batch = laid_out(data, rows[ranks.rank], columns=ranks.rank % 2)
             found = decided(subject, batch.replace(ranks=ranks))
             return differences(found, expected, rows[ranks.rank])

@@ -10,7 +10,7 @@ from ..config import TrainConfig
 from ..core.objective import Objective
 from ..data.prompts import longest, new_tokens, stop_strings
 from ..data.scoring import Scorer
-from ..evaluation.eval_sets import HeldOutSets, held_out_sets
+from ..evaluation.eval_sets import ResolvedEvalSets, resolve_eval_sets
 from ..models.hardware import choose_precision
 from ..runs.resolve import check_task, objective_of, task_of
 from ..tasks import Task
@@ -34,7 +34,7 @@ class Parts:
     stop: tuple[str, ...]
     objective: Objective
     scorer: Scorer
-    held_out: HeldOutSets
+    held_out: ResolvedEvalSets
 
 
 def assemble(
@@ -60,6 +60,6 @@ def assemble(
     objective = objective_of(config, host, fields, longest(task, config, task.splits[0]))
     config.advantage, config.optim.aggregation = objective.advantage, objective.aggregation
     scorer = Scorer(task, config.scoring, say)
-    held_out = held_out_sets(config, task, scorer, say)
+    held_out = resolve_eval_sets(config, task, scorer, say)
     choose_precision(config, say)
     return Parts(task, new, stop, objective, scorer, held_out)

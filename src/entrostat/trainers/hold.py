@@ -97,7 +97,6 @@ class Hold:
 
     @property
     def law(self) -> Multiplier:
-        """The control law."""
         return self._method.law()
 
     @property

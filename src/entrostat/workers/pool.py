@@ -315,6 +315,5 @@ class _Work:
         self.left = len(self.calls)
 
     def done(self, place: int, outcome: Outcome) -> None:
-        """A call is over."""
         self.outcomes[place] = outcome
         self.left -= 1

@@ -84,11 +84,9 @@ class Tools:
         self._instances: dict[str, list[tuple[str, str, Instance]]] = {}
 
     def max_new_tokens(self, split: str) -> int:
-        """Of a turn."""
         return 256
 
     def turns(self, split: str) -> int:
-        """As given."""
         return self._turns
 
     def size(self, split: str) -> int:

@@ -107,7 +107,6 @@ def read(notebook: Notebook) -> State:
 
 
 def _week(rng: random.Random, count: int | None = None) -> State:
-    """Events that do not overlap, in no order."""
     titles = rng.sample(_TITLES, count or rng.randint(6, 9))
     taken: set[tuple[str, int]] = set()
     week: State = {}
@@ -124,7 +123,6 @@ def _week(rng: random.Random, count: int | None = None) -> State:
 
 
 def _free(week: State, day: str) -> list[int]:
-    """Hours of a day at which nothing is."""
     busy = {h for d, start, end, _ in week.values() if d == day for h in range(start, end)}
     return [hour for hour in range(_FIRST, _LAST) if hour not in busy]
 

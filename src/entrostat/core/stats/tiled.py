@@ -64,7 +64,6 @@ class _Tiles:
         self.forbidden = bias is not None and bool((bias.to(self.dtype) < LOWEST).any())
 
     def fold(self, triton: bool) -> Fold:
-        """What folds these tiles."""
         if triton:
             from .fold_triton import TritonFold
 

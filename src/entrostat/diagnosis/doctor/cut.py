@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...core.batch import Terms, TokenBatch
-from ...core.distributed import Ranks
+from ...core.distributed import Communicator
 from ...core.objective import Objective
 from ...core.thread_ranks import Threads
 
@@ -86,7 +86,7 @@ def _first(objective: Objective, differs: Callable[[Objective], bool]) -> str | 
     return next(objective.names[k - 1] for k in counts if differs(first(objective, k)))
 
 
-def _of(batch: TokenBatch, rows: Tensor, ranks: Ranks) -> TokenBatch:
+def _of(batch: TokenBatch, rows: Tensor, ranks: Communicator) -> TokenBatch:
     return batch[rows.to(batch.mask.device)].replace(ranks=ranks)
 
 

@@ -154,7 +154,6 @@ def _against(
 
 
 def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
-    """Mutual information in words."""
     from ...evaluation.checkpoint_correlation import bins_for
     from ...evaluation.metrics import mutual_information
 

@@ -51,7 +51,6 @@ def analysed(n: int) -> str:
 
 
 def range_words(low: float, high: float) -> str:
-    """A bin's name."""
     return (
         f"{low:.3g}"
         if low == high

@@ -89,7 +89,6 @@ def _described(metric: Metric) -> dict[str, Any]:
 
 
 def _shown(metrics: Sequence[Metric]) -> list[str]:
-    """The charts that a page opens with."""
     keys = [metric.key for metric in metrics]
     entropies = (ENTROPY, "entropy/exact", "entropy/nll", "entropy/logged")
     first = [key for key in entropies if key in keys][:1]

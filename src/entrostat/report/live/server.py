@@ -88,7 +88,6 @@ class Server(ThreadingMixIn, TCPServer):
 
     @property
     def connections(self) -> int:
-        """How many are open."""
         with self._lock:
             return len(self._open)
 
@@ -110,7 +109,6 @@ class Server(ThreadingMixIn, TCPServer):
         request.settimeout(SEND)
 
     def close_request(self, request: Any) -> None:
-        """Forget a connection."""
         with self._lock:
             self._open.pop(request, None)
         super().close_request(request)
@@ -214,7 +212,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _gone(connection: socket.socket) -> bool:
-    """Whether the other side has closed."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         return bool(selector.select(0)) and not connection.recv(1, socket.MSG_PEEK)

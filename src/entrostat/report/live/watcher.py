@@ -82,7 +82,6 @@ class Watcher:
 
     @property
     def state(self) -> State:
-        """The latest."""
         return self._state
 
     def wait(self, number: int | None, seconds: float) -> State:
@@ -92,7 +91,6 @@ class Watcher:
             return self._state
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def close(self, seconds: float = 2.0) -> None:
@@ -116,7 +114,6 @@ class Watcher:
             pause = max(pause, self.every - took, min(took, self.every))
 
     def _read(self, changed: float | None) -> bool:
-        """Read and draw; whether something could be read."""
         try:
             reading = read_watched(self.watched)
             live = live_part(self._next(), self.every)

@@ -166,7 +166,6 @@ def digits(value: float) -> float | None:
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """The mean of the finite ones."""
     import numpy as np
 
     finite = values[np.isfinite(values)]
@@ -174,7 +173,6 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 def _total(values: np.ndarray) -> float | None:
-    """The sum of the finite ones' magnitudes."""
     import numpy as np
 
     finite = np.abs(values[np.isfinite(values)])

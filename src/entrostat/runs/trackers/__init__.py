@@ -91,7 +91,6 @@ class Trackers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Let them finish, for a while."""
         for tracker in self._all:
             tracker.send({"finish": kind is None})
         self._look(until_done=True)
@@ -249,7 +248,6 @@ class _Tracker:
         return None
 
     def end(self) -> None:
-        """End it, and what it started."""
         os.close(self._orders)
         os.close(self.answers)
         if self.finished:

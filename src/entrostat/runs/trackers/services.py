@@ -38,11 +38,9 @@ class WandB:
         self.place = f"offline: wandb sync {here}" if self._run.offline else str(self._run.url)
 
     def log(self, iteration: int, figures: Figures) -> None:
-        """A step."""
         self._run.log(dict(figures), step=iteration, commit=True)
 
     def finish(self, ok: bool) -> None:
-        """Send what is left."""
         self._run.finish(exit_code=0 if ok else 1)
 
 
@@ -60,11 +58,9 @@ class Trackio:
         self.place = f"trackio show --project {start['project']}"
 
     def log(self, iteration: int, figures: Figures) -> None:
-        """A step."""
         self._run.log(dict(figures), step=iteration)
 
     def finish(self, ok: bool) -> None:
-        """Write what is left."""
         self._run.finish()
 
 
@@ -88,7 +84,6 @@ class TensorBoard:
         self._writer.flush()
 
     def finish(self, ok: bool) -> None:
-        """Close the file."""
         self._writer.close()
 
 
@@ -116,14 +111,12 @@ class MLflow:
         self.id, self.place = id, f"run {id} at {self._client.tracking_uri}"
 
     def log(self, iteration: int, figures: Figures) -> None:
-        """A step."""
         now = int(time.time() * 1000)
         metrics = [self._metric(mlflow_name(k), v, now, iteration) for k, v in figures.items()]
         for first in range(0, len(metrics), 1000):
             self._client.log_batch(self.id, metrics=metrics[first : first + 1000])
 
     def finish(self, ok: bool) -> None:
-        """Say how it ended."""
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
 
 
@@ -143,7 +136,6 @@ def mlflow_name(key: str) -> str:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings with dotted names."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):

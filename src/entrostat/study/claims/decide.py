@@ -306,7 +306,6 @@ class _Source:
         return self.figure_of(self.claim.experiment, group, seed, figure)
 
     def effects(self) -> dict[int, float]:
-        """By seed, where all groups have it."""
         found = {
             seed: effect(self.claim, lambda g, f, s=seed: self._figure(g, s, f))
             for seed in sorted(self.shared())
@@ -314,7 +313,6 @@ class _Source:
         return {seed: value for seed, value in found.items() if value is not None}
 
     def shared(self) -> set[int]:
-        """The seeds that all groups have."""
         return set.intersection(*(set(self.seeds_of(g)) for g in self.claim.every_group))
 
     def broken(self) -> str:
@@ -352,7 +350,6 @@ def _why(
     claim: Claim, effects: Mapping[int, float], seeds_of: Callable[[str], Collection[int]],
     alone: str,
 ) -> str:  # fmt: skip
-    """Why nothing can be told."""
     if len(effects) >= LEAST:
         if len(set(effects.values())) == 1:
             return f"All {len(effects)} seeds have the same number, which says little of others."

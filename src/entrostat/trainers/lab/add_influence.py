@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...analysis.influence import Subject, influences
+from ...analysis.influence import InfluenceInput, influences
 from ...data.seeds import generator
 from ...method.rounding import share_of
 from ...runs.schedule import learning_rate_at
-from .analysis import meter_of
+from .analysis import evaluator_of
 from .experience import Sampled, Selection
 from .state import State
 
@@ -38,8 +38,8 @@ def with_influences(state: State, sampled: Sampled, selection: Selection) -> Sel
     if len(mine):
         part = batch[mine]
         terms = state.objective.plan(part, chance)
-        subject = Subject(
-            meter_of(state), state.objective, state.optimizer,
+        subject = InfluenceInput(
+            evaluator_of(state), state.objective, state.optimizer,
             learning_rate_at(config, (sampled.iteration - 1) * config.updates, state.updates),
             config.optim.clip, sampled.sequences[rows], selection.graded[rows],
             torch.isin(rows, kept[mine]).nonzero()[:, 0], part, chance,

@@ -7,18 +7,21 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ...analysis.analysis import Analysis, Subject, analyse
+from ...analysis.analysis import Analysis, analyse
+from ...analysis.influence import InfluenceInput
 from ...data.seeds import generator
-from ...models.policy_evaluator import Meter
+from ...models.policy_evaluator import PolicyEvaluator
 from ...runs.schedule import learning_rate_at
 from .experience import Sampled, Selection
 from .state import State
 
 
-def meter_of(state: State) -> Meter:
+def evaluator_of(state: State) -> PolicyEvaluator:
     """The policy in plain float32, by operations that forward mode knows."""
     policy = replace(state.policy, autocast=nullcontext, half=None, rows=False)
-    return Meter(policy, state.config.sampling.temperature, state.config.optim.micro_batch)
+    return PolicyEvaluator(
+        policy, state.config.sampling.temperature, state.config.optim.micro_batch
+    )
 
 
 def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection) -> Analysis:
@@ -33,8 +36,8 @@ def begin(state: State, sampled: Sampled, rewards: Tensor, selection: Selection)
     config, optim = state.config, state.config.optim
     place = (sampled.iteration - 1) * config.updates
     return analyse(
-        Subject(
-            meter_of(state),
+        InfluenceInput(
+            evaluator_of(state),
             state.objective, state.optimizer,
             learning_rate_at(config, place, state.updates), optim.clip, sampled.sequences,
             selection.graded.replace(rewards=rewards), selection.kept, selection.batch,

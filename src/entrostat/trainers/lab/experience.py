@@ -21,7 +21,7 @@ from ...data.prompts import draw, encode
 from ...data.scoring import Scorer
 from ...data.seeds import Purpose, generator, stream_seed
 from ...dynamics import online
-from ...models.early_stop import enough_of
+from ...models.early_stop import early_stop_of
 from ...models.policy import Policy
 from ...models.rollout import Sequences
 from ...tasks import Example
@@ -71,20 +71,19 @@ class Selection:
     figures: dict[str, float]
 
     def __len__(self) -> int:
-        """R."""
         return len(self.kept)
 
 
 def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], None]) -> Sampled:
     """The policy as it stands, on this iteration's prompts."""
     config = state.config
-    return said_to(
+    return generate_for(
         state, draw(state.task, config, iteration), iteration, "sample", on_progress,
-        exact=not config.sampling.measure, enough=enough_of(config.sampling),
+        exact=not config.sampling.measure, enough=early_stop_of(config.sampling),
     )  # fmt: skip
 
 
-def said_to(
+def generate_for(
     state: State, examples: list[Example], iteration: int, purpose: Purpose,
     on_progress: Callable[[int], None], temperature: float | None = None,
     rollouts: int | None = None, again: int = 0, **how: Any,

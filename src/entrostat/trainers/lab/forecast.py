@@ -38,11 +38,11 @@ from ...core.stats import TokenStats
 from ...data.prompts import fresh
 from ...data.seeds import generator
 from ...dynamics import adamw_preconditioner
-from ...models.policy_evaluator import Meter
+from ...models.policy_evaluator import PolicyEvaluator
 from ...models.rollout import Sequences
 from ...runs.schedule import learning_rate_at
-from .analysis import meter_of
-from .experience import Sampled, Selection, said_to
+from .analysis import evaluator_of
+from .experience import Sampled, Selection, generate_for
 from .state import State
 
 Gradient = Mapping[str, Tensor]
@@ -60,7 +60,7 @@ class Forecast:
         seconds: spent so far.
     """
 
-    meter: Meter
+    meter: PolicyEvaluator
     sequences: Sequences
     before: TokenStats
     figures: dict[str, float]
@@ -89,9 +89,9 @@ def foretell(state: State, sampled: Sampled, selection: Selection) -> Forecast:
         selection: what is trained on, at least one rollout.
     """
     began = time.perf_counter()
-    config, meter = state.config, meter_of(state)
+    config, meter = state.config, evaluator_of(state)
     examples = fresh(state.task, config, sampled.iteration, config.forecast.prompts)
-    sequences = said_to(
+    sequences = generate_for(
         state, examples, sampled.iteration, "forecast", lambda tokens: None,
         rollouts=config.forecast.rollouts,
     ).sequences  # fmt: skip
@@ -114,7 +114,7 @@ def visited(before: Tensor, after: TokenStats, mask: Tensor) -> float:
 
 
 def _foretold(
-    state: State, meter: Meter, sampled: Sampled, selection: Selection
+    state: State, meter: PolicyEvaluator, sampled: Sampled, selection: Selection
 ) -> dict[str, float]:
     """The forecasts of `K` updates, nats; of one prompt, which has no halves, in_sample alone."""
     config, sequences, kept = state.config, sampled.sequences, selection.kept
@@ -179,7 +179,9 @@ class _Half:
     loss: Gradient
 
 
-def _half(meter: Meter, sequences: Sequences, of_logp: Tensor, of_entropy: Tensor) -> _Half:
+def _half(
+    meter: PolicyEvaluator, sequences: Sequences, of_logp: Tensor, of_entropy: Tensor
+) -> _Half:
     """Three backward passes over a half's rollouts.
 
     Args:

@@ -29,10 +29,10 @@ from pathlib import Path
 
 from ...config import TrainConfig
 from ...runs import checkpoint as checkpoints
-from ...runs.progress import Facts, Progress, without_bars
+from ...runs.progress import Progress, RunNotes, without_bars
 from ...runs.resume import keep_settings, restore_newest
 from ...runs.run_directory import RunDirectory
-from ...runs.timer import Clock
+from ...runs.timer import Timer
 from ...runs.trackers import Trackers
 from ...tasks import Task
 from .add_influence import with_influences
@@ -70,7 +70,7 @@ def train(
     """
     config = copy.deepcopy(config).validate()
     progress = progress or Progress()
-    say, trackers = Facts(progress), Trackers(config, progress.note)
+    say, trackers = RunNotes(progress), Trackers(config, progress.note)
     if resume:
         keep_settings(config, say)
     state = build(config, task, say)
@@ -89,7 +89,7 @@ def train(
             trackers.log(0, record.evaluate(0))
 
         for iteration in range(start + 1, config.iterations + 1):
-            clock = Clock()
+            clock = Timer()
             sampled = sample_rollouts(state, iteration, progress.tokens)
             clock.lap("sample")
             rewards = sampled.scored(score)

@@ -43,7 +43,7 @@ from .experience import (
 )
 from .recorded import sampled_of
 from .resampling import with_resampled
-from .state import State, build, stepper
+from .state import State, build, build_optimizer
 from .updates import update, update_policy
 
 _LOGITS = 2**22  # float64 numbers that are held to compute tokens exactly: 32 MB
@@ -272,7 +272,7 @@ def examine(
 def tried(state: State) -> Iterator[State]:
     """A state whose updates are taken back, with a fresh optimizer and controllers of its own."""
     before = {name: p.detach().clone() for name, p in state.policy.trained().items()}
-    optimizer, scaler = stepper(state.policy, state.config)
+    optimizer, scaler = build_optimizer(state.policy, state.config)
     try:
         yield replace(
             state, optimizer=optimizer, scaler=scaler, objective=copy.deepcopy(state.objective)
@@ -296,7 +296,7 @@ def pieces_apart(state: State, selection: Selection) -> tuple[int, int, float]:
     for size in (large, small):
         optim = replace(state.config.optim, micro_batch=size, lr=0.0, weight_decay=0.0)
         config = replace(state.config, optim=optim)
-        optimizer, scaler = stepper(state.policy, config)
+        optimizer, scaler = build_optimizer(state.policy, config)
         chance = generator(config.seed, 1, "select", state.policy.device)
         update(
             replace(state, config=config, optimizer=optimizer, scaler=scaler), selection.batch[few],

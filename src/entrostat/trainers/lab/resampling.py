@@ -17,7 +17,7 @@ from ...core.stats import TokenStats
 from ...data.scoring import Scorer
 from ...method.rounding import share_of
 from ...models.rollout import Sequences
-from .experience import Sampled, measured, said_to, statistics
+from .experience import Sampled, generate_for, measured, statistics
 from .state import State
 
 
@@ -51,7 +51,7 @@ def with_resampled(
     if asked is None:
         return sampled, rewards, batch.replace(tempered=none)
     examples = sampled.examples[: share_of(asked.share, len(sampled.examples))]
-    more = said_to(
+    more = generate_for(
         state, examples, sampled.iteration, "temper", on_progress, temperature=asked.temperature
     )
     extra = more.scored(score)

@@ -22,12 +22,12 @@ from ...data.prompts import (
     warn_of_lost,
 )
 from ...data.scoring import Scorer
-from ...data.turns import hearing_of
-from ...evaluation.eval_sets import HeldOutSets, check_prompts
+from ...data.turns import observation_tokenizer
+from ...evaluation.eval_sets import ResolvedEvalSets, check_prompts
 from ...models.capabilities import SMALL
 from ...models.hardware import choose_threads
 from ...models.loading import learning_rate, load_policy
-from ...models.memory_estimate import Needs, needs_of
+from ...models.memory_estimate import MemoryEstimate, estimate_memory
 from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
 from ...runs.run_directory import default_output
@@ -63,7 +63,7 @@ class State:
     config: TrainConfig
     task: Task
     new: int
-    needs: Needs
+    needs: MemoryEstimate
     reference: Policy | None
     objective: Objective
     policy: Policy
@@ -71,7 +71,7 @@ class State:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     scorer: Scorer
-    held_out: HeldOutSets
+    held_out: ResolvedEvalSets
     updates: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
@@ -131,7 +131,7 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
     config.optim.lr = learning_rate(config, small)
     if is_multi_turn(task):  # what stands between turns shows whether there can be any
-        hearing_of(policy, config)("", policy.eos[0])
+        observation_tokenizer(policy, config)("", policy.eos[0])
     # prompts that cannot work show here
     first = draw(task, config, 1)
     prompts = encode(policy, config, first, parts.new, ValueError)
@@ -146,18 +146,18 @@ def build(config: TrainConfig, task: Task | None, say: Say) -> State:
     room = usual(task, config, task.splits[0])
     if (context := context_of(policy, config)) is not None:
         room = min(room, context - P)
-    needs = needs_of(
+    needs = estimate_memory(
         policy, config, P, room, reference is not None, phi is not None,
         objective.influence_sample() is not None,
     )  # fmt: skip
     needs.check(Path(config.output or default_output(config)), say)
     return State(
         config, task, parts.new, needs, reference, objective, policy, phi,
-        *stepper(policy, config), parts.scorer, parts.held_out,
+        *build_optimizer(policy, config), parts.scorer, parts.held_out,
     )  # fmt: skip
 
 
-def stepper(
+def build_optimizer(
     policy: Policy, config: TrainConfig
 ) -> tuple[torch.optim.Optimizer, torch.amp.GradScaler]:
     """An optimizer of the policy that has made no step, and the scaler of its loss."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...analysis.analysis import Analysis, watched
 from ...core.batch import TokenBatch
 from ...core.objective import Plan
-from ...core.rollouts import Tally
+from ...core.rollouts import MetricAccumulator
 from ...core.stats import TokenStats
 from ...data.seeds import generator
 from ...dynamics import online
@@ -46,7 +46,7 @@ def update_policy(
         for purpose in ("select", "hold")
     )
     hold = Hold.of(state.objective)
-    tally = Tally()
+    tally = MetricAccumulator()
     for place, rows in _minibatches(state, iteration, len(selection)):
         lr = learning_rate_at(config, place, state.updates)
         state.optimizer.param_groups[0]["lr"] = lr

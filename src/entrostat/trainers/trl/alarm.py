@@ -10,7 +10,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from ..._text import say
 from ...control import Alarm
-from ...runs.entropy_monitor import Sentinel
+from ...runs.entropy_monitor import EntropyMonitor
 
 
 class EntropyAlarm(TrainerCallback):
@@ -36,7 +36,7 @@ class EntropyAlarm(TrainerCallback):
 
     def __init__(self, low: float | str = "0.5x", high: float | str = "1.5x", stop: bool = False):
         self.stop = stop
-        self.sentinel = Sentinel(Alarm(low, high), self._tell)
+        self.sentinel = EntropyMonitor(Alarm(low, high), self._tell)
 
     def _tell(self, sentence: str) -> None:
         self.told = sentence

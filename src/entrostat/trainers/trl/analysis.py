@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from ...analysis.analysis import Analysis, analyse, numbers
-from ...analysis.influence import Subject
+from ...analysis.influence import InfluenceInput
 from ...config import Analyze
 from ...core.batch import TokenBatch
 from ...data.seeds import generator
 from ...models.capabilities import can_pack, known_head, window
 from ...models.policy import Policy
-from ...models.policy_evaluator import Meter
+from ...models.policy_evaluator import PolicyEvaluator
 from ...models.rollout import Sequences
 from .iteration import IMAGES, ROLLOUT, loss_mask
 
@@ -173,7 +173,7 @@ class Analyst(TrainerCallback):
         return getattr(wrapped, "optimizer", wrapped)  # accelerate's
 
     @cached_property
-    def _meter(self) -> Meter:
+    def _meter(self) -> PolicyEvaluator:
         """The policy, once its model is where it is trained."""
         trainer = self.trainer
         model: Any = trainer.model
@@ -184,15 +184,17 @@ class Analyst(TrainerCallback):
         )  # fmt: skip
         policy.packs, policy.window = can_pack(policy), window(policy)
         policy.head = known_head(policy)
-        return Meter(policy, trainer.temperature, trainer.args.per_device_train_batch_size)
+        return PolicyEvaluator(
+            policy, trainer.temperature, trainer.args.per_device_train_batch_size
+        )
 
     def _subject(
         self, output: dict[str, Any], graded: TokenBatch, kept: Tensor, trained: TokenBatch
-    ) -> Subject:
+    ) -> InfluenceInput:
         trainer, correction = self.trainer, output.get("importance_sampling_ratio")
         if correction is not None:
             trained = trained.replace(correction=correction.expand(graded.mask.shape)[kept])
-        return Subject(
+        return InfluenceInput(
             self._meter, self._objective, self._optimizer, None,
             trainer.args.max_grad_norm or math.inf, sequences_of(output), graded, kept, trained,
             generator(trainer.args.seed, self._iteration, "analysis", kept.device),

@@ -26,7 +26,7 @@ from ...data.seeds import stream_seed
 from ...models.stops import cut
 from ...runs.progress import Progress
 from ...runs.schedule import learning_rate_at
-from ...runs.timer import Clock
+from ...runs.timer import Timer
 from .iteration import cut_anew
 from .record import EachIteration, Record
 from .state import Recipe
@@ -57,7 +57,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
 
     def __init__(self, recipe: Recipe, record: Record, progress: Progress, args: Any) -> None:
         self.recipe, self.progress = recipe, progress
-        self._clock, self._norms = Clock(), []
+        self._clock, self._norms = Timer(), []
         self.answers: Answers | None = None
         config, policy = recipe.config, recipe.policy
         if policy.tokenizer.pad_token_id != policy.pad:  # none, or none of the model's
@@ -80,7 +80,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
     # ------------------------------------------------------------------ rollouts
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        self._clock, self._norms = Clock(), []
+        self._clock, self._norms = Timer(), []
         iteration, rank = self._iteration, self.accelerator.process_index
         seed = stream_seed(self.recipe.config.seed, iteration, "sample")
         torch.manual_seed((seed + rank) % 2**63)

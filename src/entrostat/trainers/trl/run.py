@@ -40,7 +40,7 @@ from ...models.capabilities import SMALL
 from ...models.hardware import choose_threads
 from ...models.loading import learning_rate, load_policy
 from ...models.rounding import use_float32_outputs
-from ...runs.progress import Facts, Progress, without_bars
+from ...runs.progress import Progress, RunNotes, without_bars
 from ...runs.resolve import task_of
 from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
@@ -77,7 +77,7 @@ def train(
     if config.device != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     shown = progress if progress is not None and main else Progress()
-    say = Facts(shown)
+    say = RunNotes(shown)
     config.output = config.output or default_output(config)
     if resume:
         keep_settings(config, say, checkpoints.bound_to)
@@ -116,7 +116,7 @@ def train(
     return run.path
 
 
-def build(config: TrainConfig, task: Task | None, world: int, say: Facts) -> Recipe:
+def build(config: TrainConfig, task: Task | None, world: int, say: RunNotes) -> Recipe:
     """The run in memory; writes what it chooses into `config`.
 
     Raises:

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from ...config import TrainConfig
-from ...core.distributed import Ranks
+from ...core.distributed import Communicator
 from ...core.objective import Objective
 from ...data.prompts import draw, encode
 from ...data.scoring import Scorer
-from ...evaluation.eval_sets import HeldOutSets
+from ...evaluation.eval_sets import ResolvedEvalSets
 from ...models.policy import Policy
 from ...tasks import Example, Task
 
@@ -37,7 +37,7 @@ class Trainer(Protocol):
     @property
     def updates(self) -> int: ...
     @property
-    def ranks(self) -> Ranks: ...
+    def ranks(self) -> Communicator: ...
     def begin(self, state: Any) -> None: ...
 
     extra_pass: Callable[..., Any]
@@ -81,7 +81,7 @@ class Recipe:
     objective: Objective
     policy: Policy
     scorer: Scorer
-    held_out: HeldOutSets
+    held_out: ResolvedEvalSets
 
     @cached_property
     def drawn(self) -> Drawn:

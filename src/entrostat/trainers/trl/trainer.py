@@ -31,11 +31,11 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from ...core.batch import TokenBatch
-from ...core.distributed import Ranks
+from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
 from ...core.objective import Objective, Plan
 from ...core.process_ranks import gather_batch, ranks, shared_generator, sum_over_ranks
-from ...core.rollouts import Tally, describe, idle_groups
+from ...core.rollouts import MetricAccumulator, describe, idle_groups
 from ...dynamics import online
 from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
@@ -151,7 +151,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._generated_at: int | None = None
         self._probing = True
         self._rounding: float | None = None
-        self._tally = Tally()
+        self._tally = MetricAccumulator()
         self._analyst: Analyst | None = None
         super().__init__(**given)
         self._redraws = redraws
@@ -193,7 +193,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             self._run_log.write_settings(self, math.ceil(state.max_steps / self.updates))
 
     @property
-    def ranks(self) -> Ranks:
+    def ranks(self) -> Communicator:
         """The processes that train together."""
         return ranks(device=self.accelerator.device)
 
@@ -461,7 +461,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             self._analyst.hold(self._tally.figures())
         elif self._run_log is not None and self.accelerator.is_main_process:
             self._run_log.line(done // self.updates, self._tally.figures())
-        self._tally = Tally()
+        self._tally = MetricAccumulator()
 
 
 __all__ = ["EntropyControl", "EntropyGRPOTrainer"]

@@ -38,7 +38,7 @@ from ...data.prompts import (
     usual,
     warn_of_lost,
 )
-from ...data.turns import hearing_of
+from ...data.turns import observation_tokenizer
 from ...logs.files import replacing
 from ...model_files import find
 from ...models.policy import Policy, end_tokens, vocabulary
@@ -47,7 +47,7 @@ from ...tasks.sources import from_anywhere
 from .model_ref import cannot_load, empty_model, place_of
 
 if TYPE_CHECKING:
-    from ...evaluation.eval_sets import HeldOut
+    from ...evaluation.eval_sets import ResolvedEvalSet
 
 _ROWS = 4096  # written at once
 _SAMPLES = "__rollout_n__"
@@ -122,7 +122,7 @@ def chosen(config: TrainConfig) -> dict[str, Any]:
 
 
 def write_settings(
-    path: Path, config: TrainConfig, task: Task, policy: Policy, sets: Iterable[HeldOut]
+    path: Path, config: TrainConfig, task: Task, policy: Policy, sets: Iterable[ResolvedEvalSet]
 ) -> None:
     """Write what agent loop, reward and trainer read: JSON, as `completions.read` takes it."""
     settings = _asked(config, task, policy) | {
@@ -147,7 +147,7 @@ def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
     }
 
 
-def _draw(one: HeldOut) -> dict[str, Any]:
+def _draw(one: ResolvedEvalSet) -> dict[str, Any]:
     """How a set's answers are drawn, in veRL's words."""
     sampling = one.config.sampling
     own = {"temperature": sampling.temperature, "top_p": sampling.top_p}
@@ -156,7 +156,7 @@ def _draw(one: HeldOut) -> dict[str, Any]:
 
 def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
     """What the agent loop needs to play the task, as `completions.Settings` says."""
-    hearing = hearing_of(policy, config)
+    hearing = observation_tokenizer(policy, config)
     hearing("", policy.eos[0])  # what stands between turns shows whether there can be any
     return {
         "model": place_of(config.model),
@@ -168,8 +168,8 @@ def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
 
 
 def write(
-    directory: Path, config: TrainConfig, task: Task, policy: Policy, sets: Sequence[HeldOut],
-    note: Callable[[str], None] = lambda _: None,
+    directory: Path, config: TrainConfig, task: Task, policy: Policy,
+    sets: Sequence[ResolvedEvalSet], note: Callable[[str], None] = lambda _: None,
 ) -> Written:  # fmt: skip
     """Write `train.parquet` and `test.parquet`.
 
@@ -206,7 +206,7 @@ def write(
     return Written(widest, max((len(r["extra_info"]["prompt_ids"]) for r in held_out), default=0))
 
 
-def _evaluated(one: HeldOut, policy: Policy) -> Iterator[dict[str, Any]]:
+def _evaluated(one: ResolvedEvalSet, policy: Policy) -> Iterator[dict[str, Any]]:
     """The rows of an evaluation set."""
     task, split, config = one.task, one.split, one.config
     examples = [example(task, index, split) for index in range(one.count)]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..._processors import processors
 from ...core.batch import TokenBatch
-from ...core.distributed import Ranks
+from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
 from ...core.objective import Objective
 from ...core.rollouts import describe, idle_groups
@@ -82,7 +82,7 @@ def prepare(
     shares = _shares(ends, max(1, min(threads, len(rows))))
     crew = Threads(len(shares), wait=None)
 
-    def described(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
+    def described(ranks: Communicator) -> tuple[TokenBatch, dict[str, float]]:
         share = _share(batch, rows, shares[ranks.rank], ends, ranks)
         return share, describe(share)
 
@@ -90,7 +90,7 @@ def prepare(
     figures = begun[0][1]
     objective.observe_figures(figures, progress)
 
-    def judged(ranks: Ranks) -> tuple[TokenBatch, dict[str, float]]:
+    def judged(ranks: Communicator) -> tuple[TokenBatch, dict[str, float]]:
         share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
         if kept is not None:  # the controllers have seen all, the methods see these
             left = share.mask & kept[places, : share.mask.shape[1]].bool()
@@ -140,7 +140,7 @@ def _shares(ends: Tensor, count: int) -> list[Tensor]:
 
 
 def _share(
-    batch: TokenBatch, rows: Tensor, share: Tensor, ends: Tensor, ranks: Ranks
+    batch: TokenBatch, rows: Tensor, share: Tensor, ends: Tensor, ranks: Communicator
 ) -> TokenBatch:
     """The rollouts at places `share` of `rows`, as wide as the longest of them."""
     width = max(1, int(ends[share].max())) if len(share) else 1

@@ -16,11 +16,11 @@ from typing import Any
 
 from ...config import TrainConfig
 from ...data.prompts import example
-from ...evaluation.eval_sets import HeldOut
+from ...evaluation.eval_sets import ResolvedEvalSet
 from ...evaluation.in_training import count_right, head_of, line_of
 from ...evaluation.in_training import row_of as evaluation_row
 from ...logs.lines import JsonLines
-from ...runs.best_checkpoint import Best
+from ...runs.best_checkpoint import BestCheckpoint
 from ...runs.progress import Progress, figures
 from ...runs.run_directory import RunDirectory
 from ...runs.run_writer import RunWriter
@@ -56,7 +56,7 @@ class Intake:
 
     run: RunDirectory
     config: TrainConfig
-    sets: Sequence[HeldOut]
+    sets: Sequence[ResolvedEvalSet]
 
     @property
     def dumps(self) -> Path:
@@ -73,7 +73,7 @@ class Intake:
         step = rows[0]["iteration"] if rows else -1
         places = self.run.checkpoints
         if not step or checkpoints.folder(places, step).is_dir():
-            best = Best(self.run.path, self.config.save.best)
+            best = BestCheckpoint(self.run.path, self.config.save.best)
             best.consider(rows, checkpoints.parts(places, step))
             best.settle()  # its checkpoint was there before it was evaluated
 
@@ -160,7 +160,7 @@ def row_of(data: Mapping[str, Any]) -> dict[str, float]:
 
 
 def evaluated(
-    answers: Sequence[Mapping[str, Any]], iteration: int, sets: Iterable[HeldOut]
+    answers: Sequence[Mapping[str, Any]], iteration: int, sets: Iterable[ResolvedEvalSet]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The lab's rows of an evaluation, and its lines per prompt (`lab/evaluation.py`).
 

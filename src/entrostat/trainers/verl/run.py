@@ -27,13 +27,13 @@ from ...core.rollouts import FIELDS
 from ...data.prompts import longest
 from ...data.scoring import Scorer
 from ...errors import RunStopped
-from ...evaluation.eval_sets import check_prompts, held_out_sets
+from ...evaluation.eval_sets import check_prompts, resolve_eval_sets
 from ...logs.files import replacing
 from ...logs.lines import JsonLines
 from ...logs.run import best_of
 from ...runs.best_checkpoint import BEST, rewrite
-from ...runs.progress import Facts as Saying
 from ...runs.progress import Progress
+from ...runs.progress import RunNotes as Saying
 from ...runs.resolve import objective_of
 from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
@@ -45,7 +45,7 @@ from .config import MODULE, shell_command
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
 from .recipe import in_whole_groups, overrides, processors, processors_said
-from .run_plan import Facts, unseen
+from .run_plan import RunNotes, unseen
 
 _LOOK = 0.5  # seconds between looks at what veRL has written
 _PREFLIGHT = "entrostat.trainers.verl.preflight"
@@ -98,7 +98,7 @@ def train(
     config.prompt.chat = asked.prompt.chat = getattr(task, "chat", None) if chat is None else chat
     policy = data.outline(config.model)
     # these scorers score nothing: veRL's reward workers make their own
-    sets = held_out_sets(config, task, Scorer(task, config.scoring, say), say).sets
+    sets = resolve_eval_sets(config, task, Scorer(task, config.scoring, say), say).sets
     check_prompts(sets, policy)
     most, usual = data.room(task, config, policy, task.splits[0])
     new = longest(task, config, task.splits[0])
@@ -192,7 +192,7 @@ _HINT = (
 
 
 def _follow(
-    words: list[str], facts: Facts, config: TrainConfig, follower: Follower, progress: Progress
+    words: list[str], facts: RunNotes, config: TrainConfig, follower: Follower, progress: Progress
 ) -> None:
     """Start veRL and write down what it does until it has ended.
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ...agents import Worlds
-from ...data.turns import Hearing, Rollout, Rules
+from ...data.turns import ObservationTokenizer, Rollout, TurnLimits
 from ...tasks import make_task
 from .completions import read
 from .data import outline
@@ -64,12 +64,14 @@ class Table:
         self.task = make_task(**self.settings.task)
         assert self.settings.game is not None
         self._game = game = self.settings.game
-        self.hearing = Hearing(outline(game["model"]), game["chat"], game["system"])
+        self.hearing = ObservationTokenizer(outline(game["model"]), game["chat"], game["system"])
 
-    def rules(self, split: str, new: int) -> Rules:
+    def rules(self, split: str, new: int) -> TurnLimits:
         """Of a split whose turns may take `new` tokens."""
         game = self._game
-        return Rules(game["turns"][split], game["context"], new, self.hearing, self.settings.stop)
+        return TurnLimits(
+            game["turns"][split], game["context"], new, self.hearing, self.settings.stop
+        )
 
 
 async def play(
