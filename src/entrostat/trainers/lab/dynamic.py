@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...data.prompts import redrawn
 from ...data.scoring import Scorer
-from .experience import Sampled, said_to
+from .experience import Sampled, generate_for
 from .resampling import joined
 from .state import State
 
@@ -55,7 +55,7 @@ def with_signal(
         if not without:
             break
         examples = redrawn(state.task, state.config, sampled.iteration, again, len(without))
-        more = said_to(state, examples, sampled.iteration, "redraw", on_progress, again=again)
+        more = generate_for(state, examples, sampled.iteration, "redraw", on_progress, again=again)
         extra = more.scored(score)
         figures["reward/failed"] += score.failed
         figures["rollout/redraws"] += 1

@@ -45,7 +45,7 @@ from .config import MODULE, shell_command
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
 from .recipe import in_whole_groups, overrides, processors, processors_said
-from .run_plan import RunNotes, unseen
+from .run_plan import Facts, unseen
 
 _LOOK = 0.5  # seconds between looks at what veRL has written
 _PREFLIGHT = "entrostat.trainers.verl.preflight"
@@ -192,7 +192,7 @@ _HINT = (
 
 
 def _follow(
-    words: list[str], facts: RunNotes, config: TrainConfig, follower: Follower, progress: Progress
+    words: list[str], facts: Facts, config: TrainConfig, follower: Follower, progress: Progress
 ) -> None:
     """Start veRL and write down what it does until it has ended.
 
