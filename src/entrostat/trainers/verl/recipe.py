@@ -21,7 +21,7 @@ from . import checkpoints
 from .config import flat, hydra_value
 from .model_ref import place_of
 from .refusals import DEFAULTS, corrects, refusals
-from .run_plan import Facts, unseen
+from .run_plan import RunPlan, unseen
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 LOSS = f"{ACTOR}.policy_loss"
@@ -30,12 +30,12 @@ _HALVES = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16"), "fp32": ("
 _PROMPTS, _LOGGER = "data.train_batch_size", "trainer.logger"
 
 
-def overrides(config: TrainConfig, facts: Facts) -> list[str]:
+def overrides(config: TrainConfig, facts: RunPlan) -> list[str]:
     """The overrides of `settings`: "key=value" each, for `python -m verl.trainer.main_ppo`."""
     return [f"{key}={hydra_value(value)}" for key, value in settings(config, facts).items()]
 
 
-def settings(config: TrainConfig, facts: Facts) -> dict[str, Any]:
+def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
     """What a configuration means in veRL's: keys of its ppo_trainer configuration, with values.
 
     A key that veRL does not have by itself begins with `+`.
@@ -157,7 +157,9 @@ def _count(config: TrainConfig, key: str) -> int | None:
 _UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 
 
-def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(
+    config: TrainConfig, facts: RunPlan | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
     """What [verl] may change: how veRL does it, never what is done."""
     values: dict[str, Any] = {
         "trainer.project_name": config.log.project,
@@ -191,7 +193,7 @@ def _defaults(config: TrainConfig, facts: Facts | None, given: Mapping[str, Any]
     return values
 
 
-def _common(config: TrainConfig, facts: Facts, objective: Objective) -> dict[str, Any]:
+def _common(config: TrainConfig, facts: RunPlan, objective: Objective) -> dict[str, Any]:
     """A key of veRL's: (its value, the common setting that says it)."""
     sampling, optim, run = config.sampling, config.optim, facts.output
     minibatch = sampling.prompts // optim.minibatches

@@ -32,8 +32,7 @@ from ...logs.files import replacing
 from ...logs.lines import JsonLines
 from ...logs.run import best_of
 from ...runs.best_checkpoint import BEST, rewrite
-from ...runs.progress import Progress
-from ...runs.progress import RunNotes as Saying
+from ...runs.progress import Progress, RunNotes
 from ...runs.resolve import objective_of
 from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
@@ -45,7 +44,7 @@ from .config import MODULE, shell_command
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
 from .recipe import in_whole_groups, overrides, processors, processors_said
-from .run_plan import Facts, unseen
+from .run_plan import RunPlan, unseen
 
 _LOOK = 0.5  # seconds between looks at what veRL has written
 _PREFLIGHT = "entrostat.trainers.verl.preflight"
@@ -85,7 +84,7 @@ def train(
         RunStopped: veRL ended before the run did; says of what.
     """
     asked, progress = copy.deepcopy(config).validate(), progress or Progress()
-    python, say = python or sys.executable, Saying(progress)
+    python, say = python or sys.executable, RunNotes(progress)
     asked.output = str(Path(asked.output or default_output(asked)))
     if resume:
         keep_settings(asked, say, checkpoints.bound_to, "verl/config.toml")
@@ -192,7 +191,7 @@ _HINT = (
 
 
 def _follow(
-    words: list[str], facts: Facts, config: TrainConfig, follower: Follower, progress: Progress
+    words: list[str], facts: RunPlan, config: TrainConfig, follower: Follower, progress: Progress
 ) -> None:
     """Start veRL and write down what it does until it has ended.
 

@@ -10,7 +10,7 @@ from ...runs.run_directory import default_output
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunPlan:
     """What a configuration leaves open, and a run finds out before it starts.
 
     Attributes:
@@ -55,7 +55,7 @@ class Facts:
         return self.evaluates and self.owes
 
 
-def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
+def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
     """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
 
     Of a task of several turns that is not built in they are those of one turn then: only a look at
@@ -77,7 +77,7 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> Facts:
         if is_multi_turn(task):
             most = config.sampling.max_context or usual(task, config, task.splits[0])
     output = Path(config.output or default_output(config)).absolute()
-    return Facts(
+    return RunPlan(
         output, new, learning_rate_of(config), longest=most, ray_address=ray_address,
         evaluated=(0, max((one.max_new_tokens or 0 for one in config.eval.sets), default=0)),
         evaluates=any(one.prompts for one in config.eval.resolved),
