@@ -119,7 +119,7 @@ clean:
 $(VENV)/.package: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("entrostat needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q -c constraints.txt -e '.[all]'
 	@touch $@
 
 $(VENV)/.models: $(VENV)/.package

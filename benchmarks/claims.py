@@ -120,7 +120,7 @@ def main() -> None:
     print("their mean from `least` in standard deviations of one seed")
     print(f"{'noise':24}{'seeds':>6}" + "".join(f"{d:>7g}" for d in DISTANCES))
     for n in given.seeds:
-        few = max(20, given.studies // 20)
+        few = max(1, given.studies // 20)
         both = [power(NOISES["normal"], n, d, few, draw) for d in DISTANCES]
         for place, word in enumerate(("normal", "normal, robust")):
             print(f"{word:24}{n:>6}" + "".join(f"{100 * b[place]:>7.0f}" for b in both), flush=True)

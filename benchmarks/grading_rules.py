@@ -1,6 +1,6 @@
 """The three rules of grader "math" side by side, over the hand-made pairs of tests/data.
 
-    .venv/bin/python benchmarks/grading_rules.py [FILE] [--all]
+    .venv/bin/python benchmarks/grading_rules.py [FILE.jsonl or FILE.tsv] [--all]
 
 For each rule: right answers it takes, wrong answers it takes, calls that ran out of time, seconds.
 Then every pair over which Minerva's rules and math-verify disagree with each other, or either with
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?", default=str(PAIRS))
     parser.add_argument("--all", action="store_true", help="every pair that a rule errs at")
     arguments = parser.parse_args()
-    pairs = [json.loads(line) for line in Path(arguments.file).read_text("utf-8").splitlines()]
+    pairs = _pairs(Path(arguments.file))
     verdicts: dict[str, list[float | None]] = {}
     with Pool([Call("entrostat.grading:prepare", ("math",))]) as pool:
         for rule in RULES:
@@ -52,6 +52,19 @@ def main() -> None:
             given = " & ".join(extracted(pair["response"])) or "(none)"
             row = "".join(f"{'timeout' if v is None else int(v):<13}" for v in said)
             print(f"{pair['expected']:<6}{row}{expected_answer(pair['answer'])} | {given:.100}")
+
+
+def _pairs(file: Path) -> list[dict]:
+    """Rows of grader "math": of JSON, or of a table as tests/data/grades.tsv."""
+    lines = file.read_text("utf-8").splitlines()
+    if file.suffix != ".tsv":
+        return [json.loads(line) for line in lines]
+    rows = [[json.loads(f'"{field}"') for field in line.split("\t")[:4]] for line in lines[1:]]
+    return [
+        {"response": response, "answer": answer, "expected": int(right)}
+        for grader, response, answer, right in rows
+        if grader == "math"
+    ]
 
 
 def _line(rule: str, pairs: list[dict], verdicts: list[float | None], seconds: float) -> str:

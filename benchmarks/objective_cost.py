@@ -31,6 +31,7 @@ import torch
 import entrostat as es
 
 B, T = 16, 2048
+GROUP = 4
 # what adds up in one objective costs more than its parts: reported, without a bound
 CHAINS = {
     "dapo + repo_r + clip_cov": ["dapo", "repo_r", "clip_cov"],
@@ -45,7 +46,10 @@ SETTINGS = {
 
 
 def make_data(seed: int = 0) -> dict[str, Any]:
-    """A minibatch's fields as a training step has them: 4 prompts x 4 rollouts of 0.8 T to T."""
+    """A minibatch's fields as a training step has them: 4 prompts x 4 rollouts of 0.8 T to T.
+
+    With what single methods need: token rewards, influences, a rollout of another temperature.
+    """
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(int(0.8 * T), T + 1, (B,), generator=g)
     mask = torch.arange(T) < lengths[:, None]
@@ -58,10 +62,13 @@ def make_data(seed: int = 0) -> dict[str, Any]:
         "old_logp": old,
         "mask": mask,
         "rewards": torch.randint(0, 2, (B,), generator=g).float(),
-        "group": torch.arange(B) // 4,
+        "group": torch.arange(B) // GROUP,
         "entropy": entropy.clone().requires_grad_(),
         "old_entropy": entropy,
         "ref_logp": old + 0.02 * torch.randn(B, T, generator=g),
+        "process_rewards": old,
+        "influence": 1e-3 * torch.randn(B, T, generator=g),
+        "tempered": torch.arange(B) % GROUP == GROUP - 1,
     }
 
 

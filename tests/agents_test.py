@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Moody:
                     case "raises":
                         raise KeyError("gone")
                     case "hangs":
-                        time.sleep(2)
+                        time.sleep(6)
                     case "lies":
                         return "done"
                     case "surrogate":
@@ -81,7 +82,7 @@ class Moody:
 def test_a_world_that_fails_costs_its_rollout() -> None:
     task = Moody()
     kinds = ["good", "unmade", "raises", "hangs", "lies", "surrogate", "nan", "good"]
-    with Worlds(task, [es.Example(kind) for kind in kinds], timeout=0.5, at_once=3) as worlds:
+    with Worlds(task, [es.Example(kind) for kind in kinds], timeout=1.5, at_once=3) as worlds:
         replies = worlds.reply(dict.fromkeys(range(8), "hello"))
         assert replies[0] == replies[6] == replies[7] == Reply("hello!")
         assert replies[1] == replies[2] == replies[3] == replies[4] == Reply(done=True)
@@ -91,7 +92,7 @@ def test_a_world_that_fails_costs_its_rollout() -> None:
         assert worlds.failures == {
             1: "raised (RuntimeError: no such world)",
             2: "raised (KeyError: 'gone')",
-            3: "timed out (it took longer than 0.5 s)",
+            3: "timed out (it took longer than 1.5 s)",
             4: "raised (TypeError: reply must give an entrostat.agents.Reply with a text, not "
             "'done')",
             6: "raised (ValueError: the reward is nan; it must be one finite number)",
@@ -111,10 +112,14 @@ def test_play_ends_with_the_world_or_with_the_turns() -> None:
 
 
 def test_calls_are_made_at_once_and_in_order() -> None:
-    start = time.monotonic()
-    calls = [lambda n=n: (time.sleep(0.2), n, threading.get_ident() != HERE) for n in range(8)]
-    assert in_time(calls, 5.0, at_once=8) == [Outcome((None, n, True)) for n in range(8)]
-    assert time.monotonic() - start < 1.5
+    all_there = threading.Barrier(8)  # passed by eight at once only
+
+    def call(n: int) -> tuple[int, bool]:
+        all_there.wait(60)
+        return n, threading.get_ident() != HERE
+
+    calls = [partial(call, n) for n in range(8)]
+    assert in_time(calls, 120.0, at_once=8) == [Outcome((n, True)) for n in range(8)]
 
 
 # --- tool_sum
@@ -197,10 +202,9 @@ def test_an_observation_is_cut_in_the_middle() -> None:
 
 
 def test_fences_cost_linear_time() -> None:
-    start = time.monotonic()
-    for text in ("```python\n" * 40_000, "```" * 100_000, "```python " * 40_000, " \t" * 100_000):
-        code_in(text)
-    assert time.monotonic() - start < 2
+    # in quadratic time hours, in linear time a second or so
+    for text in ("```python\n", "```", "```python ", " \t"):
+        code_in(text * 400_000)
 
 
 def tool(setup: str = "", judged: list[bool] | None = None, wall: float = 20.0) -> PythonTool:
@@ -440,7 +444,7 @@ def test_every_instance_is_solved_in_plain_python(tmp_path: Path) -> None:
             exec(code, {})
             os.chdir("..")
     """)
-    subprocess.run([sys.executable, "-c", runner], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", runner], cwd=tmp_path, check=True, timeout=480)
     for instance, world, where in jobs:
         notebook = _Left(tmp_path / where)
         submitted = json.loads(notebook.files()[SUBMITTED])
@@ -703,13 +707,11 @@ def test_appworld(appworld: Path) -> None:
 def test_an_appworld_that_dies_or_hangs_costs_its_rollout(appworld: Path) -> None:
     task = es.make_task("appworld")
     examples = [task.example(0, "train") for _ in range(3)]
-    start = time.monotonic()
     with Worlds(task, examples, timeout=8.0) as worlds:
         replies = worlds.reply({0: block("die = 1"), 1: block("hang = 1"), 2: block("print(5)")})
         assert replies == {0: Reply(done=True), 1: Reply(done=True), 2: Reply("Output:\n5\n")}
         assert "its process has ended" in worlds.failures[0]
         assert worlds.failures[1] == "timed out (it took longer than 8 s)"
-    assert time.monotonic() - start < 30  # the one that hangs has been killed
 
 
 def test_appworld_wants_its_data_and_a_word_on_safety(

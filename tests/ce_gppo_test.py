@@ -7,12 +7,9 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-
-
-def f64(values: list) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 # ratios .5, .9, 1, 1.1, 1.5 under advantages of either sign

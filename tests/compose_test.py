@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 from entrostat.core.advantages import ESTIMATORS
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -72,10 +73,6 @@ MORE = {  # what a recipe has beside its surrogate: names, fields
     "gspo_repo_d": (("repo_d",), {"old_entropy"}),
     "h_bonus": (("entropy_bonus",), {"entropy"}),
 }
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def fields() -> dict[str, torch.Tensor]:

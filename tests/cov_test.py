@@ -9,19 +9,12 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64, seed
 from entrostat.method.rounding import rounded_share, share_of
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
 ON, OFF = True, False
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def seed(n: int) -> torch.Generator:
-    return torch.Generator().manual_seed(n)
 
 
 def slopes(batch: es.TokenBatch, out: es.LossOutput) -> torch.Tensor:

@@ -95,7 +95,7 @@ def at(tab):
 
 def until(page, expression):
     """Wait for a truth of the page; Playwright's own wait evaluates text: the page forbids it."""
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while not page.evaluate(expression):
         assert time.monotonic() < end, expression
         page.wait_for_timeout(20)

@@ -32,7 +32,7 @@ MODULES = [name for name in EVERYTHING if name not in VERL]
 # from the top of the house to its cellar; a room imports from those after it
 ROOMS = (
     "cli", "study", "report", "trainers", "diagnosis", "analysis", "evaluation", "runs", "data",
-    "models", "law", "agents", "tasks", "grading", "sandbox", "workers", "config",
+    "models", "law", "agents", "tasks", "grading", "formulas", "sandbox", "workers", "config",
     "model_files", "logs", "testing", "core.mismatch", "core.probe", "core.rollouts", "dynamics",
     "core.objective", "core.preparation", "core.chain", "method", "core.loss", "control", "core",
     "_plugins", "errors", "_processors", "_launch", "_names", "_text", "_moved", "_version",

@@ -27,6 +27,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import entrostat as es
+from builders import f64
 from entrostat.dynamics import (
     Piece,
     adamw_preconditioner,
@@ -56,10 +57,6 @@ FIELDS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 
 def cases(n: int) -> settings:
     return settings(max_examples=examples(n), deadline=None, derandomize=True, database=None)
-
-
-def f64(values) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def seeded(seed: int) -> Callable[..., Tensor]:

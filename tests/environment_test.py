@@ -10,7 +10,11 @@ import pytest
 from packaging.requirements import Requirement
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-WANTED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+EXTRAS = ("page", "tasks", "eval", "dev")
+WANTED = [
+    *PROJECT["dependencies"],
+    *(line for name in EXTRAS for line in PROJECT["optional-dependencies"][name]),
+]
 
 
 @pytest.mark.parametrize("line", WANTED)

@@ -279,3 +279,14 @@ def test_of_many_responses_only_all_vote() -> None:
     found = of_problem(line([1.0] * 200 + [0.0] * 100, forms=["a"] * 200 + ["b"] * 100))
     assert found["maj@300"] == 1.0
     assert "maj@256" not in found
+
+
+def test_a_share_that_is_1_in_all_problems_has_an_interval_below_it() -> None:
+    """30 of 30: Clopper and Pearson's 0.884 to 1; 0 of 30 the mirror of it."""
+    lines = [line([1.0]) for _ in range(30)]
+    found = figures(lines, 200)["avg@1"]
+    assert found["value"] == found["high"] == 1.0
+    assert found["low"] == pytest.approx(0.8843, abs=1e-4)
+    found = figures([line([0.0]) for _ in range(30)], 200)["avg@1"]
+    assert (found["value"], found["low"]) == (0.0, 0.0)
+    assert found["high"] == pytest.approx(0.1157, abs=1e-4)

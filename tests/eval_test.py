@@ -216,7 +216,7 @@ def test_sets_by_name(tmp_path: Path) -> None:
     assert found["target_sum"] == [("target_sum/test", "test", 100), ("target_sum/ood", "ood", 100)]
     assert found["target_sum/ood"] == [("target_sum/ood", "ood", 100)]
     assert [count for *_, count in found["arithmetic"]] == [50]
-    assert found[str(file)] == [(f"{file}/train", "train", 20)]  # a bare file is all of it
+    assert found[str(file)] == [(f"{file}", "train", 20)]  # a bare file is all of it
     assert found[f"{file}/test"] == [(f"{file}/test", "test", 2)]
     folder = tmp_path / "sets"
     folder.mkdir()

@@ -95,7 +95,8 @@ def test_two_rationals_are_never_the_same(a: Fraction, b: Fraction, data: st.Dat
     near = data.draw(st.sampled_from([b, a + Fraction(1, 10**9), -a, a * 100, a / 100, a + 1]))
     if near != a:
         first, second = (data.draw(st.sampled_from(rational_forms(x))) for x in (a, near))
-        asked_in_percent = first.endswith("%") and near == 100 * a  # 25 where 25% is expected
+        # 25 where 25% is expected
+        asked_in_percent = first.endswith("%") > second.endswith("%") and near == 100 * a
         assert equal(first, second) == asked_in_percent, (first, second)
 
 
@@ -201,6 +202,26 @@ def test_options_are_checked() -> None:
         check_answer("math", " ")
     with pytest.raises(ValueError, match="Did you mean 'math'"):
         es.grade("maths", "1", "1")
+
+
+@pytest.mark.parametrize(
+    "gold",
+    ["see figure 3", "See the graph below.", "Answers may vary", "\\text{see solution}"],
+)
+def test_answers_that_no_response_can_give_are_refused(gold: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="words on where it is"):
+        check_answer("math", gold)
+    path = tmp_path / "math.jsonl"
+    path.write_text(json.dumps({"prompt": "?", "answer": gold}))
+    with pytest.raises(ValueError, match=r"line 1.*words on where it is"):
+        es.make_task(f"math:{path}", test=0)
+
+
+@pytest.mark.parametrize(
+    "gold", ["\\text{No solution}", "3", "Saturday", "\\text{the table}", "even"]
+)
+def test_answers_in_words_are_taken(gold: str) -> None:
+    check_answer("math", gold)
 
 
 def test_rules_of_others() -> None:

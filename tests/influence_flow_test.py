@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 from entrostat.control import ThermostatState
 from entrostat.trainers.lab import loop, train
 from entrostat.trainers.lab.analysis import begin
@@ -19,10 +20,6 @@ from lab_test import metrics, small
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 ONE_UPDATE = {"epochs": 1, "minibatches": 1}
-
-
-def f64(values: list[Any]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 # p = .5 throughout; dH = -A (1-p)^2 (lp + H): its sign is that of -A (lp + H)

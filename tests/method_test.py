@@ -10,14 +10,11 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 from entrostat.method.base import Method
 from entrostat.method.surrogates import Ppo
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def bounds(objective: es.Objective) -> tuple[float, float]:

@@ -8,15 +8,12 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 from entrostat.core.loss import aggregation_scale
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 NAN = math.nan
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def at_ratios(ratios, advantages, **more) -> es.TokenBatch:

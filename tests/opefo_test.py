@@ -7,13 +7,10 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 # c = lp + H; dH = -A (1-p)^2 c, A = 2 and -1

@@ -9,18 +9,11 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64, seed
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 NAN = math.nan
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def seed(n: int) -> torch.Generator:
-    return torch.Generator().manual_seed(n)
 
 
 # N = 6, three of them positive, one 0; ratios 1 (so losses and slopes are -A)

@@ -521,19 +521,29 @@ def test_adaptive_entropy_is_trls_one_step_late():
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_advantages_are_trls_but_for_the_denominator(scale):
+def test_advantages_are_trls(scale):
     golden = case(TRL, f"scale_rewards {scale}", "advantages")
     R, group = tensor(golden["rewards"]), torch.tensor(golden["group"])
     theirs = tensor(golden["advantages"])
-    ours = es.advantages("dr_grpo", R, group)
-    if scale == "group":
-        # both divide by the unbiased deviation of the group; TRL adds 1e-4, ours 1e-6
-        std = R.view(2, 4).std(-1).repeat_interleave(4)
-        ours = es.advantages("grpo", R, group) * (std + 1e-6) / (std + 1e-4)
-    elif scale == "batch":
-        # the deviation of the raw rewards; reinforce_pp_baseline takes that of the centred ones
-        ours = ours / (R.std() + 1e-4)
+    name = {"group": "grpo", "batch": "grpo_batch", "none": "dr_grpo"}[scale]
+    ours = es.advantages(name, R, group, eps=1e-4)  # TRL adds 1e-4, ours 1e-6 by default
     assert_close(ours, theirs, rtol=0, atol=1e-6)  # TRL's rewards are float32
+
+
+def test_gdpo_normalizes_each_reward_before_it_adds():
+    """TRL's formula of `normalize_then_sum`, a group at a time; NaN: the function said nothing."""
+    R = torch.tensor([[1.0, 5.0], [0.0, 3.0], [0.0, math.nan], [1.0, 4.0], [0.5, 2.0], [0.5, 2.0]])
+    R, group, weights = R.double(), torch.tensor([0, 0, 0, 1, 1, 2]), (1.0, 0.3)
+    group[-1], total = 1, torch.zeros(6, dtype=torch.float64)
+    for k, w in enumerate(weights):
+        for g in (0, 1):
+            rows = ((group == g) & ~R[:, k].isnan()).nonzero()[:, 0]
+            x = R[rows, k]
+            total[rows] += w * (x - x.mean()) / (x.std() + 1e-4)
+    expected = (total - total.mean()) / (total.std() + 1e-4)
+    assert_close(es.advantages("gdpo", R, group, weights=weights, eps=1e-4), expected)
+    one = es.advantages("gdpo", R[:, 0], group)
+    assert_close(one, es.advantages("gdpo", R[:, :1], group))
 
 
 # ---------------------------------------------------------------------------- the files

@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 from entrostat.config import TrainConfig, from_dict
 from entrostat.errors import RunStopped
 from entrostat.models.loading import load_policy
@@ -26,10 +27,6 @@ from stopping import Stop, StopAfter
 
 PRINTED = {"norm": "none", "whiten": False}
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
-
-
-def f64(values: object) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def prepared(data: dict, advantage: str | None = None, **settings: object) -> torch.Tensor:

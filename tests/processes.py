@@ -21,7 +21,7 @@ def run_ranks(
     folder: Path,
     words: Callable[[int], Sequence[str]],
     env: Callable[[int], dict[str, str]] = lambda rank: {},
-    timeout: float = 120,
+    timeout: float = 480,
 ) -> list[dict[str, Any]]:
     """Run `python WORDS` once per rank; returns the JSON that each left in `folder`/RANK.json.
 
@@ -59,7 +59,7 @@ def fork_ranks(world: int, main: Callable[..., None], *arguments: Any) -> None:
     sys.exit(any(process.exitcode for process in ranks))
 
 
-def run_code(code: str, folder: Path, timeout: float = 120) -> str:
+def run_code(code: str, folder: Path, timeout: float = 480) -> str:
     """What `python -c CODE` prints, run in a fork of a process that has imported torch alone.
 
     Raises:
@@ -75,7 +75,7 @@ def run_code(code: str, folder: Path, timeout: float = 120) -> str:
     return out.read_text()
 
 
-def killed(load: Callable[[], Any], *works: Callable[[], None], timeout: float = 240) -> None:
+def killed(load: Callable[[], Any], *works: Callable[[], None], timeout: float = 960) -> None:
     """Have other processes do works that kill them by SIGKILL, one after another.
 
     They are forks of a process that has called `load`, which imports for all of them what takes

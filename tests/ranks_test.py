@@ -106,7 +106,7 @@ def decisions_main(rank: int, world: int, folder: Path) -> None:
 
 @pytest.mark.slow  # eight processes; in threads of this one: whole_test.py
 def test_every_method_decides_the_same_on_1_2_4_and_8_ranks(tmp_path):
-    run_ranks(1, tmp_path, lambda rank: [__file__, "8", str(tmp_path)], timeout=400)
+    run_ranks(1, tmp_path, lambda rank: [__file__, "8", str(tmp_path)], timeout=1600)
     for rank in range(8):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert len(found) == len(SPECS) * sum(rank < size for size in WORLDS)

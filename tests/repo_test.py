@@ -7,14 +7,11 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 from entrostat.method.repo import centred_logp
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 # Rows of 2 and 3 tokens, A = 2 and -1. H0 is chosen such that L = lp0 + H0 is a round number.

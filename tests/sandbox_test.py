@@ -412,7 +412,7 @@ def settled(host: int) -> set[int]:
     return found if len(found) >= 2 and found == set(descendants(host)) else set()
 
 
-def with_patience(happened: Callable[[], bool], seconds: float = 60) -> None:
+def with_patience(happened: Callable[[], bool], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline

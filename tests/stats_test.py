@@ -8,14 +8,11 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 
 HALVES = (torch.bfloat16, torch.float16)
 FIELDS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 INF = math.inf
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def reference(logits: list[float], target: int, temperature: float = 1.0) -> dict[str, float]:

@@ -9,18 +9,11 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64, seed
 from entrostat.method.quadrant import in_quadrant
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
-
-
-def f64(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def seed(n: int) -> torch.Generator:
-    return torch.Generator().manual_seed(n)
 
 
 # Om = I A r (1-p) c with r = p/p0, c = lp + H; clip (.2, .28); A = 2 and -1

@@ -42,7 +42,7 @@ after = "repo"
 start = "best"
 iterations = 2
 """
-LIMIT = 240  # seconds for a study of some seconds, on a loaded machine
+LIMIT = 900  # seconds for a study of some seconds, on a loaded machine
 
 
 def begin(folder: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -105,7 +105,7 @@ def test_a_study_that_is_killed_comes_to_the_same(
     for turn in range(times):
         study = begin(folder)
         done = len(list(folder.glob("out/[!.]*/*/metrics.jsonl")))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while time.monotonic() < end and study.poll() is None:  # until one more has begun
             time.sleep(0.05)
             if len(list(folder.glob("out/[!.]*/*/metrics.jsonl"))) > done:
@@ -116,8 +116,8 @@ def test_a_study_that_is_killed_comes_to_the_same(
             os.kill(chance.choice(running), signal.SIGKILL)
             time.sleep(chance.uniform(0.5, 1))
         study.send_signal(signal.SIGKILL)
-        study.wait(20)
-        deadline = time.monotonic() + 20
+        study.wait(80)
+        deadline = time.monotonic() + 80
         while any(Path(f"/proc/{p}/maps").exists() and alive(p) for p in running):
             assert time.monotonic() < deadline, "a training outlives its study"
             time.sleep(0.05)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import f64
 from examples import examples
 from tabular import (
     Network,
@@ -39,10 +40,6 @@ EXACT = {"rtol": 1e-10, "atol": 1e-11}
 
 def cases(n: int) -> settings:
     return settings(max_examples=examples(n), deadline=None, derandomize=True, database=None)
-
-
-def f64(values) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 # ---------------------------------------------------------------------------- cases

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import entrostat as es
+from builders import f64
 from examples import examples
 from processes import run_code
 
@@ -24,10 +25,6 @@ FIELDS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 INF = math.inf
 VOCABULARY = 151936
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
-
-
-def f64(values) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def generator(seed: int) -> torch.Generator:

@@ -562,7 +562,7 @@ def two_ranks(tmp_path_factory) -> tuple[Path, list[dict]]:
             "CI": "1", "ACCELERATE_USE_CPU": "true", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555",
         },
-        timeout=280,
+        timeout=1100,
     )  # fmt: skip
     return folder, [*found, json.loads((folder / "1.json").read_text())]
 

@@ -996,10 +996,8 @@ def test_a_resumed_run_keeps_its_settings(fake: Fake) -> None:
 def test_a_dead_worker_does_not_hang_the_run(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verl_run, "MOURNING", 0.2)
     monkeypatch.setattr(job, "_PATIENCE", (2.0, 2.0))
-    began = time.monotonic()
     with pytest.raises(RunStopped, match=r"veRL did not go on after iteration 1: a worker died"):
         verl_run.train(config_of(eval={"prompts": 0}), python=fake.does("lost"))
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -1009,13 +1007,11 @@ def test_ctrl_c_ends_the_job(
 ) -> None:  # fmt: skip
     """Also where a shell has started us in the background, deaf to SIGINT."""
     child = Path("env/child")
-    monkeypatch.setattr(job, "_PATIENCE", (10.0, 10.0))
-    interrupted: list[float] = []
+    monkeypatch.setattr(job, "_PATIENCE", (3600.0, 3600.0))  # the first, most polite signal ends it
 
     def wait(seconds: float) -> None:
         time.sleep(seconds)
         if child.exists() and child.read_text():
-            interrupted.append(time.monotonic())
             raise KeyboardInterrupt
 
     monkeypatch.setattr(verl_run, "wait", wait)
@@ -1028,7 +1024,6 @@ def test_ctrl_c_ends_the_job(
         assert main(["train", "--output", "run", *words]) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - interrupted[0] < 9  # by the first, most polite signal
     assert f"entrostat train --resume run --verl-python {python}" in capsys.readouterr().err
     with pytest.raises(ProcessLookupError):
         os.kill(int(child.read_text()), 0)

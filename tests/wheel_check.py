@@ -20,8 +20,30 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+MOST = 3e6  # bytes of the sdist
 INFO = {"METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE", "RECORD"}
-# what runs there: words, and a file that must be there afterwards
+# what runs with the hard dependencies alone: words, and a file that must be there afterwards
+BARE = [
+    (["entrostat", "train", "--iterations", "6", "--output", "bare"],
+     "bare/final/model.safetensors"),
+    (["entrostat", "diagnose", "bare"], None),
+    (["entrostat", "methods"], None),
+    (["python", "-c", "import entrostat; entrostat.make_objective('repo_r')"], None),
+    (["python", "-m", "pip", "check"], None),
+]  # fmt: skip
+# what does not, and the extra that it asks for, in one line
+ASKING = [
+    (["entrostat", "report", "bare"], "page"),
+    (["entrostat", "train", "--task", "gym:chain_sum"], "tasks"),
+    (["entrostat", "train", "--task", "words"], "tasks"),
+    (["entrostat", "train", "--task", "games"], "games"),
+    (["entrostat", "train", "--lora.rank", "4", "--output", "lora"], "peft"),
+    (["entrostat", "train", "--host", "trl", "--output", "trl"], "trl"),
+    (["entrostat", "train", "--log", "wandb"], "wandb"),
+    (["python", "-c", "import entrostat; entrostat.grade('math', '$x$', 'x')"], "tasks"),
+    (["python", "-c", "from entrostat import metrics; metrics.self_bleu(['a b', 'a c'])"], "eval"),
+]  # fmt: skip
+# what runs with the extra `all`
 COMMANDS = [
     (["entrostat", "--version"], None),
     (["entrostat", "train", "--iterations", "2", "--output", "run"], "run/final/model.safetensors"),
@@ -102,7 +124,7 @@ def check_installed(wheel: Path, constraints: Path) -> None:
         }  # fmt: skip
         pip = [bin / "python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         run([*pip, "--no-compile", "-c", constraints, wheel], place, env)
-        print(f"installed in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"hard dependencies in {time.monotonic() - began:.0f} s", flush=True)
         work = place / "work"
         work.mkdir()
         where = (
@@ -111,12 +133,39 @@ def check_installed(wheel: Path, constraints: Path) -> None:
         found = run([bin / "python", "-c", where], work, env).strip()
         if not Path(found).is_relative_to(place / "venv"):
             sys.exit(f"entrostat was imported from {found}")
-        for words, left in COMMANDS:
-            began = time.monotonic()
-            run([bin / words[0], *words[1:]], work, env)
-            print(f"{time.monotonic() - began:6.1f} s  {' '.join(words)}", flush=True)
-            if left is not None and not (work / left).stat().st_size:
-                sys.exit(f"{' '.join(words)} left {left} empty")
+        try_commands(BARE, bin, work, env)
+        for words, extra in ASKING:
+            asks_for(extra, words, bin, work, env)
+        began = time.monotonic()
+        run([*pip, "--no-compile", "-c", constraints, f"{wheel}[all]"], place, env)
+        print(f"the extra `all` in {time.monotonic() - began:.0f} s", flush=True)
+        try_commands(COMMANDS, bin, work, env)
+
+
+def try_commands(
+    commands: list[tuple[list[str], str | None]], bin: Path, work: Path, env: dict[str, str]
+) -> None:
+    """Each of them ends well and leaves what it should."""
+    for words, left in commands:
+        began = time.monotonic()
+        run([bin / words[0], *words[1:]], work, env)
+        print(f"{time.monotonic() - began:6.1f} s  {' '.join(words)}", flush=True)
+        if left is not None and not (work / left).stat().st_size:
+            sys.exit(f"{' '.join(words)} left {left} empty")
+
+
+def asks_for(extra: str, words: list[str], bin: Path, work: Path, env: dict[str, str]) -> None:
+    """A command ends with an error whose last line names the extra; a verb's is that line alone."""
+    done = subprocess.run(
+        [str(bin / words[0]), *words[1:]], cwd=work, env=env, text=True, capture_output=True
+    )
+    said = done.stderr.strip().splitlines()
+    errors = [line for line in said if "error" in line.lower() or "Extra" in line]
+    if not done.returncode or not errors or f"entrostat[{extra}]" not in errors[-1]:
+        sys.exit(f"{' '.join(words)} does not ask for {extra}, it says:\n{done.stderr}")
+    if words[0] == "entrostat" and "Traceback" in done.stderr:
+        sys.exit(f"{' '.join(words)} shows a traceback:\n{done.stderr}")
+    print(f"asks for {extra}: {errors[-1]}", flush=True)
 
 
 def run(words: list[str | Path], folder: Path, env: dict[str, str]) -> str:
@@ -142,6 +191,8 @@ def main() -> None:
         check_files(archive)
     for path in (wheel, sdist):
         check_places(contents(path))
+    if sdist.stat().st_size > MOST:
+        sys.exit(f"{sdist.name} has {sdist.stat().st_size} bytes, more than {MOST:.0f}")
     print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, its files are the repository's")
     if not arguments.files_only:
         check_installed(wheel.resolve(), ROOT / "constraints.txt")

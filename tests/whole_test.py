@@ -15,16 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
+from builders import seed
 from entrostat.core import deterministic as exact
 from entrostat.core.distributed import Communicator, GlobalBatch, row_sums
 from entrostat.core.process_ranks import shared_generator
 from entrostat.testing.layouts import B, Threads, cuts, fields, laid_out
 
 ON, OFF = True, False
-
-
-def seed(n: int) -> torch.Generator:
-    return torch.Generator().manual_seed(n)
 
 
 def over(world: int, values: torch.Tensor, mask: torch.Tensor, ask) -> list:

@@ -485,6 +485,48 @@ def test_prime_rls_console_of_before_and_of_today(colon, tmp_path):
     assert run.series("grad/norm")[1][0] == 0.0512
 
 
+def test_openrlhfs_console_after_a_long_preamble(tmp_path):
+    """`Global step N: {...}` of its ppo_trainer.py, which is not slime's `step N: {...}`."""
+    rows = [f"INFO loading shard {i}" for i in range(1000)]
+    rows += [
+        f"Global step {i}: {{'policy_loss': 0.1, 'entropy_loss': {h}, 'reward': 0.5, "
+        f"'response_length': 100.0, 'ppo_clip_ratio': 0.02}}"
+        for i, h in enumerate(entropies(), 1)
+    ]
+    run = read(write(tmp_path / "train.log", *rows))
+    assert run.source == "OpenRLHF"
+    assert run.series("entropy/logged")[1] == pytest.approx(entropies())
+    assert run.series("rollout/length_mean")[1][0] == 100
+
+
+def test_swifts_console(tmp_path):
+    rows = []
+    for i, h in enumerate(entropies(), 1):
+        row = {"loss": "0.01", "reward": "0.5", "entropy/mean": f"{h:.4f}", "epoch": "0.1"}
+        rows.append(str(row | {"global_step/max_steps": f"{i}/240"}))
+    run = read(write(tmp_path / "train.log", "[INFO:swift] begin", *rows))
+    assert (run.source, run.planned) == ("ms-swift", 240)
+    assert run.series("entropy/exact")[0] == list(range(1, 193))
+
+
+def test_parts_of_a_run_in_one_folder_are_one(tmp_path):
+    """Two tags of TensorBoard's interface; prime-rl's trainer and orchestrator."""
+    header = ["Wall time", "Step", "Value"]
+    for tag, values in (("actor_entropy", entropies()), ("critic_score_mean", scores())):
+        rows = [(0, i, v) for i, v in enumerate(values, 1)]
+        table(tmp_path / "tb" / f"run-grpo-tag-{tag}.csv", header, rows)
+    trainer, other = [], []
+    for i, h in enumerate(entropies(), 1):
+        trainer.append(f"SUCCESS Step {i} | 1.0s | Loss 0.1 | Entropy {h:.4f} | MFU 5.0%")
+        other.append(f"SUCCESS Step {i} | 1.0s | Reward 0.5000 | Seq. Length 90")
+    write(tmp_path / "prime/trainer.log", *trainer)
+    write(tmp_path / "prime/orchestrator.log", *other)
+    for folder in ("tb", "prime"):
+        (run,), _ = read_all(tmp_path / folder)
+        name = "entropy/exact" if folder == "tb" else "entropy/logged"
+        assert len(run.series(name)[1]) == len(run.series("reward/mean")[1]) == 192
+
+
 # names seen in the code of each trainer: step, entropy, score
 NAMES = {
     "NeMo-RL": ("train/step", "train/approx_entropy", "train/reward"),
@@ -629,3 +671,25 @@ def test_a_name_is_not_the_path_where_a_path_has_several_runs(fifty):
     runs, _ = read_all(fifty)
     assert all(isinstance(run, Run) and run.name.startswith("run-") for run in runs)
     assert names_of(fifty) == sorted(names_of(fifty))
+
+
+# ------------------------------------------------------------------ the pages
+
+
+def test_every_setting_that_is_advised_is_on_its_page():
+    """And nothing is advised that the page does not have under its trainer."""
+    from entrostat.diagnosis.settings import FLAGS
+
+    page = (Path(__file__).parents[1] / "docs/remedies.md").read_text()
+    columns: dict[str, str] = {}
+    for block in page.split("| change |")[1:]:
+        rows = [[cell.strip() for cell in row.strip("|").split("|")]
+                for row in ("| change |" + block).splitlines() if row.startswith("|")]  # fmt: skip
+        for row in rows[2:]:
+            for trainer, cell in zip(rows[0][1:], row[1:], strict=False):
+                columns[trainer] = columns.get(trainer, "") + cell
+    for key, flags in FLAGS.items():
+        for trainer, line in flags.items():
+            if "\n" not in line and not (key == "per_token" and trainer == "veRL"):
+                words = line.split("  #")[0].split()
+                assert all(word in columns[trainer] for word in words), (key, trainer)

@@ -61,12 +61,11 @@ def test_token_weights_multiply_the_policy_term(
     worker.objective.load_state_dict(trainer.objective.state_dict())
     worker.step, worker.updates, worker.planned, worker.epochs = 1, 0, 1, 1
     data = trainer.queue.data_of(batch)
-    update = worker.plan(data)
-    plain = update.batch.replace(correction=None)
-    one = worker.objective.loss(update.batch, update.terms).per_token
-    other = worker.objective.loss(plain, update.terms).per_token
-    assert update.batch.correction is not None
-    torch.testing.assert_close(one, other * update.batch.correction)
+    plan = worker.plan(data).plan
+    one = plan.loss(plan.batch).per_token
+    other = plan.loss(plan.batch.replace(correction=None)).per_token
+    assert plan.batch.correction is not None
+    torch.testing.assert_close(one, other * plan.batch.correction)
     assert not torch.allclose(one, other)
 
 

@@ -11,6 +11,7 @@ import threading
 from typing import Any, NamedTuple
 
 from .._names import unknown
+from ..errors import extra
 from ..tasks.base import Example
 from .base import Reply
 
@@ -124,10 +125,6 @@ class _World:
 
 
 def _textarena() -> Any:
-    try:
+    with extra("games", "task 'games'"):
         import textarena
-    except ImportError:
-        raise ValueError(
-            "task 'games': textarena is not installed: pip install 'entrostat[games]'"
-        ) from None
     return textarena

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from .._text import console, say
+from ..errors import MissingExtraError
 from .flags import dataclass_flags, take, take_switch
 from .open_flags import apply_open_flags, take_open_flags
 from .terminal import quiet_libraries, tell
@@ -110,7 +111,10 @@ def eval_verb(args: list[str]) -> int:
     for table in tables([found for _, found in results]):
         _show(table)
     say(f"results: {root}")
-    say(f"report: {write_page(root, results)}")
+    try:
+        say(f"report: {write_page(root, results)}")
+    except MissingExtraError as error:
+        say(f"no page: {error}")
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from .._names import refuse_options
 from .._text import say
+from ..errors import extra
 
 _TASKS = """\
 usage: entrostat tasks [NAME]
@@ -41,7 +42,8 @@ def tasks_verb(args: list[str]) -> int:
     if not args:
         _list()
     elif args[0] in ("gym", "gym:"):
-        from reasoning_gym.factory import DATASETS
+        with extra("tasks", "task 'gym'"):
+            from reasoning_gym.factory import DATASETS
 
         say(_wrapped(", ".join(sorted(DATASETS))))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ def train_verb(args: list[str]) -> int:
     check_output(Path(config.output), config.iterations, run is not None)
     if run is not None and RunDirectory(Path(run)).complete(config.iterations):
         say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
-        return 0 if bare else _finish(Path(run))
+        return 0 if bare else _finish(Path(run), config.expect)
     check_model(config.model)
     if config.host != "verl":  # whose environment is another, and is asked
         check_installed(config.log.to)
@@ -201,7 +202,7 @@ def train_verb(args: list[str]) -> int:
     progress = for_stream() if main else Progress()
     try:
         path = train(config, task=task, progress=progress, resume=run is not None, **options)
-        return 0 if bare or not main else _finish(path)
+        return 0 if bare or not main else _finish(path, config.expect)
     except RunStopped as error:
         progress.close()
         return tell(str(error), code=1)
@@ -223,15 +224,25 @@ def train_verb(args: list[str]) -> int:
         progress.close()
 
 
-def _finish(path: Path) -> int:
-    """What is said of a run that is over, and its report."""
+def _finish(path: Path, expect: Mapping[str, str]) -> int:
+    """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
+    from ..config.expect import expectations
+    from ..errors import MissingExtraError
     from ..logs.run import read_run, saturated
     from ..report import write_run_report
 
-    for sentence in saturated(path, read_run(path).metrics):
+    run = read_run(path)
+    for sentence in saturated(path, run.metrics):
         show_warning(sentence)
-    say(f"report: {write_run_report(path)}")
-    return 0
+    try:
+        say(f"report: {write_run_report(path)}")
+    except MissingExtraError as error:  # the run is done all the same
+        say(f"no page: {error}")
+    found = [one.broken(run.series(one.figure)[1]) for one in expectations(expect)]
+    for sentence in found:
+        if sentence is not None:
+            say(sentence, sys.stderr)
+    return int(any(found))
 
 
 def pretrain_verb(args: list[str]) -> int:

@@ -18,6 +18,7 @@ from ..model_files import TINY
 from .alarm import AlarmBand
 from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
 from .evaluation import EvalSet as EvalSet
+from .expect import expectations
 from .instruments import Analyze, Forecast
 from .trackers import Trackers
 
@@ -71,6 +72,8 @@ class Sampling:
     """Texts that end a rollout, as eos does; None asks the task, none at all turns its own off."""
     measure: bool = True
     """Measure the old policy in a pass of its own; false takes what the sampler saw (float32)."""
+    redraws: int = 0
+    """Times an iteration that prompts whose group has no signal are drawn anew (the lab)."""
     enough: Enough = field(default_factory=Enough)
 
 
@@ -214,6 +217,9 @@ class TrainConfig:
     save: Save = field(default_factory=Save)
     alarm: AlarmBand = field(default_factory=AlarmBand)
     log: Trackers = field(default_factory=Trackers)
+    expect: tyro.conf.Suppress[dict[str, str]] = field(default_factory=dict)
+    """Assertions on figures at the run's end: {"reward/mean" = "last10 > 0.5"}; `entrostat train`
+    exits with 1 where one does not hold."""
     trl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
     """Arguments of TRL's GRPOConfig that the other settings do not say."""
     verl: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)
@@ -229,6 +235,7 @@ class TrainConfig:
             ("iterations", 1), ("seed", 0), ("threads", 0),
             ("sampling.prompts", 1), ("sampling.rollouts", 1), ("sampling.max_new_tokens", 1),
             ("sampling.max_context", 2), ("sampling.enough.group", 1), ("sampling.batch", 1),
+            ("sampling.redraws", 0),
             ("optim.epochs", 1), ("optim.minibatches", 1), ("optim.micro_batch", 1),
             ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
             ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
@@ -267,6 +274,11 @@ class TrainConfig:
             )
         if enough.share is not None and not 0 < enough.share <= 1:
             raise ValueError(f"sampling.enough.share must be in (0, 1], got {enough.share}")
+        if self.sampling.redraws and (enough.on or not self.sampling.measure):
+            raise ValueError(
+                f"sampling.redraws {self.sampling.redraws} takes whole groups, measured anew; "
+                "leave sampling.enough out and sampling.measure true"
+            )
         if self.sampling.stop is not None and "" in self.sampling.stop:
             raise ValueError("sampling.stop holds an empty text, which would end every rollout")
         if self.host == "lab" and self.sampling.engine != "transformers":
@@ -278,6 +290,7 @@ class TrainConfig:
             check_set(place, one)
         self.log.check(self.trl)
         self.alarm.check()
+        expectations(self.expect)
         if not self.method:
             raise ValueError("method is empty; name at least one")
         for entry in self.method:
@@ -338,6 +351,7 @@ class TrainConfig:
 # above, a run would hang or crash where it begins: it is a slip
 _MOST = {
     "seed": 2**32 - 1, "iterations": 10**9, "threads": 1024, "lora.rank": 2**16,
+    "sampling.redraws": 255,
     "sampling.prompts": 10**5, "sampling.rollouts": 10**5, "sampling.max_new_tokens": MOST_TOKENS,
     "eval.prompts": MOST_PROMPTS, "eval.samples": MOST_PROMPTS, "scoring.workers": 1024,
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from .batch import Terms, TokenBatch
@@ -27,3 +29,19 @@ def bounds(terms: Terms) -> tuple[float, float]:
     """How far the ratio may be below and above 1, as TRL's `epsilon` and `epsilon_high`."""
     low, high = float(terms.ratio_min.min()), float(terms.ratio_max.max())
     return round(1 - low, 6), round(high - 1, 6)
+
+
+ONE_UPDATE = "one update per {what}, so every ratio is exactly 1 and"
+
+
+def idle_at_one(objective: Objective) -> tuple[list[str], tuple[float, float] | None]:
+    """What of an objective is idle while every ratio is 1: methods, and the bounds of its clip.
+
+    The one place that decides it of an objective: for the doctor, `train` and the hosts.
+    """
+    terms = probe(objective)
+    low, high = bounds(terms)
+    clips = terms.ratio != "none" and (math.isfinite(low) or math.isfinite(high))
+    chain = zip(objective.names, objective.methods, strict=True)
+    idle = [f"`{name}` ({each.idle_on_policy})" for name, each in chain if each.idle_on_policy]
+    return idle, (low, high) if clips else None

@@ -97,6 +97,20 @@ def fresh(task: Task, config: TrainConfig, iteration: int, count: int) -> list[E
     return [example(task, int(index), split) for index in order[:count]]
 
 
+def redrawn(
+    task: Task, config: TrainConfig, iteration: int, again: int, count: int
+) -> list[Example]:
+    """Prompts in the place of some of an iteration's, of its `again`-th further draw."""
+    split = task.splits[0]
+    size, stream = task.size(split), (iteration << 8) + again
+    if size is None:
+        first = 2 * _APART + stream * config.sampling.prompts
+        return [example(task, index, split) for index in range(first, first + count)]
+    rng = np.random.default_rng(stream_seed(config.seed, stream, "redraw"))
+    order = np.concatenate([rng.permutation(size) for _ in range(-(-count // size))])
+    return [example(task, int(index), split) for index in order[:count]]
+
+
 def example(task: Task, index: int, split: str) -> Example:
     """A task's example, checked.
 

@@ -19,6 +19,7 @@ Purpose = Literal[
     "influence",
     "forecast",
     "hold",
+    "redraw",
 ]
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 

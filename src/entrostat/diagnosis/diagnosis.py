@@ -107,12 +107,13 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """What happened, how bad that is and what to do, the worst first; then the numbers."""
-        return f"{self._word}. {self.detail}"
+        return f"{self.word}. {self.detail}"
 
     @property
     def detail(self) -> str:
         """The headline without its first word."""
-        other = [e for e in self.events if e.name not in (self.verdict, "not_finite") and e.what]
+        own = (self.verdict, "not_finite") if self.broken is not None else (self.verdict,)
+        other = [e for e in self.events if e.name not in own and e.what]
         worst = self.events[0] if self.events else None
         first = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
         if worst is None or worst not in other:
@@ -124,8 +125,9 @@ class Diagnosis:
         return " ".join([head, *(f"{text}." for text in first[1:]), *course])
 
     @property
-    def _word(self) -> str:
-        if not self.events or self.events[0].name == "not_finite":
+    def word(self) -> str:
+        """What happened, in a few words, the worst first."""
+        if not self.events or (self.events[0].name == "not_finite" and self.broken is not None):
             return self.verdict.capitalize()
         worst = [e for e in self.events if e.severity == self.events[0].severity]
         words = [e.word for e in worst if e.name != "cannot tell"] or ["Cannot tell"]
@@ -151,7 +153,8 @@ class Diagnosis:
     def _moved(self, event: Event | None) -> str:
         judged = self.judged
         if judged.verdict == "cannot tell":
-            return f"{self._unknown()}{self._advice() if event else ''}."
+            score = f"; {event.what}" if event and event.what else ""
+            return f"{self._unknown()}{score}{self._advice() if event else ''}."
         went = "went" if judged.verdict == "held" else "fell" if judged.falling else "rose"
         if judged.first > 0 and judged.verdict != "held":
             went = "fell" if judged.last < judged.first else "rose"
@@ -174,11 +177,21 @@ class Diagnosis:
         text += f" {sure}." if text.endswith(";") else f". {sure[0].upper()}{sure[1:]}."
         if judged.onset is not None:
             onset = judged.onset
-            way = "fall" if judged.falling else "rise"
-            what = f"The {way} from there" if judged.peak else "It"
+            what = self._movement(onset.iteration)
             text += f" {what} began at iteration {onset.iteration}"
             text += f" (90% interval {onset.low} to {onset.high})."
         return text
+
+    def _movement(self, onset: int) -> str:
+        """What began at the onset: with a peak or a low, which of the two movements."""
+        if self.judged.peak is None:
+            return "It"
+        at, value = self.judged.peak
+        high = value > max(self.judged.first, self.judged.last)
+        way = "fall" if self.judged.falling else "rise"
+        return (
+            f"The {way}{' from there' if high == self.judged.falling and onset >= 0.9 * at else ''}"
+        )
 
     def _unknown(self) -> str:
         judged = self.judged
@@ -197,17 +210,22 @@ class Diagnosis:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in judged.others[:3])
         return f"Resampled courses say {shares}; a verdict needs {SURE:.0%}"
 
+    @property
+    def log_next(self) -> str:
+        """What to log, where no cause was found; "" where one was."""
+        if not self.missing or any(cause.name not in CONSEQUENCES for cause in self.causes):
+            return ""
+        listed = ", ".join(self.missing)
+        return f"No cause is plain in what was logged. Log next, to find one: {listed}."
+
     def lines(self) -> list[str]:
         """About ten lines for a terminal; text from files has no control characters left."""
         found = [f"{self.run} ({self.source}): {self.headline}"]
         for rank, cause in enumerate(self.causes[:3], 1):
             found.append(f"  {rank}. {cause.title} [{cause.weight:.2f}]: {cause.evidence}")
             found.append(f"     {cause.why} ({cause.source})")
-        if self.missing and all(cause.name in CONSEQUENCES for cause in self.causes):
-            found.append(
-                "  No cause is plain in what was logged. Log next, to find one: "
-                f"{', '.join(self.missing)}."
-            )
+        if self.log_next:
+            found.append(f"  {self.log_next}")
         pasted = next((place for place, r in enumerate(self.remedies) if r.paste), 0)
         for remedy in self.remedies[: pasted + 1]:
             found.append(f"  try: {remedy.what}")
@@ -229,7 +247,7 @@ def table(found: Sequence[Diagnosis]) -> list[str]:
         entropy = f"{judged.first:.3g} to {judged.last:.3g}" if known else "-"
         since = next((str(e.since) for e in each.events[:1] if e.since is not None), "-")
         short = next((r.short for r in each.remedies if r.short), "-")
-        rows.append((each.severity, each.run, each._word, entropy, since, short))
+        rows.append((each.severity, each.run, each.word, entropy, since, short))
     rows = [tuple(printable(cell) for cell in row) for row in rows]
     widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
     return [

@@ -57,7 +57,6 @@ class Score:
         signal: the score.
         best: its best smoothed value; the first few count on their own, as a policy may die early.
         late: the mean of the last tenth, of three values at least.
-        at: iteration of the best.
         floor: the lowest value that it can take.
         range: from the floor to 1, or to the highest that was seen.
     """
@@ -65,7 +64,6 @@ class Score:
     signal: Signal
     best: float
     late: float
-    at: int
     floor: float
     range: float
 
@@ -109,10 +107,10 @@ def score_of(run: Run) -> Score | None:
     width = max(3, len(found) // 10)
     smooth = np.convolve(found.y, np.ones(width) / width, "valid")
     start, late = float(found.y[:3].mean()), float(smooth[-1])
-    best, at = max((start, 0), (float(smooth.max()), int(np.argmax(smooth))))
+    best = max(start, float(smooth.max()))
     floor, top = floor_of(found.y), float(found.y.max())
     top = 1.0 if floor in (0.0, -1.0) and top <= 1 else top
-    return Score(found, best, late, int(found.x[at]), floor, top - floor)
+    return Score(found, best, late, floor, top - floor)
 
 
 def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
@@ -186,13 +184,17 @@ def _stays(below: NDArray[np.bool_]) -> int:
 
 
 def _broken(run: Run, judged: Judged) -> Event | None:
-    names = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean", "grad/norm")
+    names = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean")
     name = next((name for name in names if name in run.broken), None)
     if name is None:
         return None
     at = run.broken[name]
     return Event(
-        "not_finite", f"{name} is NaN or infinite", "broken", f"from iteration {at} on", at
+        "not_finite",
+        f"{name} is NaN or infinite",
+        "broken",
+        f"{name} is no finite number from iteration {at} on",
+        at,
     )
 
 
@@ -212,7 +214,8 @@ def _entropy(run: Run, judged: Judged) -> Event:
     since = None if judged.onset is None else judged.onset.iteration
     word = verdict.capitalize()
     if verdict in ("cannot tell", "held"):
-        return Event(verdict, word, "unknown" if verdict == "cannot tell" else "fine", "", since)
+        told = "" if score is None or score.died else score.words
+        return Event(verdict, word, "unknown" if verdict == "cannot tell" else "fine", told, since)
     if score is None:
         return Event(verdict, word, "watch", "no score is logged", since)
     small = verdict == "drift" or (verdict == "explosion" and judged.last < LOW)

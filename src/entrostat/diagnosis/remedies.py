@@ -1,7 +1,6 @@
 """The next thing to try, as a line to paste for the trainer that wrote the run.
 
-`FLAGS` is the one table of settings; docs/remedies.md says in which versions each was found in the
-trainer's own source. A setting that the log shows to be on, that its version does not have or that
+A setting that the log shows to be on, that its version does not have or that
 our own trainers would refuse is not offered.
 """
 
@@ -16,86 +15,13 @@ from ..logs.importers.source import number
 from ..logs.run import Run
 from .causes import Cause
 from .events import Event
+from .settings import FLAGS, LAB, SWITCH, TRL, VERL
 from .signals import signal
-from .verdict import Judged
+from .verdict import Judged, floor_of
 
-LAB, TRL, VERL, SLIME, PRIME = "entrostat", "TRL", "veRL", "slime", "prime-rl"
-SWIFT, NEMO, AREAL, OPENRLHF, SKYRL = "ms-swift", "NeMo-RL", "AReaL", "OpenRLHF", "SkyRL"
 PLAIN = 0.2  # a cause that is less plain does not carry advice
 MOST = 3  # a longer list is none to act on
 SHARE = 0.7  # of the first entropy: where a run that fell from its first iteration may be held
-
-_VERL_FILTER = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
-# what is changed -> trainer -> its settings, with {n} for the number
-FLAGS: dict[str, dict[str, str]] = {
-    "lr": {
-        LAB: "--optim.lr {n}", TRL: "learning_rate={n}", SWIFT: "--learning_rate {n}",
-        VERL: "actor_rollout_ref.actor.optim.lr={n}", SLIME: "--lr {n}",
-        PRIME: "--trainer.optim.lr {n}", NEMO: "policy.optimizer.kwargs.lr={n}",
-        AREAL: "actor.optimizer.lr={n}", OPENRLHF: "--actor.adam.lr {n}",
-        SKYRL: "trainer.policy.optimizer_config.lr={n}",
-    },
-    "length": {
-        LAB: "--sampling.max-new-tokens {n}",
-        TRL: "max_completion_length={n}, mask_truncated_completions=True",
-        SWIFT: "--max_completion_length {n}", VERL: "data.max_response_length={n}",
-        SLIME: "--rollout-max-response-len {n}",
-        PRIME: "--orchestrator.train.sampling.max-completion-tokens {n}  "
-               "# and a --seq-len that holds prompt and answer",
-        NEMO: "policy.max_total_sequence_length={n}  # prompt and answer",
-        AREAL: "gconfig.max_new_tokens={n}", OPENRLHF: "--rollout.max_new_tokens {n}",
-        SKYRL: "generator.sampling_params.max_generate_length={n}",
-    },
-    "rollouts": {
-        LAB: "--sampling.rollouts {n}", TRL: "num_generations={n}", SWIFT: "--num_generations {n}",
-        VERL: "actor_rollout_ref.rollout.n={n}",
-        SLIME: f"--n-samples-per-prompt {{n}} --dynamic-sampling-filter-path {_VERL_FILTER}",
-        PRIME: "--orchestrator.group-size {n}", NEMO: "grpo.num_generations_per_prompt={n}",
-        AREAL: "gconfig.n_samples={n}", OPENRLHF: "--rollout.n_samples_per_prompt {n}",
-        SKYRL: "generator.n_samples_per_prompt={n}",
-    },
-    "updates": {
-        LAB: "--optim.epochs 1 --optim.minibatches 2", TRL: "num_iterations=1",
-        SWIFT: "--num_iterations 1", SLIME: "--num-steps-per-rollout 2",
-        VERL: "actor_rollout_ref.actor.ppo_epochs=1 "
-              "actor_rollout_ref.actor.ppo_mini_batch_size={n}",
-    },
-    "correction": {
-        LAB: "--precision fp32", TRL: "vllm_importance_sampling_correction=True",
-        VERL: "algorithm.rollout_correction.rollout_is=token "
-              "algorithm.rollout_correction.rollout_is_threshold=2.0",
-        SLIME: "--use-tis", PRIME: "--orchestrator.max-off-policy-steps 1",
-        NEMO: "loss_fn.use_importance_sampling_correction=true",
-        SKYRL: "trainer.algorithm.use_tis=true",
-        OPENRLHF: "--algo.advantage.is_correction_enable",
-    },
-    "per_token": {
-        TRL: "from entrostat.trainers.trl import EntropyGRPOTrainer\n"
-             "trainer = EntropyGRPOTrainer(..., objective=None)  # TRL's loss, our figures",
-        VERL: "actor_rollout_ref.actor.loss_agg_mode=token-mean",
-        SLIME: "--calculate-per-token-loss",
-    },
-    "bonus": {VERL: "actor_rollout_ref.actor.entropy_coeff=0", SLIME: "--entropy-coef 0"},
-    "harder": {
-        SLIME: f"--dynamic-sampling-filter-path {_VERL_FILTER}",
-        PRIME: "--orchestrator.train.source.0.curriculum.sampler.type difficulty_pool",
-    },
-    "clip_high": {
-        SLIME: "--eps-clip-high 0.28", VERL: "actor_rollout_ref.actor.clip_ratio_high=0.28",
-        TRL: "epsilon_high=0.28", SWIFT: "--epsilon_high 0.28",
-    },
-    "entropy": {
-        VERL: "actor_rollout_ref.actor.calculate_entropy=true", SWIFT: "--log_entropy true",
-        OPENRLHF: "--actor.entropy_coef 0",
-    },
-}  # fmt: skip
-SWITCH = {
-    TRL: "TRL logs entropy from 0.20 on: upgrade it.",
-    VERL: "veRL computes it from 0.7 on only where that is asked for.",
-    SWIFT: "ms-swift logs it where that is asked for.",
-    OPENRLHF: "OpenRLHF logs it where the bonus has a coefficient, which may be 0 "
-              "(up to 0.9 --entropy_loss_coef 0).",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -161,7 +87,8 @@ def _again(run: Run) -> str:
 def _hold(run: Run, judged: Judged) -> Made | None:
     """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
     if run.trainer not in (LAB, TRL, VERL, "a table") or _refused(run):
-        own = _flag(run, "clip_high") if judged.falling and not _clips_higher(run) else ""
+        known = run.trainer != VERL or not _is_old(run) or "clip_ratio_high" in run.settings
+        own = _flag(run, "clip_high") if judged.falling and known and not _clips_higher(run) else ""
         if own:
             return (
                 "a higher upper bound of the clip",
@@ -205,9 +132,15 @@ _TAKEN = {
 
 def _refused(run: Run) -> bool:
     """Whether our own trainer would refuse the run's settings, or its version is too old for it."""
-    old = "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
     said = {key: run.settings[key].lower() for key in _TAKEN if key in run.settings}
-    return run.trainer == VERL and (old or any(v not in _TAKEN[k] for k, v in said.items()))
+    return run.trainer == VERL and (
+        _is_old(run) or any(v not in _TAKEN[k] for k, v in said.items())
+    )
+
+
+def _is_old(run: Run) -> bool:
+    """Whether veRL up to 0.4 wrote it, which has neither our trainer nor some of the settings."""
+    return "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
 
 
 def _clips_higher(run: Run) -> bool:
@@ -275,7 +208,9 @@ def _signal(run: Run, judged: Judged) -> Made:
 
 
 def _learn(run: Run, judged: Judged) -> Made:
-    cut = signal(run, "truncated")
+    cut, score = signal(run, "truncated"), signal(run, "score")
+    if score is not None and score.late == score.y.max() and score.late > floor_of(score.y):
+        return _harder(run, judged)  # every answer is right
     if cut is not None and cut.late > 0.9:
         short, what, paste = _longer(run, judged)
         return short, f"No completion ends, so none can be right. {what}", paste

@@ -6,7 +6,8 @@ slope of the last half, as a share of that half's mean):
 
     held        a target is logged, and the last third is on average within 10% of it; or none is,
                 h1 is within h0 / 2 and 1.5 h0, and the trend is at most 15% or within its noise;
-                of fewer than 20 iterations only where h1 is within a fifth of h0
+                of fewer than 20 iterations only where h1 is within a fifth of h0, and drift only
+                where it is not
     collapse    h1 <= h0 / 2
     explosion   h1 >= 1.5 h0, or h1 >= 1.2 h0 while the score lost a quarter of its best
     drift       any other movement; also where entropy came to rest away from its target
@@ -122,7 +123,9 @@ def judge(
         "first": _first(y), "last": last, "trend": trend, "iterations": n, "noise": pieces.noise,
         "numbers": (round(x[0]), round(x[-1])), "peak": _peak(x, pieces, first, y),
     }  # fmt: skip
-    if verdict == "held" and goal is None and n < FEW and abs(last / first - 1) > STILL:
+    far = abs(last / first - 1) > STILL
+    unsure = verdict == ("held" if far else "drift")  # of so few, the ends and the trend must agree
+    if unsure and goal is None and n < FEW:
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
     if share < SURE:
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
@@ -255,4 +258,4 @@ def _onset(places: Array, pieces: Course, values: Array, falling: bool) -> Movem
     moved = np.minimum(moved + (moved > 0), len(places) - 1)
     wide = (places[1] - places[0] - 1) / 2
     low, at, high = places[moved] + np.array([-wide, 0.0, wide])
-    return Movement(round(at), math.floor(low), math.ceil(high))
+    return Movement(round(at), max(math.floor(low), 0), math.ceil(high))

@@ -19,11 +19,11 @@ def _number(text: str, options: Any) -> str | None:
 
 
 def _mathematics(text: str, options: Any) -> str | None:
-    from ..grading.mathematics import extracted
-    from ..grading.notation import tokens
+    from ..formulas import tokens
+    from ..grading import mathematics
 
     places = {"extract": options["extract"]} if "extract" in options else {}
-    found = extracted(text, **places)
+    found = mathematics.extracted(text, **places)
     return " and ".join(" ".join(str(t.value) for t in tokens(one)) for one in found) or None
 
 
@@ -63,6 +63,16 @@ def votes(task: Task, responses: Sequence[str], scores: Sequence[float]) -> list
         RIGHT if score >= 1 else answer(text, options)
         for text, score in zip(responses, scores, strict=True)
     ]
+
+
+def extracted(task: Task, responses: Sequence[str]) -> list[str | None]:
+    """What the task's grader takes to be each response's answer; None where it finds none.
+
+    Of graders that know one right answer; of others the response's final answer.
+    """
+    find = _ANSWERS.get(getattr(task, "grader", ""), lambda text, options: final_answer(text))
+    options = getattr(task, "grader_options", {})
+    return [find(text, options) or None for text in responses]
 
 
 def canonical(task: Task, text: str, where: str = "") -> str:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..errors import extra
 from ..law.pairs import ROLLOUTS
 from ..logs.lines import number
 from ..logs.run import Run, called, read_run
@@ -314,7 +315,8 @@ def shared_information(x: ArrayLike, score: ArrayLike, seed: int = 0) -> Shared:
         score: [n], of the same points.
         seed: of the orders at random, and of the noise that parts equal values for neighbours.
     """
-    from sklearn.feature_selection import mutual_info_regression
+    with extra("eval", "mutual information"):
+        from sklearn.feature_selection import mutual_info_regression
 
     a, b = np.asarray(x, np.float64), np.asarray(score, np.float64)
     n, bins = len(a), bins_for(len(a))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig
+from ..errors import need
 from ..logs.files import make_directory
 from .lm_eval import export
 from .models import EvaluatedModel, evaluated_models
@@ -70,6 +71,7 @@ def run_evaluation(
         ValueError: a model that cannot be loaded, or a directory that holds something else.
         RunStopped: a task, its scorer or the disk is at fault; what was answered is kept.
     """
+    need("eval", "entrostat eval", "sacrebleu")
     root = Path(config.output or "runs/eval")
     if not config.output and len(subjects) == 1:
         root = root / subjects[0].name

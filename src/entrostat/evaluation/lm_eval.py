@@ -104,7 +104,8 @@ def samples(
             "target": target,
             "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": arguments}},
             "resps": [line["responses"]],
-            "filtered_resps": line["responses"],
+            # as lm-eval says that a filter found nothing
+            "filtered_resps": [one or "[invalid]" for one in line.get("extracted", line["votes"])],
             "filter": "none",
             "metrics": metrics,
             "doc_hash": _hash(prompt + target),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._names import unknown
+from ..errors import extra
 from .confidence import auroc as auroc
 from .confidence import expected_calibration_error as expected_calibration_error
 from .majority import maj_at_k as maj_at_k
@@ -36,7 +38,7 @@ def avg_at_k(correct: Sequence[Sequence[float]] | np.ndarray) -> float:
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Unbiased estimate of pass@k from n samples of which c are right.
 
-    1 - C(n - c, k) / C(n, k), Chen et al. (arXiv 2107.03374), as a product that does not overflow.
+    1 - C(n - c, k) / C(n, k), Chen et al. (arXiv 2107.03374), in whole numbers: pass@1 is avg@n.
 
     Raises:
         ValueError: unless 0 <= c <= n and 1 <= k <= n.
@@ -47,9 +49,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass_at_k: need 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
-    if n - c < k:
-        return 1.0
-    return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
+    every = comb(n, k)
+    return (every - comb(n - c, k)) / every
 
 
 def distinct_correct(samples: Sequence[Hashable], correct: Sequence[float]) -> int:
@@ -145,7 +146,8 @@ def self_bleu(
             f"self_bleu: responses must be two or more, got {len(words)}; each is compared with "
             "the others"
         )
-    from sacrebleu.metrics.bleu import BLEU
+    with extra("eval", "self_bleu"):
+        from sacrebleu.metrics.bleu import BLEU
 
     counts = [[Counter(_ngrams(row, order)) for order in range(1, n + 1)] for row in words]
     most = [_two_largest([count[i] for count in counts]) for i in range(n)]
@@ -307,7 +309,8 @@ def _words(where: str, responses: Sequence[Response], tokenize: str) -> list[Seq
         raise ValueError(f"{where}: {unknown('tokenizer', tokenize, _TOKENIZERS)}")
     if not any(isinstance(response, str) for response in responses):
         return [_as_tokens(response) for response in responses]
-    from sacrebleu.metrics.bleu import BLEU
+    with extra("eval", f"{where} of text"):
+        from sacrebleu.metrics.bleu import BLEU
 
     split = BLEU(tokenize=tokenize).tokenizer
     return [

@@ -47,7 +47,11 @@ def figures(
     rng = np.random.default_rng([seed, stream])
     # with one problem there is nothing to resample
     draws = rng.multinomial(n, np.full(n, 1 / n), resamples if n > 1 else 0).astype(float)
-    return {key: _with_interval(statistic, draws, n) for key, statistic in statistics.items()}
+    found = {key: _with_interval(statistic, draws, n) for key, statistic in statistics.items()}
+    for key, figure in found.items():
+        if key.startswith(("avg@", "pass@", "maj@")) or key in ("truncated", "failed"):
+            _at_an_end(figure, n)
+    return found
 
 
 def spelt(figure: str) -> str:
@@ -182,6 +186,16 @@ def _ranks(values: NDArray) -> NDArray[np.float64]:
     """Places in order, equal values their mean; scipy's takes seconds to import."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count - 1) / 2)[place]
+
+
+def _at_an_end(figure: dict[str, float | None], n: int) -> None:
+    """Widen the interval of a share that is the same in all problems, 0 or 1.
+
+    Resamples cannot differ then; the interval is Clopper and Pearson's for n problems.
+    """
+    if figure["value"] in (0.0, 1.0) and figure["low"] == figure["high"] is not None:
+        end = ((1 - LEVEL) / 2) ** (1 / n)
+        figure |= {"low": end} if figure["value"] else {"high": 1 - end}
 
 
 def _with_interval(

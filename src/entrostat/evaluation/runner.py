@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ..tasks import Example, Task
-from .canonical import forms, votes
+from .canonical import extracted, forms, votes
 from .results import figures
 from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
@@ -194,7 +194,8 @@ def line_of(
 ) -> dict[str, Any]:
     """One problem's line of `responses/SET.jsonl`.
 
-    `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`).
+    `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`),
+    `extracted` what the grader compares.
     """
     return {
         "problem": problem,
@@ -208,6 +209,7 @@ def line_of(
         "finished": one.finished,
         "forms": forms(task, one.responses),
         "votes": votes(task, one.responses, scores),
+        "extracted": extracted(task, one.responses),
         "clusters": one.clusters,
         "prompt_entropy": _known(one.prompt_entropy),
         "base_prompt_entropy": _known(one.base_prompt_entropy),

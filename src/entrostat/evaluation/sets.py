@@ -20,7 +20,7 @@ class ProblemSet:
     """Problems of one split of a task.
 
     Attributes:
-        name: NAME/SPLIT, as results call it.
+        name: NAME/SPLIT, as results call it; of a bare file, all of which is asked, its own.
         task: prompts and verifier.
         split: which.
         options: the task's own parameters, as given.
@@ -74,7 +74,8 @@ def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[Probl
         if split and split not in task.splits:
             raise ValueError(unknown(f"split of task {called!r}", split, task.splits))
         for one in (split,) if split else task.splits[1:] or task.splits:
-            sets.append(ProblemSet(f"{called}/{one}", task, one, given))
+            whole = _is_file(name) and not split and len(task.splits) == 1
+            sets.append(ProblemSet(called if whole else f"{called}/{one}", task, one, given))
     _check(sets)
     return sets
 

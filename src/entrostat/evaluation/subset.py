@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..errors import extra
+
 CLUSTERS = 1000
 _EACH = 17  # prompts per cluster at least, where nothing else is asked for
 _STARTS = 10  # of K-means, of which the best is taken
@@ -62,7 +64,8 @@ def by_clusters(
         clusters = min(CLUSTERS, max(1, len(x) // _EACH))
     if not 1 <= clusters <= len(x):
         raise ValueError(f"--clusters must be at least 1 and at most {len(x)}, got {clusters}")
-    from sklearn.cluster import KMeans
+    with extra("eval", "clusters of prompts"):
+        from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):  # sums of several threads differ in their last bits

@@ -8,8 +8,10 @@ eight readings: without the first line, the last, or both, each with and without
 Where this deviates from the authors' program:
 
 - keywords are texts, not regular expressions; any sign may be counted as a letter;
-- sentences are counted by rules (`count_sentences`), not by a trained model, words in capitals by
-  rules that agree with NLTK's word tokenizer;
+- a thought (<think>...</think>) is taken off before;
+- sentences are counted by Punkt's rules with its abbreviations (`count_sentences`), without what
+  its model has learned of other words; words in capitals by rules that agree with NLTK's word
+  tokenizer;
 - the language is langdetect's guess as there (`pip install langdetect`), with its seed fixed. There
   is no grading without it: rows that ask for a language are then left out, and counted.
 
@@ -27,16 +29,33 @@ from importlib.util import find_spec
 from typing import Any
 
 from .._names import unknown
+from .texts import spoken
 
 RELATIONS = ("less than", "at least")
 _MOST_READ = 10_000  # characters that a guess of the language looks at
 ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+# what the tokenizer that IFEval's authors use (Punkt, Kiss and Strunk 2006) knows of English
 _ABBREVIATIONS = frozenset(
-    """mr mrs ms dr prof st sr jr inc ltd co corp vs etc e.g i.e cf al vol gen lt sgt capt rev dept
-    est approx jan feb aug sept oct nov dec u.s u.k a.m p.m ph.d m.d b.a m.a""".split()
+    """c d e f g h k l m n p r s t v w adm ala ariz aug ave bros calif chg cie co col colo conn corp
+    cos ct dec dr feb fla fri ft ga gen ill inc jan jr kan ky lt ltd maj messrs mg mich minn mr mrs
+    ms nev nov oct ok okla ore pa prof rep reps sen sep sept sr st sw tenn tues va vs vt wash wed
+    wis yr ph.d a.a a.c a.d a.g a.h a.m a.m.e a.s a.t b.f b.v c.i.t c.o.m.b c.v d.c d.h d.w e.f e.h
+    e.l e.m f.g f.j g.d g.f g.k h.c h.f h.m i.m.s j.b j.c j.j j.k j.p j.r l.a l.f l.p m.b.a m.d.c
+    m.j n.c n.d n.h n.j n.m n.v n.y p.a.m p.m r.a r.h r.i r.j r.k r.t s.a s.a.y s.c s.g s.p.a s.s
+    t.j u.k u.n u.s u.s.a u.s.s.r w.c w.r w.va w.w""".split()
 )
-_SENTENCE_END = re.compile(r"(?P<end>[.!?]{1,20})[\"')\]\u201d\u2019*_]{0,9}\s+(?=(?P<next>\S))")
-_LAST_WORD = re.compile(r"[\w.]{1,20}\Z")
+_STARTERS = frozenset(
+    """according although among both but despite even he however i if in indeed instead it many
+    meanwhile moreover most nevertheless nonetheless nor sales separately similarly since so some
+    the there these they this though thus under when while yet""".split()
+)
+_COMMON = _STARTERS - {"i"} | frozenset(
+    """a all an and any are as at be by can do find first for from given has have how is let no not
+    note of on one or our she then to what where which with yes you""".split()
+)
+_END = re.compile(r"[.?!](?=(?P<after>[)\";}\]*:@'({\[!?])|\s+(?P<next>\S+))")
+_NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*\.")
+_CLOSERS = re.compile(r"[\"')\]}]+(?=\s|--|\Z)")
 _APART = re.compile(
     r"\s|[;@#$%&*?!\"()\[\]{}<>\u2014\u2026\u201c\u201d]|[,:](?!\d)|--|\.{2,}|``|''"
 )
@@ -56,7 +75,9 @@ def grade_ifeval(response: str, answer: str, *, loose: bool = False, share: bool
         loose: whether the best of eight readings of the response counts.
         share: the share of instructions followed instead.
     """
-    texts = readings(response) if loose else [response]
+    said = spoken(response)
+    said = said if said == response else said.strip()
+    texts = readings(said) if loose else [said]
     followed = [
         any(text.strip() and CHECKS[name](text, **arguments) for text in texts)
         for name, arguments in json.loads(answer)
@@ -118,24 +139,44 @@ def readings(response: str) -> list[str]:
 
 
 def count_sentences(text: str) -> int:
-    """Sentences: they end at . ! or ? before a blank, but for abbreviations and initials.
+    """Sentences, as Punkt's rules find them with its English abbreviations.
 
-    A line's end ends none, as in the tokenizer that IFEval's authors use.
+    Of what its model has learned about 20,000 words only the commonest are known here.
     """
-    ends = sum(map(_ends_sentence, _SENTENCE_END.finditer(text.strip())))
-    return ends + bool(text.strip())
+    count, begun, word, breaks, last = 0, 0, 0, False, 0
+    ends = list(_END.finditer(text))
+    for place, end in enumerate(ends):
+        blanks = list(re.finditer(r"\s", text[last : end.start()]))
+        word, breaks = (last + blanks[-1].end(), False) if blanks else (word, breaks)
+        last = end.end()
+        breaks = breaks or _ends_sentence(text[max(word, last - 99) : last], end)
+        if place + 1 < len(ends) and not re.search(r"\s", text[last : ends[place + 1].start()]):
+            continue  # another stop in the same word
+        if breaks:
+            closers = _CLOSERS.match(text, last)
+            stop = last if closers is None else closers.end()
+            count += bool(text[begun:stop].strip())
+            begun = max(begun, stop)
+    return count + bool(text[begun:].strip())
 
 
-def _ends_sentence(match: re.Match[str]) -> bool:
-    """Whether a stop before a blank ends a sentence; `match` is of the stripped text."""
-    end, following = match["end"], match["next"]
-    if "!" in end or "?" in end:
+def _ends_sentence(word: str, end: re.Match[str]) -> bool:
+    """Whether a stop ends a sentence; `word` is what stands before and with it."""
+    if end[0] != ".":
         return True
-    if len(end) > 1:
-        return not following.islower()
-    before = _LAST_WORD.search(match.string, max(0, match.start() - 20), match.start())
-    word = before[0] if before else ""
-    return not (word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper()))
+    token = re.split(r"[)\";}\]*:@({\[!?\s]|(?=')", word)[-1].lstrip("`&#-,")
+    following = (end["next"] or end["after"]).lstrip("([{`\"'*#&")
+    upper, lower = following[:1].isupper(), following[:1].islower()
+    word, after = token[:-1].lower(), re.split(r"[^\w'-]", following.lower())[0]
+    if token.endswith(".."):
+        return upper and after in _STARTERS | {"yes"}
+    if len(word) == 1 and word.isalpha():
+        return word not in _ABBREVIATIONS and not lower and not (upper and after not in _COMMON)
+    if _NUMBER.fullmatch(token):
+        return not lower and following[:1] not in (";", ":", ",", ".", "!", "?")
+    if word in _ABBREVIATIONS or word.rpartition("-")[2] in _ABBREVIATIONS:
+        return upper and after in _STARTERS
+    return True
 
 
 def capital_words(text: str) -> int:

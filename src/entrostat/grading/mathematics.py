@@ -3,11 +3,11 @@ r"""Grader "math": whether an answer is equal to the expected one, in mathematic
 The rule is conservative: what is not understood is not right, and nothing is rounded. In order:
 
 1. where the answer stands: `extract`, recorded with the task (`grading.extract`);
-2. the same tokens (`grading.notation`): right, whatever they mean;
-3. both read (`grading.reader`): compared kind by kind (`grading.equality`) and, at the leaves, by
-   value (`grading.values`). That decides;
+2. the same tokens (`formulas.notation`): right, whatever they mean;
+3. both read (`formulas.reader`): compared kind by kind (`formulas.equality`) and, at the leaves, by
+   value (`formulas.values`). That decides;
 4. one of them not read (sums, integrals, limits, ...): math-verify reads both and sympy has to find
-   no difference (`grading.symbolic`), for formulas only.
+   no difference (`formulas.symbolic`), for formulas only.
 
 `rule="minerva"` and `rule="math_verify"` grade as others do, for figures that are to be compared
 with theirs; both take answers for right that are not (docs/grading.md).
@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from .._names import unknown
-from . import symbolic
-from .equality import same
-from .extract import ORDER, Place, answers, boxed, listed
-from .items import read
-from .notation import tokens
-from .tree import Token
-from .values import exact_value
+from ..formulas import symbolic
+from ..formulas.equality import same
+from ..formulas.items import read
+from ..formulas.notation import Token, tokens
+from ..formulas.values import exact_value
+from .boxes import boxed, listed
+from .extract import ORDER, Place, answers
 
 _LETTER = r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?"
 _OPTION = re.compile(
@@ -38,6 +38,14 @@ _INTEGER = re.compile(
     r"[\s,;(]*(?:\\(?:text|mathrm)\{[^{}]*\}|\\q?quad|\\[,; ]|\\forall|where|for|any|all|every|"
     r"some|with|\s)*(?:\$?\b([kmnl])\$?\s*(?:(?:\\in|\u2208)\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\u2124)|"
     r"(?:\\text\{)?\s*is\s+an?\s+integer\s*\}?)|integers?\s*\}?\s*\$?([kmnl])\$?)\s*\)?\s*\Z"
+)
+# an answer that no response can give: "see figure 3", "answers may vary", "proof"
+_ELSEWHERE = re.compile(
+    r"\b(?:see|refer to|shown in|given in|as in)\b.*\b(?:figures?|fig|graphs?|diagrams?|tables?|"
+    r"pictures?|above|below|solutions?|texts?|proofs?|answers?)\b|"
+    r"\banswers? (?:may |will |can )?var(?:y|ies)\b|"
+    r"\A\W*(?:proofs?|graphs?|omitted|see (?:solution|work)|n/?a|not available|todo|tbd)\W*\Z",
+    re.IGNORECASE | re.DOTALL,
 )
 _LONE = re.compile(r"(?<![A-Za-z\\])[kmnl](?![a-zA-Z])")
 Rule = Literal["strict", "minerva", "math_verify"]
@@ -76,8 +84,11 @@ def check_math(answer: str, *, extract: str | Sequence[str] = ORDER, rule: Rule 
     """
     _order(extract)
     _rule(rule)
-    if not tokens(expected_answer(answer)):
+    expected = expected_answer(answer)
+    if not tokens(expected):
         raise ValueError(f"needs an answer of at most 1000 characters, got {answer!r:.80}")
+    if _ELSEWHERE.search(expected):
+        raise ValueError(f"needs an answer, got words on where it is, {answer!r:.80}")
 
 
 def expected_answer(answer: str) -> str:

@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .equality import assigned
+from ..formulas.equality import assigned
+from ..formulas.items import read
+from ..formulas.notation import tokens
+from ..formulas.tree import Node
 from .extract import ORDER
-from .items import read
 from .mathematics import extracted
-from .notation import tokens
-from .tree import Node
-from .values import exact_value
 
 _PLAIN = re.compile(
     r"[-+\u2212]?[0-9.,]+(?:[eE][-+]?[0-9]{1,3})?(?:/[0-9.,]+(?:[eE][-+]?[0-9]+)?)?"
@@ -71,8 +70,9 @@ def _value(node: Node) -> Fraction | None:
     if node.kind == "-":
         value = _value(node.parts[0])
         return None if value is None else -value
-    parts = node.parts if node.kind == "/" else (node,)
-    values = [exact_value(part) for part in parts if part.kind in ("number", "-")]
-    if len(values) < len(parts) or None in values or 0 in values[1:]:
-        return None
-    return values[0] / values[1] if len(values) > 1 else values[0]
+    if node.kind == "/":
+        top, bottom = (
+            _value(part) if part.kind in ("number", "-") else None for part in node.parts
+        )
+        return None if top is None or not bottom else top / bottom
+    return node.value if node.kind == "number" else None

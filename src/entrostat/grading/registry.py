@@ -64,7 +64,7 @@ GRADERS: dict[str, Kind] = {
         "entrostat.grading.mathematics:grade_math",
         "equal in mathematics",
         check="check_math",
-        warm="entrostat.grading.symbolic:warm",
+        warm="entrostat.formulas.symbolic:warm",
         needs=(
             "math_verify",
             "grader 'math' needs math-verify: pip install 'math-verify[antlr4_13_2]'; in veRL's "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..errors import extra
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -15,10 +17,8 @@ def pandas(what: str) -> Any:
     Raises:
         ValueError: it is not installed; `what` is what needs it.
     """
-    try:
+    with extra("notebook", what):
         import pandas
-    except ImportError:
-        raise ValueError(f"{what} needs pandas: pip install 'entrostat[notebook]'") from None
     return pandas
 
 

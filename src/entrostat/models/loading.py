@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from ..config import NOWHERE, TrainConfig, check_model
+from ..errors import extra
 from ..model_files import find, provenance
 from . import capabilities
 from .policy import Policy, end_tokens, vocabulary
@@ -119,10 +120,8 @@ def _no_dropout(model: torch.nn.Module) -> None:
 
 
 def _with_lora(model: Any, config: TrainConfig) -> Any:
-    try:
+    with extra("peft", "lora.rank"):
         from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise ValueError("lora.rank needs the extra: pip install 'entrostat[peft]'") from None
     targets: Any = config.lora.targets
     if targets != "all-linear":
         targets = [name.strip() for name in targets.split(",")]

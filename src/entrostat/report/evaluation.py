@@ -28,10 +28,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Shown:
-    """One problem with its most frequent responses: (text, count, whether right) each."""
+    """One problem with its most frequent responses.
+
+    Each is (text, count, whether right, what the grader takes for its answer).
+    """
 
     prompt: str
-    responses: list[tuple[str, int, bool]]
+    answer: str
+    responses: list[tuple[str, int, bool, str]]
     right: str
 
 
@@ -200,11 +204,16 @@ def _examples(lines: Sequence[Mapping[str, Any]]) -> list[Shown]:
     for line in lines[:PROBLEMS]:
         scores = dict(zip(line["responses"], line["scores"], strict=True))
         common = Counter(line["responses"]).most_common(RESPONSES)
+        answers = dict(zip(line["responses"], line.get("extracted", line["votes"]), strict=True))
         right = sum(score >= 1 for score in line["scores"])
         found.append(
             Shown(
                 _cut(line["prompt"]),
-                [(_cut(text), count, scores[text] >= 1) for text, count in common],
+                _cut(answer if isinstance(answer := line["answer"], str) else json.dumps(answer)),
+                [
+                    (_cut(text), count, scores[text] >= 1, _cut(answers[text] or "none"))
+                    for text, count in common
+                ],
                 f"{right} of {len(line['scores'])}",
             )
         )

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..errors import extra
 from .ticks import log_ticks, tick_labels
 
 if TYPE_CHECKING:
@@ -242,8 +243,12 @@ def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture
     Args:
         panel: what to draw.
         size: width and height, inches; None takes the pages', higher with a longer legend.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
     """
-    from .picture import Picture
+    with extra("page", "a figure"):
+        from .picture import Picture
 
     entries = _legend_entries(panel)
     texts = [short(label) for label, _ in entries]
@@ -270,7 +275,8 @@ def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture
 @contextmanager
 def styled() -> Iterator[None]:
     """The pages' style, whatever a reader's own matplotlib settings are."""
-    from matplotlib import style
+    with extra("page", "a figure"):
+        from matplotlib import style
 
     # after_reset: a reader's own matplotlib settings must not change the page
     with warnings.catch_warnings(), style.context(_STYLE, after_reset=True):

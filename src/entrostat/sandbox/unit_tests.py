@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 
 _KNOWN = sys.stdlib_module_names | {"solution"}  # what tests may import
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINES = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)
+_building = threading.Lock()
 _TELLS = (ast.Assert, ast.Raise, ast.Call)
 
 
@@ -19,7 +21,7 @@ def split(source: str) -> list[str]:
     Functions `test...` are called, methods `test...` of a class with its `setUp` (unittest's) or
     `setup_method` before. A source without such is a test itself.
     """
-    module = _parsed(source)
+    module = parsed(source)
     calls = [] if module is None else list(_calls(module))
     return [f"{source}\n{call}\n" for call in calls] or [source]
 
@@ -30,7 +32,7 @@ def check(source: str) -> None:
     Raises:
         ValueError: says why.
     """
-    module = _parsed(source)
+    module = parsed(source)
     if module is None:
         raise ValueError("tests that are no Python")
     nodes = list(ast.walk(module))
@@ -45,9 +47,10 @@ def check(source: str) -> None:
         raise ValueError("tests that assert nothing")
 
 
-def _parsed(source: str) -> ast.Module | None:
+def parsed(source: str) -> ast.Module | None:
+    """A source as a tree; None where it is no Python. Python 3.11 builds one tree at a time."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes in texts, say
+        with _building, warnings.catch_warnings(action="ignore"):  # of escapes in texts, say
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -13,10 +13,10 @@ import subprocess
 import sys
 from typing import Any
 
+from ..errors import extra
 from .local import environment, no_link, threads_of
 from .plan import Training
 
-_NO_RAY = "--ray needs Ray, which is not installed: pip install 'entrostat[ray]'"
 KILLED = -9  # of a task whose node or worker went away
 
 
@@ -32,10 +32,8 @@ class OnRay:
     """
 
     def __init__(self, address: str = "local") -> None:
-        try:
+        with extra("ray", "--ray"):
             import ray
-        except ImportError:
-            raise ValueError(_NO_RAY) from None
         self._ray = ray
         try:
             ray.init(

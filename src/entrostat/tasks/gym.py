@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from .._names import unknown
+from ..errors import extra
 from ..grading import as_reward, final_answer
 from ..workers import Call
 from ..workers.wire import is_plain
@@ -117,9 +118,10 @@ def data_set(name: str) -> tuple[Any, Any]:
     """The classes of a data set and of its configuration.
 
     Raises:
-        ValueError: reasoning-gym has none of that name.
+        ValueError: reasoning-gym has none of that name, or is not installed.
     """
-    from reasoning_gym.factory import DATASETS
+    with extra("tasks", f"task 'gym:{name}'"):
+        from reasoning_gym.factory import DATASETS
 
     if name not in DATASETS:
         listed = f"`entrostat tasks gym` lists all {len(DATASETS)}."

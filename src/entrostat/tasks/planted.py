@@ -13,6 +13,7 @@ from typing import Any
 from .. import sandbox
 from ..grading import grade_here
 from ..sandbox.running import at_once
+from ..sandbox.unit_tests import parsed
 
 ROWS = 64  # of a set, spread over it
 _WRONG = """
@@ -63,7 +64,7 @@ def wrong(answer: str) -> str:
     sources = [tests["tests"]] if isinstance(tests["tests"], str) else tests["tests"]
     used: set[str] = set(re.findall(r"^def (\w+)", tests.get("prompt") or "", re.MULTILINE))
     for source in sources:
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parsed(source) or ast.Module([], [])):
             used |= {getattr(node, "id", ""), getattr(node, "attr", "")}
             if isinstance(node, ast.ImportFrom) and node.module == "solution":
                 used |= {alias.name for alias in node.names}

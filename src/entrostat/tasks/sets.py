@@ -135,7 +135,9 @@ _TRAINING = (
         {"prompt": "question", "tests": "test", "style": "style", "info": "test_info"},
         read=convert_code.kodcode, grader="code", template="code", licence="CC BY-NC 4.0",
         note="Styles `instruct` and `complete`, as in COV (footnote 1). Left out: tests that need "
-        "pytest (its `raises`, fixtures) or a package outside Python's own library.",
+        "pytest (its `raises`, fixtures) or a package outside Python's own library, and such that "
+        "assert nothing. As of every set of code, a wrong program is tried on up to 64 rows; a set "
+        "whose tests it passes is refused.",
     ),
 )  # fmt: skip
 

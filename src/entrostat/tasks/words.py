@@ -10,6 +10,7 @@ import random
 from functools import cache
 from string import ascii_uppercase
 
+from ..errors import need
 from .base import Example
 
 # B as in what was measured; Q, X and Z because hardly a word in use begins with them: with
@@ -41,6 +42,7 @@ class Words:
     chat = False
 
     def __init__(self, seed: int = 0) -> None:
+        need("tasks", "task 'words'", "reasoning_gym")  # for the dictionary
         self.seed = seed
 
     def max_new_tokens(self, split: str) -> int:

@@ -17,6 +17,7 @@ import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -174,13 +175,13 @@ def slime_loss(objective: Objective, seed: int = 0) -> Callable[..., Any]:
     def loss(
         args: Namespace, batch: dict[str, Any], logits: Tensor, sum_of_sample_mean: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
+        slime = import_module("slime.backends.megatron_utils.loss")
 
         if getattr(args, "context_parallel_size", 1) > 1:
             raise ValueError("slime_loss: context_parallel_size must be 1: rollouts must be whole")
         # slime gives entropy a gradient where this is not 0, and uses it nowhere else here
         own = Namespace(**vars(args) | {"entropy_coef": 1.0})
-        _, found = get_log_probs_and_entropy(
+        _, found = slime.get_log_probs_and_entropy(
             logits, args=own, unconcat_tokens=batch["unconcat_tokens"],
             total_lengths=batch["total_lengths"], response_lengths=batch["response_lengths"],
             with_entropy=True,

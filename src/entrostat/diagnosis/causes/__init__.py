@@ -6,41 +6,15 @@ quantity that by its paper moves entropy, was large enough to, and was so when e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...logs.run import Run
 from ..events import Event
 from ..verdict import Judged
-from .batches import (
-    length_collapse,
-    no_learning_signal,
-    no_signal,
-    reward_saturated,
-    score_lost,
-    truncation,
-)
-from .figures import entropy_definition, sampler_mismatch
 from .seen import Cause, Seen
-from .updates import (
-    bonus,
-    clip_always,
-    clip_never,
-    knob_saturated,
-    learning_rate,
-    policy_gradient,
-    ratio_one,
-)
 
-__all__ = ["CAUSES", "Cause", "causes_of"]
+__all__ = ["Cause", "causes_of"]
 
 LEAST = 0.1  # of a weight: what is less plain is not spoken of
-
-CAUSES: tuple[Callable[[Seen], Cause | None], ...] = (
-    reward_saturated, no_signal, truncation, clip_never, clip_always, ratio_one, learning_rate,
-    sampler_mismatch, entropy_definition, knob_saturated, bonus, policy_gradient,
-    length_collapse, no_learning_signal, score_lost,
-)  # fmt: skip
-HELD = (score_lost, length_collapse, no_learning_signal)  # what costs a run whose entropy held
+HELD = ("score", "eos", "zero_advantage")  # checks of what costs a run whose entropy held
 
 
 def causes_of(run: Run, judged: Judged, events: tuple[Event, ...] = ()) -> tuple[Cause, ...]:
@@ -52,8 +26,12 @@ def causes_of(run: Run, judged: Judged, events: tuple[Event, ...] = ()) -> tuple
             of one that held only what took its score, its length or its learning.
         events: of `events_of`.
     """
-    seen = Seen(run, judged, events)
-    looks = HELD if judged.verdict in ("held", "cannot tell") else CAUSES
+    from ..checks import TABLE
+
+    seen, still = Seen(run, judged, events), judged.verdict in ("held", "cannot tell")
+    looks = [look for check in TABLE if not still or check.name in HELD for look in check.causes]
     found = [cause for look in looks if (cause := look(seen)) is not None]
+    if still:  # of what moves entropy nothing is asked
+        found = [cause for cause in found if any(e.name == cause.name for e in events)]
     plain = [cause for cause in found if cause.weight >= LEAST]
     return tuple(sorted(plain, key=lambda cause: -cause.weight))

@@ -132,7 +132,8 @@ def truncation(seen: Seen) -> Cause | None:
     if share is None:
         return None
     before, late = share.before(seen.onset), share.late
-    plain = ramp(max(late, float(np.max(share.smooth))), *TRUNCATED)
+    after = share.y[share.x >= seen.onset]  # what was cut before it and no more is no cause of it
+    plain = ramp(max(late, float(after.mean()) if len(after) else 0.0), *TRUNCATED)
     if plain == 0:
         return None
     length = seen.signal("length")

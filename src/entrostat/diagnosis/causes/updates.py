@@ -19,6 +19,7 @@ STEP = (0.02, 0.2)  # nats: KL of the policy before an iteration to that of its 
 BURST = 8  # one iteration this many times as far is as bad
 JUMP = 1.5  # of the learning rate
 NORM = 3.0  # of the gradient
+LARGE = 3e-4  # of the learning rate
 
 
 def ratio_is_one(run: Run) -> str | None:
@@ -46,9 +47,9 @@ def ratio_is_one(run: Run) -> str | None:
 def ratio_one(seen: Seen) -> Cause | None:
     """One update per batch: the ratio is 1, and no clip keeps a falling entropy up.
 
-    It moves nothing by itself, so that of a rise it is no cause.
+    It moves nothing by itself, so that of an explosion it is no cause.
     """
-    said = ratio_is_one(seen.run) if seen.falling else None
+    said = None if seen.judged.verdict == "explosion" else ratio_is_one(seen.run)
     if said is None:
         return None
     return Cause(
@@ -98,7 +99,7 @@ def clip_always(seen: Seen) -> Cause | None:
 
 def learning_rate(seen: Seen) -> Cause | None:
     """Steps are large, or became larger when entropy began to move."""
-    found = [c for c in (_jump(seen), _step(seen), _norm(seen)) if c is not None]
+    found = [c for c in (_jump(seen), _step(seen), _norm(seen), _large(seen)) if c is not None]
     if not found:
         return None
     weight, evidence = max(found)
@@ -128,6 +129,17 @@ def _jump(seen: Seen) -> tuple[float, str] | None:
     return 0.95 * decades(total, 1.0, 4.0) + 0.04, (
         f"{rate.name} rose {total:.2g} times about iteration {where}; entropy moved from "
         f"{seen.onset}."
+    )
+
+
+def _large(seen: Seen) -> tuple[float, str] | None:
+    """A learning rate that no language model is trained with by reinforcement learning."""
+    rate = seen.signal("rate")
+    highest = 0.0 if rate is None else float(rate.y.max())
+    if rate is None or highest < LARGE or seen.run.trainer == "entrostat":
+        return None  # our own policies may be tiny, and take more
+    return 0.96, (
+        f"{rate.name} is {highest:g}; usual are 1e-6 to 1e-5, and up to 1e-4 for adapters alone."
     )
 
 

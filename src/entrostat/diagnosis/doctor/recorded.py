@@ -1,6 +1,7 @@
 """The same faults in what a run left: its log, and the rollouts that it dumped.
 
-A log says less than a model: a check that it says nothing of is skipped, with the reason.
+What a log's figures come to is decided by the functions that `diagnose` looks for causes with. A
+log says less than a model: a check that it says nothing of is skipped, with the reason.
 
 Shapes: n tokens.
 """
@@ -19,24 +20,19 @@ from ...core.mismatch import mismatch as compared
 from ...logs.rollouts import Rollouts
 from ...logs.run import Run, last_ones, saturated
 from ...models.rounding import FIX, logp_rounding
+from ..causes.figures import MISMATCH, mismatch_of
+from ..causes.updates import ratio_is_one
+from ..signals import signal
 from .finding import Result, ok, skipped, wrong
 from .numbers import FEW, KL, OFF, SIGMAS, surprise
+from .settings import MORE_UPDATES
 from .tokens import idle_share
 
 DUMPS = 4  # of a run's, spread over it: each is some thousand tokens
 LONG = 10  # iterations in which nothing happened, before it is called never
 WRONG_SHARE = 0.01  # of the tokens whose entropy no distribution can have
-PROBS = 0.02  # mean |p - p'|, for trainers that log this alone: twice what bf16 kernels differ by
+PLAIN = 0.5  # of a mismatch, between noticeable and plain
 _GROUPS = 8  # of an iteration, where a log has their share alone
-
-ALIASES = {
-    "rollout/truncated": ("completions/clipped_ratio", "response_length/clip_ratio"),
-    "clip/both": ("clip_ratio/region_mean", "actor/pg_clipfrac", "train/pg_clipfrac"),
-    "kl/old_new": ("actor/ppo_kl", "train/ppo_kl"),
-    "mismatch/prob_abs_mean": ("training/rollout_probs_diff_mean",),
-    "mismatch/kl": ("mismatch_kl/mean", "rollout_corr/k3_kl"),
-    "mismatch/logp_abs_mean": ("sampling/sampling_logp_difference/mean",),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +42,12 @@ class Record:
     run: Run
 
     def series(self, key: str) -> list[float]:
-        """A metric's values, under our name or another trainer's."""
-        for name in (key, *ALIASES.get(key, ())):
-            if values := self.run.series(name)[1]:
-                return values
-        return []
+        """A metric's values."""
+        return self.run.series(key)[1]
 
     def end(self, key: str) -> float | None:
         """The mean over the run's last iterations."""
-        values = self.series(key)
-        last = values[-last_ones(len(values)) :]
+        last = self.series(key)[-last_ones(len(self.series(key))) :]
         return sum(last) / len(last) if last else None
 
     @cached_property
@@ -129,19 +121,20 @@ def cancellation(record: Record) -> Result:
 def mismatch(record: Record) -> Result:
     """Sampler against trainer, as logged or as dumped."""
     fix = "one temperature and one precision in sampler and trainer (REPO App. A.2)"
-    kl = record.end("mismatch/kl")
-    if kl is None:
-        lp, sampler = record.tokens("logp", "sampler_logp")
-        if len(lp):
-            kl = compared(lp[None], sampler[None], torch.ones(1, len(lp)))["mismatch/kl"]
-    if kl is not None:
-        text = f"KL(sampler || trainer) {kl:.1g} nats a token"
-        return wrong(text, fix) if kl > KL else ok(text)
-    for key, limit in (("mismatch/prob_abs_mean", PROBS), ("mismatch/logp_abs_mean", 2 * PROBS)):
-        if (gap := record.end(key)) is not None:
-            text = f"{key} {gap:.2g} at the run's end"
-            return wrong(f"{text}, above {limit:g}", fix) if gap > limit else ok(text)
-    return skipped("neither log nor rollouts say what the sampler's log-probs were")
+    told = [found for name in MISMATCH if (found := mismatch_of(record.run, name)) is not None]
+    said = ""
+    if told:
+        found, plain = max(told, key=lambda pair: pair[1])
+        said = f"{found.name} {found.late:.2g} at the run's end"
+        if plain > PLAIN:
+            return wrong(said, fix)
+    lp, sampler = record.tokens("logp", "sampler_logp")
+    if not len(lp):
+        none = skipped("neither log nor rollouts say what the sampler's log-probs were")
+        return ok(said) if told else none
+    kl = compared(lp[None], sampler[None], torch.ones(1, len(lp)))["mismatch/kl"]
+    text = f"KL(sampler || trainer) {kl:.1g} nats a token"
+    return wrong(text, fix) if kl > KL else ok(text)
 
 
 def ratio(record: Record) -> Result:
@@ -149,31 +142,14 @@ def ratio(record: Record) -> Result:
     optim, method = record.of("optim"), str(record.run.methods or "")
     if any(name in method.split("+") for name in ("reinforce", "rloo", "opefo")):
         return skipped("strictly on-policy, without a ratio")
-    for key, rest, means in (("kl/old_new", 0.0, "KL(old || new)"), ("clip/both", 0.0, "clip")):
-        values = record.series(key)
-        if not values:
-            continue
-        if len(values) >= LONG and all(x == rest for x in values):
-            return wrong(
-                f"{means} is exactly 0 in all of {len(values)} iterations: every ratio is 1 "
-                "or never leaves the clip, which acts on nothing",
-                "more than one update per rollout batch (TRL: num_iterations=2, or "
-                "steps_per_generation above gradient_accumulation_steps; veRL: "
-                "ppo_mini_batch_size below train_batch_size)",
-            )
-        return ok(f"{means} is {sum(values) / len(values):.1g} on average")
-    low, high = record.series("clip/low"), record.series("clip/high")
-    if len(low) >= LONG and not any(low) and not any(high):
-        return wrong(
-            f"the clip acted on no token in {len(low)} iterations: every ratio is 1, or the clip "
-            "is too wide to matter",
-            "more than one update per rollout batch (TRL: num_iterations=2, or "
-            "steps_per_generation above gradient_accumulation_steps)",
-        )
-    if low or high:
-        return ok(f"the clip acts on {(sum(low) + sum(high)) / max(1, len(low)):.2%} of tokens")
+    said = ratio_is_one(record.run)
+    found = signal(record.run, "step_kl") or signal(record.run, "clip")
+    if said is not None and found is not None and len(found) >= LONG:
+        return wrong(f"{said}: the clip acts on nothing", MORE_UPDATES)
+    if found is not None:
+        return ok(f"{found.name} is {float(found.y.mean()):.1g} on average")
     if isinstance(optim, Mapping) and optim.get("epochs") == optim.get("minibatches") == 1:
-        return wrong("one update per rollout batch: every ratio is 1", "--optim.minibatches 2")
+        return wrong("one update per rollout batch: every ratio is 1", MORE_UPDATES)
     return skipped("the log has no figure of the ratio")
 
 
@@ -201,29 +177,28 @@ def temperature(record: Record) -> Result:
 
 def eos(record: Record) -> Result:
     """Rollouts of which none ever ended."""
-    cut = record.series("rollout/truncated")
-    if not cut:
+    cut = signal(record.run, "truncated")
+    if cut is None:
         return skipped("the log does not say how many rollouts ended")
-    if min(cut) >= 1:
+    if cut.y.min() >= 1:
         return wrong(
             f"no rollout ended in any of {len(cut)} iterations: all ran into their limit",
             "a longer limit, a stop, or the eos token that the model ends its turns with",
         )
-    return ok(f"{1 - cut[-1]:.0%} of rollouts end, at the run's end")
+    return ok(f"{1 - cut.y[-1]:.0%} of rollouts end, at the run's end")
 
 
 def zero_advantage(record: Record) -> Result:
     """Groups without a signal, at the run's end."""
-    prompts, idle = record.of("sampling", "prompts"), record.end("rollout/zero_advantage_groups")
-    reward = record.end("reward/mean")
-    figures = {} if reward is None else {"reward/mean": reward}
-    if idle is not None and isinstance(prompts, int) and prompts:
-        return idle_share(round(idle), prompts, figures)
-    share = record.end("frac_reward_zero_std")
+    share, prompts = signal(record.run, "no_signal"), record.of("sampling", "prompts")
     if share is None:
         return skipped("the log does not count groups without a signal")
-    groups = _GROUPS * last_ones(len(record.series("frac_reward_zero_std")))
-    return idle_share(round(share * groups), groups, figures)
+    reward = record.end("reward/mean")
+    figures = {} if reward is None else {"reward/mean": reward}
+    last = last_ones(len(share))
+    counted = isinstance(prompts, int) and share.name == "rollout/zero_advantage_groups"
+    groups = prompts if counted and isinstance(prompts, int) else _GROUPS * last
+    return idle_share(round(float(share.y[-last:].mean()) * groups), groups, figures)
 
 
 def group(record: Record) -> Result:

@@ -15,7 +15,7 @@ from ...control import Thermostat, parse_target
 from ...control.known_ranges import FAILED, able
 from ...core.advantages import NEED_PAIRS
 from ...core.objective import Objective, make_objective
-from ...core.probe import bounds, probe
+from ...core.probe import ONE_UPDATE, idle_at_one, probe
 from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
@@ -78,37 +78,37 @@ def rounding(plan: Plan) -> Result | None:
     )
 
 
+MORE_UPDATES = (
+    "more than one update per rollout batch (--optim.minibatches 2 or --optim.epochs 2; TRL: "
+    "num_iterations=2, or steps_per_generation above gradient_accumulation_steps; veRL: "
+    "ppo_mini_batch_size below train_batch_size)"
+)
+
+
 def ratio(plan: Plan) -> Result | None:
     """One update a rollout batch under what acts by the ratio: a clip, an idle method."""
-    if plan.updates > 1:
+    if plan.updates > 1 or probe(plan.objective).ratio == "none":
         return None
-    terms = probe(plan.objective)
-    low, high = bounds(terms)
-    if terms.ratio == "none":
-        return None
+    idle, clip = idle_at_one(plan.objective)
     name, fix = plan.objective.names[0], "--optim.minibatches 2 or --optim.epochs 2"
-    if math.isfinite(low) or math.isfinite(high):
+    said = "what acts by the ratio does not act"
+    if clip is not None:
         estimator = plan.objective.advantage
         fix += f"; or the same gradient without a clip: --method reinforce --advantage {estimator}"
-        idle = f"the clip of {name}, [{1 - low:g}, {1 + high:g}], acts on no token"
-    elif any(method.idle_on_policy for _, method in plan.chain):
-        idle = "what acts by the ratio does not act"
-    else:
+        said = f"the clip of {name}, [{1 - clip[0]:g}, {1 + clip[1]:g}], acts on no token"
+    elif not idle:
         return None
-    return wrong(
-        f"one update per rollout batch, so every ratio is exactly 1 and {idle}",
-        fix,
-    )
+    return wrong(f"{ONE_UPDATE.format(what='rollout batch')} {said}", fix)
 
 
 def penalties(plan: Plan) -> Result | None:
     """Interventions that do nothing while every ratio is 1."""
-    idle = [(n, m) for n, m in plan.chain if m.kind == "intervention" and m.idle_on_policy]
+    edits = [f"`{name}` (" for name, method in plan.chain if method.kind == "intervention"]
+    idle = [text for text in idle_at_one(plan.objective)[0] if text.startswith(tuple(edits))]
     if plan.updates > 1 or not idle:
         return None
-    which = " and ".join(f"`{name}` ({method.idle_on_policy})" for name, method in idle)
     return wrong(
-        f"one update per rollout batch, so every ratio is exactly 1 and {which} does nothing",
+        f"{ONE_UPDATE.format(what='rollout batch')} {' and '.join(idle)} does nothing",
         "--optim.minibatches 2 or --optim.epochs 2, or leave it out",
     )
 

@@ -4,70 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
 
 from ...config import TrainConfig
 from ...logs.run import Run
-from . import acting, knobs, numbers, recorded, settings, tokens
-from .finding import Finding, Result, skipped
+from ..checks import TABLE
+from . import recorded, settings
+from .finding import Finding, skipped
 from .subject import Subject
 
+CHECKS = tuple(check for check in TABLE if check.module)
 
-@dataclass(frozen=True)
-class Check:
-    """One fault that is looked for.
-
-    Attributes:
-        name: of it.
-        title: the same in words.
-        source: where it is shown to matter.
-        measured: looks at a policy and its rollouts.
-        recorded: looks at what a run left.
-        planned: looks at the settings alone, and says what is wrong or nothing.
-    """
-
-    name: str
-    title: str
-    source: str
-    measured: Callable[[Any], Result]
-    recorded: Callable[[recorded.Record], Result]
-    planned: Callable[[settings.Plan], Result | None] | None = None
-
-    def says(self, result: Result) -> Finding:
-        """The result under this check's name."""
-        return Finding(
-            result.level, result.evidence, result.fix, self.name, self.title, self.source
-        )
-
-
-CHECKS = (
-    Check("rounding", "log-prob rounding", "REPO App. A.1", numbers.rounding,
-          recorded.rounding, settings.rounding),
-    Check("cancellation", "entropy cancellation", "docs/numerics.md", numbers.cancellation,
-          recorded.cancellation),
-    Check("mismatch", "sampler and trainer", "REPO App. A.2, Fig. 6", numbers.mismatch,
-          recorded.mismatch),
-    Check("temperature", "temperature", "REPO 2: entropy of the policy that samples",
-          numbers.temperature, recorded.temperature),
-    Check("padding", "padding in the mean", "OPEFO Eq. 5: means over a response's tokens",
-          tokens.padding, recorded.padding),
-    Check("eos", "eos trained", "DAPO, arXiv 2503.14476, 3.4: truncated responses", tokens.eos,
-          recorded.eos),
-    Check("group", "group size", "RLOO, arXiv 2402.14740", tokens.group, recorded.group,
-          settings.group),
-    Check("zero_advantage", "groups with a signal", "DAPO, arXiv 2503.14476, 3.2",
-          tokens.zero_advantage, recorded.zero_advantage),
-    Check("ratio", "ratio", "OPEFO 3: strictly on-policy, no ratio leaves 1", acting.ratio,
-          recorded.ratio, settings.ratio),
-    Check("selection", "selection and micro-batches", "COV 4.1: over the batch; docs/parity.md",
-          acting.selection, recorded.selection),
-    Check("gate", "gates", "PAR 3.2", acting.gate, recorded.gate, settings.gate),
-    Check("authority", "authority over the target", "docs/thermostat.md", knobs.authority,
-          recorded.authority, settings.authority),
-    Check("penalties", "methods that act", "COV 4.1: the penalty is flat at ratio 1",
-          acting.penalties, recorded.penalties, settings.penalties),
-)  # fmt: skip
 
 _REFUSED = ("group",)  # by every host, before it begins
 _SAID_BY_TRL = ("ratio", "penalties")  # by EntropyGRPOTrainer as it is made
@@ -83,12 +29,8 @@ def preflight(config: TrainConfig) -> list[Finding]:
     except ValueError:
         return []
     said = _REFUSED + (_SAID_BY_TRL if config.host == "trl" else ())
-    found = [(check, _planned(check, plan)) for check in CHECKS if check.name not in said]
+    found = [(check, check.planned(plan)) for check in CHECKS if check.name not in said]
     return [check.says(result) for check, result in found if result is not None]
-
-
-def _planned(check: Check, plan: settings.Plan) -> Result | None:
-    return None if check.planned is None else check.planned(plan)
 
 
 def examine_subject(
@@ -105,7 +47,7 @@ def examine_subject(
         One finding a check, in the order of `CHECKS`.
     """
     plan = settings.plan_of(config)
-    found = {check.name: _planned(check, plan) for check in CHECKS}
+    found = {check.name: check.planned(plan) for check in CHECKS}
     known = {name: result for name, result in found.items() if result is not None}
     if "group" in known:  # there are no advantages to go on with
         rest = skipped("there is nothing to train on before the group is mended")

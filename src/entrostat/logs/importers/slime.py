@@ -40,7 +40,7 @@ NAMES = {
     "rollout/response_len/mean": "rollout/length_mean",
     "train/grad_norm": "grad/norm",
 }
-LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w/])")
+LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w-]+/)")
 PAIR = re.compile(r"'([^']{1,200})': ((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w.]{1,40})(?=[,}])")
 SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
 KIND = "entrostat/kind"  # of a line: step, rollout, perf or eval

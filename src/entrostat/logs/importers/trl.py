@@ -72,6 +72,7 @@ LIST = re.compile(r'"log_history"\s*:\s*\[')
 PAIR = re.compile(r"'([^']{1,200})': '?([-+\w./%]{1,40})'?(?=[,}])")
 BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
 SLASH = "global_step/max_steps"
+_GRPO = ('"completions/', '"completion_length"', '"frac_reward_zero_std"', '"rewards/', SLASH)
 _LOGGED = ("loss", "reward", "entropy", "grad_norm")
 
 
@@ -88,7 +89,7 @@ def is_row(text: str) -> bool:
         return False
     if text[begin : begin + 2] == "{'":
         return "'loss': " in text and ("'epoch': " in text or "'reward" in text)
-    return '"reward' in text and ('"epoch"' in text or SLASH in text) and '"loss"' in text
+    return '"loss"' in text and any(word in text for word in _GRPO)
 
 
 def states(directory: Path) -> Iterator[Path]:
@@ -200,7 +201,8 @@ def run_of(rows: Sequence[Row], given: Given) -> Run | None:
             break
     source = "a Hugging Face trainer"
     if grpo:
-        source = "ms-swift" if trainer_of(seen) == "ms-swift" else "TRL"
+        swift = "entropy/mean" in seen or trainer_of(seen) == "ms-swift"
+        source = "ms-swift" if swift else "TRL"
     planned = step_of(settings.get("max_steps"))
     planned = None if not planned else -(-planned // updates)
     return finish(given, source, entropy_is, log.metrics(), planned=planned)

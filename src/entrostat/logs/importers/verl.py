@@ -66,8 +66,11 @@ MODES = {
 PER_TOKEN = ("token-mean", "seq-mean-token-mean")
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by the rollout temperature (which the log does "
-    "not name), in nats, {when}, aggregated as the loss is: {how}. The log does not say which "
-    "version wrote it: up to 0.4 the mean is wrong under use_dynamic_bsz"
+    "not name), in nats, {when}, aggregated as the loss is: {how}{old}"
+)
+OLD = (
+    "; by its name veRL up to 0.4 wrote it, whose mean is wrong under use_dynamic_bsz: responses "
+    "and masks are in another order"
 )
 BEFORE, DURING = "under the policy before the iteration's updates", "during the updates"
 UNSAID = (
@@ -149,7 +152,7 @@ def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows with veRL's names; where our own host's are among them, they count."""
-    settings = {k: v for row in reversed(rows[:1] + rows[-1:]) for k, v in row.settings.items()}
+    settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
     keys = {key for row in rows for key in row.values}
     ours = "entropy/exact" in keys
     log = Log(given, {key: name for key, name in NAMES.items() if name not in keys})
@@ -185,13 +188,13 @@ def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) ->
     values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
     if not values:
         return NONE, False
-    when = BEFORE if "actor/entropy" in keys else DURING
+    when, old = (BEFORE, "") if "actor/entropy" in keys else (DURING, OLD)
     if mode is not None:
         known = mode in MODES
         how = MODES[mode] if known else f"loss_agg_mode {mode}, which is not known here"
-        return ENTROPY_IS.format(when=when, how=how), mode not in PER_TOKEN
+        return ENTROPY_IS.format(when=when, how=how, old=old), mode not in PER_TOKEN
     large = max(values) > LIMIT
-    return ENTROPY_IS.format(when=when, how=TOO_LARGE if large else UNSAID), large
+    return ENTROPY_IS.format(when=when, how=TOO_LARGE if large else UNSAID, old=old), large
 
 
 def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dict[str, Any]:
@@ -225,4 +228,4 @@ def sequences(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
     dumped = Dumped(keep=True)
     for _ in scan(path, given, dumped):
         pass
-    yield from dumped.kept
+    yield from dumped.kept or ()

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .forms import flatten
 from .rows import Row
 from .source import Given, UnreadableError, clean, json_lines, number, reason_of
-from .table import flatten
 from .verl import settings_of
 from .wire import EIGHT, VARINT, fields, real, text
 

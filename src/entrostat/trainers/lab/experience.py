@@ -86,7 +86,7 @@ def sample_rollouts(state: State, iteration: int, on_progress: Callable[[int], N
 def generate_for(
     state: State, examples: list[Example], iteration: int, purpose: Purpose,
     on_progress: Callable[[int], None], temperature: float | None = None,
-    rollouts: int | None = None, **how: Any,
+    rollouts: int | None = None, again: int = 0, **how: Any,
 ) -> Sampled:  # fmt: skip
     """What the policy as it stands says to prompts.
 
@@ -98,17 +98,19 @@ def generate_for(
         on_progress: as `sample` takes it.
         temperature: None for the run's own.
         rollouts: of each prompt; None for the run's own.
+        again: which further draw of the iteration; 0 for none.
         **how: other arguments of `answer`.
     """
     config, policy = state.config, state.policy
     if temperature is not None:
         config = replace(config, sampling=replace(config.sampling, temperature=temperature))
-    torch.manual_seed(stream_seed(config.seed, iteration, purpose))
+    stream = (iteration << 8) + again if again else iteration
+    torch.manual_seed(stream_seed(config.seed, stream, purpose))
     answers = answer(
         policy, config, state.task, state.task.splits[0], examples,
         encode(policy, config, examples, state.new), training=True,
         rollouts=rollouts or config.sampling.rollouts,
-        generator=generator(config.seed, iteration, purpose, policy.device),
+        generator=generator(config.seed, stream, purpose, policy.device),
         on_progress=on_progress, where=f"iteration {iteration}", **how,
     )  # fmt: skip
     return Sampled(iteration, examples, answers)

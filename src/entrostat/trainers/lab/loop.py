@@ -5,6 +5,7 @@ entropies exactly, let the controllers see the entropy, drop groups without a si
 
     state.py       what a run is made of, built and checked
     experience.py  sample, measure, observe, select
+    dynamic.py     other prompts in the place of those without a signal
     resampling.py  rollouts at a second temperature
     add_influence.py  exact influences, for a method that weighs by them
     updates.py     epochs, minibatches, micro-batches
@@ -36,6 +37,7 @@ from ...runs.trackers import Trackers
 from ...tasks import Task
 from .add_influence import with_influences
 from .analysis import begin as begin_analysis
+from .dynamic import with_signal
 from .experience import measure, observe, rollout_figures, sample_rollouts, select
 from .forecast import foretell
 from .record import Record
@@ -92,11 +94,14 @@ def train(
             clock.lap("sample")
             rewards = sampled.scored(score)
             clock.lap("score")
+            # prompts that teach nothing give way to others, where the run asks for that
+            sampled, rewards, dynamic = with_signal(state, sampled, rewards, score, progress.tokens)
+            clock.lap("sample")
 
             # the old policy, exactly: what controllers see and the ratio's denominator
             batch = measure(state, sampled, rewards)
             metrics = rollout_figures(batch, sampled.answers)
-            metrics |= score.figures() | observe(state, metrics, iteration)
+            metrics |= score.figures() | dynamic | observe(state, metrics, iteration)
             clock.lap("measure")
             # a method may learn from rollouts at another temperature, too
             sampled, rewards, batch = with_resampled(

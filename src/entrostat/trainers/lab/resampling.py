@@ -56,7 +56,7 @@ def with_resampled(
     )
     extra = more.scored(score)
     metrics["reward/failed"] += score.failed
-    sequences = _joined(sampled.sequences, more.sequences, state.policy.pad, len(sampled.examples))
+    sequences = joined(sampled.sequences, more.sequences, state.policy.pad, len(sampled.examples))
     assert batch.old_entropy is not None
     T, old = sequences.mask.shape[1], statistics(state, state.policy, more.sequences)
     both = TokenStats(
@@ -76,7 +76,7 @@ def with_resampled(
     )
 
 
-def _joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
+def joined(own: Sequences, more: Sequences, pad_id: int, prompts: int) -> Sequences:
     """B + C sequences; those of `more` are of prompts that are numbered after the first ones."""
     P = max(own.prompt_width, more.prompt_width)
     T = max(own.mask.shape[1], more.mask.shape[1])

@@ -10,14 +10,13 @@ import copy
 import dataclasses
 import inspect
 import logging
-import math
 import warnings
 from typing import Any
 
 from trl import GRPOConfig, GRPOTrainer
 
 from ...core.objective import Objective, make_objective
-from ...core.probe import bounds, probe
+from ...core.probe import ONE_UPDATE, bounds, idle_at_one, probe
 from ...core.rollouts import FIELDS
 from ...method import Method, MethodSpec
 from .equal import from_grpo_config
@@ -264,21 +263,17 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
     """Warn where a method has nothing to act on: one update per batch, so that every ratio is 1."""
     if updates_per_generation(args) > 1:
         return
-    terms = probe(objective)
-    low, high = bounds(terms)
-    chain = list(zip(objective.names, objective.methods, strict=True))
-    inert = [f"`{name}` ({each.idle_on_policy})" for name, each in chain if each.idle_on_policy]
-    alone = all(method.kind == "surrogate" for _, method in chain)
-    clips = terms.ratio != "none" and (math.isfinite(low) or math.isfinite(high))
-    clips = clips and (low, high) != _USUAL  # TRL has that clip too, and says nothing
-    for name, method in chain:
-        if alone and clips and method.kind == "surrogate" and not method.idle_on_policy:
-            inert.append(f"`{name}` (its clip never acts)")
+    inert, clip = idle_at_one(objective)
+    methods = zip(objective.names, objective.methods, strict=True)
+    alone = all(method.kind == "surrogate" for method in objective.methods)
+    if alone and clip not in (None, _USUAL):  # TRL has that clip too, and says nothing
+        idle = [name for name, method in methods if not method.idle_on_policy]
+        inert += [f"`{name}` (its clip never acts)" for name in idle]
     if inert:
         warnings.warn(
-            f"{WHO}: one update per generation batch, so every ratio is exactly 1 and "
-            f"{' and '.join(inert)} does nothing; set num_iterations=2, or steps_per_generation "
-            "above gradient_accumulation_steps",
+            f"{WHO}: {ONE_UPDATE.format(what='generation batch')} {' and '.join(inert)} does "
+            "nothing; set num_iterations=2, or steps_per_generation above "
+            "gradient_accumulation_steps",
             stacklevel=3,
         )
 

@@ -44,6 +44,8 @@ from . import settings
 from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
+from .dynamic import check as check_redraws
+from .dynamic import redrawn
 from .held import check_whole, look
 from .iteration import (
     IMAGES,
@@ -98,6 +100,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         dump_every: write the tokens of every so many generation batches.
         analyze_every: measure what the updates of the first and of every so many generation batches
             do to entropy, token by token, into `dump_rollouts`; 0 for none. One process.
+        redraws: dynamic sampling: at most so many times a generation batch, prompts whose group has
+            no signal are drawn anew, until the batch is full.
         **kwargs: as GRPOTrainer's.
 
     Raises:
@@ -115,6 +119,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         dump_rollouts: str | RunLog | None = None,
         dump_every: int = 1,
         analyze_every: int = 0,
+        redraws: int = 0,
         **kwargs: Any,
     ) -> None:
         given = settings.by_name(args, kwargs)
@@ -149,6 +154,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._tally = MetricAccumulator()
         self._analyst: Analyst | None = None
         super().__init__(**given)
+        self._redraws = redraws
+        check_redraws(self, redraws)
         self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
         self._hold = Hold.of(self.objective)
         if self._hold is not None:
@@ -217,14 +224,19 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
+        inner = super()._generate_and_score_completions
         with self._listening() as passes:
-            output = super()._generate_and_score_completions(inputs)
+            output = inner(inputs)
+            figures: dict[str, float] = {}
+            if self._redraws:
+                output, figures = redrawn(self, output, inner, self._redraws)
         old = output.get("old_per_token_logps")
         # TRL's own pass, where it made one, is known by the tensor that it gave back
         found = next((each for each in passes if each[0] is old), None)
         logp, entropy, _ = found or self._measure(self.model, output)
         output |= {OLD_LOGP: logp, OLD_ENTROPY: entropy}
         self._grade(output)
+        self._record(figures)
         self._generated_at, self._plan, self._probing = self.state.global_step, None, True
         return output
 

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-
-class Token(NamedTuple):
-    r"""A piece of an answer.
-
-    Attributes:
-        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
-            name has no backslash; "sign", any other character; "unclear", digits and commas that
-            are one number to some and several to others.
-        value: a Fraction of a number, a text of all others.
-    """
-
-    kind: str
-    value: Fraction | str
 
 
 class Node(NamedTuple):
@@ -64,3 +50,30 @@ WORDS = frozenset(
     "not get one two six ten all any was can out its our who how why now yes per day men age cow "
     "cat dog sum gcd lcm max min mod det nan inf".split()
 )
+
+
+def about(node: Node) -> bool:
+    r"""Whether something is only \approx."""
+    return (node.kind == "relation" and "~" in node.value) or any(map(about, node.parts))
+
+
+def exactly(node: Node) -> Node:
+    r"""With = for \approx."""
+    if not about(node):
+        return node
+    value = tuple("=" if s == "~" else s for s in node.value) if node.kind == "relation" else None
+    return Node(node.kind, tuple(map(exactly, node.parts)), value or node.value)
+
+
+def holds(node: Node, kinds: Sequence[str]) -> bool:
+    """Whether a piece is of a kind, or a part of it."""
+    return node.kind in kinds or any(holds(part, kinds) for part in node.parts)
+
+
+def signed(node: Node, sign: str) -> Node:
+    r"""With + or - for \pm, the other for \mp."""
+    parts = tuple(signed(part, sign) for part in node.parts)
+    if node.kind in (r"\pm", r"\mp"):
+        plus = (node.kind == r"\pm") == (sign == "+")
+        return parts[0] if plus else Node("-", parts)
+    return Node(node.kind, parts, node.value)

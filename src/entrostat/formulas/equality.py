@@ -17,35 +17,40 @@ one number), but for what is one thing in two notations:
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
-from .tree import CHOICES, Node
+from .intervals import (
+    BRACKETS,
+    FLIPPED,
+    MOST,
+    as_interval,
+    infinite,
+    joined,
+    punctured,
+    without_modulus,
+)
+from .tree import CHOICES, Node, about, exactly, holds, signed
 from .values import exact_value, ratio, same_value, symbols
 
-_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
-_BRACKETS = frozenset({"()", "(]", "[)", "[]"})
-_INFINITY = Node("symbol", (), "infty")
 _REALS = Node("symbol", (), "bbR")
-_MOST = 50  # parts of a list or set
 
 
 def same(expected: Node, given: Node) -> bool:
     """Whether a given answer says what is expected."""
-    if _about(given) and not _about(expected):
+    if about(given) and not about(expected):
         return False
-    expected, given = _exactly(expected), _exactly(given)
+    expected, given = exactly(expected), exactly(given)
     letters = _letter(expected), _letter(given)
     if "list" in (expected.kind, given.kind) and None not in letters and letters[0] != letters[1]:
         return False  # x = 1 or x = 2, y = 1 or y = 2
-    if (_indexed(expected) is None) != (_indexed(given) is None):
-        sides = [one if _indexed(one) is None else _indexed(one) for one in (expected, given)]
-        if {"list", "set"} >= {side.kind for side in sides}:
+    roots = _indexed(expected), _indexed(given)
+    if roots.count(None) == 1:
+        sides = roots[0] or expected, roots[1] or given
+        if {side.kind for side in sides} <= {"list", "set"}:
             expected, given = sides
     expected, given = _plain(expected), _plain(given)
     if "residue" in (expected.kind, given.kind):
@@ -72,38 +77,26 @@ def same(expected: Node, given: Node) -> bool:
     return expected.kind == given.kind and _SAME[expected.kind](expected, given)
 
 
-def _about(node: Node) -> bool:
-    r"""Whether something is only \approx."""
-    return (node.kind == "relation" and "~" in node.value) or any(map(_about, node.parts))
-
-
-def _exactly(node: Node) -> Node:
-    if not _about(node):
-        return node
-    value = tuple("=" if s == "~" else s for s in node.value) if node.kind == "relation" else None
-    return Node(node.kind, tuple(map(_exactly, node.parts)), value or node.value)
-
-
 def _plain(node: Node) -> Node:
     r"""With \pm written out, x = 3, x = 4 as 3, 4, and (-\infty, \infty) as \mathbb{R}."""
     if node.kind == "without":
         points = [exact_value(part) for part in node.parts[1].parts]
         if _plain(node.parts[0]) == _REALS and node.parts[1].kind == "set":
-            return _punctured(points) or node
+            return punctured(points) or node
         return node
     if node.kind == "union" and (joined := _joined(node)) is not None:
         return _plain(joined)
-    if node.kind == "relation" and (cases := _without_modulus(node)) is not None:
+    if node.kind == "relation" and (cases := without_modulus(node)) is not None:
         return cases
-    if node.kind == "()" and [_infinite(part) for part in node.parts] == [-1, 1]:
+    if node.kind == "()" and [infinite(part) for part in node.parts] == [-1, 1]:
         return _REALS
     if node.kind == "relation" and node.value in (("<", "<"), (">", ">")):
         first, letter, last = node.parts
-        if letter.kind == "symbol" and {_infinite(first), _infinite(last)} == {-1, 1}:
-            rising = (_infinite(first) < 0) == (node.value[0] == "<")
+        if letter.kind == "symbol" and {infinite(first), infinite(last)} == {-1, 1}:
+            rising = (infinite(first) < 0) == (node.value[0] == "<")
             return Node("relation", (letter, _REALS), ("in",)) if rising else node
-    if node.kind in _VALUES | {r"\pm", r"\mp"} and _holds(node, (r"\pm", r"\mp")):
-        return Node("list", (_signed(node, "+"), _signed(node, "-")), ",")
+    if node.kind in _VALUES | {r"\pm", r"\mp"} and holds(node, (r"\pm", r"\mp")):
+        return Node("list", (signed(node, "+"), signed(node, "-")), ",")
     if node.kind == "list":
         parts = [part for item in node.parts for part in _listed(_plain(item))]
         if _letter(Node("list", tuple(parts))) is not None:
@@ -145,7 +138,7 @@ def _same_residue(a: Node, b: Node) -> bool:
         return False
     values = [exact_value(side if _name(side) is None else side.parts[-1]) for side in sides]
     modulus = exact_value(a.parts[1])
-    if not modulus or None in values:
+    if not modulus or values[0] is None or values[1] is None:
         return same(*sides)
     return (values[0] - values[1]) % modulus == 0
 
@@ -174,69 +167,15 @@ def _of_clock(node: Node) -> Node:
     return Node("ratio", tuple(Node("number", (), Fraction(p)) for p in node.value.split(":")))
 
 
-def _without_modulus(node: Node) -> Node | None:
-    """|2x - 1| < 3 as -1 < x < 2, |x| > 1 as a union of intervals; None for all others."""
-    if len(node.value) != 1 or node.value[0] not in ("<", "<=", ">", ">="):
-        return None
-    inner, most = node.parts[:: 1 if node.parts[0].kind == "abs" else -1]
-    sign = node.value[0] if node.parts[0].kind == "abs" else _FLIPPED[node.value[0]]
-    bound, letters = exact_value(most), symbols(inner)
-    if inner.kind != "abs" or len(letters) != 1 or bound is None or bound <= 0:
-        return None
-    (letter,) = letters
-    line = [exact_value(_put(inner.parts[0], letter, Fraction(at))) for at in (0, 1, 2)]
-    if None in line or line[1] == line[0] or line[2] - line[1] != line[1] - line[0]:
-        return None
-    slope = line[1] - line[0]
-    low, high = (
-        Node("number", (), end) for end in sorted((s * bound - line[0]) / slope for s in (1, -1))
-    )
-    if sign[0] == "<":
-        return Node("relation", (low, Node("symbol", (), letter), high), (sign, sign))
-    opening, closing = ("(", ")") if sign == ">" else ("[", "]")
-    left = Node(f"({closing}", (Node("-", (_INFINITY,)), low))
-    return Node("union", (left, Node(f"{opening})", (high, _INFINITY))))
-
-
-def _put(node: Node, letter: str, value: Fraction) -> Node:
-    """With a number for a letter."""
-    if node.kind == "symbol":
-        return Node("number", (), value) if node.value == letter else node
-    return Node(node.kind, tuple(_put(part, letter, value) for part in node.parts), node.value)
-
-
 def _joined(union: Node) -> Node | None:
     """A union worked out: of sets, or of intervals that meet; None where nothing meets."""
     if all(part.kind == "set" for part in union.parts):
         kept: list[Node] = []
         for item in (item for part in union.parts for item in part.parts):
-            if len(kept) <= _MOST and not any(same(item, one) for one in kept):
+            if len(kept) <= MOST and not any(same(item, one) for one in kept):
                 kept.append(item)
         return Node("set", tuple(kept))
-    if not all(part.kind in _BRACKETS and len(part.parts) == 2 for part in union.parts):
-        return None
-    ends = [[_end(one) for one in part.parts] for part in union.parts]
-    if any(end is None for pair in ends for end in pair):
-        return None
-    order = sorted(range(len(ends)), key=lambda i: (ends[i][0], union.parts[i].kind[0] == "("))
-    found = [[union.parts[order[0]], ends[order[0]][1]]]
-    for i in order[1:]:
-        part, (last, high) = union.parts[i], found[-1]
-        touch = ends[i][0] == high and (part.kind[0] == "[" or last.kind[1] == "]")
-        if not (ends[i][0] < high or touch):
-            found.append([part, ends[i][1]])
-        elif (ends[i][1], part.kind[1] == "]") > (high, last.kind[1] == "]"):
-            kind = last.kind[0] + part.kind[1]
-            found[-1] = [Node(kind, (last.parts[0], part.parts[1])), ends[i][1]]
-    if len(found) == len(union.parts):
-        return None
-    parts = tuple(part for part, _ in found)
-    return parts[0] if len(parts) == 1 else Node("union", parts)
-
-
-def _end(node: Node) -> Any:
-    """An interval's end as a number, or None."""
-    return math.inf * _infinite(node) if _infinite(node) else exact_value(node)
+    return joined(union)
 
 
 def _as_union(node: Node, other: Node) -> Node:
@@ -244,19 +183,9 @@ def _as_union(node: Node, other: Node) -> Node:
     if node.kind == "list" and node.value == "or" and other.kind == "union":
         if len(frozenset().union(*map(symbols, node.parts))) > 1:
             return node  # x < 1 or y > 2
-        intervals = [_as_interval(part) if part.kind == "relation" else None for part in node.parts]
+        intervals = [as_interval(part) if part.kind == "relation" else None for part in node.parts]
         return node if None in intervals else Node("union", tuple(filter(None, intervals)))
     return node
-
-
-def _punctured(points: Sequence[Fraction | None]) -> Node | None:
-    """The real line without some points; None where one of them is not known exactly."""
-    known = sorted({point for point in points if point is not None})
-    if None in points or not known or len(known) > _MOST:
-        return None
-    places = [Node("number", (), point) for point in known]
-    ends = [Node("-", (_INFINITY,)), *places, _INFINITY]
-    return Node("union", tuple(Node("()", pair) for pair in pairwise(ends)))
 
 
 def _avoided(relation: Node) -> Node | None:
@@ -266,7 +195,7 @@ def _avoided(relation: Node) -> Node | None:
     left, right = relation.parts
     if right.kind == "symbol":
         left, right = right, left
-    return _punctured([exact_value(right)]) if left.kind == "symbol" else None
+    return punctured([exact_value(right)]) if left.kind == "symbol" else None
 
 
 def _same_point(named: Node, point: Node) -> bool:
@@ -305,24 +234,11 @@ def _listed(node: Node) -> Sequence[Node]:
     return node.parts if node.kind == "list" else (node,)
 
 
-def _holds(node: Node, kinds: Sequence[str]) -> bool:
-    return node.kind in kinds or any(_holds(part, kinds) for part in node.parts)
-
-
-def _signed(node: Node, sign: str) -> Node:
-    r"""With + or - for \pm, the other for \mp."""
-    parts = tuple(_signed(part, sign) for part in node.parts)
-    if node.kind in (r"\pm", r"\mp"):
-        plus = (node.kind == r"\pm") == (sign == "+")
-        return parts[0] if plus else Node("-", parts)
-    return Node(node.kind, parts, node.value)
-
-
 def _same_values(a: Node, b: Node) -> bool:
-    infinite = [_infinite(node) for node in (a, b)]
-    if any(infinite):
-        return infinite[0] == infinite[1]
-    percent = a.kind == "%" and exact_value(b) is not None and not _holds(b, "%")
+    ends = [infinite(node) for node in (a, b)]
+    if any(ends):
+        return ends[0] == ends[1]
+    percent = a.kind == "%" and exact_value(b) is not None and not holds(b, "%")
     if percent and same_value(a.parts[0], b):
         return True  # 25 where 25% is expected
     return a == b or same_value(a, b)
@@ -342,13 +258,6 @@ def _same_choice(expected: Node, given: Node) -> bool:
     return same(choice.parts[0], other)
 
 
-def _infinite(node: Node) -> int:
-    """1 and -1 for the infinities, 0 for what is none."""
-    if node.kind == "-":
-        return -(node.parts[0] == _INFINITY)
-    return int(node == _INFINITY)
-
-
 def _same_quantity(expected: Node, given: Node) -> bool:
     units = [node.value for node in (expected, given) if node.kind == "quantity"]
     if len(set(units)) > 1:
@@ -363,7 +272,7 @@ def _in_order(a: Node, b: Node) -> bool:
 
 def _unordered(expected: Sequence[Node], given: Sequence[Node]) -> bool:
     """Whether each has its own counterpart. Equality is transitive, so the first found will do."""
-    if len(expected) != len(given) or len(expected) > _MOST:
+    if len(expected) != len(given) or len(expected) > MOST:
         return False
     left = list(given)
     for node in expected:
@@ -384,7 +293,7 @@ def _same_name(a: Node, b: Node) -> bool:
 
 
 _SAME: dict[str, Callable[[Node, Node], bool]] = {
-    **dict.fromkeys((*_BRACKETS, "<>", "matrix", "row", "without"), _in_order),
+    **dict.fromkeys((*BRACKETS, "<>", "matrix", "row", "without"), _in_order),
     "union": lambda a, b: _unordered(a.parts, b.parts),
     **dict.fromkeys(("text", "based"), _same_name),
 }
@@ -399,8 +308,8 @@ def _same_relation(expected: Node, given: Node) -> bool:
             return where is not None and letter in other.parts and same(inside.parts[1], where)
         return _same_chain(expected, given)
     relation, other = (expected, given) if expected.kind == "relation" else (given, expected)
-    interval = _as_interval(relation)
-    if interval is not None and other.kind in _BRACKETS:
+    interval = as_interval(relation)
+    if interval is not None and other.kind in BRACKETS:
         return _in_order(interval, other) and interval.kind == other.kind
     if other.kind == "union" and (avoided := _avoided(relation)) is not None:
         return same(avoided, other)
@@ -410,9 +319,11 @@ def _same_relation(expected: Node, given: Node) -> bool:
             return symbols(other) == symbols(relation.parts[0]) and same(where, other)
         if other.kind == "list":
             return where.kind == "set" and same(where, other)
-        return other.kind in (*_BRACKETS, "union", "set", "symbol") and same(where, other)
+        return other.kind in (*BRACKETS, "union", "set", "symbol") and same(where, other)
     value = assigned(relation)
-    return value is not None and same(value, other)
+    if value is None:
+        return False
+    return same(value, other) if relation is expected else same(other, value)
 
 
 def _name(node: Node) -> str | None:
@@ -452,7 +363,7 @@ def _same_chain(a: Node, b: Node) -> bool:
         return _same_sides(a, b)
     if a.value == b.value and all(map(same, a.parts, b.parts)):
         return True
-    turned = tuple(_FLIPPED.get(sign, "") for sign in reversed(b.value))
+    turned = tuple(FLIPPED.get(sign, "") for sign in reversed(b.value))
     return a.value == turned and all(map(same, a.parts, reversed(b.parts)))
 
 
@@ -462,7 +373,7 @@ def _same_sides(a: Node, b: Node) -> bool:
         return True
     if "in" in (*a.value, *b.value):
         return False
-    if any(part.kind not in _VALUES or _infinite(part) for part in (*a.parts, *b.parts)):
+    if any(part.kind not in _VALUES or infinite(part) for part in (*a.parts, *b.parts)):
         return False
     if not symbols(_difference(a)):
         return False
@@ -473,30 +384,8 @@ def _same_sides(a: Node, b: Node) -> bool:
         return a.value == b.value
     if factor.imag != 0:
         return False
-    return a.value[0] == (b.value[0] if factor.real > 0 else _FLIPPED[b.value[0]])
+    return a.value[0] == (b.value[0] if factor.real > 0 else FLIPPED[b.value[0]])
 
 
 def _difference(relation: Node) -> Node:
     return Node("+", (relation.parts[0], Node("-", (relation.parts[1],))))
-
-
-def _as_interval(relation: Node) -> Node | None:
-    """X > 3 and 1 <= x < 2 as intervals; None for 1 < x < 2, which looks like a point."""
-    signs, parts = relation.value, relation.parts
-    if not set(signs) <= {"<", "<=", ">", ">="}:
-        return None
-    if {sign[0] for sign in signs} == {">"}:
-        signs, parts = tuple(_FLIPPED[sign] for sign in reversed(signs)), parts[::-1]
-    if any(sign[0] == ">" for sign in signs):
-        return None
-    if len(parts) == 2 and parts[0].kind == "symbol":
-        low, high, signs = Node("-", (_INFINITY,)), parts[1], ("<", *signs)
-    elif len(parts) == 2 and parts[1].kind == "symbol":
-        low, high, signs = parts[0], _INFINITY, (*signs, "<")
-    elif len(parts) == 3 and parts[1].kind == "symbol" and signs != ("<", "<"):
-        low, high = parts[0], parts[2]
-    else:
-        return None
-    if symbols(low) - {"infty"} or symbols(high) - {"infty"}:
-        return None
-    return Node(f"{'(' if signs[0] == '<' else '['}{')' if signs[1] == '<' else ']'}", (low, high))

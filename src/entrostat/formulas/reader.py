@@ -4,8 +4,7 @@ A reader of our own, because a grader has to know what it does not understand. I
 answers are made of, in LaTeX or plain: numbers, letters, + - * / ^, roots, fractions, common
 functions, percent, units, tuples, intervals, sets, unions, matrices, equations, inequalities, \pm,
 several answers in a list. Nothing is evaluated here, no name is looked up anywhere, and work is
-linear in the number of tokens. What is ambiguous (1/2x, \sqrt23, 2 3, \sin x/2) is refused, as is
-every word it does not know.
+linear in the number of tokens. Unknown words, and what is ambiguous (1/2x, \sqrt23), are refused.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from .cursor import Cursor
+from .notation import Token
 from .tree import (
     CALLED,
     CONSTANTS,
@@ -23,7 +23,6 @@ from .tree import (
     SETS,
     WORDS,
     Node,
-    Token,
     Unreadable,
 )
 
@@ -43,18 +42,6 @@ class Parser(Cursor):
             signs.append(sign)
             sides.append(self._sets())
         return Node("relation", tuple(sides), tuple(signs)) if signs else sides[0]
-
-    def _relation_sign(self) -> str | None:
-        token = self._peek()
-        if token is None or token.kind not in ("sign", "command"):
-            return None
-        sign = RELATIONS.get(str(token.value))
-        if sign is None or (token.kind == "sign") != (token.value in ("=", "<", ">")):
-            return None
-        self._at += 1
-        if sign in "<>" and self._take("sign", "="):
-            sign += "="
-        return sign
 
     def _sets(self) -> Node:
         parts = [self._chosen()]
@@ -100,12 +87,6 @@ class Parser(Cursor):
         sign = self._plus_minus()
         return self._product() if sign is None else Node(sign, (self._product(),))
 
-    def _plus_minus(self) -> str | None:
-        for name in ("pm", "mp"):
-            if self._take("command", name):
-                return f"\\{name}"
-        return None
-
     def _product(self) -> Node:
         node = self._factor()
         divided = False
@@ -115,8 +96,8 @@ class Parser(Cursor):
             elif self._take("sign", "/") or self._take("command", "div"):
                 node = Node("/", (node, self._signed_factor()))
                 divided = True
-                if node.parts[1].kind == "%":
-                    raise Unreadable  # 1/2%
+                if node.parts[1].kind == "%":  # 1/2%
+                    raise Unreadable
             elif self._starts():
                 token = self._peek()
                 if divided or (token is not None and token.kind == "number"):
@@ -124,11 +105,6 @@ class Parser(Cursor):
                 node = Node("*", (node, self._factor()))
             else:
                 return node
-
-    def _times(self) -> bool:
-        return self._take("sign", "*") or any(
-            self._take("command", name) for name in ("times", "cdot")
-        )
 
     def _signed_factor(self) -> Node:
         return Node("-", (self._factor(),)) if self._take("sign", "-") else self._factor()
@@ -180,16 +156,13 @@ class Parser(Cursor):
             return Node("()", (Node("-", (infinity,)), zero))
         return None
 
-    def _percent_text(self) -> bool:
-        return self._take("text", "percent") or self._take("text", "%")
-
     def _exponent(self) -> Node:
         """What stands raised: braces, brackets, or one thing with at most a sign."""
         minus = self._take("sign", "-")
         token = self._peek()
         if token is None or (token.kind == "word" and len(str(token.value)) > 1):
             raise Unreadable  # e^ix
-        number = token.kind == "number"  # the exponent of x^2 \frac{a}{b} is 2
+        number = token.kind == "number"  # of x^2 \frac{a}{b} it is 2
         node = Node("number", (), self._next().value) if number else self._primary()
         return Node("-", (node,)) if minus else node
 
@@ -258,20 +231,6 @@ class Parser(Cursor):
         if name in CALLED and self._take("sign", "("):
             return Node("opaque", self._parts(")")[0], name)
         return Node("symbol", (), name)
-
-    def _subscript(self) -> str:
-        if not self._take("sign", "{"):
-            token = self._next()
-            if token.kind not in ("number", "word") or len(str(token.value)) > 2:
-                raise Unreadable
-            return str(token.value)
-        said = ""
-        while not self._take("sign", "}"):
-            token = self._next()
-            if token.kind not in ("number", "word", "text"):
-                raise Unreadable
-            said += str(token.value)
-        return said
 
     def _command(self, name: str) -> Node:
         if name in FUNCTIONS and name != "sqrt":
@@ -386,11 +345,9 @@ class Parser(Cursor):
             self._next()
             return matrix
         parts, closing = self._parts(")", "sign", "]")
-        if len(parts) == 1:
-            if opening + closing != "()":
-                raise Unreadable
-            return parts[0]
-        return Node(opening + closing, parts)
+        if len(parts) == 1 and opening + closing != "()":
+            raise Unreadable
+        return parts[0] if len(parts) == 1 else Node(opening + closing, parts)
 
     def _parts(
         self, closing: str, kind: str = "sign", other: str = ""
@@ -399,9 +356,9 @@ class Parser(Cursor):
         bars, self._bars = self._bars, 0
         item = self.relation if closing == r"\}" else self._chosen
         parts = [item()]
-        comma = self._peek()
+        comma = ";" if self._follows("sign", ";") else ","  # one of them in all places
         while True:
-            if comma in (Token("sign", ","), Token("sign", ";")) and self._take(*comma):
+            if self._take("sign", comma):
                 parts.append(item())
                 continue
             token = self._next()
@@ -411,10 +368,10 @@ class Parser(Cursor):
             raise Unreadable
 
     def _until(self, closing: str) -> Node:
-        parts, _ = self._parts(closing)
-        if len(parts) != 1:
+        (part, *others), _ = self._parts(closing)
+        if others:
             raise Unreadable
-        return parts[0]
+        return part
 
     def _matrix(self, name: str) -> Node:
         if name != "pmatrix":

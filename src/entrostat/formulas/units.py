@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .tree import Token
+    from .notation import Token
 
 Unit = tuple[tuple[str, int], ...]
 
@@ -111,7 +111,7 @@ def _parsed(text: str) -> Unit | None:
     if len("".join(atoms)) != len("".join(text.split())) or not atoms:
         return None
     powers: dict[str, int] = {}
-    sign, inside, next_power, last = 1, False, 1, ""
+    sign, inside, next_power, last, step = 1, False, 1, "", 1
     for place, atom in enumerate(atoms):
         before = atoms[place - 1] if place else ""
         if atom in _POWERS and place + 1 < len(atoms):

@@ -1,0 +1,89 @@
+"""The one table of what is looked for: by settings, on a policy, in what a run left.
+
+`doctor` asks the first two of a run that has not begun and the third of one that is over,
+`diagnose` the causes of what entropy did. A fault that several ask for is one row, and is decided
+in one place for each kind of evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from .causes import batches, figures, updates
+from .causes.seen import Cause, Seen
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fault that is looked for.
+
+    Attributes:
+        name: of it; in the doctor's modules the functions that look for it have the same.
+        title: the same in words.
+        source: where it is shown to matter.
+        module: of `doctor`, which looks at a policy and its rollouts; "" where only logs are.
+        by_settings: whether the settings alone may show it.
+        causes: look for it in a log beside what entropy did.
+    """
+
+    name: str
+    title: str
+    source: str
+    module: str = ""
+    by_settings: bool = False
+    causes: tuple[Callable[[Seen], Cause | None], ...] = ()
+
+    def measured(self, subject: Any) -> Any:
+        """What a policy and its rollouts show, a `Result`."""
+        return self._of(self.module)(subject)
+
+    def recorded(self, record: Any) -> Any:
+        """What a run left shows, a `Result`."""
+        return self._of("recorded")(record)
+
+    def planned(self, plan: Any) -> Any:
+        """What is wrong by the settings alone, a `Result`; None where they do not tell."""
+        return self._of("settings")(plan) if self.by_settings else None
+
+    def says(self, result: Any) -> Any:
+        """A result under this check's name, a `Finding`."""
+        from .doctor.finding import Finding
+
+        told = (result.level, result.evidence, result.fix)
+        return Finding(*told, self.name, self.title, self.source)
+
+    def _of(self, module: str) -> Callable[[Any], Any]:
+        # torch and the lab, which a log does not need
+        return getattr(import_module(f".doctor.{module}", __package__), self.name)
+
+
+TABLE = (
+    Check("rounding", "log-prob rounding", "REPO App. A.1", "numbers", True),
+    Check("cancellation", "entropy cancellation", "docs/numerics.md", "numbers"),
+    Check("mismatch", "sampler and trainer", "REPO App. A.2, Fig. 6", "numbers",
+          causes=(figures.sampler_mismatch,)),
+    Check("temperature", "temperature", "REPO 2: entropy of the policy that samples", "numbers",
+          causes=(figures.entropy_definition,)),
+    Check("padding", "padding in the mean", "OPEFO Eq. 5: means over a response's tokens",
+          "tokens"),
+    Check("eos", "eos trained", "DAPO, arXiv 2503.14476, 3.4: truncated responses", "tokens",
+          causes=(batches.truncation, batches.length_collapse)),
+    Check("group", "group size", "RLOO, arXiv 2402.14740", "tokens", True),
+    Check("zero_advantage", "groups with a signal", "DAPO, arXiv 2503.14476, 3.2", "tokens",
+          causes=(batches.no_signal, batches.no_learning_signal, batches.reward_saturated)),
+    Check("ratio", "ratio", "OPEFO 3: strictly on-policy, no ratio leaves 1", "acting", True,
+          (updates.ratio_one, updates.clip_never, updates.clip_always)),
+    Check("selection", "selection and micro-batches", "COV 4.1: over the batch; docs/parity.md",
+          "acting"),
+    Check("gate", "gates", "PAR 3.2", "acting", True),
+    Check("authority", "authority over the target", "docs/thermostat.md", "knobs", True,
+          (updates.knob_saturated,)),
+    Check("penalties", "methods that act", "COV 4.1: the penalty is flat at ratio 1", "acting",
+          True, (updates.bonus,)),
+    Check("step", "size of a step", "COV 3.2, REPO 3",
+          causes=(updates.learning_rate, updates.policy_gradient)),
+    Check("score", "score", "STEER Fig. 8; our study", causes=(batches.score_lost,)),
+)  # fmt: skip

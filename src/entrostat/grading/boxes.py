@@ -1,0 +1,293 @@
+r"""Boxes: what stands in the last \boxed{}, with those that join it and the unit behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from ..formulas.items import read
+from ..formulas.notation import tokens
+from ..formulas.tree import Node
+from ..formulas.units import SCALES, UNITS
+from .sentences import NEAR, OR_MORE, REGRET, TAIL, from_phrase, sentence
+from .texts import closing
+
+_MOST = 20  # boxes of one answer
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_ARGUMENT = r"\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}|[0-9a-zA-Z])"
+_BARE_BOX = re.compile(
+    rf"\\(?:boxed|fbox)\s*(?P<held>-?(?:[0-9]+(?:,[0-9]{{3}})*(?:\.[0-9]+)?|\\[dt]?frac{_ARGUMENT}{_ARGUMENT}|"
+    rf"\\sqrt{_ARGUMENT}|\\(?:pi|infty)\b)|(?<![a-z])[a-zA-Z](?![a-zA-Z]))"
+)
+_LETTER_IS = r"(?P<name>[a-zA-Z](?:_\{?\w\}?)?)\s*&?=\s*"
+_MORE = "and|or|also|both|either|alternatively"
+# all that parts two boxes of a list
+_JOINT = re.compile(
+    r"\s*(?:(?P<sign>\\?%|\^\s*\{?\\circ\}?|\u00b0)|"
+    rf"(?!(?:{_MORE})\b)(?P<word>[A-Za-z]{{2,}}))?"
+    rf"(?P<how>(?:[\s,;&]|\\\\|\\q?quad\b|\b(?:{_MORE})\b)*)(?:{_LETTER_IS})?"
+)
+_NAMED = re.compile(rf"(?:\A\s*|[A-Za-z.,:;]\s+|[,:;]){_LETTER_IS}\Z")
+_IN_TEXT = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}")
+_SENTENCE_END = re.compile(r"[.!?:;](?=[\s*$)\]]|\\\)|\Z)|\n")
+_ALSO = re.compile(r"\b(?:or|alternatively|another|also|either|possibly)\b", re.IGNORECASE)
+_DELIMITERS = re.compile(r"\\[()\[\],;!]|\$|\*\*|~")
+# what belongs to a box that it stands behind
+_BELONGS = re.compile(
+    r"\s*(?:\\?%|percent\b|\^\s*\{?\\circ\}?|\u00b0|\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\{?\d\}?)?)"
+)
+_WORD = re.compile(r"\s+([a-zA-Z]+)\b")
+# what may stand behind a box that is an answer: in mathematics its end, else that and words
+_ENDS = re.compile(
+    r"\s*(?:\Z|\\(?:approx|simeq|[rR]ightarrow|implies)\b|[.,;:]?\s*(?:\$|\\[)\]]|\\\\|&|\\(?:end|q?quad|checkmark|blacksquare|square)\b|\})|\n)"
+)
+# where what may be a unit behind a box ends
+_TAIL_END = re.compile(
+    r"\$|\\[)\]]|\\\\|\\(?:end|q?quad|approx|simeq|[rR]ightarrow|implies)\b|[&=\n]|(?<!\\)[.,;](?=\s|\Z)"
+)
+_IN_UNIT = re.compile(r"\\(?:text|mathrm|operatorname)\w*\s*\{\s*~?([^{}]*?)\s*\}")
+_LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")
+_ONE = Node("number", (), Fraction(1))
+_MODULUS = re.compile(r"\s*(?:\\[pb]?mod\b|\(\s*(?:\\?mod|\\(?:text|mathrm)\{\s*mod)\b)")
+# commands that make a box beside them a factor
+_FACTOR = (
+    r"sqrt|[dt]?frac|[dt]?binom|times|cdot|div|pm|mp|pi|theta|alpha|beta|gamma|phi|infty|log|ln|exp|"
+    r"sin|cos|tan|neq?|leq?|geq?|lt|gt|approx|sim|[bp]?mod|choose|over"
+)
+_APART = re.compile(
+    rf"\Z|\s+(?![-+*/^=<>|!0-9\u00d7\u2248]|\\(?:{_FACTOR})\b|(?![aAI]\b)[A-Za-z]\b)|[.,](?![0-9])|"
+    r"[;:!?)\]}*\"'$]|\\\\|\\[)\]]|\\(?:end|q?quad)\b"
+)
+# before a box: an operator that it is the second side of, or a word that takes it back
+_BOUND = re.compile(
+    r"(?:[-+*/^_<>~\u2248\u2260\u2264\u2265\u2212\u00b1]|!=|[0-9]|\\(?:times|cdot|div|pm|mp|neq?|"
+    r"leq?|geq?|lt|gt|approx|sqrt|frac|not|sim)|\b(?:or|about|approximately|roughly|around|nearly|"
+    r"almost|than|least|most|half|twice|double|triple|minus|negative|plus|times|between|up to|"
+    r"over|choose|excluding|except|ruling\s+out|"
+    r"(?:half|third|quarter|out|multiple|factor|part|fraction|root|log|logarithm|sine|cosine|tangent|"
+    r"square|cube|reciprocal|inverse|factorial)\s+of)|"
+    r"\\(?:pi|theta|alpha|beta|gamma|phi|log|ln|exp|sin|cos|tan)|\\sqrt\{[^{}]*\}|"
+    r"(?:\bnot|\bcannot|n't|\bnever)(?:\s+\w+){0,3})\s*:?\s*\Z|[A-Za-z)}]\Z"
+    r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z"
+    r"|\b(?:friend|claim(?:s|ed)?|says|said|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that)\b[^.\n]{0,60}\Z",
+    re.IGNORECASE,
+)
+_OWN_LINE = re.compile(r"(?:=|\bis)\s(?!.*\bbetween)[^\n]*\band[ ]*\n[\s$\\(\[*]*\Z")
+_WITHDRAWN = re.compile(
+    r"\b(?:wrong|incorrect|not|false|if|unless|otherwise|bound|half|twice|friend|guess|"
+    r"too (?:small|large|big|few|many|high|low|much))\b|n't\b",
+    re.IGNORECASE,
+)
+_CHANGED = re.compile(
+    r"\s*(?:\w+\s+)?(?:times(?!\s+(?:that|those|more|as|larger|greater|\w+er)\b)|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|"
+    r"choose|fails|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter))\b",
+    re.IGNORECASE,
+)
+_DISPLAYS = r"\{(?:align|equation|gather|multline|eqnarray|math|displaymath)\w*\*?\}"
+_MATHEMATICS = re.compile(rf"(\\[(\[]|\\begin{_DISPLAYS})|\\[)\]]|\\end{_DISPLAYS}")
+_BEGINS = re.compile(rf"(?<!\\)\$+|\\[(\[]|\\begin{_DISPLAYS}")
+_BULLET = re.compile(r"(?:\A|\n)\s*[-*+>]\s+\Z")
+# what may stand right before a box: arrows, space, words set in mathematics
+_INTRODUCES = re.compile(
+    r"(?:\\(?:q?quad|[lL]?ong(?:left)?[rR]ightarrow|[rR]ightarrow|implies|therefore|to|iff|"
+    r"displaystyle)\b|\\text\w*\s*\{[^{}]*\}|[-=]>|\s)+\Z"
+)
+_WRAPPER = re.compile(
+    r"(?:\\(?:text)?color\s*\{\w+\}\s*|\\(?:boxed|fbox|text\w*|math\w+|bm|boldsymbol)\s*|(?:\A|[\s$]))\Z"
+)
+
+
+def boxed(text: str) -> tuple[list[str], list[str]]:
+    r"""What stands in the last \boxed{} and in those that join it, and the connectors between.
+
+    [3, 5] and ["or"] of "x = \boxed{3} or x = \boxed{5}"; x = 3 and y = 5 where names differ. A box
+    that is not closed holds "". Without boxes both are empty.
+    """
+    last = _last_box(text, len(text))
+    if last is None:
+        return [], []
+    found, joints = [last], []
+    while len(found) < _MOST:
+        other = _last_box(text, found[-1].start)
+        if other is None or not other.said or other.end > found[-1].start:
+            break
+        joint = _joint(text[other.end : found[-1].start])
+        if joint is None:
+            break
+        found.append(other)
+        joints.append(joint)
+    said = _with_names(
+        text, found[-1].start, [box.said.strip() for box in found[::-1]], joints[::-1]
+    )
+    return said, [joint.how for joint in joints[::-1]]
+
+
+def listed(said: Sequence[str], connectors: Sequence[str]) -> str:
+    """Several answers as one, each once, with "and" or "or" between if it is never the other."""
+    words = set(connectors) - {","}
+    how = rf"\text{{ {words.pop()} }}" if len(words) == 1 else ","
+    return f" {how} ".join(dict.fromkeys(said))
+
+
+class _Box(NamedTuple):
+    """A box: where it begins, what it holds ("" where it is cut off), where it ends."""
+
+    start: int
+    said: str
+    end: int
+
+
+class _Joint(NamedTuple):
+    """What parts two boxes: ",", "and", "or"; the first one's unit, the second's name, or ""."""
+
+    how: str
+    unit: str
+    name: str
+
+
+def _last_box(text: str, before: int) -> _Box | None:
+    """The last box that begins before a place."""
+    start = max(text.rfind("\\boxed", 0, before), text.rfind("\\fbox", 0, before))
+    if start < 0:
+        return None
+    match = _BOX.match(text, start)
+    if match is not None:
+        end = closing(text, match.end())
+        return _Box(start, "", start) if end < 0 else _Box(start, text[match.end() : end], end + 1)
+    match = _BARE_BOX.match(text, start)
+    after = "" if match is None else text[match.end() : match.end() + 100]
+    if match is None or not any(end.match(after) for end in (_ENDS, _APART, _BELONGS)):
+        return _Box(start, "", start)  # of \boxed 2x nobody knows what it holds
+    return _Box(start, match["held"], match.end())
+
+
+def _joint(between: str) -> _Joint | None:
+    """What parts two boxes, if it makes a list of them; a mere break of line does not."""
+    if len(between) > NEAR:
+        return None
+    match = _JOINT.fullmatch(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", between)))
+    if match is None or ("\n" in between and not match["how"].strip()):
+        return None
+    word, words = match["word"], re.findall(r"or\b|and\b", match["how"])
+    if word and word not in UNITS:
+        return None
+    unit = f" \\text{{{word}}}" if word else match["sign"] or ""
+    return _Joint(words[-1] if words else ",", unit, match["name"] or "")
+
+
+def _with_names(
+    text: str, start: int, said: list[str], joints: Sequence[_Joint | None]
+) -> list[str]:
+    """Contents of boxes, the first of which begins at `start`, with their names if these differ."""
+    before = _BEGINS.sub(" ; ", text[max(0, start - NEAR) : start])
+    first = _NAMED.search(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", before)))
+    names = [first["name"] if first else "", *(joint.name if joint else "" for joint in joints)]
+    if "" in names or len(set(names)) == 1:
+        return said
+    return [f"{name} = {one}" for name, one in zip(names, said, strict=True)]
+
+
+def from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
+    """What a response's last boxes say; [] where they say nothing, None where there are none."""
+    box = _last_box(text, len(text))
+    if box is None:
+        return None
+    if not box.said:
+        return []
+    said, joints, start = [_with_neighbours(text, box)], [], box.start
+    while (
+        (other := _last_box(text, start)) is not None and len(said) < _MOST and other.end <= start
+    ):
+        between = text[other.end : start]
+        joins = between.strip() and other.said and "\\boxed" not in other.said
+        joint = _joint(between) if joins else None
+        ends = _SENTENCE_END.search(between) and not _ALSO.search(between)
+        if joint is None and (len(between) > NEAR or ends):
+            break
+        said.append(other.said + joint.unit if joint else _with_neighbours(text, other))
+        joints.append(joint)
+        start = other.start
+    said = [one.strip() for one in reversed(said)]
+    if "" in said or _is_bound(text[max(0, start - NEAR) : start]):
+        return []
+    said = _with_names(text, start, said, joints[::-1])
+    rest = text[box.end : box.end + TAIL]
+    if OR_MORE.match(_DELIMITERS.sub(" ", rest)):
+        return []
+    if _WITHDRAWN.search(sentence(rest.partition("\n")[0])) or REGRET.search(rest):
+        return []
+    if _CHANGED.match(_DELIMITERS.sub(" ", rest)):
+        return []
+    phrase = from_phrase(rest, readable)
+    if phrase == []:
+        return []
+    answer = listed(said, [joint.how if joint else "," for joint in joints])
+    return [answer, *(one for one in phrase or () if re.search(r"[0-9\\]", one))]
+
+
+def _with_neighbours(text: str, box: _Box) -> str:
+    """A box's content with the unit or percent sign behind it; "" where it is part of a formula."""
+    start, said, end = box
+    after = text[end : end + 99]
+    if "\\boxed" in said:
+        return ""
+    if _MODULUS.match(after):
+        return said
+    inside = _in_mathematics(text[max(0, start - 2000) : start])
+    if inside and re.match(r"\s*=", after):  # of 20 = 4 * 6 nobody knows what it says
+        return said if re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", said)) else ""
+    if not (_ENDS if inside else _APART).match(after):
+        tail = _IN_UNIT.sub(r" \1 ", _TAIL_END.split(after.replace("~", " "), maxsplit=1)[0])
+        unit = _LETTERS.sub(r"\\mathrm{\g<0>}", tail)
+        node = read(tokens(f"1 {unit}"))
+        known = node is not None and node.kind in ("quantity", "%") and node.parts[0] == _ONE
+        return f"{said} {unit}" if known else ""
+    after = _DELIMITERS.sub(" ", after)
+    while (match := _BELONGS.match(after) or _WORD.match(after)) is not None:
+        word = match[1] if match.re is _WORD else ""
+        if word and (len(word) == 1 or not (word in UNITS or word in SCALES)):
+            break
+        said += f" \\text{{{word}}}" if word else f" {match[0]}"
+        after = after[match.end() :]
+    return said
+
+
+def _in_mathematics(before: str) -> bool:
+    """Whether mathematics has begun in the paragraph that ends here, and not ended."""
+    paragraph = before.rpartition("\n\n")[2].replace(r"\$", "").replace("$$", "$")
+    marks = [(found.start(), found[1] is not None) for found in _MATHEMATICS.finditer(paragraph)]
+    opened = max((place for place, begins in marks if begins), default=-1)
+    closed = max((place for place, begins in marks if not begins), default=-1)
+    return paragraph.count("$") % 2 == 1 or opened > closed
+
+
+def _is_bound(before: str) -> bool:
+    """Whether what stands before a box makes it a part of something, or takes it back."""
+    if _OWN_LINE.search(before):  # "So n = 3 and", and the box below
+        before = _OWN_LINE.sub(".", before)
+    bare = _INTRODUCES.sub(" ", _DELIMITERS.sub(" ", before))
+    bare = re.sub(r"=\s*\+\s*\Z", "= ", bare)
+    if _BULLET.search(bare):
+        return False
+    return _BOUND.search(_unwrapped(bare)) is not None
+
+
+def _unwrapped(before: str) -> str:
+    r"""Without \textbf{ and the like that a box stands in; "-" for any other brace."""
+    while (brace := _open_brace(before)) >= 0:
+        if not _WRAPPER.search(before[:brace]):
+            return "-"
+        before = _WRAPPER.sub(" ", before[:brace])
+    return before
+
+
+def _open_brace(text: str) -> int:
+    """Where the last brace stands that is not closed; -1 without one."""
+    depth = 0
+    for brace in reversed(list(re.finditer(r"(?<!\\)[{}]", text))):
+        depth += 1 if brace[0] == "}" else -1
+        if depth < 0:
+            return brace.start()
+    return -1

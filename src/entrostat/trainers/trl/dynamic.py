@@ -1,0 +1,142 @@
+"""Dynamic sampling in TRL: other prompts in the place of groups without a signal (DAPO, Eq. 11).
+
+Every draw of prompts is seeded by (seed, step, draw, process), so that a resumed run repeats it.
+
+Shapes: B rollouts of this process, K of a prompt; A rollouts of all processes, F reward functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ...core.process_ranks import sum_over_ranks
+from .iteration import IMAGES, loss_mask
+
+if TYPE_CHECKING:
+    from .trainer import EntropyGRPOTrainer
+
+Generate = Callable[[Any], dict[str, Any]]
+
+
+def check(trainer: EntropyGRPOTrainer, redraws: int) -> None:
+    """Refuse what cannot be drawn again.
+
+    Raises:
+        ValueError: names the reason and what to do.
+    """
+    args, who = trainer.args, f"EntropyGRPOTrainer: redraws={redraws}"
+    if redraws < 0:
+        raise ValueError(f"{who} must be at least 0")
+    if redraws and not hasattr(trainer.train_dataset, "__getitem__"):
+        raise ValueError(f"{who}: prompts are drawn by their number; give a map-style dataset")
+    rollouts = args.per_device_train_batch_size * args.steps_per_generation
+    if redraws and rollouts % args.num_generations:
+        raise ValueError(
+            f"{who}: a group lies on two processes; make per_device_train_batch_size * "
+            f"steps_per_generation a multiple of num_generations = {args.num_generations}"
+        )
+
+
+@torch.no_grad()
+def redrawn(
+    trainer: EntropyGRPOTrainer, output: dict[str, Any], generate: Generate, redraws: int
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """A generation batch whose groups without a signal have given way to others.
+
+    Args:
+        trainer: with `_scored`, the rewards [A, F] of all processes and this one's completions.
+        output: what TRL made of this process's B rollouts.
+        generate: makes such a batch of other prompts, and leaves `_scored` of it.
+        redraws: at most so many draws.
+
+    Returns:
+        The batch, and what it cost: `rollout/redraws` draws, `rollout/redrawn` prompts,
+        `rollout/redrawn_tokens`; `reward/drawn_mean` is of the first draw.
+    """
+    if any(output.get(key) is not None for key in IMAGES):
+        raise ValueError("EntropyGRPOTrainer: redraws: rollouts with images cannot be drawn again")
+    K, world = trainer.num_generations, trainer.accelerator.num_processes
+    rank, B = trainer.accelerator.process_index, len(output["completion_ids"])
+    assert trainer._scored is not None
+    scores, completions = trainer._scored
+    first = _total(trainer, scores)
+    costs = torch.zeros(3, dtype=torch.float64)
+    for draw in range(1, redraws + 1):
+        idle = ~_teaches(_total(trainer, scores), K).view(world, -1)  # [world, groups of each]
+        count = int(idle.sum(-1).max())  # processes generate together: as many on each
+        if not count:
+            break
+        words = [trainer.args.seed, trainer.state.global_step, draw, rank]
+        size = len(trainer.train_dataset)
+        chosen = np.random.default_rng(words).permutation(size)[:count]
+        rows = [trainer.train_dataset[int(i)] for i in np.resize(chosen, count) for _ in range(K)]
+        more = generate(rows)
+        assert trainer._scored is not None
+        extra, texts = trainer._scored
+        good = _teaches(_total(trainer, extra), K).view(world, -1)
+        costs += torch.tensor([1, count * world, 0], dtype=torch.float64)
+        costs[2] += sum_over_ranks({"n": loss_mask(more).sum().double()})["n"]
+        for process in range(world):
+            pairs = zip(idle[process].nonzero()[:, 0].tolist(),
+                        good[process].nonzero()[:, 0].tolist(), strict=False)  # fmt: skip
+            swaps = [(K * place + k, K * group + k) for place, group in pairs for k in range(K)]
+            scores = scores.clone()
+            for here, there in swaps:
+                scores[process * B + here] = extra[process * count * K + there]
+            if process == rank and swaps:
+                output = _replaced(trainer, output, more, swaps)
+                completions = list(completions)
+                for here, there in swaps:
+                    completions[here] = texts[there]
+        trainer._scored = scores, completions
+    trainer._scored = scores, completions
+    if costs[0]:
+        tokens = sum_over_ranks({"n": loss_mask(output).sum().double()})["n"]
+        output["num_items_in_batch"] = torch.full_like(output["num_items_in_batch"], int(tokens))
+    names = ("rollout/redraws", "rollout/redrawn", "rollout/redrawn_tokens")
+    figures = dict(zip(names, costs.tolist(), strict=True))
+    return output, figures | {"reward/drawn_mean": float(first.nanmean())}
+
+
+def _total(trainer: EntropyGRPOTrainer, scores: Tensor) -> Tensor:
+    """[A]: the weighted sum of rewards [A, F]; functions that said nothing add nothing."""
+    return (scores * trainer.reward_weights.to(scores.device)).nansum(1)
+
+
+def _teaches(rewards: Tensor, K: int) -> Tensor:
+    """[groups] bool: whether the rewards of a group differ."""
+    groups = rewards.view(-1, K)
+    return (groups != groups[:, :1]).any(-1)
+
+
+def _replaced(
+    trainer: EntropyGRPOTrainer, output: dict[str, Any], more: dict[str, Any],
+    swaps: list[tuple[int, int]],
+) -> dict[str, Any]:  # fmt: skip
+    """The batch with rows of another in the place of some: prompts to the left, padded alike."""
+    here, there = (torch.tensor(side) for side in zip(*swaps, strict=True))
+    B, made = len(output["completion_ids"]), {}
+    for key, value in output.items():
+        other = more.get(key)
+        if not isinstance(value, Tensor) or not value.ndim or len(value) != B:
+            made[key] = value
+            continue
+        assert isinstance(other, Tensor)
+        if value.ndim == 2:
+            fill = trainer._tokenizer.pad_token_id if key.endswith("_ids") else 0
+            width = max(value.shape[1], other.shape[1])
+            value, other = (_wide(x, width, fill, key.startswith("prompt")) for x in (value, other))
+        made[key] = value.index_copy(0, here.to(value.device), other[there.to(other.device)])
+    return made
+
+
+def _wide(values: Tensor, width: int, fill: int, left: bool) -> Tensor:
+    """[n, t] -> [n, width]."""
+    more = width - values.shape[1]
+    return pad(values, (more, 0) if left else (0, more), value=fill)

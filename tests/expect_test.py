@@ -1,0 +1,50 @@
+"""`[expect]`: a recipe's assertions on its own figures."""
+
+import subprocess
+import sys
+
+import pytest
+
+from entrostat.config.expect import Expectation
+
+VALUES = [1.0, 2.0, 6.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("last > 2.5", True), ("last > 3", False), ("last >= 3", True), ("last2 > 4.4", True),
+        ("last2 > 4.5", False), ("last10 >= 3", True), ("first <= 1", True), ("first2<1.6", True),
+        ("mean < 3.1", True), ("mean<3", False), ("min >= 1", True), ("max < 6", False),
+        ("all > 0.5", True), ("all > 1", False), ("last > -1e-3", True),
+    ],
+)  # fmt: skip
+def test_what_holds(text, holds):
+    assert (Expectation("reward/mean", text).broken(VALUES) is None) == holds
+
+
+def test_what_is_said():
+    said = Expectation("reward/mean", "last2 > 5").broken(VALUES)
+    assert said == "expected reward/mean last2 > 5, got 4.5"
+    assert "no iteration has it" in Expectation("reward/maen", "last > 0").broken([])
+
+
+@pytest.mark.parametrize("text", ["last10", "> 3", "last0 > 1", "mean3 > 1", "last > x", "", 3])
+def test_what_is_no_assertion(text):
+    with pytest.raises(ValueError, match=r"expect: 'reward/mean' = .* is no assertion; write"):
+        Expectation("reward/mean", text)
+
+
+def test_the_command_fails_where_one_does_not_hold(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'iterations = 1\noutput = "{tmp_path / "run"}"\nsampling = {{prompts = 2, rollouts = 2}}\n'
+        '[eval]\nprompts = 0\n[expect]\n"entropy/exact" = "last > 0"\n"reward/mean" = "last > 2"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "entrostat", "train", "--config", str(recipe)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "expected reward/mean last > 2, got " in done.stderr
+    assert "entropy/exact" not in done.stderr
