@@ -24,7 +24,6 @@ def test_old_name_is_the_new_module(name: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.filterwarnings("ignore:.* has moved to :DeprecationWarning")
 def test_paths_that_users_have() -> None:
     from entrostat.hosts.trl import EntropyAlarm, EntropyGRPOTrainer, from_grpo_config
-
     from entrostat.trainers import trl
 
     assert EntropyGRPOTrainer is trl.EntropyGRPOTrainer
