@@ -7,7 +7,7 @@ nothing of entrostat's. math-verify and sympy are asked in `symbolic` alone.
 
 from .equality import same
 from .items import read
-from .notation import Token, tokens
-from .tree import Node
+from .notation import tokens
+from .tree import Node, Token
 
 __all__ = ["Node", "Token", "read", "same", "tokens"]

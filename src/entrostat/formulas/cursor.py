@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .notation import Token
-from .tree import RELATIONS, Unreadable
+from .tree import RELATIONS, Token, Unreadable
 
 
 class Cursor:

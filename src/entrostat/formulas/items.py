@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .notation import Token
 from .reader import Parser
-from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Unreadable
+from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Token, Unreadable
 from .units import CURRENCIES, HEAT, SCALES, Unit, named, unit_at_end
 from .values import symbols
 

@@ -10,27 +10,13 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from .tree import CHOICES
+from .tree import CHOICES, Token
 from .units import UNITS
 
 LONGEST = 1000  # characters of an answer; longer ones are none
 Commas = Literal["number", "list"]
-
-
-class Token(NamedTuple):
-    r"""A piece of an answer.
-
-    Attributes:
-        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
-            name has no backslash; "sign", any other character; "unclear", digits and commas that
-            are one number to some and several to others.
-        value: a Fraction of a number, a text of all others.
-    """
-
-    kind: str
-    value: Fraction | str
 
 
 _SIGNS = {

@@ -12,7 +12,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from .cursor import Cursor
-from .notation import Token
 from .tree import (
     CALLED,
     CONSTANTS,
@@ -23,6 +22,7 @@ from .tree import (
     SETS,
     WORDS,
     Node,
+    Token,
     Unreadable,
 )
 

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
+
+
+class Token(NamedTuple):
+    r"""A piece of an answer.
+
+    Attributes:
+        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
+            name has no backslash; "sign", any other character; "unclear", digits and commas that
+            are one number to some and several to others.
+        value: a Fraction of a number, a text of all others.
+    """
+
+    kind: str
+    value: Fraction | str
 
 
 class Node(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .notation import Token
+    from .tree import Token
 
 Unit = tuple[tuple[str, int], ...]
 

@@ -23,7 +23,8 @@ from .._names import unknown
 from ..formulas import symbolic
 from ..formulas.equality import same
 from ..formulas.items import read
-from ..formulas.notation import Token, tokens
+from ..formulas.notation import tokens
+from ..formulas.tree import Token
 from ..formulas.values import exact_value
 from .boxes import boxed, listed
 from .extract import ORDER, Place, answers

@@ -30,6 +30,9 @@ class Trainer(Protocol):
     num_generations: int
     reward_func_names: list[str]
     eos_token_ids: Any
+    reward_weights: Any
+    train_dataset: Any
+    _scored: Any
     _tokenizer: Any
     _metrics: Any
     _run_log: Any
