@@ -85,7 +85,8 @@ def figures(job: Job, output: Path) -> dict[str, float] | None:
         return None
     log = (path / "evaluation.jsonl").read_text().splitlines()
     last = [row for row in map(json.loads, log) if row["set"] == "test"][-1]
-    H = [json.loads(line)["entropy/exact"] for line in (path / "metrics.jsonl").open()]
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    H = [json.loads(line)["entropy/exact"] for line in lines]
     late = statistics.fmean(H[-len(H) // 3 :]) / H[0]
     return {key: last[key] for key in FIGURES} | {"held": late}
 

@@ -84,18 +84,20 @@ def grading_rules(bench: ModuleType, folder: Path) -> list[str]:
     return [str(folder / "pairs.jsonl"), "--all"]
 
 
-def held_entropy(bench: ModuleType, folder: Path) -> list[str]:
-    bench.ITERATIONS, bench.LATE, bench.FIGURES = 2, 1, ("avg@4", "distinct")
+def grading_sets(bench: ModuleType, folder: Path) -> list[str]:
+    (folder / "golds.jsonl").write_text('{"answer": "12"}\n{"answer": "1/2"}\n')
+    return [f"two={folder / 'golds.jsonl'}:answer"]
 
+
+def frontier(bench: ModuleType, folder: Path) -> list[str]:
     def small(words: Sequence[Any], **options: Any) -> Any:
-        if "eval" in words:
-            words = [{"256": "4", "64": "2"}.get(word, word) for word in words]
-        else:
-            words = [*words, "--sampling.prompts", "2", "--no-report"]
-        return called(words, **options)
+        return called([*words, "--sampling.prompts", "2", "--no-report"], **options)
 
     bench.subprocess = SimpleNamespace(run=small)
-    return ["--targets", "0.8", "--seeds", "1", "--jobs", "1", "--output", str(folder)]
+    return [
+        "--methods", "multiplier", "grpo", "--targets", "0.8", "--seeds", "1", "--jobs", "1",
+        "--iterations", "3", "--problems", "2", "--output", str(folder),
+    ]  # fmt: skip
 
 
 def hosts_curves(bench: ModuleType, folder: Path) -> list[str]:
@@ -136,7 +138,9 @@ def llm_dynamics(bench: ModuleType, folder: Path) -> list[str]:
 def ranks(bench: ModuleType, folder: Path) -> list[str]:
     bench.T, bench.GROUP = 32, 4
     alone = {name: name for name in ("ppo", "clip_cov", "prime")}
-    bench.es = SimpleNamespace(**{**vars(es), "methods": lambda: alone})
+    bench.es = SimpleNamespace(
+        TokenBatch=es.TokenBatch, make_objective=es.make_objective, methods=lambda: alone
+    )
     return ["--tokens", "400", "--ranks", "2", "--rounds", "1"]
 
 
@@ -189,8 +193,9 @@ SMALL: dict[str, Callable[[ModuleType, Path], list[str]]] = {
     "claims": claims,
     "clip_bias": plain("--seeds", "1", "--iterations", "2"),
     "dynamics": dynamics,
+    "frontier": frontier,
     "grading_rules": grading_rules,
-    "held_entropy": held_entropy,
+    "grading_sets": grading_sets,
     "hosts_curves": hosts_curves,
     "lab_vs_trl": lab_vs_trl,
     "llm_cost": plain("--model", "tiny"),
