@@ -167,7 +167,7 @@ def draw_course(output: Path, seeds: int, path: Path) -> None:
             log = Job(method, target, seed).path(output) / "metrics.jsonl"
             if not log.exists():
                 continue
-            rows = [json.loads(line) for line in log.open()]
+            rows = [json.loads(line) for line in log.read_text().splitlines()]
             for axis, key in zip(axes, ("entropy/exact", "reward/mean"), strict=True):
                 values = [row[key] for row in rows]
                 means = [statistics.fmean(values[max(0, i - 4) : i + 1]) for i in range(len(rows))]
