@@ -2,13 +2,15 @@
 
     python benchmarks/frontier.py --output runs/frontier --picture docs/frontier.png  # hours
     python benchmarks/frontier.py --output runs/frontier --only-table         # of what is there
+    python benchmarks/frontier.py --output runs/frontier --only-table --course docs/thermostat.png
     python benchmarks/frontier.py --task words --iterations 30 --seeds 3 --output runs/words
 
 Trains once for each method, target (a share of the first entropy) and seed, then gives 16 answers
 to each held-out problem: entropy, avg@16, pass@16 and distinct right answers of the final policy.
 `grpo` and `opefo` have no target. Tables and figure have the mean over the seeds with its 95%
 interval (Student's t); "less multiplier" is the difference seed by seed, at the same target. A
-finished run is not made again; seeds are completed in turn.
+finished run is not made again; seeds are completed in turn. `--course` draws entropy and training
+reward by iteration: GRPO and the multiplier at 0.75x, a line a seed.
 """
 
 from __future__ import annotations
@@ -153,6 +155,35 @@ def draw(found: Found, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def draw_course(output: Path, seeds: int, path: Path) -> None:
+    """Entropy and training reward by iteration, means of five: GRPO beside the multiplier."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 2.8), layout="constrained")
+    axes = figure.subplots(1, 2)
+    styles = {("grpo", ""): ("C1", "GRPO"), ("multiplier", "0.75"): ("C0", "held at 0.75x")}
+    for (method, target), (color, label) in styles.items():
+        for seed in range(seeds):
+            log = Job(method, target, seed).path(output) / "metrics.jsonl"
+            if not log.exists():
+                continue
+            rows = [json.loads(line) for line in log.read_text().splitlines()]
+            for axis, key in zip(axes, ("entropy/exact", "reward/mean"), strict=True):
+                values = [row[key] for row in rows]
+                means = [statistics.fmean(values[max(0, i - 4) : i + 1]) for i in range(len(rows))]
+                axis.plot(
+                    [row["iteration"] for row in rows], means, color=color, lw=1.3, label=label
+                )
+                label = ""
+            if target:
+                level = float(target) * rows[0]["entropy/exact"]
+                axes[0].axhline(level, color=color, ls=":", lw=1)
+    axes[0].set(xlabel="iteration", ylabel="entropy, nats per token", ylim=(0, None))
+    axes[1].set(xlabel="iteration", ylabel="reward in training", ylim=(0, 1))
+    axes[0].legend(frameon=False, loc="lower left")
+    figure.savefig(path, dpi=100, metadata={"Software": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,6 +197,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=128, help="held out")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--course", type=Path, help="picture of entropy and reward by iteration")
     parser.add_argument("--only-table", action="store_true", help="of the runs that are there")
     given = parser.parse_args()
     jobs = jobs_of(given)
@@ -179,6 +211,8 @@ def main() -> None:
     print(table(found))
     if given.picture:
         draw({key: runs for key, runs in found.items() if len(runs) > 1}, given.picture)
+    if given.course:
+        draw_course(given.output, given.seeds, given.course)
 
 
 if __name__ == "__main__":

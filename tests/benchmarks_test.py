@@ -95,8 +95,9 @@ def frontier(bench: ModuleType, folder: Path) -> list[str]:
 
     bench.subprocess = SimpleNamespace(run=small)
     return [
-        "--methods", "multiplier", "grpo", "--targets", "0.8", "--seeds", "1", "--jobs", "1",
-        "--iterations", "3", "--problems", "2", "--output", str(folder),
+        "--methods", "multiplier", "grpo", "--targets", "0.75", "--seeds", "1", "--jobs", "1",
+        "--iterations", "3", "--problems", "2", "--output", str(folder), "--course",
+        str(folder / "course.png"),
     ]  # fmt: skip
 
 

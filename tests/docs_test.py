@@ -206,3 +206,22 @@ def test_the_pages_count_what_there_is() -> None:
     for host, cell in (("trl", trl), ("verl", trl if verl.strip() == "as TRL" else verl)):
         lacking = {name for name, cls in METHODS.items() if host not in cls.hosts}
         assert set(re.findall(r"`(\w+)`", cell)) == lacking, host
+
+
+def sentences(text: str) -> list[str]:
+    """Of running text and list items, without code blocks, tables, pictures and headings."""
+    text = re.sub(r"^```.*?^```|^(?:[#|]|!\[)[^\n]*", "", text, flags=re.MULTILINE | re.DOTALL)
+    parts = re.split(r"\n\s*\n|^- ", text, flags=re.MULTILINE)
+    ends = re.compile(r"(?<=[.!?])\s+(?=[`\[A-Z]|entrostat\b)")
+    return [one for part in parts for one in ends.split(part.strip()) if one]
+
+
+def test_the_readme_is_short_and_so_are_its_sentences() -> None:
+    assert sentences("# A\n\nOne is .5. Two\nis `x`.\n\n- Three?\n- Four\n```\nx. Y\n```\n") == [
+        "One is .5.", "Two\nis `x`.", "Three?", "Four",
+    ]  # fmt: skip
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.split()) <= 900
+    lengths = {one: len(one.split()) for one in sentences(readme)}
+    assert sum(lengths.values()) <= 25 * len(lengths)
+    assert {one: length for one, length in lengths.items() if length > 45} == {}

@@ -17,6 +17,7 @@ _DOCTOR = """\
 usage: entrostat doctor [--config FILE.toml] [any flag of train] [--prompts N]
                         [--rollouts FILE_OR_RUN] [--json]
        entrostat doctor RUN_OR_LOG [--json]
+       entrostat doctor --environment [--json]
 
 Look for what makes a run's figures untrue, or a method idle, before it starts: load the model,
 sample a few rollouts, try an iteration's updates, take them back. Nothing is written. Of a run
@@ -38,6 +39,7 @@ that is there, ours or another trainer's, what its log and its rollouts show.
 
   --prompts N     sampled, a group of rollouts each; default 8
   --rollouts X    a run's first rollouts, or a dump of some, in the place of sampled ones
+  --environment   for bug reports: versions, extras and devices; nothing else is checked
   --json          for programs: a list of findings
   --trust-code    import the code (MODULE:NAME) that the file names
 
@@ -50,6 +52,7 @@ Examples:
   entrostat doctor --method thermostat --method.target 1x --prompts 16
   entrostat doctor --config my.toml --rollouts runs/mine
   entrostat doctor outputs/checkpoint-500 --json
+  entrostat doctor --environment
 """
 
 
@@ -64,6 +67,9 @@ def doctor_verb(args: list[str]) -> int:
     if prompts is not None and not (prompts.isascii() and prompts.isdigit() and int(prompts) > 0):
         raise ValueError(f"--prompts must be a whole number above 0, got {prompts!r}")
     quiet_libraries()
+    environment, args = take_switch(args, "environment")
+    if environment:
+        return _environment(args, prompts, rollouts, plain)
     from ..errors import RunStopped
 
     try:
@@ -72,6 +78,17 @@ def doctor_verb(args: list[str]) -> int:
         return _show(_of_config(args, prompts, rollouts), plain)
     except RunStopped as error:
         return tell(str(error), code=1)
+
+
+def _environment(args: list[str], prompts: str | None, rollouts: str | None, plain: bool) -> int:
+    if args or prompts or rollouts:
+        given = (args or [f"--prompts {prompts}" if prompts else f"--rollouts {rollouts}"])[0]
+        raise ValueError(f"doctor --environment takes --json alone, got {given!r}; remove it")
+    from .environment import environment_lines, environment_report
+
+    report = environment_report()
+    say(json.dumps(report, indent=2) if plain else "\n".join(environment_lines(report)))
+    return 0
 
 
 def _of_run(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:

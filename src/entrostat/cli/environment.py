@@ -1,0 +1,106 @@
+"""`entrostat doctor --environment`: what is installed here, for a bug report."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib import metadata
+from typing import Any
+
+from packaging.requirements import Requirement
+
+# extras of entrostat's own development, and the one that only sums up others
+_LEFT_OUT = ("all", "dev", "docs", "dist")
+
+
+def environment_report() -> dict[str, Any]:
+    """Collect versions and hardware; no path, environment variable or command line.
+
+    Returns:
+        `entrostat`, `git`, `python`, `platform`, `processors`, `processor`, `gpus`, `device` (what
+        `device = "auto"` takes), `trainers` (by name: `tested`, `installed`) and `extras`: for ""
+        (the dependencies of entrostat alone) and each extra, by package, `installed` (None if it
+        is missing), `required` and `fits`. `extras` is empty if entrostat is not installed.
+    """
+    from .._version import __version__
+    from ..models.loading import device_of
+    from ..runs.run_directory import environment
+    from ..trainers.verl.selfcheck import VERSION
+
+    known = environment()
+    extras = _extras()
+    trl = extras.get("trl", {}).get("trl", {}).get("required", "")
+    tested = {"trl": trl.removeprefix("=="), "verl": VERSION}
+    return {
+        "entrostat": __version__,
+        **{key: known[key] for key in ("git", "python", "platform", "processors", "processor")},
+        "gpus": known["gpus"],
+        "device": str(device_of("auto")),
+        "trainers": {
+            name: {"tested": version, "installed": _version(name)}
+            for name, version in tested.items()
+        },
+        "extras": extras,
+    }
+
+
+def environment_lines(report: dict[str, Any]) -> list[str]:
+    """Format `environment_report()` as text that can be pasted into an issue."""
+    gpus = ", ".join(report["gpus"]) or "none"
+    lines = [
+        f"entrostat  {report['entrostat']}" + f" (git {report['git']})" * bool(report["git"]),
+        f"python     {report['python']} on {report['platform']}",
+        f"processor  {report['processors']} x {report['processor']}",
+        f"gpus       {gpus}; device auto is {report['device']}",
+    ]
+    for name, versions in report["trainers"].items():
+        tested = versions["tested"] or "unknown, entrostat is not installed as a package"
+        lines.append(f"{name:<9}  {versions['installed'] or 'not installed'}; tested with {tested}")
+    for name, packages in report["extras"].items():
+        said = ", ".join(f"{package} {_state(each)}" for package, each in packages.items())
+        start = f"[{name}]  " if name else "dependencies  "
+        lines += textwrap.wrap(start + said, 98, subsequent_indent="    ", break_on_hyphens=False)
+    return lines
+
+
+def _state(package: dict[str, Any]) -> str:
+    if package["installed"] is None:
+        return "missing"
+    wrong = f" (required: {package['required']})"
+    return package["installed"] + wrong * (not package["fits"])
+
+
+def _extras() -> dict[str, dict[str, dict[str, Any]]]:
+    try:
+        about = metadata.metadata("entrostat")
+    except metadata.PackageNotFoundError:
+        return {}
+    requirements = [Requirement(line) for line in metadata.requires("entrostat") or ()]
+    names = [name for name in about.get_all("Provides-Extra") or () if name not in _LEFT_OUT]
+    always = [one for one in requirements if _applies(one, "")]
+    extras = {"": always}
+    for name in names:
+        extras[name] = [one for one in requirements if _applies(one, name) and one not in always]
+    return {
+        name: {one.name: _package(one) for one in group if one.name != "entrostat"}
+        for name, group in extras.items()
+    }
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _package(requirement: Requirement) -> dict[str, Any]:
+    version = _version(requirement.name)
+    return {
+        "installed": version,
+        "required": str(requirement.specifier),
+        "fits": version is not None and requirement.specifier.contains(version, prereleases=True),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
