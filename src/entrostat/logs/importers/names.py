@@ -98,7 +98,7 @@ _MEANS = ("mean", "avg", "average", "total")
 _TELLING: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("entrostat", r"optim_updates|rollout_tokens"),
+        ("entrostat", r"optim_updates"),  # not under TRL, whose names tell it
         ("ms-swift", r"global_step_max_steps|train_speed_iter_s|memory_gib|entropy_threshold"),
         ("TRL", r"completions_(mean|max|min)_length|completions_clipped_ratio|completion_length"
                 r"|frac_reward_zero_std|clip_ratio_region_mean|reward_std"
