@@ -392,7 +392,7 @@ DEFAULTS = {
     "ppl_adv": {"alpha": 0.01},
     "position_adv": {"gamma": 0.1},
     "w_reinforce": {"lam": 0.1},
-    "forking_tokens": {"top": 0.2},
+    "forking_tokens": {"top": 0.2, "threshold": "count"},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -103,7 +104,8 @@ def test_every_training_on_record_is_one_of_a_recipe(monkeypatch: pytest.MonkeyP
     known: set[str] = set()
     for path in FILES:
         known |= set(plan_of({path.stem: read_study(path)}, Path("nowhere")).trainings)
-    recorded = {path.name.removesuffix(".json.gz") for path in RECORD.glob("*.json.gz")}
+    texts = [lzma.decompress(path.read_bytes()) for path in RECORD.glob("*.jsonl.xz")]
+    recorded = {json.loads(line)["address"] for text in texts for line in text.splitlines()}
     assert recorded
     assert recorded <= known
 

@@ -214,7 +214,7 @@ def test_the_page_of_one_study_has_its_failures_figures_and_methods(
     assert not (tmp_path / "out/claims.html").exists()
     # three iterations are too few for a verdict, of which nobody is confident then
     verdicts = (tmp_path / "out/report.html").read_text()
-    assert verdicts.count('<td class="left">cannot tell</td><td>—</td>') == 3
+    assert verdicts.count('<td class="left">Cannot tell</td><td>—</td>') == 3
     assert (tmp_path / "out/method_pages/steer.html").exists()
 
 
@@ -239,7 +239,7 @@ def test_the_report_of_several_studies(tmp_path: Path, capsys: pytest.CaptureFix
         (tmp_path / study / "study.json").write_text("{}")
     run(tmp_path / "notes" / "c", [0.5, 0.25], None)  # in what is no study
     assert main(["report", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("runs: large/grpo-0, small/grpo-0\n")
+    assert capsys.readouterr().out.startswith("runs: large/grpo-0, c, small/grpo-0\n")
     assert ">small/grpo-0<" in (tmp_path / "report.html").read_text()
 
 

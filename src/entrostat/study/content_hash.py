@@ -26,7 +26,10 @@ from .source_hash import offered_source, source_of
 
 LENGTH = 16  # hexadecimal digits: 64 bits
 # settings of a later version, left out where nobody uses them: older addresses hold
-_LATER = {"forecast": dataclasses.asdict(Forecast())}
+_LATER: dict[tuple[str, ...], Any] = {
+    ("forecast",): dataclasses.asdict(Forecast()),
+    ("sampling", "redraws"): 0,
+}
 _WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 
 
@@ -45,10 +48,13 @@ def address_of(
         16 hexadecimal digits of a SHA-256.
     """
     settings: dict[str, Any] = dataclasses.asdict(config)
-    del settings["output"], settings["log"]
-    for key, usual in _LATER.items():
-        if settings[key] == usual:
-            del settings[key]
+    del settings["output"], settings["log"], settings["expect"]  # no part of the result
+    for (*rooms, key), usual in _LATER.items():
+        inside = settings
+        for room in rooms:
+            inside = inside[room]
+        if inside[key] == usual:
+            del inside[key]
     if after is None:
         content = None if is_ours(config.model) else _content(config.model)
         settings["model"] = [config.model, content]
