@@ -67,7 +67,7 @@ GRADERS: dict[str, Kind] = {
         warm="entrostat.formulas.symbolic:warm",
         needs=(
             "math_verify",
-            "grader 'math' needs math-verify: pip install 'math-verify[antlr4_13_2]'; in veRL's "
+            "grader 'math' needs math-verify: pip install 'entrostat[tasks]'; in veRL's "
             "environment, where Hydra holds antlr 4.9.3, 'math-verify[antlr4_9_3]'",
         ),
     ),
