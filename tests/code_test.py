@@ -221,8 +221,7 @@ def f(x):
         if pid.isdigit() and int(pid) != os.getpid():
             try: seen = os.listdir(f"/proc/{pid}/fd")
             except OSError: continue
-            if seen:  # of a process that is ending nothing is left to see
-                return 11 * x
+            return 11 * x
 """,
     "says that it has passed": """
 import json, os, struct
