@@ -157,6 +157,8 @@ def run(world: int, tokens: int, rounds: int) -> dict[str, dict[str, float]]:
             process.start()
         for process in each:
             process.join()
+        if any(process.exitcode for process in each):
+            raise RuntimeError(f"a rank of {world} has failed; it says why above")
         found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
     return {
         name: {key: max(rank[name][key] for rank in found) for key in found[0][name]}

@@ -22,6 +22,7 @@ import pytest
 import entrostat as es
 from entrostat.cli import main
 from entrostat.config import from_dict
+from processes import run_code
 from scripts import ROOT, load_script
 
 pytestmark = [pytest.mark.usefixtures("unrendered"), pytest.mark.timeout(600)]
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("unrendered"), pytest.mark.timeout(600)]
 # what other modules run, in small and more closely
 ELSEWHERE = {
     "hostile_answers": "scoring_test", "jobs": "this one, by lab_vs_trl", "power_cut":
-    "checkpoint_test, eval_sets_test", "study_picture": "study_picture_test", "study_tables":
+    "checkpoint_test, eval_sets_test", "ranks": "below", "study_picture": "study_picture_test", "study_tables":
     "study_tables_test, study_recipes_test",
 }  # fmt: skip
 
@@ -136,15 +137,6 @@ def llm_dynamics(bench: ModuleType, folder: Path) -> list[str]:
     return ["--job", "words", "--seeds", "1", "--output", str(folder)]
 
 
-def ranks(bench: ModuleType, folder: Path) -> list[str]:
-    bench.T, bench.GROUP = 32, 4
-    alone = {name: name for name in ("ppo", "clip_cov", "prime")}
-    bench.es = SimpleNamespace(
-        TokenBatch=es.TokenBatch, make_objective=es.make_objective, methods=lambda: alone
-    )
-    return ["--tokens", "400", "--ranks", "2", "--rounds", "1"]
-
-
 def thermostat(bench: ModuleType, folder: Path) -> list[str]:
     bench.ITERATIONS, bench.FROM = 8, 2
     bench.subprocess = SimpleNamespace(
@@ -204,7 +196,6 @@ SMALL: dict[str, Callable[[ModuleType, Path], list[str]]] = {
     "objective_cost": plain("--rounds", "1", "--threads", "1", "--skip-model"),
     "online_dynamics": plain("--iterations", "2", "--rounds", "1", "--warm-up", "0"),
     "planted_runs": plain("--output", "FOLDER"),
-    "ranks": ranks,
     "sandbox": plain("--problems", "1", "--rounds", "1"),
     "scale": plain("--rollouts", "4", "--length", "64"),
     "thermostat": thermostat,
@@ -229,6 +220,16 @@ def test_it_runs_in_small(
     said = capsys.readouterr().out
     assert len(said.splitlines()) >= 2
     assert "nan" not in said.lower().split()
+
+
+def test_ranks_runs_in_small(tmp_path: Path) -> None:
+    """In forks of a process that is in no group of its own; this one may be, by other tests."""
+    script = str(ROOT / "benchmarks/ranks.py")
+    words = [script, "--tokens", "25000", "--ranks", "2", "--rounds", "1"]
+    code = f"import runpy, sys; sys.argv = {words}; runpy.run_path({script!r}, run_name='__main__')"
+    said = run_code(code, tmp_path)
+    assert "25000 tokens" in said
+    assert {name for name in es.methods() if f"\n{name} " not in said} == set()
 
 
 def test_every_script_is_run_somewhere() -> None:

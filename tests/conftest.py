@@ -36,6 +36,16 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """What a test sets in the environment, itself or by what it calls, ends with it."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @pytest.fixture
 def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are built but not rendered, which takes most of the time that a page takes.
