@@ -110,7 +110,7 @@ parity: $(VENV)/.dev $(VERL)/.package
 	$(BIN)/python tests/golden/make_trl.py --check
 	$(VERL)/bin/python tests/golden/make_verl.py --check
 	$(VERL)/bin/python tests/golden/make_verl_host.py --check
-	$(BIN)/python -m pytest tests/parity_test.py
+	$(BIN)/python -m pytest tests/method/parity_test.py
 pretrain: $(VENV)/.package
 	$(BIN)/entrostat pretrain --output runs/tiny
 clean:

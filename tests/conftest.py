@@ -6,10 +6,12 @@ import atexit
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+pytest.register_assert_rewrite(*(file.stem for file in Path(__file__).parent.glob("shared/*.py")))
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -61,7 +63,7 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium, headless, for the modules that skip themselves where there is none."""
-    from browser_test import BROWSER, playwright
+    from browser import BROWSER, playwright
 
     with playwright.sync_playwright() as driver:
         arguments = ["--no-sandbox", "--disable-gpu"]

@@ -6,8 +6,8 @@
 16 rollouts in 4 groups, as the driver has them, with a synthetic padding row as veRL adds them:
 `driver.prepare`, the batch in veRL's nested form, `loss.token_batch`, the plan, and `loss.loss` on
 micro-batches of 4 that veRL's own functions cut and pad, log-probs and entropies being leaves in
-the place of an engine's output. `tests/verl_host_test.py` asks `Objective` for the same in one go.
-Everything is float64.
+the place of an engine's output. `tests/trainers/verl/verl_host_test.py` asks `Objective` for the
+same in one go. Everything is float64.
 """
 
 from __future__ import annotations

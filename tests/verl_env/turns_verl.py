@@ -1,6 +1,6 @@
 """Rollouts of several turns under veRL: its agent loop by hand, and a whole run of `tool_sum`.
 
-What does not need veRL is in `tests/verl_turns_test.py`.
+What does not need veRL is in `tests/trainers/verl/verl_turns_test.py`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
         check_method(Damped)
 
 A rule is broken by an `AssertionError` whose one line names the rule, what was seen and what to
-change. The methods of this package are held to the same rules (tests/contract_test.py). No rule
-knows what a method is meant to compute: values worked out by hand are a test of your own.
+change. The methods of this package are held to the same rules (tests/core/contract_test.py). No
+rule knows what a method is meant to compute: values worked out by hand are a test of your own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,428 @@
+"""`--log`: what trackers are told, that they never cost the run, that a resumed run is the same.
+
+TensorBoard's and W&B's files are written by the packages, here and offline, and read by
+TensorBoard's own reader and by ours. `trackers/fakes.py` stands for a tracker that misbehaves.
+MLflow and trackio are not among what `make test` installs: their tests run where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrostat.cli import main
+from entrostat.cli.flags import named
+from entrostat.config import TrainConfig, from_dict
+from entrostat.logs.importers import read
+from entrostat.runs import trackers
+from entrostat.runs.run_directory import check_output
+from entrostat.runs.trackers import Trackers, outside
+from entrostat.trainers.lab import train
+from paths import TESTS
+from stopping import Stop, StopAfter
+
+FAKES = TESTS / "trackers" / "fakes.py"
+
+
+def recipe(output: Path, to: Any, **more: Any) -> TrainConfig:
+    small = {
+        "method": "grpo", "iterations": 3, "output": str(output), "log": to,
+        "sampling": {"prompts": 4, "rollouts": 2}, "eval": {"prompts": 2, "samples": 2},
+        "optim": {"epochs": 1, "minibatches": 1},
+    }  # fmt: skip
+    return from_dict(small | more)
+
+
+def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """trackio is the fake; returns what it is told."""
+    folder, log = tmp_path / "fakes", tmp_path / "told.jsonl"
+    folder.mkdir()
+    shutil.copy(FAKES, folder / "trackio.py")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("ENTROSTAT_FAKE_LOG", str(log))
+    monkeypatch.setenv("ENTROSTAT_FAKE", "")
+    return log
+
+
+def told(log: Path) -> list[list[Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def logged(log: Path) -> list[int]:
+    return [what[1] for what in told(log) if what[0] == "log"]
+
+
+def follow(
+    config: TrainConfig, path: Path, last: int, start: int = 0, resume: bool = False
+) -> None:
+    """Iterations start + 1 to last, of one figure each, without a training."""
+    path.mkdir(exist_ok=True)
+    with Trackers(config, lambda text: None) as all_of_them:
+        all_of_them.begin(path, start, resume)
+        for iteration in range(start + 1, last + 1):
+            all_of_them.log(iteration, {"entropy/exact": 1 / iteration})
+
+
+# --- the setting ---
+
+
+def test_the_setting_is_a_name_a_list_or_a_table(tmp_path: Path) -> None:
+    assert recipe(tmp_path, "wandb").log.to == ("wandb",)
+    assert recipe(tmp_path, ["wandb", "mlflow"]).log.to == ("wandb", "mlflow")
+    config = recipe(tmp_path, {"to": ["tensorboard"], "project": "p", "name": "n"})
+    assert (config.log.to, config.log.project, config.log.name) == (("tensorboard",), "p", "n")
+    assert recipe(tmp_path, []).log.to == ()
+    import tomllib
+
+    assert from_dict(tomllib.loads(config.to_toml())) == config
+
+
+@pytest.mark.parametrize(
+    ("log", "more", "words"),
+    [
+        ("tensorbord", {}, "Did you mean 'tensorboard'"),
+        (["wandb", "wandb"], {}, "log.to names 'wandb' twice"),
+        ({"to": [], "project": " "}, {}, "log.project is empty"),
+        ({"to": [], "name": "a/b"}, {}, "without a slash"),
+        ({"to": [], "name": "a\nb"}, {}, "of one line"),
+        ({"too": []}, {}, "log.too"),
+        ("wandb", {"host": "trl", "trl": {"report_to": "none"}}, "drop trl.report_to"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path, log, more, words) -> None:
+    with pytest.raises(ValueError, match=words.replace("(", "\\(")):
+        recipe(tmp_path, log, **more)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--log wandb tensorboard", "--log wandb,tensorboard", "--log=wandb,tensorboard",
+     "--log.to wandb tensorboard"],
+)  # fmt: skip
+def test_spellings_of_the_flag(words: str) -> None:
+    args = named([*words.split(), "--seed", "1,2"], "log", "to")
+    assert args == ["--log.to", "wandb", "tensorboard", "--seed", "1,2"]
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio", "tensorboard", "mlflow"])
+def test_one_that_is_not_installed_is_refused_with_its_extra(
+    tmp_path, monkeypatch, capsys, name: str
+) -> None:
+    monkeypatch.setattr(outside.util, "find_spec", lambda module: None)
+    output = tmp_path / "run"
+    assert main(["train", "--method", "grpo", "--log", name, "--output", str(output)]) == 2
+    error = capsys.readouterr().err
+    assert f"pip install 'entrostat[{name}]'" in error
+    assert error.count("\n") == 1
+    with pytest.raises(ValueError, match="is not installed"):
+        train(recipe(output, name))
+    assert not output.exists()
+
+
+# --- a tracker never costs the run ---
+
+
+def test_a_tracker_is_told_every_iteration_and_the_end(tmp_path: Path, fake: Path) -> None:
+    run = train(recipe(tmp_path / "run", "trackio"))
+    first, *between, last = told(fake)
+    assert first == ["init", "entrostat", "run", "never", 3]
+    assert last == ["finish"]
+    metrics, evaluations = rows(run), rows(run, "evaluation.jsonl")
+    assert [what[1] for what in between] == [0, 1, 2, 3]
+    for _, step, figures in between[1:]:
+        (line,) = [row for row in metrics if row["iteration"] == step]
+        own = {key: value for key, value in figures.items() if not key.startswith("eval/")}
+        assert own == {key: value for key, value in line.items() if key != "iteration"}
+    for row in evaluations:
+        (figures,) = [what[2] for what in between if what[1] == row["iteration"]]
+        assert figures[f"eval/{row['split']}/avg@k"] == row["avg@k"]
+    seal = json.loads((run / "trackers/trackio.json").read_text())
+    assert (seal["id"], seal["logged"]) == ("run", 3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("raise", "trackio raised OSError: the disk of the server is full"),
+        ("exit", "trackio raised SystemExit: 3"),
+        ("init", "trackio raised RuntimeError: no such server"),
+    ],
+)
+def test_one_that_raises_is_dropped_with_one_warning(
+    tmp_path, fake, monkeypatch, mode, words
+) -> None:
+    monkeypatch.setenv("ENTROSTAT_FAKE", mode)
+    config = recipe(tmp_path / "run", "trackio")
+    with pytest.warns(UserWarning, match="trackio") as caught:
+        follow(config, tmp_path / "run", 6)
+    (message,) = [str(warning.message) for warning in caught]
+    assert message.startswith(words + ". The run goes on without it")
+    assert "Traceback" in (tmp_path / "run/trackers/trackio.log").read_text()
+    if mode != "init":
+        assert logged(fake) == [1]
+
+
+def test_one_that_is_imported_and_fails_in_one_breath_costs_no_run(
+    tmp_path, fake, monkeypatch
+) -> None:
+    """Both answers are there when somebody first looks, as on a busy machine."""
+    monkeypatch.setenv("ENTROSTAT_FAKE", "init")
+    imported = trackers._Tracker.imported
+
+    def late(self: Any) -> None:
+        os.write(self._orders, bytes(self._outgoing))
+        self._outgoing.clear()
+        self._process.wait(240)
+        imported(self)
+
+    monkeypatch.setattr(trackers._Tracker, "imported", late)
+    with pytest.warns(UserWarning, match="raised RuntimeError: no such server"):
+        follow(recipe(tmp_path / "run", "trackio"), tmp_path / "run", 6)
+
+
+def test_one_that_cannot_be_imported_is_refused_before_the_first_iteration(
+    tmp_path, fake, monkeypatch
+) -> None:
+    monkeypatch.setenv("ENTROSTAT_FAKE", "import")
+    with pytest.raises(ValueError, match=r"its library is broken.*entrostat\[trackio\]"):
+        follow(recipe(tmp_path / "run", "trackio"), tmp_path / "run", 3)
+    assert not fake.exists()
+    (tmp_path / "run/.lock").touch()
+    check_output(tmp_path / "run", 3, resume=False)  # the directory can be used again
+
+
+def test_one_that_hangs_is_ended(tmp_path, fake, monkeypatch) -> None:
+    monkeypatch.setenv("ENTROSTAT_FAKE", "hang")
+    monkeypatch.setattr(trackers, "PATIENCE", 1.0)
+    config = recipe(tmp_path / "run", "trackio")
+    with pytest.warns(UserWarning, match="trackio has not answered for") as caught:
+        follow(config, tmp_path / "run", 6)
+    assert len(caught) == 1
+    (pid,) = [what[1] for what in told(fake) if what[0] == "pid"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_what_it_prints_is_kept_from_the_terminal(tmp_path, fake, monkeypatch, capfd) -> None:
+    monkeypatch.setenv("ENTROSTAT_FAKE", "print")
+    follow(recipe(tmp_path / "run", "trackio"), tmp_path / "run", 3)
+    assert capfd.readouterr() == ("", "")
+    assert "hello" in (tmp_path / "run/trackers/trackio.log").read_text()
+    assert logged(fake) == [1, 2, 3]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from entrostat.config import from_dict
+from entrostat.runs.trackers import Trackers
+path = Path(sys.argv[1]); path.mkdir()
+all_of_them = Trackers(from_dict({"log": ["trackio", "tensorboard"]}), print)
+all_of_them.begin(path, 0, False)
+for i in (1, 2): all_of_them.log(i, {"entropy/exact": i / 4})
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_run_leaves_no_process_and_its_trackers_finish(tmp_path, fake) -> None:
+    folder = Path(trackers.__file__).parents[3]
+    path = os.pathsep.join([str(fake.parent / "fakes"), str(folder)])
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "run")]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False)
+    seal = tmp_path / "run/trackers/tensorboard.json"
+    end = time.monotonic() + 240
+    while time.monotonic() < end and not (
+        fake.exists() and ["finish"] in told(fake)
+        and seal.exists() and json.loads(seal.read_text())["logged"] == 2
+    ):  # fmt: skip
+        time.sleep(0.1)
+    assert logged(fake) == [1, 2]
+    assert told(fake)[-1] == ["finish"]
+    assert json.loads(seal.read_text())["logged"] == 2
+
+
+# --- a resumed run goes on in the tracker ---
+
+
+def write_logs(run: Path, last: int) -> None:
+    """As a run leaves them that has an evaluation before the first iteration."""
+    run.mkdir(exist_ok=True)
+    evaluation = {"iteration": 0, "split": "test", "prompts": 2, "k": 2, "avg@k": 0.25}
+    (run / "evaluation.jsonl").write_text(json.dumps(evaluation) + "\n")
+    lines = [{"iteration": i, "entropy/exact": 1 / i} for i in range(1, last + 1)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_resumed_run_logs_no_step_twice(tmp_path: Path, fake: Path) -> None:
+    run = tmp_path / "run"
+    config = recipe(run, "trackio")
+    follow(config, run, 3)
+    write_logs(run, 2)  # its checkpoint is of iteration 2: the third is made again
+    follow(config, run, 5, start=2, resume=True)
+    assert logged(fake) == [1, 2, 3, 4, 5]
+    begun = [what[1:4] for what in told(fake) if what[0] == "init"]
+    assert begun == [["entrostat", "run", "never"], ["entrostat", "run", "allow"]]
+
+
+def test_a_tracker_that_comes_later_is_given_what_there_is(tmp_path: Path, fake: Path) -> None:
+    write_logs(tmp_path / "run", 4)  # the last two have no checkpoint
+    follow(recipe(tmp_path / "run", "trackio"), tmp_path / "run", 3, start=2, resume=True)
+    assert [what[1:] for what in told(fake) if what[0] == "log"] == [
+        [0, {"eval/test/avg@k": 0.25}], [1, {"entropy/exact": 1.0}],
+        [2, {"entropy/exact": 0.5}], [3, {"entropy/exact": 1 / 3}],
+    ]  # fmt: skip
+
+
+def test_a_lost_tracker_is_brought_what_it_missed(tmp_path, fake, monkeypatch) -> None:
+    run = tmp_path / "run"
+    config = recipe(run, "trackio")
+    monkeypatch.setenv("ENTROSTAT_FAKE", "raise")
+    with pytest.warns(UserWarning, match="raised OSError"):
+        follow(config, run, 5)
+    monkeypatch.setenv("ENTROSTAT_FAKE", "")
+    write_logs(run, 5)
+    follow(config, run, 6, start=5, resume=True)
+    # the one that it failed at may have arrived or not: it is not given twice
+    assert logged(fake) == [1, 3, 4, 5, 6]
+
+
+def test_a_run_that_begins_again_forgets_the_earlier_try(tmp_path: Path, fake: Path) -> None:
+    config = recipe(tmp_path / "run", "trackio")
+    follow(config, tmp_path / "run", 2)
+    follow(config, tmp_path / "run", 1)
+    assert logged(fake) == [1, 2, 1]
+    assert [what[3] for what in told(fake) if what[0] == "init"] == ["never", "never"]
+    (tmp_path / "run/trackers/trackio.json").write_text('{"id": 7}')  # damaged: a run of its own
+    follow(config, tmp_path / "run", 3, start=2, resume=True)
+    assert [what[3] for what in told(fake) if what[0] == "init"][-1] == "never"
+
+
+# --- the real ones, offline ---
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab run with TensorBoard and W&B, stopped after its third iteration and resumed."""
+    folder = tmp_path_factory.mktemp("followed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        config = recipe(
+            folder / "grpo", ["tensorboard", "wandb"], save={"checkpoint_every": 2}, iterations=4
+        )
+        with pytest.raises(Stop):
+            train(config, progress=StopAfter(3))
+        return train(config, resume=True)
+
+
+def test_tensorboard_has_the_figures_once(followed: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(followed / "trackers/tensorboard"), {"scalars": 0})
+    found.Reload()
+    metrics = rows(followed)
+    for key in ("entropy/exact", "reward/mean", "grad/norm"):
+        events = found.Scalars(key)
+        assert [event.step for event in events] == [1, 2, 3, 4]
+        assert [event.value for event in events] == pytest.approx([row[key] for row in metrics])
+    (first, *_) = found.Scalars("eval/test/avg@k")
+    assert (first.step, first.value) == (0, rows(followed, "evaluation.jsonl")[0]["avg@k"])
+
+
+def timeless(row: dict[str, Any]) -> dict[str, Any]:
+    skipped = ("time/", "eval/")  # an iteration that was made again took another time
+    return {key: value for key, value in row.items() if not key.startswith(skipped)}
+
+
+@pytest.mark.parametrize(("name", "exact"), [("tensorboard", False), ("wandb", True)])
+def test_what_we_read_is_what_the_run_wrote(followed: Path, name: str, exact: bool) -> None:
+    run = read(followed / "trackers" / name)
+    title = {"tensorboard": "TensorBoard", "wandb": "W&B"}[name]
+    assert run.source == f"entrostat through {title}"
+    assert (run.problems, run.done) == ((), 4)
+    assert not any("more than once" in note for note in run.notes)
+    assert run.planned == (4 if exact else None)  # W&B keeps the settings
+    for row, own in zip(run.metrics[1:], rows(followed), strict=True):
+        expected = timeless(own)
+        assert timeless(row) == (expected if exact else pytest.approx(expected, rel=1e-6))
+
+
+def test_wandb_goes_on_in_the_same_run(followed: Path) -> None:
+    seal = json.loads((followed / "trackers/wandb.json").read_text())
+    files = sorted(followed.glob("trackers/wandb/offline-run-*/*.wandb"))
+    assert [file.name for file in files] == [f"run-{seal['id']}.wandb"] * 2
+    assert seal["place"].startswith("offline: wandb sync ")
+
+
+def test_wandb_without_a_login_is_offline(tmp_path, monkeypatch) -> None:
+    for key in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    follow(recipe(tmp_path / "run", "wandb"), tmp_path / "run", 2)
+    run = read(tmp_path / "run/trackers")
+    assert run.series("entropy/exact") == ([1, 2], [1.0, 0.5])
+
+
+def test_mlflow(tmp_path, monkeypatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/store")
+    config = recipe(tmp_path / "run", {"to": ["mlflow"], "project": "p", "name": "n"})
+    follow(config, tmp_path / "run", 2)
+    follow(config, tmp_path / "run", 3, start=1, resume=True)
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("n", "FINISHED")
+    assert run.data.params["sampling.prompts"] == "4"
+    history = client.get_metric_history(run.info.run_id, "entropy/exact")
+    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+
+
+def test_trackio(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
+    config = recipe(tmp_path / "run", {"to": ["trackio"], "project": "p", "name": "n"})
+    follow(config, tmp_path / "run", 2)
+    follow(config, tmp_path / "run", 3, start=1, resume=True)
+    code = (
+        "import json, trackio; from trackio.sqlite_storage import SQLiteStorage as s; "
+        "print('\\n', json.dumps([[r['step'], r['entropy/exact']] for r in s.get_logs('p', 'n')]))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert json.loads(said.splitlines()[-1]) == [[1, 1.0], [2, 0.5], [3, 1 / 3]]
+
+
+# --- names that MLflow takes; figures of evaluations ---
+
+
+def test_names_and_settings_for_mlflow() -> None:
+    from entrostat.runs.trackers.services import flat, mlflow_name
+
+    assert mlflow_name("eval/a//b@4(x)") == "eval/a/b_at_4_x_"
+    assert list(flat({"a": {"b": 1, "c@": "x"}, "d": []})) == [
+        ("a.b", 1),
+        ("a.c_at_", "x"),
+        ("d", []),
+    ]
+    assert len(mlflow_name("x" * 999)) == 250
+
+
+def test_only_numbers_are_figures() -> None:
+    row = {"iteration": 3, "split": "test", "k": 4, "prompts": 9, "avg@k": 0.5, "entropy": None}
+    assert trackers.evaluated([row]) == {"eval/test/avg@k": 0.5}
+    assert trackers.evaluated([row | {"set": "hard"}]) == {"eval/hard/avg@k": 0.5}

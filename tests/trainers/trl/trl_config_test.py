@@ -1,0 +1,206 @@
+"""A GRPOConfig as people write it -> its objective -> the trainer with that config.
+
+Each kind trains two steps beside TRL's own trainer: losses, gradient norms and weights agree to
+rounding. One group has no signal and micro-batches differ in their tokens, so that denominators
+matter.
+"""
+
+import logging
+import warnings
+
+import pytest
+import torch
+
+import entrostat as es
+from entrostat.trainers.trl import from_grpo_config
+
+trl = pytest.importorskip("trl", reason="trl is an extra")
+from trl_runs import MARKS, PROMPTS, K, make, model_of, tiny, weights  # noqa: E402  # noqa: E402
+
+pytestmark = MARKS
+
+
+def some_reward(prompts, completion_ids, **_):
+    """By tokens; the rollouts of one prompt are all alike."""
+    every = [float(len(set(ids))) / 4 for ids in completion_ids]
+    return [0.5 if p == PROMPTS[0] else r for p, r in zip(prompts, every, strict=True)]
+
+
+def second_reward(completion_ids, **_):
+    """Not said of every rollout."""
+    return [None if len(ids) % 3 == 0 else float(sum(ids) % 5) for ids in completion_ids]
+
+
+SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
+CONFIGS = {
+    "default": {},
+    "clip higher": {"epsilon": 0.01, "epsilon_high": 0.02},
+    "grpo, batch scale": {"loss_type": "grpo", "scale_rewards": "batch"},
+    "bnpo": {"loss_type": "bnpo"},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
+    "gspo": {"loss_type": "grpo", **SEQUENCE},
+    "luspo": {"loss_type": "luspo", **SEQUENCE},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 1.01},
+    "sapo": {"loss_type": "sapo"},
+    "vespo": {"loss_type": "vespo"},
+    "two-sided": {"epsilon": 0.005, "delta": 1.01},
+    "two-sided below the clip": {"delta": 1.005},
+    "reference KL": {"beta": 0.1},
+    "reference KL, biased": {"beta": 0.1, "use_bias_correction_kl": False},
+    "reference KL over gspo": {"beta": 0.1, "loss_type": "grpo", **SEQUENCE},
+    "entropy bonus": {"entropy_coef": 0.05},
+    "adaptive entropy": {
+        "use_adaptive_entropy": True, "entropy_coef": 0.05, "entropy_target": 5.0,
+        "num_iterations": 1,
+    },
+    "80/20": {"top_entropy_quantile": 0.2, "gradient_accumulation_steps": 1,
+              "per_device_train_batch_size": 16},
+    "off-policy mask": {"off_policy_mask_threshold": 1e-5},
+    "gdpo": {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.0, 0.3]},
+    "two rewards": {"reward_weights": [1.0, 0.3]},
+    "several steps": {"gradient_accumulation_steps": 2, "steps_per_generation": 4,
+                      "num_iterations": 1},
+    "truncated masked": {"mask_truncated_completions": True, "loss_type": "grpo",
+                         "max_completion_length": 24},
+}  # fmt: skip
+
+
+def trained(cls, folder, name, **more):
+    """The trainer after two steps of plain gradient descent, and its log."""
+    settings = dict(CONFIGS[name])
+    reward = [some_reward, second_reward] if "reward_weights" in settings else some_reward
+    kept = {
+        "optim": "sgd", "learning_rate": 0.5, "max_steps": 2, "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 4,
+    }  # fmt: skip
+    model = tiny() if "beta" in settings else model_of(0.05, seed=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lm_head.*")
+        trainer = make(
+            cls, folder, reward=reward, model=model, prompts=PROMPTS * 4, **kept | settings | more
+        )
+    start = [w.clone() for w in weights(trainer)]
+    trainer.train()
+    ends = torch.cat([(a - b).flatten() for a, b in zip(weights(trainer), start, strict=True)])
+    log = [line for line in trainer.state.log_history if "grad_norm" in line]
+    return trainer, ends, log
+
+
+def ours(*args, **kwargs):
+    from entrostat.trainers.trl import EntropyGRPOTrainer
+
+    objective = es.make_objective(**from_grpo_config(kwargs["args"]))
+    return EntropyGRPOTrainer(*args, objective=objective, **kwargs)
+
+
+@pytest.mark.parametrize("name", [*CONFIGS])
+def test_a_config_through_its_objective_trains_as_trl_does(tmp_path, name):
+    _, theirs, log = trained(trl.GRPOTrainer, tmp_path, name)
+    trainer, mine, own = trained(ours, tmp_path, name)
+    assert theirs.norm() > 1e-3
+    assert (mine - theirs).norm() < 1e-4 * theirs.norm()
+    for one, other in zip(own, log, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5, abs=2e-6)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+    # TRL's own figures are of the same configuration
+    assert trainer.loss_type == CONFIGS[name].get("loss_type", "dapo")
+
+
+# ---------------------------------------------------------------------------- entropy=
+
+
+ONE = {"max_steps": 1, "optim": "adamw_torch"}
+
+
+@pytest.mark.parametrize("name", ["default", "cispo", "dr_grpo", "80/20"])
+def test_entropy_is_a_thermostat_over_the_configs_loss(tmp_path, name):
+    """One step: the loss is TRL's, and the bonus begins at 0."""
+    _, _, log = trained(trl.GRPOTrainer, tmp_path, name, **ONE)
+    trainer, _, own = trained(held, tmp_path, name, **ONE)
+    assert trainer.objective.names[-1] == "thermostat"
+    assert own[0]["loss"] == pytest.approx(log[0]["loss"], rel=1e-5, abs=2e-6)
+    (line,) = own
+    assert line["control/target"] == pytest.approx(0.8 * line["entropy/exact"])
+
+
+def held(*args, **kwargs):
+    from entrostat.trainers.trl import EntropyGRPOTrainer
+
+    return EntropyGRPOTrainer(*args, entropy="0.8x", **kwargs)
+
+
+def test_entropy_beside_an_objective_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"entropy='0.8x' .*beside an objective list it there"):
+        trained(lambda *a, **k: held(*a, objective="grpo", **k), tmp_path, "default")
+
+
+# ---------------------------------------------------------------------------- what changes
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss_type": "dr_grpo"}, r"loss_type='dr_grpo' becomes aggregation='token_mean'"),
+        ({"epsilon_high": 0.28}, r"epsilon_high=0.28 becomes ppo\(low=0.2, high=0.2, dual=None\)"),
+        ({"scale_rewards": "none"}, "scale_rewards='none' becomes advantage='grpo'"),
+        ({"scale_rewards": False}, "scale_rewards='none' becomes advantage='grpo'"),
+        ({"entropy_coef": 0.01}, "entropy_coef=0.01 is not used"),
+        ({"beta": 0.04}, "beta=0.04 is not used"),
+        ({"loss_type": "cispo", "epsilon_high": 5.0}, "epsilon_high=5.0 becomes ppo"),
+    ],
+)
+def test_one_warning_names_what_an_objective_changes(tmp_path, settings, words):
+    from entrostat.trainers.trl import settings as ours
+
+    args = trl.GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **settings)
+    with pytest.warns(UserWarning, match=words) as found:
+        settled = ours.settle(args, es.make_objective("grpo_token", advantage="grpo"), "'x'")
+    assert len(found) == 1
+    assert "objective='x' changes what this GRPOConfig trains" in str(found[0].message)
+    # the figures that TRL logs are of what trains, the user's own object is left alone
+    assert (settled.loss_type, settled.epsilon_high) == ("dapo", 0.2)
+    assert (settled.scale_rewards, settled.entropy_coef, settled.beta) == ("group", 0.0, 0.0)
+    assert all(getattr(args, k) == (v or "none") for k, v in settings.items())
+
+
+def test_what_changes_from_trls_defaults_is_logged(tmp_path, caplog):
+    from entrostat.trainers.trl import settings as ours
+
+    args = trl.GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    with caplog.at_level(logging.WARNING):
+        ours.settle(args, es.make_objective("dapo"))
+    (record,) = caplog.records
+    for words in ("scale_rewards='group' becomes advantage='rloo'", "epsilon=0.2 becomes ppo",
+                  "loss_type='dapo' becomes aggregation='seq_mean_token_mean'"):  # fmt: skip
+        assert words in record.getMessage()
+
+
+@pytest.mark.parametrize("name", [*CONFIGS])
+def test_an_appended_method_changes_nothing(tmp_path, name, caplog):
+    from entrostat.trainers.trl import settings as ours
+
+    settings = {"gradient_accumulation_steps": 4} | CONFIGS[name]
+    args = trl.GRPOConfig(
+        str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=K, **settings
+    )
+    own = from_grpo_config(args)
+    own["method"].append({"name": "repo_r", "zeta": 0.01})
+    settled = ours.settle(args, es.make_objective(**own))
+    own = {} if args.beta else {"use_bias_correction_kl": False}  # there is none
+    assert vars(settled) == vars(args) | own
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"delta": 1.0}, "delta=1.0 is not above 1"),
+        ({"delta": 2.0, "importance_sampling_level": "sequence"}, "gspo has no dual clip"),
+        ({"loss_type": "sapo", "importance_sampling_level": "sequence"}, "takes a token's ratio"),
+        ({"top_entropy_quantile": 0.2, "entropy_coef": 0.1}, "keeps the entropy bonus to its"),
+    ],
+)
+def test_a_config_without_an_equal(tmp_path, settings, words):
+    args = trl.GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **settings)
+    with pytest.raises(ValueError, match=words):
+        from_grpo_config(args)
