@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from scipy.stats import rankdata
 
 import entrostat as es
+from builders import json_lines
 from entrostat.analysis import analysis
 from entrostat.analysis.update_probe import UpdateProbe
 from entrostat.config import from_dict
@@ -42,7 +42,7 @@ def run(path: Path, every: int, **settings: Any) -> Path:
 
 
 def lines(path: Path, name: str = "analysis.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (path / name).read_text().splitlines()]
+    return json_lines(path / name)
 
 
 def sequences_of(rollouts: Rollouts, policy: Any) -> Sequences:

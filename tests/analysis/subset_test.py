@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from builders import json_lines
 from entrostat.cli import main
 from entrostat.config import TrainConfig
 from entrostat.evaluation.subset import at_random, by_clusters, by_pass_rate
@@ -179,7 +180,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return json_lines(path)
 
 
 def test_kmeans_writes_the_larger_kind_and_the_file_is_a_task(

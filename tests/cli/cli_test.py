@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import entrostat as es
+from builders import json_lines
 from entrostat.cli import main
 from entrostat.cli.flags import dataclass_flags
 from entrostat.config import TrainConfig
@@ -256,7 +257,7 @@ def test_train_on_a_model_from_a_config_logs_and_resumes(
     more = ["--resume", str(tmp_path / "run"), "--iterations", "3", "--no-report"]
     assert main(["train", *more]) == 0
     assert not (tmp_path / "run/report.html").exists()
-    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(tmp_path / "run/metrics.jsonl")
     assert [line["iteration"] for line in lines] == [1, 2, 3]
     assert lines[0]["entropy/exact"] == pytest.approx(5.549, abs=0.05)
     assert lines[0]["rollout/length_max"] <= 6

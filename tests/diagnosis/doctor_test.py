@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import entrostat as es
+from builders import config_with
 from entrostat.cli import main
-from entrostat.config import TrainConfig, from_dict
+from entrostat.config import TrainConfig
 from entrostat.core.batch import Terms, TokenBatch
 from entrostat.core.stats import TokenStats
 from entrostat.data.generation import Answers
@@ -34,10 +35,7 @@ ON_POLICY = {"epochs": 1, "minibatches": 1}
 
 
 def config(method: Any = "grpo", **changes: Any) -> TrainConfig:
-    data: dict[str, Any] = {"method": method, "sampling": {"rollouts": 6}}
-    for key, value in changes.items():
-        data[key] = {**data.get(key, {}), **value} if isinstance(value, dict) else value
-    return from_dict(data)
+    return config_with({"method": method, "sampling": {"rollouts": 6}}, **changes)
 
 
 def found(given: TrainConfig, prompts: int = 4, **how: Any) -> dict[str, Finding]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import entrostat as es
+from builders import json_lines
 from entrostat.config import from_dict
 from entrostat.core.stats import TokenStats
 from entrostat.data.prompts import drawn, fresh
@@ -34,7 +35,7 @@ def run(path: Path, **settings: Any) -> Path:
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return json_lines(path / "metrics.jsonl")
 
 
 def test_weights_and_figures_are_the_same_with_and_without(tmp_path: Path) -> None:

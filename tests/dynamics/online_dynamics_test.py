@@ -18,6 +18,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import json_lines
 from entrostat.core.process_ranks import ranks, shared_generator, sum_over_ranks
 from entrostat.dynamics import online
 from entrostat.report.dumped import of_dump
@@ -368,7 +369,7 @@ def test_the_lab_logs_what_its_dump_says(tmp_path):
         "four": {"epochs": 2, "minibatches": 2},
     }.items():
         run = train(from_dict(data | {"optim": optim, "output": str(tmp_path / name)}))
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines = json_lines(run / "metrics.jsonl")
         assert not any(key.startswith(online.PART) for line in lines for key in line)
         read[name] = lines[0]
         for line in lines:

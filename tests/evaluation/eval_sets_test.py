@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from builders import json_lines
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
@@ -40,7 +41,7 @@ def small(output: Path, **changes: Any) -> TrainConfig:
 
 
 def rows(run: Path, name: str | None = None, file: str = "evaluation.jsonl") -> list[dict]:
-    found = [json.loads(line) for line in (run / file).read_text().splitlines()]
+    found = json_lines(run / file)
     return [row for row in found if name in (None, row["set"])]
 
 

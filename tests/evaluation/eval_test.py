@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 
 import entrostat as es
+from builders import json_lines
 from entrostat.cli import main
 from entrostat.data.seeds import uniform
 from entrostat.evaluation.evaluate import plan, run_evaluation
@@ -66,7 +67,7 @@ def responses(output: Path, name: str = "target_sum_test") -> list[dict[str, Any
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(one) for one in file.read_text().splitlines()]
+    return json_lines(file)
 
 
 # --- samples

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import json_lines
 from entrostat.grading import GRADERS, check_answer, grade_here
 from entrostat.grading.ifeval import (
     CHECKS,
@@ -282,7 +283,7 @@ UPSTREAM = TESTS / "data" / "ifeval_upstream.jsonl"
 
 def test_verdicts_are_those_of_the_authors_program() -> None:
     """Texts of ours; verdicts of lm-eval 0.4.13's checkers, with NLTK and its English Punkt."""
-    rows = [json.loads(line) for line in UPSTREAM.read_text("utf-8").splitlines()]
+    rows = json_lines(UPSTREAM)
     assert len({name for name, *_ in rows}) == len(CHECKS)
     for name, arguments, text, verdict in rows:
         answer = json.dumps([[name, arguments]])

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import entrostat as es
+from builders import json_lines
 from entrostat.config import Scoring, from_dict
 from entrostat.data.scoring import Scorer
 from entrostat.errors import RunStopped
@@ -209,7 +210,7 @@ def test_a_grader_that_raises_hangs_or_errs_does_not_end_the_run(
     )
     told = Told()
     run = train(config, progress=told)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     for iteration, line in enumerate(lines, 1):
         rollouts = es.load_rollouts(run, iteration)
         bad = [t.startswith(("5", "6", "7", "8", "99")) for t in rollouts.completions]

@@ -111,7 +111,7 @@ def test_influences_are_those_of_some_prompts_without_the_method(
 
 def test_a_run_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "lab_methods_test.small",
+        "lab_runs.small",
         lambda path, **changes: small(path, optim=ONE_UPDATE, **changes),
     )
     lines = lines_of_a_run_that_survives_a_kill(tmp_path, ["influence_flow"])

@@ -15,6 +15,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import json_lines
 from entrostat.cli import main
 from entrostat.method import METHODS, RECIPES
 from entrostat.method.checks import check_class
@@ -437,7 +438,7 @@ def test_a_module_that_will_not_do_is_one_line(
 
 
 def lines(path: Path) -> list[dict]:
-    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    found = json_lines(path / "metrics.jsonl")
     return [{k: v for k, v in x.items() if not k.startswith("time/")} for x in found]
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from builders import config_with
 from entrostat.config import Save, TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
 from entrostat.logs.files import in_bytes
@@ -69,9 +70,7 @@ def config(output: Path | str = "", **changes: Any) -> TrainConfig:
         "method": "grpo", "iterations": 4, "output": str(output), "eval": {"prompts": 0},
         "sampling": {"prompts": 6, "rollouts": 4},
     }  # fmt: skip
-    for key, value in changes.items():
-        data[key] = {**data.get(key, {}), **value} if isinstance(value, dict) else value
-    return from_dict(data)
+    return config_with(data, **changes)
 
 
 # ------------------------------------------------------------------------------------- what by hand

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import entrostat as es
+from builders import json_lines
 from entrostat.config import TrainConfig, from_dict
 from entrostat.models.head import find_head
 from entrostat.models.loading import load_policy
@@ -83,7 +84,7 @@ def test_the_samplers_own_figures_train_alike(tmp_path: Path) -> None:
             "eval": {"prompts": 0}, "output": str(tmp_path / str(measure)),
         }))  # fmt: skip
         ends.append(load_file(run / "final" / "model.safetensors"))
-        lines.append([json.loads(x) for x in (run / "metrics.jsonl").read_text().splitlines()])
+        lines.append(json_lines(run / "metrics.jsonl"))
     first, second = (line[0]["entropy/exact"] for line in lines)
     assert first == pytest.approx(second, abs=1e-6)
     assert "mismatch/logp_abs_max" in lines[0][0]
@@ -162,7 +163,6 @@ def test_rollouts_are_read_back(tmp_path: Path) -> None:
         assert bool((advantages != 0).any()) == bool(r.trained[i])
         again += int(r.rewards[i])
     lines = (path / "metrics.jsonl").read_text().splitlines()
-    import json
 
     assert json.loads(lines[1])["reward/mean"] == again / 16
     assert json.loads(lines[1])["entropy/exact"] == pytest.approx(float(r.entropy.mean()), rel=1e-5)

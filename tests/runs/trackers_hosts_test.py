@@ -7,7 +7,6 @@ what is looked at in its own environment.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 
+from builders import json_lines
 from entrostat.config import TrainConfig, from_dict
 from entrostat.logs.importers import read
 from entrostat.runs.trackers import outside
@@ -102,7 +102,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_recipe_in_trl_is_in_tensorboard_once(followed: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    metrics = [json.loads(line) for line in (followed / "metrics.jsonl").read_text().splitlines()]
+    metrics = json_lines(followed / "metrics.jsonl")
     found = EventAccumulator(str(followed / "trackers/tensorboard"), {"scalars": 0})
     found.Reload()
     events = found.Scalars("train/entropy/exact")

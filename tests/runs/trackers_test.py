@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from builders import json_lines
 from entrostat.cli import main
 from entrostat.cli.flags import named
 from entrostat.config import TrainConfig, from_dict
@@ -42,7 +43,7 @@ def recipe(output: Path, to: Any, **more: Any) -> TrainConfig:
 
 
 def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+    return json_lines(run / name)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(log: Path) -> list[list[Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    return json_lines(log)
 
 
 def logged(log: Path) -> list[int]:

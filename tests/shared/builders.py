@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from entrostat.config import TrainConfig, from_dict
 
 
 def f64(values: Any) -> torch.Tensor:
@@ -15,3 +19,16 @@ def f64(values: Any) -> torch.Tensor:
 def seed(n: int) -> torch.Generator:
     """A generator of its own."""
     return torch.Generator().manual_seed(n)
+
+
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def config_with(data: dict[str, Any], **changes: Any) -> TrainConfig:
+    """Settings with some changed: a table keeps the keys that a change does not name."""
+    for key, value in changes.items():
+        old = data.get(key, {})
+        data = data | {key: old | value if isinstance(value, dict) else value}
+    return from_dict(data)

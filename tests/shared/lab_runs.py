@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from entrostat.config import TrainConfig, from_dict
+from builders import config_with, json_lines
+from entrostat.config import TrainConfig
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.lab import train
@@ -18,23 +18,18 @@ from stopping import Stop, StopAfter
 
 
 def small(output: Path, **changes: object) -> TrainConfig:
-    data: dict = {
+    data = {
         "method": ["grpo", {"name": "repo_r", "bidirectional": True}],
         "iterations": 4,
         "output": str(output),
         "sampling": {"prompts": 6, "rollouts": 4},
         "eval": {"prompts": 2, "samples": 2},
     }
-    for key, value in changes.items():
-        if isinstance(value, dict):
-            data[key] = {**data.get(key, {}), **value}
-        else:
-            data[key] = value
-    return from_dict(data)
+    return config_with(data, **changes)
 
 
 def metrics(run: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(run / "metrics.jsonl")
     return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from entrostat.config import TrainConfig, from_dict
+from builders import config_with, json_lines
+from entrostat.config import TrainConfig
 from entrostat.trainers import trains
 
 PROMPTS, ROLLOUTS, ITERATIONS = 4, 4, 4
@@ -23,9 +23,7 @@ def recipe(output: Path, **changes: Any) -> TrainConfig:
         "optim": {"micro_batch": 4, "warmup": 3, "schedule": "linear", "lr_min": 0.5},
         "eval": {"prompts": 2, "samples": 2},
     }  # fmt: skip
-    for key, value in changes.items():
-        data[key] = data.get(key, {}) | value if isinstance(value, dict) else value
-    return from_dict(data)
+    return config_with(data, **changes)
 
 
 def train(config: TrainConfig, **how: Any) -> Path:
@@ -33,7 +31,7 @@ def train(config: TrainConfig, **how: Any) -> Path:
 
 
 def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+    return json_lines(run / name)
 
 
 def timeless(run: Path) -> list[dict[str, Any]]:

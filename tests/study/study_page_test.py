@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import json_lines
 from entrostat.study.claims import read_claims
 from entrostat.study.execute import State
 from entrostat.study.figures import Figure
@@ -251,7 +252,7 @@ def test_scores_of_runs_that_are_not_evaluated_on_test(plan: Plan, tmp_path: Pat
     """Their first set; of `[[eval]]` its name, and not the split that it is of."""
     for training in plan.trainings.values():
         log = training.path / "evaluation.jsonl"
-        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        rows = json_lines(log)
         named = [row | {"set": name, "split": "test", "avg@k": row["avg@k"] * share}
                  for row in rows for name, share in (("hard", 1.0), ("easy", 0.5))]  # fmt: skip
         log.write_text("".join(json.dumps(row) + "\n" for row in named))
@@ -360,7 +361,7 @@ def test_experiments_that_no_given_file_makes_are_named(plan: Plan, tmp_path: Pa
 def test_a_group_without_a_score_comes_last(plan: Plan) -> None:
     for each in plan.named:
         log = each.path / "evaluation.jsonl"
-        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        rows = json_lines(log)
         log.write_text("".join(
             json.dumps(row | {"avg@k": -row["avg@k"]}) + "\n" for row in rows
         ) if each.group != "half" else "")  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from entrostat.tasks import Example
 from entrostat.trainers.trl.dump import RunLog
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
+from builders import json_lines  # noqa: E402
 from trl_runs import (  # noqa: E402
     MARKS,
     MAX,
@@ -57,7 +57,7 @@ def trainer_of(folder: Path, every: int, **settings: Any) -> Any:
 
 
 def lines(folder: Path, name: str = "analysis.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    return json_lines(folder / name)
 
 
 # --- beside the lab

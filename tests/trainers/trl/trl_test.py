@@ -27,6 +27,7 @@ pytest.importorskip("trl", reason="trl is an extra")
 
 from accelerate import DistributedType
 
+from builders import json_lines
 from entrostat.trainers.trl import held
 from paths import ROOT
 from trl_runs import (
@@ -576,7 +577,7 @@ def test_figures_and_rollouts(tmp_path):
     assert {"entropy", "reward", "clip_ratio/low_mean"} <= set(first)  # TRL's own
     assert first["rollout/zero_advantage_groups"] == 1
     assert first["numerics/logp_rounding"] == 0
-    lines = [json.loads(line) for line in (dump / "metrics.jsonl").read_text().splitlines()]
+    lines = json_lines(dump / "metrics.jsonl")
     assert [line["iteration"] for line in lines] == [1, 2]
     assert lines[0]["entropy/exact"] == first["entropy/exact"]
 

@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import entrostat.trainers.verl.run as verl_run
+from builders import json_lines
 from entrostat.cli import main
 from entrostat.config import from_dict, load
 from entrostat.data.prompts import draw, encode
@@ -735,7 +736,7 @@ class Told(Progress):
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return json_lines(path)
 
 
 def test_a_run_leaves_what_the_lab_leaves(fake: Fake) -> None:
