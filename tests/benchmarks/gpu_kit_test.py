@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from paths import ROOT
 from scripts import load_script
@@ -29,12 +34,35 @@ def test_each_stage_is_tried_here(run):
     assert CASES.keys() == run.STAGES.keys()
 
 
+def trl_here(run, monkeypatch, tmp_path):
+    """The sides that stage `trl` compares, in this process, which has imported what they need."""
+    import stage_trl
+
+    bench = load_script("benchmarks/lab_vs_trl.py")
+
+    def child(side, i, flags, asked):
+        with warnings.catch_warnings(action="ignore"):  # as in a process of its own
+            (tmp_path / side).mkdir()
+            return bench.SIDES[side](asked, tmp_path / side)
+
+    def process(words):
+        monkeypatch.setattr(sys, "argv", words[1:])
+        bench.main()
+        return SimpleNamespace(poll=lambda: 0)
+
+    monkeypatch.setattr(bench, "child", child)
+    monkeypatch.setattr(stage_trl, "subprocess", SimpleNamespace(Popen=process))
+
+
 @pytest.mark.parametrize(
     "stage", [pytest.param(s, marks=pytest.mark.slow) if s == "precision" else s for s in CASES]
 )
 def test_a_stage_in_small(run, stage, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # for the processes that a stage starts
+    if stage == "trl":
+        trl_here(run, monkeypatch, tmp_path)
     assert run.main(["--tiny", "--device", "cpu", "--stage", stage, "--output", str(tmp_path)]) == 0
+    torch.set_num_threads(1)
     rows = run.results(tmp_path)
     cases = [row["case"] for row in rows]
     for wanted in CASES[stage]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import entrostat as es
-from builders import json_lines
+from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.cli.flags import dataclass_flags
 from entrostat.config import TrainConfig
@@ -280,15 +280,13 @@ def test_a_chat_template_is_used_where_there_is_one(tmp_path: Path) -> None:
     (ids,) = encode(policy, config, [Example("1+1")], new=4)
     assert policy.tokenizer.decode(ids) == "[system]be brief[user]1+1>"
     config.prompt.chat = False
-    with pytest.raises(ValueError, match=r"prompt\.system needs a chat template"):
-        encode(policy, config, [Example("1+1")], new=4)
+    refused(lambda: encode(policy, config, [Example("1+1")], new=4), "prompt.system")
     config.prompt.system = ""
     (ids,) = encode(policy, config, [Example("1+1")], new=4)
     assert policy.tokenizer.decode(ids) == "1+1"
     refuses = "{{ raise_exception('no system role') }}"
     policy.tokenizer.chat_template, config.prompt.chat = refuses, True
-    with pytest.raises(ValueError, match=r"chat template: no system role; see prompt\.chat"):
-        encode(policy, config, [Example("1+1")], new=4)
+    refused(lambda: encode(policy, config, [Example("1+1")], new=4), "prompt.chat")
 
 
 def test_models_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -335,7 +333,7 @@ def test_a_study_runs_compares_and_goes_on(tmp_path: Path, capfd: pytest.Capture
     es.train(done)
     logs = [tmp_path / "out" / name / "metrics.jsonl" for name in "ab"]
     before = [logs[0].stat().st_mtime_ns]
-    assert main(words) == 0
+    assert main(words) == 0  # what is not done runs
     out = capfd.readouterr().out
     assert re.search(r"^ *a .*\n *b ", out, re.MULTILINE)
     assert logs[1].read_text().count("\n") == 2
@@ -343,11 +341,7 @@ def test_a_study_runs_compares_and_goes_on(tmp_path: Path, capfd: pytest.Capture
     before.append(logs[1].stat().st_mtime_ns)
     assert main(words) == 0  # all is done: nothing runs again
     assert [log.stat().st_mtime_ns for log in logs] == before
-    text = (tmp_path / "s.toml").read_text().replace("seed = 1", "seed = 2")
-    (tmp_path / "s.toml").write_text(text)
-    assert main(words) == 0  # what changed runs, what did not stays
-    assert logs[0].stat().st_mtime_ns == before[0]
-    assert "seed = 2" in (tmp_path / "out/b/config.toml").read_text()
+    text = (tmp_path / "s.toml").read_text()
     (tmp_path / "s.toml").write_text(text.replace("prompts = 4", "prompts = 3"))
     capfd.readouterr()
     assert main(words) == 2  # `a` was made by hand: it is not written over

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import refused
 from entrostat.cli.open_flags import apply_open_flags, take_open_flags
 from entrostat.config import (
     TrainConfig,
@@ -126,11 +127,9 @@ def test_merge_is_table_by_table_and_a_new_task_starts_afresh() -> None:
 
 
 def test_files_that_are_not_there_or_not_toml(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read it: No such file"):
-        load(tmp_path / "absent.toml")
+    refused(lambda: load(tmp_path / "absent.toml"), "cannot read it: No such file")
     (tmp_path / "bad.toml").write_text("seed = 1\nmethod = = 2")
-    with pytest.raises(ValueError, match=r"bad.toml'?: .*line 2"):
-        load(tmp_path / "bad.toml")
+    refused(lambda: load(tmp_path / "bad.toml"), "bad.toml", "line 2")
 
 
 def test_recipes_that_came_with_the_package_stand_in_for_files(
@@ -145,8 +144,7 @@ def test_recipes_that_came_with_the_package_stand_in_for_files(
     monkeypatch.chdir(tmp_path)
     assert load("recipes/demo.toml") == {"seed": 1}
     assert load("recipes/papers/one.toml") == {"seed": 2}
-    with pytest.raises(ValueError, match=r"No such file.*\. Did you mean 'recipes/demo.toml'\?"):
-        load("recipes/demmo.toml")
+    refused(lambda: load("recipes/demmo.toml"), "No such file", "'recipes/demo.toml'")
     for path in ("demo.toml", "papers/one.toml", "recipes/../secret.toml", "secret.toml"):
         with pytest.raises(ValueError, match="No such file or directory"):
             load(path)

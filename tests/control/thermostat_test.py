@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import refused
 from entrostat.control import (
     Observation,
     Range,
@@ -256,8 +257,7 @@ def test_bad_controllers_are_errors(arguments, words):
     [(1, 1), (2, 1), (0, NAN), (NAN, 1)],
 )
 def test_bad_ranges_are_errors(low, high):
-    with pytest.raises(ValueError, match="range"):
-        Range(low, high)
+    refused(lambda: Range(low, high), "range")
 
 
 @PROPERTY
@@ -302,8 +302,7 @@ def test_targets_by_hand(spec, wanted):
      "perplexity", "perplexity 0.5", "perplexity linear 1.5 0.9", "nan", "-1", "1 2", [1], True],
 )  # fmt: skip
 def test_bad_targets_are_errors(spec):
-    with pytest.raises(ValueError, match="target"):
-        parse_target(spec)
+    refused(lambda: parse_target(spec), "target")
 
 
 def test_a_schedule_looks_ahead_and_needs_progress():
@@ -312,16 +311,14 @@ def test_a_schedule_looks_ahead_and_needs_progress():
     state = controller.update(state, 1.0, 0.1)
     assert state.target == pytest.approx(0.9)
     assert state.value < 0  # entropy stays where it is, the target goes away below
-    with pytest.raises(ValueError, match="needs `progress`"):
-        controller.update(controller.init(), 1.0)
+    refused(lambda: controller.update(controller.init(), 1.0), "`progress`")
 
 
 def test_a_perplexity_is_what_is_held():
     controller = Thermostat(0.0, Range(-1, 1), "perplexity 0.9x")
     state = controller.observe(controller.init(), Observation(1.0, perplexity=3.0))
     assert state.target == pytest.approx(2.7)
-    with pytest.raises(ValueError, match="needs `perplexity`"):
-        controller.observe(controller.init(), Observation(1.0))
+    refused(lambda: controller.observe(controller.init(), Observation(1.0)), "`perplexity`")
 
 
 @pytest.mark.parametrize("name", ["repo_r", "adapo", "adaptive_entropy", "pos_adv"])
@@ -330,8 +327,7 @@ def test_the_papers_controllers_take_a_share_and_no_schedule(name):
         objective = es.make_objective(name, target="0.5x")
         objective.observe(entropy=2.0)
         assert objective.metrics()["control/target"] == 1.0
-    with pytest.raises(ValueError, match=f"{name}: .*target.*"):
-        es.make_objective(name, target="linear 1x 0.5x")
+    refused(lambda: es.make_objective(name, target="linear 1x 0.5x"), name, "target")
 
 
 # ---------------------------------------------------------------------------- relief
@@ -502,8 +498,7 @@ def test_a_description_says_the_range_and_builds_the_same_again(name):
     ],
 )
 def test_a_range_that_is_none_is_refused(name, given):
-    with pytest.raises(ValueError, match=f"{name}: .*its range needs low < high, got"):
-        es.make_objective(name, controller="thermostat", **given)
+    refused(lambda: es.make_objective(name, controller="thermostat", **given), name, "range")
 
 
 def test_a_checkpoint_from_before_a_parameter_was_there_is_read():
@@ -513,8 +508,7 @@ def test_a_checkpoint_from_before_a_parameter_was_there_is_read():
         del saved["objective"]["methods"][1][key]
     objective.load_state_dict(saved)
     held = es.make_objective("opefo", controller="thermostat")
-    with pytest.raises(ValueError, match="controller = 'none', here it is 'thermostat'"):
-        held.load_state_dict(saved)
+    refused(lambda: held.load_state_dict(saved), "'none'", "'thermostat'")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import entrostat as es
+from builders import refused
 from entrostat.core.advantages import with_signal
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -80,8 +81,7 @@ def test_maxrl_by_hand():
     assert_close(es.advantages("maxrl", rewards, group), expected, **EXACT)
     nothing = es.advantages("maxrl", f64(0, 0, 0), torch.tensor([0, 0, 0]))
     assert nothing.tolist() == [0, 0, 0]
-    with pytest.raises(ValueError, match=r"'maxrl' divides by a group's mean reward.*got -1"):
-        es.advantages("maxrl", f64(1, -1), torch.tensor([0, 0]))
+    refused(lambda: es.advantages("maxrl", f64(1, -1), torch.tensor([0, 0])), "'maxrl'", "got -1")
 
 
 @pytest.mark.parametrize("p", [0.02, 0.3, 0.9])
@@ -118,8 +118,7 @@ def test_they_compare_within_a_group_whatever_its_label(name):
     order = torch.tensor([4, 0, 6, 2, 3, 1, 5])
     assert_close(es.advantages(name, rewards[order], group[order] * -7), got[order], **EXACT)
     assert got[5:].tolist() == [0, 0]
-    with pytest.raises(ValueError, match=f"a group of one rollout; '{name}'"):
-        es.advantages(name, f64(1, 0, 1), torch.tensor([0, 0, 1]))
+    refused(lambda: es.advantages(name, f64(1, 0, 1), torch.tensor([0, 0, 1])), f"'{name}'")
 
 
 def test_opo_of_rollouts_without_tokens_is_finite():
@@ -256,8 +255,7 @@ def test_one_rollout_has_advantage_zero_where_groups_are_not_compared(name):
 @pytest.mark.parametrize("name", COMPARING)
 def test_a_group_of_one_is_an_error(name):
     rewards, group = torch.tensor([1.0, 0.0, 1.0]), torch.tensor([0, 0, 1])
-    with pytest.raises(ValueError, match=f"group of one.*'{name}'.*at least 2"):
-        es.advantages(name, rewards, group, torch.ones(3))
+    refused(lambda: es.advantages(name, rewards, group, torch.ones(3)), f"'{name}'", "at least 2")
 
 
 @pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
@@ -267,32 +265,33 @@ def test_a_group_of_one_is_no_error_under(name):
 
 
 def test_unknown_estimator_says_the_nearest():
-    with pytest.raises(ValueError, match=r"unknown advantage estimator 'rlo'.*mean 'rloo'"):
-        es.advantages("rlo", torch.ones(2), torch.zeros(2))
+    refused(lambda: es.advantages("rlo", torch.ones(2), torch.zeros(2)), "'rlo'", "'rloo'")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ALL)
 def test_a_reward_that_is_no_number_is_an_error(name, bad):
-    with pytest.raises(ValueError, match=rf"rewards\[1\] is {bad}"):
-        es.advantages(name, torch.tensor([1.0, bad]), torch.zeros(2), torch.ones(2))
+    refused(
+        lambda: es.advantages(name, torch.tensor([1.0, bad]), torch.zeros(2), torch.ones(2)),
+        f"rewards[1] is {bad}",
+    )
 
 
 @pytest.mark.parametrize(("rewards", "group"), [((3,), (2,)), ((2, 2), (2, 2)), ((2,), (2, 1))])
 def test_wrong_shapes_are_an_error(rewards, group):
-    with pytest.raises(ValueError, match=r"rewards and group must both be \[B\]"):
-        es.advantages("grpo", torch.ones(rewards), torch.zeros(group))
+    refused(lambda: es.advantages("grpo", torch.ones(rewards), torch.zeros(group)), "[B]")
 
 
 def test_opo_without_lengths_is_an_error():
-    with pytest.raises(ValueError, match=r"'opo'.*lengths"):
-        es.advantages("opo", torch.ones(2), torch.zeros(2))
+    refused(lambda: es.advantages("opo", torch.ones(2), torch.zeros(2)), "'opo'", "lengths")
 
 
 @pytest.mark.parametrize("shape", [(1,), (2,), (3, 1)])
 def test_opo_with_lengths_of_another_shape_is_an_error(shape):
-    with pytest.raises(ValueError, match="lengths"):
-        es.advantages("opo", torch.tensor([1.0, 0, 1]), torch.zeros(3), torch.ones(shape))
+    refused(
+        lambda: es.advantages("opo", torch.tensor([1.0, 0, 1]), torch.zeros(3), torch.ones(shape)),
+        "lengths",
+    )
 
 
 def test_with_signal_takes_whole_groups():

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from builders import f64
+from builders import f64, refused
 from entrostat.core.loss import aggregation_scale
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -291,8 +291,7 @@ def test_ref_kl_by_hand(form, value, gradient):
 
 @pytest.mark.parametrize(("field", "missing"), [("entropy", "entropy"), ("ref_kl", "ref_logp")])
 def test_a_term_that_the_batch_cannot_feed_is_an_error(field, missing):
-    with pytest.raises(ValueError, match=f"needs `{missing}`"):
-        with_terms(at_ratios([1.0], [1.0]), **{field: f64([[1.0]])})
+    refused(lambda: with_terms(at_ratios([1.0], [1.0]), **{field: f64([[1.0]])}), f"`{missing}`")
 
 
 # ---------------------------------------------------------------------------- gradients
@@ -441,8 +440,7 @@ def test_prepare_without_rewards_or_group_is_an_error(missing):
     given = {"rewards": torch.tensor([1.0, 0.0]), "group": torch.tensor([0, 0])}
     given[missing] = None
     batch = es.TokenBatch(torch.zeros(2, 1), torch.zeros(2, 1), torch.ones(2, 1), **given)
-    with pytest.raises(ValueError, match=r"'grpo' needs rewards and group.*or advantages"):
-        es.make_objective("ppo").prepare(batch)
+    refused(lambda: es.make_objective("ppo").prepare(batch), "'grpo'", "or advantages")
 
 
 def test_prepare_refuses_a_reward_that_is_no_number():
@@ -453,14 +451,12 @@ def test_prepare_refuses_a_reward_that_is_no_number():
         rewards=torch.tensor([NAN, 0.0]),
         group=torch.tensor([0, 0]),
     )
-    with pytest.raises(ValueError, match=r"rewards\[0\] is nan"):
-        es.make_objective("ppo").prepare(batch)
+    refused(lambda: es.make_objective("ppo").prepare(batch), "rewards[0]")
 
 
 def test_plan_without_advantages_is_an_error():
     batch = es.TokenBatch(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1))
-    with pytest.raises(ValueError, match="no advantages; call prepare first"):
-        es.make_objective("ppo").plan(batch)
+    refused(lambda: es.make_objective("ppo").plan(batch), "no advantages")
 
 
 def test_loss_plans_where_no_terms_are_given():
@@ -475,8 +471,7 @@ def test_terms_of_another_shape_are_an_error():
     objective = es.make_objective("ppo")
     batch = at_ratios([1.0, 1.0], [1.0, 1.0])
     other = at_ratios([1.0, 1.0, 1.0], [1.0] * 3)
-    with pytest.raises(ValueError, match=r"\[1, 3\], this one has \[1, 2\]; slice both alike"):
-        objective.loss(batch, objective.plan(other))
+    refused(lambda: objective.loss(batch, objective.plan(other)), "[1, 3]", "[1, 2]")
 
 
 # ---------------------------------------------------------------------------- TokenBatch, Terms
@@ -514,8 +509,7 @@ def test_replace_refuses_an_unknown_field_and_the_mask():
 def test_replace_checks_the_shape_and_blanks_masked_entries():
     batch = es.TokenBatch(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[1, 0]]))
     assert batch.replace(entropy=torch.tensor([[1.0, NAN]])).entropy.tolist() == [[1.0, 0.0]]
-    with pytest.raises(ValueError, match=r"entropy must be \[1, 2\]"):
-        batch.replace(entropy=torch.zeros(2))
+    refused(lambda: batch.replace(entropy=torch.zeros(2)), "entropy", "[1, 2]")
 
 
 def test_lengths_and_rows():
@@ -548,8 +542,7 @@ def test_rows_of_terms_keep_the_count_of_the_whole():
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
 def test_observe_refuses_what_is_no_number(bad):
     objective = es.make_objective("repo_r")
-    with pytest.raises(ValueError, match=f"entropy is {bad}; need a number"):
-        objective.observe(entropy=bad)
+    refused(lambda: objective.observe(entropy=bad), f"entropy is {bad}")
     assert objective.metrics() == {"control/zeta": 1e-3}  # nothing moved
 
 
@@ -573,8 +566,7 @@ def test_the_state_goes_through_json_and_continues_alike():
 
 def test_the_state_of_other_methods_is_an_error():
     state = es.make_objective("repo_r").state_dict()
-    with pytest.raises(ValueError, match=r"belongs to \['ppo', 'repo_r'\].*\['ppo'\]"):
-        es.make_objective("ppo").load_state_dict(state)
+    refused(lambda: es.make_objective("ppo").load_state_dict(state), "['ppo', 'repo_r']", "['ppo']")
 
 
 @pytest.mark.parametrize(
@@ -641,8 +633,13 @@ def test_the_dual_clip_is_logged():
 
 @pytest.mark.parametrize("progress", [-0.1, 1.5, 150])
 def test_progress_outside_0_to_1_is_an_error(progress):
-    with pytest.raises(ValueError, match=r"progress is .*; it goes from 0 to 1"):
-        es.make_objective("pos_adv", schedule="stage").observe(entropy=0.5, progress=progress)
+    refused(
+        lambda: es.make_objective("pos_adv", schedule="stage").observe(
+            entropy=0.5, progress=progress
+        ),
+        "progress",
+        "it goes from 0 to 1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -651,5 +648,4 @@ def test_progress_outside_0_to_1_is_an_error(progress):
               {"objective": {"methods": [1]}, "states": [None]}],
 )  # fmt: skip
 def test_what_is_no_state_is_an_error(state):
-    with pytest.raises(ValueError, match=r"needs what Objective\.state_dict gave"):
-        es.make_objective("repo_r").load_state_dict(state)
+    refused(lambda: es.make_objective("repo_r").load_state_dict(state), "Objective.state_dict")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
-from builders import seed
+from builders import refused, seed
 from entrostat.core import deterministic as exact
 from entrostat.core.distributed import Communicator, GlobalBatch, row_sums
 from entrostat.core.process_ranks import shared_generator
@@ -227,16 +227,14 @@ def test_on_several_ranks_rollouts_and_a_generator_are_needed():
         batch = es.TokenBatch(**{k: v for k, v in data.items() if v is not None}, ranks=ranks)
         return batch.whole
 
-    with pytest.raises(ValueError, match="rollout is None, which on several ranks says of no"):
-        Threads(2).run(nameless)
+    refused(lambda: Threads(2).run(nameless), "rollout")
     objective = es.make_objective("clip_cov")
 
     def careless(ranks: Communicator):
         batch = laid_out(fields(), cuts(2)[ranks.rank]).replace(ranks=ranks)
         return objective.plan(objective.prepare(batch))
 
-    with pytest.raises(ValueError, match="on several ranks chance needs a generator"):
-        Threads(2).run(careless)
+    refused(lambda: Threads(2).run(careless), "on several ranks chance needs a generator")
 
 
 def test_a_copy_on_other_ranks_asks_these():

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from builders import json_lines
+from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.errors import RunStopped
@@ -347,8 +347,7 @@ def test_a_disk_that_refuses_leaves_the_best_before(tmp_path: Path) -> None:
         (directory / "model.safetensors").write_text("half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(RunStopped, match="No space left"):
-        best.consider(scored(2, 0.2), full)
+    refused(lambda: best.consider(scored(2, 0.2), full), "No space left", error=RunStopped)
     assert state_of(tmp_path) == (1, "1")
     assert [p.name for p in tmp_path.iterdir()] == ["best"]
 

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import entrostat as es
+from builders import refused
 
 
 @pytest.mark.parametrize("n", range(1, 9))
@@ -42,8 +43,7 @@ def test_avg_at_k_by_hand():
 
 @pytest.mark.parametrize("nothing", [[], [[], []]])
 def test_avg_at_k_of_nothing_is_an_error(nothing):
-    with pytest.raises(ValueError, match="avg_at_k: no samples"):
-        es.metrics.avg_at_k(nothing)
+    refused(lambda: es.metrics.avg_at_k(nothing), "avg_at_k:", "no samples")
 
 
 def test_distinct_correct_by_hand():
@@ -77,25 +77,17 @@ def test_ngram_diversity_of_tokens_and_tokenizers():
 @pytest.mark.parametrize("name", ["ngram_diversity", "self_bleu"])
 def test_diversity_refuses(name):
     function = getattr(es.metrics, name)
-    with pytest.raises(ValueError, match=f"{name}: responses must be a list of texts, got one"):
-        function("a text")
-    with pytest.raises(ValueError, match=f"{name}: n must be a whole number of 1 or more, got 0"):
-        function(["a", "b"], n=0)
-    with pytest.raises(ValueError, match=f"{name}: unknown tokenizer '13'. Did you mean '13a'"):
-        function(["a", "b"], tokenize="13")
+    refused(lambda: function("a text"), name, "responses")
+    refused(lambda: function(["a", "b"], n=0), name, "got 0")
+    refused(lambda: function(["a", "b"], tokenize="13"), name, "'13a'")
 
 
 def test_diversity_of_nothing_is_an_error():
-    with pytest.raises(ValueError, match="no word in the 2 responses"):
-        es.metrics.ngram_diversity(["", " "])
-    with pytest.raises(ValueError, match="no word in the 0 responses"):
-        es.metrics.ngram_diversity([])
-    with pytest.raises(ValueError, match="responses must be two or more, got 1"):
-        es.metrics.self_bleu(["a b"])
-    with pytest.raises(ValueError, match=r"unknown average 'order'. Did you mean 'orders'"):
-        es.metrics.self_bleu(["a b", "a"], average="order")
-    with pytest.raises(ValueError, match=r"unknown smooth 'flor'. Did you mean 'floor'"):
-        es.metrics.self_bleu(["a b", "a"], smooth="flor")
+    refused(lambda: es.metrics.ngram_diversity(["", " "]), "no word in the 2 responses")
+    refused(lambda: es.metrics.ngram_diversity([]), "no word in the 0 responses")
+    refused(lambda: es.metrics.self_bleu(["a b"]), "responses", "got 1")
+    refused(lambda: es.metrics.self_bleu(["a b", "a"], average="order"), "'order'", "'orders'")
+    refused(lambda: es.metrics.self_bleu(["a b", "a"], smooth="flor"), "'flor'", "'floor'")
 
 
 def some_texts(count, seed):
@@ -202,17 +194,16 @@ def test_mutual_information_of_a_gaussian_and_its_bias():
     ("x", "y", "bins", "words"),
     [
         ([1, 2], [1], 10, "x has 2 values and y 1"),
-        ([], [], 10, r"x must be one list of numbers, got the shape \(0,\)"),
-        ([[1, 2]], [1, 2], 10, r"x must be one list of numbers, got the shape \(1, 2\)"),
-        ([1, 2], [1, np.nan], 10, r"y\[1\] is nan; leave such points out"),
+        ([], [], 10, "got the shape (0,)"),
+        ([[1, 2]], [1, 2], 10, "got the shape (1, 2)"),
+        ([1, 2], [1, np.nan], 10, "y[1] is nan"),
         ([1, 2], [1, 2], 0, "bins must be a whole number of 1 or more, got 0"),
         ([1, 2], [1, 2], (2, 0), "bins must be a whole number of 1 or more, got 0"),
-        ([1, 2], [1, 2], (2, 2, 2), r"bins must be one number or \(of x, of y\)"),
+        ([1, 2], [1, 2], (2, 2, 2), "bins must be one number"),
     ],
 )
 def test_mutual_information_refuses(x, y, bins, words):
-    with pytest.raises(ValueError, match=f"mutual_information: {words}"):
-        es.metrics.mutual_information(x, y, bins=bins)
+    refused(lambda: es.metrics.mutual_information(x, y, bins=bins), words)
 
 
 def test_calibration_by_hand():
@@ -251,12 +242,11 @@ def test_calibration_where_all_are_right_has_no_gap():
     ("logp", "score", "bins", "words"),
     [
         ([-1.0], [1, 0], 30, "logp has 1 responses and score 2"),
-        ([-1.0, 0.5], [1, 0], 30, r"logp\[1\] is 0.5, above 0; give log-probs in nats"),
-        ([-1.0, -np.inf], [1, 0], 30, r"logp\[1\] is -inf"),
+        ([-1.0, 0.5], [1, 0], 30, "logp[1] is 0.5"),
+        ([-1.0, -np.inf], [1, 0], 30, "logp[1] is -inf"),
         ([], [], 30, "logp must be one list"),
         ([-1.0, -2.0], [1, 0], 0, "bins must be a whole number of 1 or more, got 0"),
     ],
 )
 def test_calibration_refuses(logp, score, bins, words):
-    with pytest.raises(ValueError, match=f"calibration: {words}"):
-        es.metrics.calibration(logp, score, bins=bins)
+    refused(lambda: es.metrics.calibration(logp, score, bins=bins), words)

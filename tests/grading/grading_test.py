@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import entrostat as es
+from builders import refused
 from entrostat.grading import GRADERS, check_answer, grade_here, make_grader
 from entrostat.grading.mathematics import equal, expected_answer, extracted
 from examples import examples
@@ -180,8 +181,7 @@ def test_membership_is_no_inequality(expected: str, given: str, same: bool) -> N
     ],
 )
 def test_tables_of_tests_of_another_shape(tests: str) -> None:
-    with pytest.raises(ValueError, match=r"grader 'code' needs '\w+' in tests of kind"):
-        check_answer("code", tests)
+    refused(lambda: check_answer("code", tests), "'code'", "' in tests of kind")
 
 
 def test_options_are_checked() -> None:
@@ -192,14 +192,10 @@ def test_options_are_checked() -> None:
     ):
         with pytest.raises(ValueError, match=match):
             check_answer("math", "42", options)
-    with pytest.raises(ValueError, match=r"unknown option 'extrac'. Did you mean 'extract'"):
-        make_grader("math", {"extrac": "boxed"})
-    with pytest.raises(ValueError, match="grader 'exact': it has no option 'extract'"):
-        make_grader("exact", {"extract": "boxed"})
-    with pytest.raises(ValueError, match="grader 'math' needs an answer"):
-        check_answer("math", " ")
-    with pytest.raises(ValueError, match="Did you mean 'math'"):
-        es.grade("maths", "1", "1")
+    refused(lambda: make_grader("math", {"extrac": "boxed"}), "'extrac'", "'extract'")
+    refused(lambda: make_grader("exact", {"extract": "boxed"}), "'exact'", "'extract'")
+    refused(lambda: check_answer("math", " "), "'math'")
+    refused(lambda: es.grade("maths", "1", "1"), "'math'")
 
 
 @pytest.mark.parametrize(
@@ -207,12 +203,10 @@ def test_options_are_checked() -> None:
     ["see figure 3", "See the graph below.", "Answers may vary", "\\text{see solution}"],
 )
 def test_answers_that_no_response_can_give_are_refused(gold: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="words on where it is"):
-        check_answer("math", gold)
+    refused(lambda: check_answer("math", gold), "words on where it is")
     path = tmp_path / "math.jsonl"
     path.write_text(json.dumps({"prompt": "?", "answer": gold}))
-    with pytest.raises(ValueError, match=r"line 1.*words on where it is"):
-        es.make_task(f"math:{path}", test=0)
+    refused(lambda: es.make_task(f"math:{path}", test=0), "line 1", "words on where it is")
 
 
 @pytest.mark.parametrize(
@@ -346,8 +340,7 @@ def test_graders_of_ones_own_run_in_a_worker(
     for text, match in (("raise", "raised at 'raise': KeyError"), ("text", "reward is 'good'")):
         with pytest.raises(ValueError, match=match):
             es.grade(name, text, "a", timeout=30)
-    with pytest.raises(ValueError, match="it has no option 'bonus'"):
-        es.grade("own_graded:plain", "a", "a", options={"bonus": 1})
+    refused(lambda: es.grade("own_graded:plain", "a", "a", options={"bonus": 1}), "'bonus'")
 
 
 @pytest.mark.slow

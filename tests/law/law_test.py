@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from builders import refused
 from entrostat import law
 from entrostat.law.fitting import p_words, runs_test, trend
 from entrostat.logs.run import Run
@@ -360,18 +361,14 @@ def test_early_doubts() -> None:
     [
         ({"share": 0}, "share must be between 0 and 1, got 0; the paper's is 0.15"),
         ({"share": 15}, "share must be between 0 and 1, got 15"),
-        (
-            {"share": 0.1},
-            r"share=0.1 of 20 steps are 2, and a fit needs 3; .* log 21 steps",
-        ),
+        ({"share": 0.1}, "share=0.1 of 20 steps are 2"),
         ({"share": 0.99}, r"share=0.99 of 20 steps are all of them; lower share"),
         ({"share": 0.5, "end": 11}, "end must be a whole number from 1 to the 10 steps"),
     ],
 )
 def test_bad_early_predictions_are_refused(arguments: dict, words: str) -> None:
     h = curve(20)
-    with pytest.raises(ValueError, match=f"predict_early: {words}"):
-        law.predict_early(h, 1 - h, **arguments)
+    refused(lambda: law.predict_early(h, 1 - h, **arguments), words)
 
 
 def test_the_least_number_of_steps_that_an_error_names_is_the_least() -> None:
@@ -445,8 +442,7 @@ def test_too_few_evaluations_fall_back_to_the_training_reward_and_say_so(
         assert asked.score_key == "test/avg@k"
         assert not any("training reward" in note for note in asked.notes)
     else:
-        with pytest.raises(law.LawError, match="run 'one': logs no evaluation"):
-            law.pairs_of(run, score="validation")
+        refused(lambda: law.pairs_of(run, score="validation"), "'one'", error=law.LawError)
     # as many evaluations as iterations: nothing is won by the training reward
     short = law.pairs_of(logged(rollouts(6), evaluated(range(6))))
     assert (short.score_key, len(short.score), short.notes) == ("test/avg@k", 6, ())
@@ -479,10 +475,18 @@ def test_a_run_without_rollout_entropy_takes_the_evaluations_and_says_so() -> No
     found = law.pairs_of(logged(metrics, evaluated(range(0, 71, 5))))
     assert found.entropy_is == "entropy of the evaluation's samples of test"
     assert found.notes[0].startswith("H is the entropy of the evaluation's samples, not COV's")
-    with pytest.raises(law.LawError, match=r"logs no entropy of its rollouts; .*entropy/exact"):
-        law.pairs_of(logged(metrics, evaluated(range(0, 71, 5))), entropy="rollouts")
-    with pytest.raises(ValueError, match=r"--entropy: unknown entropy 'rollout'. .*'rollouts'"):
-        law.pairs_of(logged(metrics), entropy="rollout")
+    refused(
+        lambda: law.pairs_of(logged(metrics, evaluated(range(0, 71, 5))), entropy="rollouts"),
+        "logs no entropy of its rollouts",
+        "entropy/exact",
+        error=law.LawError,
+    )
+    refused(
+        lambda: law.pairs_of(logged(metrics), entropy="rollout"),
+        "--entropy",
+        "'rollout'",
+        "'rollouts'",
+    )
 
 
 @pytest.mark.parametrize("key", ["eval_reward", "val-core/gsm8k/reward/mean@1"])

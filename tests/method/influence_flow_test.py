@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from builders import f64
+from builders import f64, refused
 from entrostat.control import ThermostatState
 from entrostat.trainers.lab import loop, train
 from entrostat.trainers.lab.analysis import begin
@@ -74,12 +74,11 @@ def test_where_influences_are_the_closed_form_and_nothing_is_pulled_it_is_opefo(
 
 
 def test_it_is_refused_where_influences_cannot_be_had():
-    with pytest.raises(ValueError, match=r"does not run in verl; it runs in lab\. Exact"):
-        es.make_objective("influence_flow").check_host("verl", ())
-    with pytest.raises(ValueError, match="one update per rollout batch"):
-        es.make_objective("influence_flow", updates=2)
-    with pytest.raises(ValueError, match="sample must be above 0"):
-        es.make_objective("influence_flow", sample=0.0)
+    refused(
+        lambda: es.make_objective("influence_flow").check_host("verl", ()), "does not run in verl"
+    )
+    refused(lambda: es.make_objective("influence_flow", updates=2), "one update per rollout batch")
+    refused(lambda: es.make_objective("influence_flow", sample=0.0), "sample")
     assert es.make_objective("grpo").influence_sample() is None
 
 

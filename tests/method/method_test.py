@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from builders import f64
+from builders import f64, refused
 from entrostat.method.base import Method
 from entrostat.method.surrogates import Ppo
 
@@ -186,16 +186,22 @@ def test_errors_name_what_was_given_and_what_exists(call, words):
 def test_reinforce_takes_one_update_a_rollout_batch():
     objective = es.make_objective("reinforce")
     objective.check_host("lab", (), updates=1)
-    with pytest.raises(
-        ValueError, match=r"`reinforce`.*one update.*not 4.*epochs and minibatches to 1"
-    ):
-        objective.check_host("lab", (), updates=4)
+    refused(
+        lambda: objective.check_host("lab", (), updates=4),
+        "`reinforce`",
+        "one update",
+        "not 4",
+        "epochs and minibatches to 1",
+    )
     es.make_objective("ppo").check_host("lab", (), updates=4)
 
 
 def test_a_host_without_old_entropy_is_refused_for_the_exact_centre_alone():
-    with pytest.raises(ValueError, match="`repo_r` needs `old_entropy`; lab does not"):
-        es.make_objective("repo_r").check_host("lab", ("rewards", "group"))
+    refused(
+        lambda: es.make_objective("repo_r").check_host("lab", ("rewards", "group")),
+        "`repo_r`",
+        "`old_entropy`",
+    )
     es.make_objective("repo_r").check_host("lab", ("old_entropy",))
     es.make_objective("repo_r", center="batch").check_host("lab", ())
 
@@ -206,10 +212,8 @@ def test_a_method_is_refused_where_it_does_not_run():
         hosts: ClassVar[tuple[str, ...]] = ("there", "yonder")
 
     objective = es.Objective((Ppo(), Elsewhere()), ("ppo", "elsewhere"), "grpo")
-    with pytest.raises(ValueError, match=r"`elsewhere` does not run in lab; .* there, yonder"):
-        objective.check_host("lab", ())
-    with pytest.raises(ValueError, match="`ppo` does not run in there; it runs in lab"):
-        objective.check_host("there", ())
+    refused(lambda: objective.check_host("lab", ()), "`elsewhere`", "there, yonder")
+    refused(lambda: objective.check_host("there", ()), "`ppo`")
 
 
 # ---------------------------------------------------------------------------- MethodInfo
@@ -347,8 +351,7 @@ def test_repo_r_bidirectional_by_hand():
 
 
 def test_repo_r_without_old_entropy_is_an_error():
-    with pytest.raises(ValueError, match="`repo_r` needs `old_entropy`"):
-        es.make_objective("repo_r").prepare(repo_batch())
+    refused(lambda: es.make_objective("repo_r").prepare(repo_batch()), "`repo_r`", "`old_entropy`")
 
 
 def test_repo_r_raises_the_share_of_rare_right_tokens():

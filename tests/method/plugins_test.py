@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import entrostat as es
+from builders import refused
 from entrostat._plugins import offers
 from entrostat.cli import main
 from entrostat.method import METHODS
@@ -279,8 +280,7 @@ def test_a_task_is_a_name_like_any_other() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             es.make_task(name)
-    with pytest.raises(ValueError, match="task 'count_up': unknown parameter 'mots'"):
-        es.make_task("count_up", mots=3)
+    refused(lambda: es.make_task("count_up", mots=3), "'count_up'", "'mots'")
 
 
 def test_a_grader_is_one_and_works_in_a_process_of_its_own(tmp_path: Path) -> None:
@@ -288,8 +288,7 @@ def test_a_grader_is_one_and_works_in_a_process_of_its_own(tmp_path: Path) -> No
     assert es.grade("shout", "yes", "yes") == 0
     assert es.grade("shout", "YES!!!", "yes", options={"marks": 3}) == 1
     assert es.grade("shout", "", "pid") != os.getpid()
-    with pytest.raises(ValueError, match="grader 'shout': unknown option 'mark'"):
-        es.grade("shout", "", "", options={"mark": 3})
+    refused(lambda: es.grade("shout", "", "", options={"mark": 3}), "'shout'", "'mark'")
     (tmp_path / "rows.jsonl").write_text('{"question": "loud?", "reply": "yes"}\n')
     fields = {"prompt": "question", "answer": "reply"}
     task = es.make_task("rows.jsonl", grader="shout", fields=fields)

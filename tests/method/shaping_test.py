@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from builders import f64
+from builders import f64, refused
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 NAN = math.nan
@@ -212,8 +212,9 @@ def test_gtpo_of_zero_entropies_is_finite():
 
 
 def test_gtpo_after_another_edit_is_an_error():
-    with pytest.raises(ValueError, match=r"gtpo computes the advantages anew.*repo_r after gtpo"):
-        es.make_objective(["repo_r", "gtpo"])
+    refused(
+        lambda: es.make_objective(["repo_r", "gtpo"]), "gtpo computes the advantages anew", "repo_r"
+    )
     assert es.make_objective(["gtpo", "repo_r"]).names == ("ppo", "gtpo", "repo_r")
 
 
@@ -420,8 +421,7 @@ def test_what_they_need(name, missing):
     objective = es.make_objective(name)
     call = objective.plan if missing == "entropy" else objective.prepare
     call(given)
-    with pytest.raises(ValueError, match=f"`{name}` needs `{missing}`"):
-        call(given.replace(**{missing: None}))
+    refused(lambda: call(given.replace(**{missing: None})), f"`{name}`", f"`{missing}`")
 
 
 @pytest.mark.parametrize(

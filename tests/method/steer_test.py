@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from builders import f64, seed
+from builders import f64, refused, seed
 from entrostat.method.quadrant import in_quadrant
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -322,8 +322,11 @@ def test_what_they_sit_on_and_their_defaults(name, bounds, defaults):
 
 
 def test_steer_needs_the_current_entropy():
-    with pytest.raises(ValueError, match="`steer` needs `entropy`"):
-        es.make_objective("steer").plan(batch().replace(entropy=None))
+    refused(
+        lambda: es.make_objective("steer").plan(batch().replace(entropy=None)),
+        "`steer`",
+        "`entropy`",
+    )
 
 
 @pytest.mark.parametrize(

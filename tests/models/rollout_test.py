@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import entrostat as es
-from builders import json_lines
+from builders import json_lines, refused
 from entrostat.config import TrainConfig, from_dict
 from entrostat.models.head import find_head
 from entrostat.models.loading import load_policy
@@ -97,8 +97,7 @@ def test_the_samplers_own_figures_train_alike(tmp_path: Path) -> None:
 
 def test_the_samplers_own_figures_are_refused_where_they_are_rounded() -> None:
     config = from_dict({"precision": "bf16", "sampling": {"measure": False}})
-    with pytest.raises(ValueError, match=r"sampling\.measure is false, but .* bf16"):
-        build(config, None, print)
+    refused(lambda: build(config, None, print), "sampling.measure", "bf16")
 
 
 def test_every_sequence_ends_with_eos_or_is_cut(policy: Policy) -> None:
@@ -166,11 +165,9 @@ def test_rollouts_are_read_back(tmp_path: Path) -> None:
 
     assert json.loads(lines[1])["reward/mean"] == again / 16
     assert json.loads(lines[1])["entropy/exact"] == pytest.approx(float(r.entropy.mean()), rel=1e-5)
-    with pytest.raises(ValueError, match="no iteration 9"):
-        es.load_rollouts(path, 9)
+    refused(lambda: es.load_rollouts(path, 9), "no iteration 9")
     (tmp_path / "junk.safetensors").write_bytes(b"\x80\x04junk")
-    with pytest.raises(ValueError, match="is not a rollout file"):
-        es.load_rollouts(tmp_path / "junk.safetensors")
+    refused(lambda: es.load_rollouts(tmp_path / "junk.safetensors"), "is not a rollout file")
 
 
 def test_packing_by_hand() -> None:

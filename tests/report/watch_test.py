@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from builders import refused
 from entrostat.cli import main
 from entrostat.logs.importers.places import runs_in
 from entrostat.report import write_run_report
@@ -82,8 +83,7 @@ def test_where_runs_lie(tmp_path):
 
 
 def test_what_is_read(tmp_path):
-    with pytest.raises(ValueError, match="holds nothing that can be read"):
-        read_watched(Watched((tmp_path,)))
+    refused(lambda: read_watched(Watched((tmp_path,))), "holds nothing that can be read")
     log(tmp_path / "a", 1, 3)
     alone, among = read_watched(Watched((tmp_path / "a",))), read_watched(Watched((tmp_path,)))
     assert (alone.alone, alone.words) == (True, "iteration 3")
@@ -386,7 +386,7 @@ def test_events_tell_of_pages_and_end_with_their_reader(tmp_path, monkeypatch):
     last.close()
 
 
-def refused(stream, data):
+def cut_off(stream, data):
     time.sleep(0.05)
     try:
         stream.sendall(data)
@@ -403,7 +403,7 @@ def test_who_does_not_ask_is_let_go(tmp_path, monkeypatch):
         with socket.create_connection(("127.0.0.1", server.port), 120) as stream:
             stream.sendall(b"GET / HTTP/1.0\r\n")
             # a header every now and then would keep it open for ever
-            assert any(refused(stream, b"X: y\r\n") for _ in range(2000))
+            assert any(cut_off(stream, b"X: y\r\n") for _ in range(2000))
         assert none_open(server)
         streams = [Events(server) for _ in range(4)]
         for stream in streams:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from entrostat.config import TrainConfig, from_dict
@@ -32,3 +34,12 @@ def config_with(data: dict[str, Any], **changes: Any) -> TrainConfig:
         old = data.get(key, {})
         data = data | {key: old | value if isinstance(value, dict) else value}
     return from_dict(data)
+
+
+def refused(call: Callable[[], Any], *parts: str, error: type[BaseException] = ValueError) -> str:
+    """What an error says that a call raises; it has all `parts`: names, values, no sentence."""
+    with pytest.raises(error) as caught:
+        call()
+    said = str(caught.value)
+    assert [part for part in parts if part not in said] == [], said
+    return said

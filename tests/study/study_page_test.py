@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builders import json_lines
+from builders import json_lines, refused
 from entrostat.study.claims import read_claims
 from entrostat.study.execute import State
 from entrostat.study.figures import Figure
@@ -234,18 +234,18 @@ def test_files_and_claims_of_a_directory(plan: Plan, tmp_path: Path) -> None:
     assert _claims([tmp_path, tmp_path / "claims.toml"], None) == found  # the same file twice
     (tmp_path / "two").mkdir()
     (tmp_path / "two/claims.toml").write_text(CLAIMS)
-    with pytest.raises(ValueError, match=r"two files of claims, .*; a family is one file"):
-        _claims([tmp_path, tmp_path / "two/claims.toml"], None)
+    refused(
+        lambda: _claims([tmp_path, tmp_path / "two/claims.toml"], None),
+        "two files of claims",
+        "a family is one file",
+    )
     with pytest.raises(ValueError, match=r"nowhere/claims\.toml"):  # a name that is none
         _claims([tmp_path / "one.toml", tmp_path / "nowhere/claims.toml"], None)
-    with pytest.raises(ValueError, match="claims alone are no study"):
-        _files([tmp_path / "claims.toml"])
+    refused(lambda: _files([tmp_path / "claims.toml"]), "claims alone")
     (tmp_path / "more").mkdir()
-    with pytest.raises(ValueError, match="holds no study file"):
-        _files([tmp_path / "more"])
+    refused(lambda: _files([tmp_path / "more"]), "holds no study file")
     (tmp_path / "more/one.toml").write_text(STUDY)
-    with pytest.raises(ValueError, match="two files are called 'one'"):
-        _files([tmp_path, tmp_path / "more"])
+    refused(lambda: _files([tmp_path, tmp_path / "more"]), "'one'")
 
 
 def test_scores_of_runs_that_are_not_evaluated_on_test(plan: Plan, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from builders import refused
 from entrostat.cli.studies import _take_ray
 from entrostat.config import TrainConfig, from_dict
 from entrostat.logs.run import read_run
@@ -241,8 +242,7 @@ def test_a_run_made_by_hand_is_taken_where_its_settings_are_the_same(tmp_path: P
     assert (tmp_path / "out/s0/a-0").resolve() == own
     assert not own.is_symlink()
     (own / "config.toml").write_text(replace(settings, seed=9).to_toml())
-    with pytest.raises(ValueError, match=r"s1/a-0 holds a run with other settings"):
-        plan(tmp_path, FILE, FILE)
+    refused(lambda: plan(tmp_path, FILE, FILE), "s1/a-0")
 
 
 def read_study_of(tmp_path: Path) -> Any:
@@ -455,6 +455,12 @@ def test_runs_start_in_order_and_after_those_that_they_build_on(tmp_path: Path) 
     assert again.started == []
 
 
+def test_what_changed_runs_and_what_did_not_stays(tmp_path: Path) -> None:
+    carried_out(plan(tmp_path, FILE), 9)
+    workers, _ = carried_out(plan(tmp_path, FILE.replace('"gspo"', '"steer"')), 9)
+    assert names(workers.started) == ["b-0", "b-1"]
+
+
 def test_a_failure_is_kept_and_stops_only_what_builds_on_it(tmp_path: Path) -> None:
     made = plan(tmp_path, FILE)
     workers, state = carried_out(made, 1, a_0=[(1, 2)])
@@ -654,5 +660,7 @@ def test_a_name_of_a_run_and_of_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "out/grpo/r1").readlink() == Path("../.store") / (
         (tmp_path / "out/main/grpo").readlink().name
     )
-    with pytest.raises(ValueError, match="holds the runs of a study file of that name"):
-        plan_of({"main": studies["main"]}, tmp_path / "out")
+    refused(
+        lambda: plan_of({"main": studies["main"]}, tmp_path / "out"),
+        "holds the runs of a study file of that name",
+    )

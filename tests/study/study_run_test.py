@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builders import json_lines
+from builders import json_lines, refused
 from entrostat.logs.run import read_run
 from entrostat.study import run_study
 from entrostat.study.execute import execute
@@ -214,5 +214,4 @@ def test_without_ray_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     from entrostat.study.on_ray import OnRay
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"pip install 'entrostat\[ray\]'"):
-        OnRay()
+    refused(lambda: OnRay(), "'entrostat[ray]'")

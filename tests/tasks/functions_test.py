@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import entrostat as es
+from builders import refused
 from entrostat.sandbox import running
 from entrostat.tasks import functions
 from entrostat.workers import Pool
@@ -68,8 +69,7 @@ def test_part_of_the_tests() -> None:
     kind = next(kind for kind in functions.KINDS if kind.name == "at_least_{k}")
     example = es.Example("", functions.tests(kind, 50))
     assert task.score("    return x", example) == pytest.approx(3 / 6)  # 50, 99, 100
-    with pytest.raises(ValueError, match='"all" or "share", got \'some\''):
-        es.make_task("functions", reward="some")
+    refused(lambda: es.make_task("functions", reward="some"), '"all"', '"share"', "got 'some'")
 
 
 def test_splits_do_not_meet() -> None:

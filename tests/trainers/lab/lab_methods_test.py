@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import entrostat as es
+from builders import refused
 from entrostat.trainers.lab import experience, train
 from lab_runs import (
     NothingToLearn,
@@ -169,8 +170,7 @@ def test_micro_batches_select_what_the_minibatch_selects(
 
 def test_opefo_runs_with_one_update_and_is_refused_with_more(tmp_path: Path) -> None:
     config = small(tmp_path / "run", method="opefo", iterations=2)
-    with pytest.raises(ValueError, match=r"`reinforce` and `opefo`: strictly on-policy.*not 4"):
-        train(config)
+    refused(lambda: train(config), "`reinforce`", "`opefo`", "not 4")
     assert not (tmp_path / "run").exists()
     once = {"epochs": 1, "minibatches": 1}
     run = train(small(tmp_path / "run", method="opefo", iterations=2, optim=once))

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 import entrostat as es
+from builders import refused
 from entrostat.config import TrainConfig
 from entrostat.core.batch import TokenBatch
 from entrostat.data.generation import Answers, answer
@@ -169,8 +170,9 @@ def test_a_chat_goes_on_as_its_template_has_it(policy: Policy, ended: bool) -> N
     plain = ObservationTokenizer(chat, False, "")("no!", end)
     assert plain == tokenizer("no!", add_special_tokens=False)["input_ids"]
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
-    with pytest.raises(ValueError, match=r"own turns out, .* --prompt.chat false"):
-        ObservationTokenizer(chat, True, "")("no!", end)
+    refused(
+        lambda: ObservationTokenizer(chat, True, "")("no!", end), "own turns out", "--prompt.chat"
+    )
 
 
 class Embeds(torch.nn.Module):
@@ -223,13 +225,11 @@ def test_a_turn_that_might_not_fit_is_not_begun(policy: Policy) -> None:
     assert counts == {2, 3}
     assert not answers.sequences.finished.any()
     config.sampling.max_context = 17
-    with pytest.raises(RunStopped, match=r"tokens and 13 new ones exceed sampling.max_context of"):
-        ask(policy, task, config)
+    refused(lambda: ask(policy, task, config), "sampling.max_context", error=RunStopped)
 
 
 @pytest.mark.parametrize("turns", [0, 2.0, None])
 def test_turns_that_are_none_are_refused(tmp_path: Path, turns: Any) -> None:
     task = Talks()
     task.turns = lambda split: turns
-    with pytest.raises(ValueError, match="task 'talks': turns must be at least 1, got"):
-        train(small(tmp_path / "run"), task=task)
+    refused(lambda: train(small(tmp_path / "run"), task=task), "'talks'")

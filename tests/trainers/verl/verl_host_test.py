@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import entrostat as es
+from builders import refused
 from entrostat.core.mismatch import mismatch
 from entrostat.core.process_ranks import shared_generator
 from entrostat.core.rollouts import describe
@@ -185,11 +186,10 @@ def test_controllers_see_the_whole_batch_once() -> None:
 
 
 def test_a_reward_that_is_no_number_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no finite number"):
-        prepare(
+    refused(lambda: prepare(
             es.make_objective("grpo"), rollouts([1.0, float("nan")], [0, 0]),
             torch.ones(2).bool(), 0.0,
-        )  # fmt: skip
+        ), "no finite number")  # fmt: skip
 
 
 RECIPES = sorted((ROOT / "recipes" / "papers").glob("*.toml"))
@@ -221,8 +221,7 @@ def test_steer_asks_for_the_entropy_and_grpo_does_not() -> None:
 def test_later_overrides_win() -> None:
     lines = verl_config(RECIPES[0], ["trainer.nnodes=7"])
     assert [line for line in lines if line.startswith("trainer.nnodes")] == ["trainer.nnodes=7"]
-    with pytest.raises(ValueError, match="is no key=value"):
-        verl_config(RECIPES[0], ["trainer.nnodes"])
+    refused(lambda: verl_config(RECIPES[0], ["trainer.nnodes"]), "key=value")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="veRL is here")
