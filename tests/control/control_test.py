@@ -395,13 +395,7 @@ def test_a_factor_that_does_not_grow_is_an_error(factor):
 
 
 def test_an_unknown_flip_is_an_error():
-    refused(
-        lambda: Multiplicative(0.5, 0.1, 1.0, bidirectional=True, flip="now"),
-        "flip",
-        "'gradual'",
-        "'immediate'",
-        "got 'now'",
-    )
+    refused(lambda: Multiplicative(0.5, 0.1, 1.0, bidirectional=True, flip="now"), "got 'now'")
 
 
 def test_bidirectional_without_a_least_magnitude_is_an_error():
@@ -414,13 +408,7 @@ def test_a_delta_that_does_not_move_is_an_error(delta):
 
 
 def test_an_unknown_direction_is_an_error():
-    refused(
-        lambda: Additive(0.5, 0.0, 1.0, 0.1, rises="sideways"),
-        "rises",
-        "'below'",
-        "'above'",
-        "got 'sideways'",
-    )
+    refused(lambda: Additive(0.5, 0.0, 1.0, 0.1, rises="sideways"), "got 'sideways'")
 
 
 def test_a_limit_that_holds_the_target_is_no_trouble() -> None:
@@ -469,12 +457,7 @@ def test_pi_refuses_a_range_without_zero_and_schedules():
     for nothing in (0.0, "0", "0x"):
         with pytest.raises(ValueError, match="a target of 0 has no relative error"):
             ProportionalIntegral(-1.0, 1.0, nothing)
-    refused(
-        lambda: es.make_objective("repo_r", controller="pi", target="0x"),
-        "repo_r:",
-        "zeta's",
-        "a target of 0",
-    )
+    refused(lambda: es.make_objective("repo_r", controller="pi", target="0x"), "repo_r:", "zeta's")
     refused(lambda: ProportionalIntegral(-1.0, 1.0, "linear 1x 0.5x"), "are for the thermostat")
 
 

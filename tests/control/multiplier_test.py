@@ -339,12 +339,7 @@ def test_a_schedule_needs_progress_and_a_perplexity_another_knob():
     state = law.observe(law.init(), Observation(1.0, progress=0.0, stderr=0.02))
     assert law.observe(state, Observation(1.0, progress=0.5, stderr=0.02)).target == 0.75
     refused(lambda: law.observe(law.init(), Observation(1.0)), "`progress`")
-    refused(
-        lambda: es.make_objective("thermostat", target="perplexity 2"),
-        "thermostat:",
-        "'perplexity 2'",
-        "entropy_coef",
-    )
+    refused(lambda: es.make_objective("thermostat", target="perplexity 2"), "entropy_coef")
 
 
 def test_a_state_goes_on_from_its_json():

@@ -332,10 +332,7 @@ def test_a_temperature_that_is_not_above_zero_is_an_error(temperature):
 @pytest.mark.parametrize("shape", [(3,), (2, 1), (2, 4), ()])
 def test_targets_of_another_shape_are_an_error(shape):
     refused(
-        lambda: es.token_stats_from_logits(torch.zeros(2, 4), torch.zeros(shape).long()),
-        "targets",
-        "[2]",
-        "[2, 4]",
+        lambda: es.token_stats_from_logits(torch.zeros(2, 4), torch.zeros(shape).long()), "targets"
     )
 
 

@@ -1354,20 +1354,12 @@ def test_preconditioner_errors():
         lambda: adamw_preconditioner(optimizer, {"a": a, "b": b}, {"a": a, "b": b}),
         "b is no parameter of the optimizer",
     )
-    refused(
-        lambda: adamw_preconditioner(optimizer, {"a": a}),
-        "a has no second moment yet",
-        "pass gradient",
-    )
+    refused(lambda: adamw_preconditioner(optimizer, {"a": a}), "second moment")
     # one that had no gradient when the others stepped
     both = torch.optim.AdamW([a, b], lr=0.5, eps=1.0)
     a.grad = f64([2.0])
     both.step()
-    refused(
-        lambda: adamw_preconditioner(both, {"a": a, "b": b}),
-        "adamw_preconditioner:",
-        "b has no second moment yet",
-    )
+    refused(lambda: adamw_preconditioner(both, {"a": a, "b": b}), "adamw_preconditioner:")
     assert_close(adamw_preconditioner(both, {"a": a}), {"a": f64([0.5 / 3])}, **EXACT)
     P = adamw_preconditioner(both, {"b": b}, {"b": f64([-4.0])})
     assert_close(P, {"b": f64([0.1])}, **EXACT)
@@ -1657,9 +1649,7 @@ def test_an_estimate_of_given_clipped_tokens():
         assert (got[held] == 0).all()
         assert (es.dynamics.estimate(name, batch)[held] != 0).all()
     refused(lambda: es.dynamics.estimate("omega", batch, low=0.2, clipped=held), "clipped")
-    refused(
-        lambda: es.dynamics.estimate("omega", batch, clipped=held[:, 0]), "clipped", "[4]", "[4, 5]"
-    )
+    refused(lambda: es.dynamics.estimate("omega", batch, clipped=held[:, 0]), "[4]", "[4, 5]")
 
 
 # .29 * 100 is just below 29 in binary, .07 * 100 just above 7
@@ -1882,9 +1872,7 @@ def test_other_optimizers_and_missing_gradients_are_refused():
 
 def test_tables_and_influence_check_shapes():
     x, mask = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool)
-    refused(
-        lambda: parts({"a": torch.ones(3, dtype=torch.bool)}, mask, x), "parts:", "['a']", "[3]"
-    )
+    refused(lambda: parts({"a": torch.ones(3, dtype=torch.bool)}, mask, x), "['a']", "[3]")
     refused(lambda: quadrants(torch.ones(2), x, mask), "quadrants:", "advantages")
     refused(
         lambda: influence(lambda t: t, lambda t: t, torch.ones(3), torch.ones(3), torch.ones(3)),

@@ -74,9 +74,7 @@ def test_maj_at_k_by_hand_and_of_many() -> None:
     for bad in (0, 6):
         with pytest.raises(ValueError, match=f"maj_at_k: need 1 <= k <= n, got n=5, k={bad}"):
             es.metrics.maj_at_k(answers, correct, bad)
-    refused(
-        lambda: es.metrics.maj_at_k(answers, correct[:4], 1), "maj_at_k:", "5 answers and 4 scores"
-    )
+    refused(lambda: es.metrics.maj_at_k(answers, correct[:4], 1), "5 answers")
 
 
 def test_self_bleu_is_nltks() -> None:

@@ -481,12 +481,7 @@ def test_a_run_without_rollout_entropy_takes_the_evaluations_and_says_so() -> No
         "entropy/exact",
         error=law.LawError,
     )
-    refused(
-        lambda: law.pairs_of(logged(metrics), entropy="rollout"),
-        "--entropy",
-        "'rollout'",
-        "'rollouts'",
-    )
+    refused(lambda: law.pairs_of(logged(metrics), entropy="rollout"), "'rollout'", "'rollouts'")
 
 
 @pytest.mark.parametrize("key", ["eval_reward", "val-core/gsm8k/reward/mean@1"])

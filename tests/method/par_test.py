@@ -100,9 +100,7 @@ def test_pos_adv_by_epoch_over_a_run(epochs, run):
 @pytest.mark.parametrize("schedule", ["stage", "epoch"])
 def test_pos_adv_needs_the_progress_for_two_schedules(schedule):
     refused(
-        lambda: es.make_objective("pos_adv", schedule=schedule).observe(entropy=0.1),
-        "pos_adv",
-        "`progress`",
+        lambda: es.make_objective("pos_adv", schedule=schedule).observe(entropy=0.1), "`progress`"
     )
     es.make_objective("pos_adv").observe(entropy=0.1)
 

@@ -188,11 +188,7 @@ def test_repo_d_after_repo_r_sees_its_advantages():
 
 
 def test_repo_without_old_entropy_is_an_error_for_the_exact_centre_alone():
-    refused(
-        lambda: es.make_objective("repo_d").prepare(batch(old_entropy=None)),
-        "`repo_d`",
-        "`old_entropy`",
-    )
+    refused(lambda: es.make_objective("repo_d").prepare(batch(old_entropy=None)), "`old_entropy`")
     es.make_objective("repo_d", center="batch").prepare(batch(old_entropy=None))
 
 

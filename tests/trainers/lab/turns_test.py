@@ -170,9 +170,7 @@ def test_a_chat_goes_on_as_its_template_has_it(policy: Policy, ended: bool) -> N
     plain = ObservationTokenizer(chat, False, "")("no!", end)
     assert plain == tokenizer("no!", add_special_tokens=False)["input_ids"]
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
-    refused(
-        lambda: ObservationTokenizer(chat, True, "")("no!", end), "own turns out", "--prompt.chat"
-    )
+    refused(lambda: ObservationTokenizer(chat, True, "")("no!", end), "--prompt.chat")
 
 
 class Embeds(torch.nn.Module):

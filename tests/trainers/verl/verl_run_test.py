@@ -257,9 +257,7 @@ def test_processors_are_what_ray_counts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(preflight.importlib, "import_module", lambda name: Ray(4, 4))
     preflight.check_machine(None, 4)
     preflight.check_machine(12, 12)  # what it is told of wins
-    refused(
-        lambda: preflight.check_machine(None, 12), "needs 12 logical", "Ray on this machine has 4"
-    )
+    refused(lambda: preflight.check_machine(None, 12), "needs 12 logical")
     refused(lambda: preflight.check_machine(11, 12), "needs 12", "has 11")
 
 
@@ -962,24 +960,13 @@ def test_a_new_run_forgets_one_that_stopped_at_once(fake: Fake) -> None:
 def test_a_resumed_run_keeps_its_settings(fake: Fake) -> None:
     verl_run.train(config_of(iterations=2, eval={"prompts": 0}), python=fake.does(""))
     other = config_of(iterations=3, eval={"prompts": 0}, optim={"clip": 0.5})
-    refused(
-        lambda: verl_run.train(other, python=str(fake.path), resume=True),
-        "optim.clip",
-        "0.5",
-        "1.0",
-    )
+    refused(lambda: verl_run.train(other, python=str(fake.path), resume=True), "optim.clip")
     written = Path("run/config.toml")
     before = written.read_text()
     assert "clip = 1.0" in before
     written.write_text(before.replace("clip = 1.0", "clip = 0.5"))  # as a user may who resumes
     edited = from_dict({**load(written), "output": "run", "iterations": 3})
-    refused(
-        lambda: verl_run.train(edited, python=str(fake.path), resume=True),
-        "optim.clip",
-        "0.5",
-        "1.0",
-        "verl/config.toml",
-    )
+    refused(lambda: verl_run.train(edited, python=str(fake.path), resume=True), "optim.clip")
     written.write_text(before)
     refused(
         lambda: verl_run.train(
