@@ -597,7 +597,6 @@ FAKE = '''#!{python}
 """Plays the interpreter of veRL's environment."""
 import json, os, shutil, sys, time
 from pathlib import Path
-import pyarrow.parquet as pq
 
 module, words = sys.argv[2], sys.argv[3:]
 mode = Path(__file__).with_name("mode").read_text()
@@ -629,6 +628,8 @@ out = log.open("w")
 
 
 def evaluate(step):
+    import pyarrow.parquet as pq  # not by each of the processes
+
     folder = Path(given["trainer.validation_data_dir"])
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{{step}}.jsonl").open("w") as file:
