@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from .causes import batches, figures, updates
-from .causes.seen import Cause, Seen
+from .causes.seen import Look
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Check:
     source: str
     module: str = ""
     by_settings: bool = False
-    causes: tuple[Callable[[Seen], Cause | None], ...] = ()
+    causes: tuple[Look, ...] = ()
 
     def measured(self, subject: Any) -> Any:
         """What a policy and its rollouts show, a `Result`."""
@@ -73,7 +73,8 @@ TABLE = (
           causes=(batches.truncation, batches.length_collapse)),
     Check("group", "group size", "RLOO, arXiv 2402.14740", "tokens", True),
     Check("zero_advantage", "groups with a signal", "DAPO, arXiv 2503.14476, 3.2", "tokens",
-          causes=(batches.no_signal, batches.no_learning_signal, batches.reward_saturated)),
+          causes=(batches.zero_signal_groups, batches.no_learning_signal,
+                  batches.reward_saturated)),
     Check("ratio", "ratio", "OPEFO 3: strictly on-policy, no ratio leaves 1", "acting", True,
           (updates.ratio_one, updates.clip_never, updates.clip_always)),
     Check("selection", "selection and micro-batches", "COV 4.1: over the batch; docs/parity.md",
@@ -82,7 +83,7 @@ TABLE = (
     Check("authority", "authority over the target", "docs/thermostat.md", "knobs", True,
           (updates.knob_saturated,)),
     Check("penalties", "methods that act", "COV 4.1: the penalty is flat at ratio 1", "acting",
-          True, (updates.bonus,)),
+          True, (updates.entropy_bonus,)),
     Check("step", "size of a step", "COV 3.2, REPO 3",
           causes=(updates.learning_rate, updates.policy_gradient)),
     Check("score", "score", "STEER Fig. 8; our study", causes=(batches.score_lost,)),

@@ -22,6 +22,7 @@ from .verdict import Judged, floor_of
 PLAIN = 0.2  # a cause that is less plain does not carry advice
 MOST = 3  # a longer list is none to act on
 SHARE = 0.7  # of the first entropy: where a run that fell from its first iteration may be held
+FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # before any other cause
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,13 @@ class Remedy:
 
 
 Made = tuple[str, str, str]  # short, what, paste
+Make = Callable[[Run, Judged], Made | None]
 
 
 def remedies_of(
     run: Run, judged: Judged, causes: Sequence[Cause], events: Sequence[Event] = ()
 ) -> tuple[Remedy, ...]:
-    """What to try against the worst event and the plainest causes, each once, the first first.
-
-    Args:
-        run: the run: its trainer decides the lines, its settings their numbers.
-        judged: what became of its entropy.
-        causes: of `causes_of`.
-        events: of `events_of`.
-    """
+    """What to try against the worst event and the plainest causes, each once, the first first."""
     ends = [e.name for e in events if e.severity == "broken" or e.name == "not_computed"]
     causal = [cause.name for cause in causes if cause.weight >= PLAIN]
     asked = [n for n in ends if n in FIRST] + causal + [n for n in ends if n not in FIRST]
@@ -73,6 +68,9 @@ def remedies_of(
     return tuple(seen.values())[:MOST]
 
 
+# ------------------------------------------------------------------ lines of a trainer
+
+
 def _flag(run: Run, key: str, n: object = "") -> str:
     line = FLAGS[key].get(run.trainer, "").format(n=n)
     return f"{_again(run)} {line}" if run.trainer == LAB and line else line
@@ -84,40 +82,26 @@ def _again(run: Run) -> str:
     return f"entrostat train --config {config} --output {shlex.quote(f'{run.path}-held')}"
 
 
-def _hold(run: Run, judged: Judged) -> Made | None:
-    """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
-    if run.trainer not in (LAB, TRL, VERL, "a table") or _refused(run):
-        known = run.trainer != VERL or not _is_old(run) or "clip_ratio_high" in run.settings
-        own = _flag(run, "clip_high") if judged.falling and known and not _clips_higher(run) else ""
-        if own:
-            return (
-                "a higher upper bound of the clip",
-                f"{run.trainer} has no thermostat that fits this run; of its own levers a higher "
-                "upper bound of the clip (DAPO) is the usual one. Entropy should fall later. On "
-                "small policies we saw little of it (docs/study.md), so look again after the next "
-                "run.",
-                own,
-            )
-        if _refused(run):
-            return None
+def _thermostat(run: Run, target: float | str) -> str:
+    """The thermostat added to what the run trains with, in its trainer's words."""
+    if run.trainer == LAB:
+        return f"{_again(run)} --method thermostat --method.target {target}"
+    if run.trainer == TRL:
         return (
-            "TRL or veRL with the thermostat",
-            f"{run.source} has no lever of its own that holds entropy; the same settings in TRL or "
-            "veRL have the thermostat (docs/thermostat.md).",
-            "",
+            "from entrostat import make_objective\n"
+            "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
+            "own = from_grpo_config(args)  # your GRPOConfig's own loss\n"
+            f'own["method"].append({json.dumps({"name": "thermostat", "target": target})})\n'
+            "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
         )
-    late = judged.onset is not None and judged.onset.low > run.metrics[0]["iteration"]
-    target = f"{judged.first:.3g}" if late and judged.falling else f"{SHARE:g}x"
-    if not judged.falling:
-        target = "1x"
-    words = f"at {target[:-1]} of the first" if target.endswith("x") else f"at {target} nats"
-    needs = {TRL: ", with TRL 1.16", VERL: ", with veRL 0.9.1"}.get(run.trainer, "")
-    value: float | str = target if target.endswith("x") else float(target)
+    if run.trainer != VERL:
+        return ""
+    actor = "actor_rollout_ref.actor"
     return (
-        "hold entropy with the thermostat",
-        f"Hold entropy with the thermostat ({words}; the target is yours to choose{needs}): "
-        "entropy should come to it within some ten iterations and stay, or the page says why not.",
-        _method(run, {"name": "thermostat", "target": value}),
+        f"trainer.v1.trainer_mode=entrostat {actor}.strategy=fsdp2 {actor}.calculate_entropy=true "
+        f"{actor}.policy_loss._target_=entrostat.trainers.verl.settings.PolicyLoss "
+        f"{actor}.policy_loss.loss_mode=entrostat "
+        f"'+{actor}.policy_loss.method=[dapo,{{name:thermostat,target:{target}}}]'"
     )
 
 
@@ -133,9 +117,8 @@ _TAKEN = {
 def _refused(run: Run) -> bool:
     """Whether our own trainer would refuse the run's settings, or its version is too old for it."""
     said = {key: run.settings[key].lower() for key in _TAKEN if key in run.settings}
-    return run.trainer == VERL and (
-        _is_old(run) or any(v not in _TAKEN[k] for k, v in said.items())
-    )
+    other = any(value not in _TAKEN[key] for key, value in said.items())
+    return run.trainer == VERL and (other or _is_old(run))
 
 
 def _is_old(run: Run) -> bool:
@@ -143,33 +126,97 @@ def _is_old(run: Run) -> bool:
     return "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
 
 
-def _clips_higher(run: Run) -> bool:
-    high, low = (number(run.settings.get(f"clip_ratio_{side}")) for side in ("high", "low"))
-    return high is not None and high > (low or 0.2)
+# ------------------------------------------------------------------ numbers
 
 
-def _method(run: Run, table: dict[str, float | str]) -> str:
-    """A method added to what the run trains with, in its trainer's words."""
-    if run.trainer == LAB:
-        flags = " ".join(f"--method.{key} {value}" for key, value in table.items() if key != "name")
-        return f"{_again(run)} --method {table['name']} {flags}"
-    if run.trainer == TRL:
-        return (
-            "from entrostat import make_objective\n"
-            "from entrostat.trainers.trl import EntropyGRPOTrainer, from_grpo_config\n"
-            "own = from_grpo_config(args)  # your GRPOConfig's own loss\n"
-            f'own["method"].append({json.dumps(table)})\n'
-            "trainer = EntropyGRPOTrainer(..., args=args, objective=make_objective(**own))"
-        )
-    if run.trainer != VERL:
-        return ""
-    hydra = "{" + ",".join(f"{key}:{value}" for key, value in table.items()) + "}"
-    actor = "actor_rollout_ref.actor"
+def _setting(run: Run, table: str, key: str) -> float | None:
+    """A positive number of the run's settings."""
+    found = run.config.get(table)
+    value = found.get(key) if isinstance(found, dict) else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return value if known else None
+
+
+def _twice_the_rollouts(run: Run) -> int:
+    return int(2 * (_setting(run, "sampling", "rollouts") or 8))
+
+
+def _twice_the_limit(run: Run) -> int | str:
+    """Of the longest response allowed, where the log has it; else of one that was cut."""
+    said = number(run.settings.get("max_response_length"))
+    limit, cut = signal(run, "limit"), signal(run, "truncated")
+    seen = limit is not None and cut is not None and cut.y.any()
+    if limit is None and cut is not None and cut.late == 1:
+        limit, seen = signal(run, "length"), True  # every response is as long as may be
+    found = said or _setting(run, "sampling", "max_new_tokens") or (
+        float(limit.y.max()) if seen and limit is not None else None
+    )  # fmt: skip
+    return "TWICE_THE_LIMIT" if found is None else int(2 * found)
+
+
+def _half_the_batch(run: Run) -> int | str:
+    size = number(run.settings.get("train_batch_size"))
+    return "HALF_THE_TRAIN_BATCH_SIZE" if size is None else max(1, int(size // 2))
+
+
+def _third(run: Run) -> str:
+    return _rate(run, 3, "A_THIRD")
+
+
+def _tenth(run: Run) -> str:
+    return _rate(run, 10, "A_TENTH")
+
+
+def _rate(run: Run, divisor: float, unknown: str) -> str:
+    """The highest learning rate that a run logged, divided."""
+    rate = signal(run, "rate")
+    highest = 0.0 if rate is None else float(rate.y.max())
+    return f"{highest / divisor:.2g}" if highest > 0 else unknown
+
+
+# ------------------------------------------------------------------ what depends on the run
+
+
+def _hold(run: Run, judged: Judged) -> Made | None:
+    """The thermostat, at the level from which entropy moved; else what the trainer has itself."""
+    if run.trainer not in (LAB, TRL, VERL, "a table") or _refused(run):
+        return _own_lever(run, judged)
+    late = judged.onset is not None and judged.onset.low > run.metrics[0]["iteration"]
+    target: float | str = f"{SHARE:g}x" if judged.falling else "1x"
+    if late and judged.falling:
+        target = float(f"{judged.first:.3g}")
+    words = f"at {target:g} nats" if isinstance(target, float) else f"at {target[:-1]} of the first"
+    needs = {TRL: ", with TRL 1.16", VERL: ", with veRL 0.9.1"}.get(run.trainer, "")
     return (
-        f"trainer.v1.trainer_mode=entrostat {actor}.strategy=fsdp2 {actor}.calculate_entropy=true "
-        f"{actor}.policy_loss._target_=entrostat.trainers.verl.settings.PolicyLoss "
-        f"{actor}.policy_loss.loss_mode=entrostat "
-        f"'+{actor}.policy_loss.method=[dapo,{hydra}]'"
+        "hold entropy with the thermostat",
+        f"Hold entropy with the thermostat ({words}; the target is yours to choose{needs}): "
+        "entropy should come to it within some ten iterations and stay, or the page says why not.",
+        _thermostat(run, target),
+    )
+
+
+def _own_lever(run: Run, judged: Judged) -> Made | None:
+    """What a trainer has itself, where the thermostat does not fit the run."""
+    high, low = (number(run.settings.get(f"clip_ratio_{side}")) for side in ("high", "low"))
+    is_on = high is not None and high > (low or 0.2)
+    known = run.trainer != VERL or not _is_old(run) or "clip_ratio_high" in run.settings
+    own = _flag(run, "clip_high") if judged.falling and known and not is_on else ""
+    if own:
+        return (
+            "a higher upper bound of the clip",
+            f"{run.trainer} has no thermostat that fits this run; of its own levers a higher "
+            "upper bound of the clip (DAPO) is the usual one. Entropy should fall later. On "
+            "small policies we saw little of it (docs/study.md), so look again after the next "
+            "run.",
+            own,
+        )
+    if _refused(run):
+        return None
+    return (
+        "TRL or veRL with the thermostat",
+        f"{run.source} has no lever of its own that holds entropy; the same settings in TRL or "
+        "veRL have the thermostat (docs/thermostat.md).",
+        "",
     )
 
 
@@ -178,7 +225,17 @@ def _other_knob(run: Run, judged: Judged) -> Made:
         "let the thermostat solve for a bonus",
         "Let the thermostat solve for an entropy bonus; no range ends its authority "
         "(docs/thermostat.md).",
-        _method(run, {"name": "thermostat", "target": f"{SHARE:g}x"}),
+        _thermostat(run, f"{SHARE:g}x"),
+    )
+
+
+def _weaker_bonus(run: Run, judged: Judged) -> Made:
+    if own := _flag(run, "bonus"):
+        return "leave the bonus out", "Leave the bonus out; entropy should stop rising.", own
+    return (
+        "let the thermostat solve for the bonus",
+        "Let the thermostat solve for the bonus, both ways, in place of a fixed coefficient.",
+        _thermostat(run, "1x"),
     )
 
 
@@ -197,16 +254,6 @@ def _harder(run: Run, judged: Judged) -> Made:
     )
 
 
-def _signal(run: Run, judged: Judged) -> Made:
-    rollouts = _setting(run, "sampling", "rollouts")
-    return (
-        "more rollouts a prompt, prompts of middling difficulty",
-        "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "
-        "of middling difficulty; the share of groups without a signal should fall.",
-        _flag(run, "rollouts", 16 if rollouts is None else int(2 * rollouts)),
-    )
-
-
 def _learn(run: Run, judged: Judged) -> Made:
     cut, score = signal(run, "truncated"), signal(run, "score")
     if score is not None and score.late == score.y.max() and score.late > floor_of(score.y):
@@ -222,80 +269,9 @@ def _learn(run: Run, judged: Judged) -> Made:
     )
 
 
-def _limit(run: Run) -> float | None:
-    """The longest response allowed, where the log has it; else the longest of one that was cut."""
-    said = number(run.settings.get("max_response_length"))
-    limit, cut = signal(run, "limit"), signal(run, "truncated")
-    seen = limit is not None and cut is not None and cut.y.any()
-    if limit is None and cut is not None and cut.late == 1:
-        limit, seen = signal(run, "length"), True  # every response is as long as may be
-    return said or _setting(run, "sampling", "max_new_tokens") or (
-        float(limit.y.max()) if seen and limit is not None else None
-    )  # fmt: skip
-
-
-def _longer(run: Run, judged: Judged) -> Made:
-    limit = _limit(run)
-    tokens = "TWICE_THE_LIMIT" if limit is None else int(2 * limit)
-    return (
-        "allow longer answers",
-        "Allow longer answers, or leave cut ones out of the loss: the share that is cut should go "
-        "to a few percent.",
-        _flag(run, "length", tokens),
-    )
-
-
-def _slower(run: Run, judged: Judged) -> Made:
-    return (
-        "a third of the learning rate",
-        "A third of the learning rate: the divergence of an iteration should fall about tenfold, "
-        "and entropy move later and slower.",
-        _flag(run, "lr", _rate(run, 3, "A_THIRD")),
-    )
-
-
-def _much_slower(run: Run, judged: Judged) -> Made:
-    return (
-        "a tenth of the learning rate from a checkpoint before the fall",
-        "A tenth of the learning rate, from the start or a checkpoint before the fall: of five "
-        "settings changed one at a time in such runs of ours, it alone gave all of the score back "
-        "(docs/study.md).",
-        _flag(run, "lr", _rate(run, 10, "A_TENTH")),
-    )
-
-
-def _rate(run: Run, divisor: float, unknown: str) -> str:
-    """The highest learning rate that a run logged, divided."""
-    rate = signal(run, "rate")
-    highest = 0.0 if rate is None else float(rate.y.max())
-    return f"{highest / divisor:.2g}" if highest > 0 else unknown
-
-
-def _reward(run: Run, judged: Judged) -> Made:
-    return (
-        "go back to a checkpoint before it, and see what the reward gives to short answers",
-        "Go back to a checkpoint before the fall and print the reward of the shortest responses: a "
-        "length penalty, or a reward that nothing earns, teaches silence. A tenth of the learning "
-        "rate keeps one bad batch from doing it again.",
-        _flag(run, "lr", _rate(run, 10, "A_TENTH")),
-    )
-
-
-def _fewer_updates(run: Run, judged: Judged) -> Made:
-    size = number(run.settings.get("train_batch_size"))
-    half = "HALF_THE_TRAIN_BATCH_SIZE" if size is None else max(1, int(size // 2))
-    return (
-        "fewer updates a batch",
-        "Fewer updates a batch: one pass, two minibatches. The clipped share should fall under a "
-        "few percent; what is left then says whether entropy needs a lever of its own.",
-        _flag(run, "updates", half),
-    )
-
-
 def _correct(run: Run, judged: Judged) -> Made:
     on = signal(run, "correction") is not None
-    on |= run.settings.get("rollout_is", "none").lower() not in ("none", "null")
-    if on:
+    if on or run.settings.get("rollout_is", "none").lower() not in ("none", "null"):
         return (
             "make sampler and trainer one policy",
             "The correction for the sampler is on already and hides what it costs: make the two "
@@ -321,43 +297,63 @@ def _per_token(run: Run, judged: Judged) -> Made:
     )
 
 
-def _weaker_bonus(run: Run, judged: Judged) -> Made:
-    if own := _flag(run, "bonus"):
-        return "leave the bonus out", "Leave the bonus out; entropy should stop rising.", own
-    return (
-        "let the thermostat solve for the bonus",
-        "Let the thermostat solve for the bonus, both ways, in place of a fixed coefficient.",
-        _method(run, {"name": "thermostat", "target": "1x"}),
-    )
-
-
 def _compute(run: Run, judged: Judged) -> Made:
     how = SWITCH.get(run.trainer, "Have the trainer log the mean entropy of its tokens.")
     return "switch the entropy on", f"Log the entropy. {how}", _flag(run, "entropy")
 
 
-FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # before any other cause
-_TABLE: dict[str, Callable[[Run, Judged], Made | None]] = {
+# ------------------------------------------------------------------ the table
+
+
+def _change(
+    flag: str, n: Callable[[Run], object], short: str, what: str
+) -> Callable[[Run, Judged], Made]:
+    """A setting of the trainer's own, with a number by the log."""
+    return lambda run, judged: (short, what, _flag(run, flag, n(run)))
+
+
+_longer = _change(
+    "length", _twice_the_limit, "allow longer answers",
+    "Allow longer answers, or leave cut ones out of the loss: the share that is cut should go to a "
+    "few percent.",
+)  # fmt: skip
+_much_slower = _change(
+    "lr", _tenth, "a tenth of the learning rate from a checkpoint before the fall",
+    "A tenth of the learning rate, from the start or a checkpoint before the fall: of five "
+    "settings changed one at a time in such runs of ours, it alone gave all of the score back "
+    "(docs/study.md).",
+)  # fmt: skip
+_TABLE: dict[str, Make] = {
     "reward_saturated": _harder,
     "score_lost": _much_slower,
-    "length_collapse": _reward,
+    "length_collapse": _change(
+        "lr", _tenth,
+        "go back to a checkpoint before it, and see what the reward gives to short answers",
+        "Go back to a checkpoint before the fall and print the reward of the shortest responses: a "
+        "length penalty, or a reward that nothing earns, teaches silence. A tenth of the learning "
+        "rate keeps one bad batch from doing it again.",
+    ),
     "no_learning_signal": _learn,
     "not_computed": _compute,
     "not_finite": _much_slower,
-    "zero_signal_groups": _signal,
+    "zero_signal_groups": _change(
+        "rollouts", _twice_the_rollouts, "more rollouts a prompt, prompts of middling difficulty",
+        "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "
+        "of middling difficulty; the share of groups without a signal should fall.",
+    ),
     "truncation": _longer,
-    "learning_rate": _slower,
-    "clip_always": _fewer_updates,
+    "learning_rate": _change(
+        "lr", _third, "a third of the learning rate",
+        "A third of the learning rate: the divergence of an iteration should fall about tenfold, "
+        "and entropy move later and slower.",
+    ),
+    "clip_always": _change(
+        "updates", _half_the_batch, "fewer updates a batch",
+        "Fewer updates a batch: one pass, two minibatches. The clipped share should fall under a "
+        "few percent; what is left then says whether entropy needs a lever of its own.",
+    ),
     "sampler_mismatch": _correct,
     "entropy_definition": _per_token,
     "knob_saturated": _other_knob,
     "entropy_bonus": _weaker_bonus,
-}
-
-
-def _setting(run: Run, table: str, key: str) -> float | None:
-    """A positive number of the run's settings."""
-    found = run.config.get(table)
-    value = found.get(key) if isinstance(found, dict) else None
-    known = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return value if known else None
+}  # fmt: skip

@@ -20,11 +20,8 @@ HELD = ("score", "eos", "zero_advantage")  # checks of what costs a run whose en
 def causes_of(run: Run, judged: Judged, events: tuple[Event, ...] = ()) -> tuple[Cause, ...]:
     """Causes of what a run's entropy did, the plainest first.
 
-    Args:
-        run: the run.
-        judged: what became of its entropy; of one of which nothing can be said there is none, and
-            of one that held only what took its score, its length or its learning.
-        events: of `events_of`.
+    Of a run that held, or of which nothing can be said, only what took its score, its length or
+    its learning.
     """
     from ..checks import TABLE
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...logs.run import Run
 from ..signals import Signal, of, shared, signal
-from .seen import Cause, Seen, decades, ramp, short
+from .seen import Plain, Seen, cause, decades, ramp, short
 
 # from noticeable to plain: mean |log p - log q| of a token, mean |p - q|, KL; REPO App. A.2 has
 # .01 and less for probabilities in bf16
@@ -20,20 +20,23 @@ ALIKE, EXPONENT = 0.95, 0.15  # correlation with the length, and of the power ho
 LONGER = 1.25
 
 
-def mismatch_of(run: Run, name: str) -> tuple[Signal, float] | None:
-    """A figure of the mismatch and how plain it is at the end, 0 to 1 over its `MISMATCH`."""
-    found = signal(run, name)
-    return None if found is None else (found, decades(found.late, *MISMATCH[name]))
+def mismatches(run: Run) -> list[tuple[str, Signal, float]]:
+    """Figures of the mismatch, and how plain each is at the end, 0 to 1 over its `MISMATCH`."""
+    known = [(name, found) for name in MISMATCH if (found := signal(run, name)) is not None]
+    return [(name, found, decades(found.late, *MISMATCH[name])) for name, found in known]
 
 
-def sampler_mismatch(seen: Seen) -> Cause | None:
-    """The policy that samples and the one that is trained differ, and ever more."""
+@cause(
+    "sampler mismatch growing",
+    "Rollouts of another policy than the one that is trained make every ratio wrong, most for "
+    "rare tokens: clipping and advantages then push entropy by themselves.",
+    "REPO App. A.1 and A.2",
+)
+def sampler_mismatch(seen: Seen) -> Plain:
     weights: list[tuple[float, str]] = []
-    for name in MISMATCH:
-        told = mismatch_of(seen.run, name)
-        if told is None or len(told[0]) < 5:
+    for name, found, plain in mismatches(seen.run):
+        if len(found) < 5:
             continue
-        found, plain = told
         grew = found.late / max(found.early, 1e-12)
         weights.append((
             plain * (0.95 if grew >= GREW else 0.6),
@@ -48,28 +51,18 @@ def sampler_mismatch(seen: Seen) -> Cause | None:
             f"{ratio.name} went from {short(ratio.early)} to {short(ratio.late)}: the correction "
             f"is on, and scales the gradient by that. {evidence}"
         ).strip()
-    if weight == 0:
-        return None
-    return Cause(
-        "sampler_mismatch", "sampler mismatch growing", weight, evidence,
-        "Rollouts of another policy than the one that is trained make every ratio wrong, most for "
-        "rare tokens: clipping and advantages then push entropy by themselves.",
-        "REPO App. A.1 and A.2",
-    )  # fmt: skip
+    return None if weight == 0 else (weight, evidence)
 
 
-def entropy_definition(seen: Seen) -> Cause | None:
-    """The logged figure moves although the entropy of a token does not, or is another figure."""
+@cause(
+    "entropy definition",
+    "A sum over tokens, a mean over padding or an estimate at another temperature moves with "
+    "lengths and settings; controllers and verdicts that read it follow the wrong figure.",
+    "docs/analyze.md (Which entropy)",
+)
+def entropy_definition(seen: Seen) -> Plain:
     found = [c for c in (_length(seen), _apart(seen), _logged(seen)) if c is not None]
-    if not found:
-        return None
-    weight, evidence = max(found)
-    return Cause(
-        "entropy_definition", "entropy definition", weight, evidence,
-        "A sum over tokens, a mean over padding or an estimate at another temperature moves with "
-        "lengths and settings; controllers and verdicts that read it follow the wrong figure.",
-        "docs/analyze.md (Which entropy)",
-    )  # fmt: skip
+    return max(found, default=None)
 
 
 def _length(seen: Seen) -> tuple[float, str] | None:
@@ -80,9 +73,8 @@ def _length(seen: Seen) -> tuple[float, str] | None:
     H, L = shared(entropy, length)
     if len(H) < 10 or H.min() <= 0 or L.min() <= 0:
         return None
-    h, n = np.log(H), np.log(L)
-    k = max(1, len(h) // 20)
-    h, n = (np.convolve(v, np.ones(k) / k, "valid") for v in (h, n))
+    k = max(1, len(H) // 20)
+    h, n = (np.convolve(np.log(v), np.ones(k) / k, "valid") for v in (H, L))
     if n.max() - n.min() < np.log(LONGER) or h.std() == 0:
         return None
     correlation = float(np.corrcoef(h, n)[0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +13,8 @@ from ...logs.run import Run
 from ..events import Event
 from ..signals import Signal, signal
 from ..verdict import Judged
+
+LATE = 0.5  # of the weight is left of what came after the onset
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Seen:
-    """A run, what was said of its entropy, and its signals.
-
-    Attributes:
-        run: the run.
-        judged: a verdict other than cannot tell.
-        events: what happened besides.
-    """
+    """A run, what was said of its entropy, what happened besides, and its signals."""
 
     run: Run
     judged: Judged
@@ -53,6 +50,11 @@ class Seen:
         """A key of `ALIASES`; None where the run does not log it, or fewer than 5 times."""
         found = signal(self.run, what)
         return found if found is not None and len(found) >= 5 else None
+
+    def event(self, name: str) -> str | None:
+        """What happened, as a sentence without its end; None where it did not."""
+        what = next((event.what for event in self.events if event.name == name), None)
+        return None if what is None else f"{what[0].upper()}{what[1:]}"
 
     @property
     def falling(self) -> bool:
@@ -84,6 +86,28 @@ class Seen:
         return max(1, round((self.run.done - self.run.metrics[0]["iteration"] + 1) / 10))
 
 
+Look = Callable[[Seen], Cause | None]
+Plain = tuple[float, str] | tuple[float, str, dict[str, str]] | None
+
+
+def cause(title: str, why: str, source: str) -> Callable[[Callable[[Seen], Plain]], Look]:
+    """Makes a cause of a function that returns its weight and evidence; of its name the name.
+
+    A third value replaces `title` or `why`.
+    """
+
+    def named(look: Callable[[Seen], Plain]) -> Look:
+        def found(seen: Seen) -> Cause | None:
+            if (told := look(seen)) is None:
+                return None
+            words = {"title": title, "why": why, **(told[2] if len(told) == 3 else {})}
+            return Cause(look.__name__, weight=told[0], evidence=told[1], source=source, **words)
+
+        return found
+
+    return named
+
+
 def ramp(value: float, low: float, high: float) -> float:
     """0 at `low`, 1 at `high`, straight between."""
     return min(max((value - low) / (high - low), 0.0), 1.0)
@@ -92,9 +116,6 @@ def ramp(value: float, low: float, high: float) -> float:
 def decades(value: float, low: float, high: float) -> float:
     """The same over logarithms."""
     return ramp(math.log(value), math.log(low), math.log(high)) if value > 0 else 0.0
-
-
-LATE = 0.5  # of the weight is left of what came after the onset
 
 
 def short(value: float) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from ...logs.importers.source import number
 from ...logs.run import Run, saturated
 from ..signals import Signal, signal
-from .seen import LATE, Cause, Seen, decades, ramp, short
+from .seen import LATE, Plain, Seen, cause, decades, ramp, short
 
 NOTHING = 1e-6  # a share of clipped tokens, a divergence, a ratio's distance from 1
 ALWAYS = 0.95  # of the iterations
@@ -20,6 +17,8 @@ BURST = 8  # one iteration this many times as far is as bad
 JUMP = 1.5  # of the learning rate
 NORM = 3.0  # of the gradient
 LARGE = 3e-4  # of the learning rate
+ENTROPY_COEFF = "entropy_coeff"  # veRL's
+BONUSES = ("entropy_bonus", "h_bonus", "adaptive_entropy")
 
 
 def ratio_is_one(run: Run) -> str | None:
@@ -44,41 +43,45 @@ def ratio_is_one(run: Run) -> str | None:
     return "; ".join(said) or None
 
 
-def ratio_one(seen: Seen) -> Cause | None:
+@cause(
+    "ratio identically 1",
+    "One update per batch moves no entropy by itself; but at a ratio of 1 clip-higher, "
+    "Clip-Cov's surrogate and every other clip are idle, and cannot hold entropy.",
+    "OPEFO 3, STEER 3.1",
+)
+def ratio_one(seen: Seen) -> Plain:
     """One update per batch: the ratio is 1, and no clip keeps a falling entropy up.
 
     It moves nothing by itself, so that of an explosion it is no cause.
     """
     said = None if seen.judged.verdict == "explosion" else ratio_is_one(seen.run)
-    if said is None:
-        return None
-    return Cause(
-        "ratio_one", "ratio identically 1", 0.4 if "no ratio" in said else 0.5, f"{said}.",
-        "One update per batch moves no entropy by itself; but at a ratio of 1 clip-higher, "
-        "Clip-Cov's surrogate and every other clip are idle, and cannot hold entropy.",
-        "OPEFO 3, STEER 3.1",
-    )  # fmt: skip
+    return None if said is None else (0.4 if "no ratio" in said else 0.5, f"{said}.")
 
 
-def clip_never(seen: Seen) -> Cause | None:
-    """The ratio moves but never as far as the clip."""
-    clip = seen.signal("clip")
+@cause(
+    "clip never acting",
+    "A clip that no token reaches restrains nothing: widening or tightening it (clip-higher) "
+    "changes nothing until updates are larger or more.",
+    "STEER 4, PAR 6.1",
+)
+def clip_never(seen: Seen) -> Plain:
+    clip, step = seen.signal("clip"), seen.signal("step_kl")
     if clip is None or float(np.mean(clip.y <= NOTHING)) < ALWAYS or ratio_is_one(seen.run):
         return None
-    step = seen.signal("step_kl")
     moved = "" if step is None else f" though {step.name} is {short(float(step.y.mean()))}"
-    return Cause(
-        "clip_never", "clip never acting", 0.45,
+    return 0.45, (
         f"{clip.name} is at most {NOTHING:g} in {float(np.mean(clip.y <= NOTHING)):.0%} of the "
-        f"iterations{moved}.",
-        "A clip that no token reaches restrains nothing: widening or tightening it (clip-higher) "
-        "changes nothing until updates are larger or more.",
-        "STEER 4, PAR 6.1",
-    )  # fmt: skip
+        f"iterations{moved}."
+    )
 
 
-def clip_always(seen: Seen) -> Cause | None:
-    """A large share of tokens is outside the clip's range in most updates."""
+@cause(
+    "clip always acting",
+    "So far off-policy the clip decides which tokens learn at all: it cuts off rare tokens "
+    "that rise before common ones, and entropy falls the faster the more updates a batch has.",
+    "PAR 6.1 and 6.2, STEER 4",
+)
+def clip_always(seen: Seen) -> Plain:
     clip = seen.signal("clip")
     if clip is None:
         return None
@@ -87,28 +90,21 @@ def clip_always(seen: Seen) -> Cause | None:
         return None
     if clip.late > 2 * clip.early and seen.follows(clip):
         plain *= LATE
-    return Cause(
-        "clip_always", "clip always acting", 0.9 * plain,
+    return 0.9 * plain, (
         f"{clip.name}: {float(np.median(clip.y)):.0%} of the tokens at the median, "
-        f"{clip.early:.0%} at first and {clip.late:.0%} at the end.",
-        "So far off-policy the clip decides which tokens learn at all: it cuts off rare tokens "
-        "that rise before common ones, and entropy falls the faster the more updates a batch has.",
-        "PAR 6.1 and 6.2, STEER 4",
-    )  # fmt: skip
+        f"{clip.early:.0%} at first and {clip.late:.0%} at the end."
+    )
 
 
-def learning_rate(seen: Seen) -> Cause | None:
-    """Steps are large, or became larger when entropy began to move."""
+@cause(
+    "learning rate",
+    "The change of entropy in an update is proportional to the step (to first order its rate "
+    "times a covariance), and the first-order picture fails for large ones.",
+    "COV 3.2, REPO 3",
+)
+def learning_rate(seen: Seen) -> Plain:
     found = [c for c in (_jump(seen), _step(seen), _norm(seen), _large(seen)) if c is not None]
-    if not found:
-        return None
-    weight, evidence = max(found)
-    return Cause(
-        "learning_rate", "learning rate", weight, evidence,
-        "The change of entropy in an update is proportional to the step (to first order its rate "
-        "times a covariance), and the first-order picture fails for large ones.",
-        "COV 3.2, REPO 3",
-    )  # fmt: skip
+    return max(found, default=None)
 
 
 def _jump(seen: Seen) -> tuple[float, str] | None:
@@ -135,12 +131,10 @@ def _jump(seen: Seen) -> tuple[float, str] | None:
 def _large(seen: Seen) -> tuple[float, str] | None:
     """A learning rate that no language model is trained with by reinforcement learning."""
     rate = seen.signal("rate")
-    highest = 0.0 if rate is None else float(rate.y.max())
-    if rate is None or highest < LARGE or seen.run.trainer == "entrostat":
+    if rate is None or seen.run.trainer == "entrostat" or float(rate.y.max()) < LARGE:
         return None  # our own policies may be tiny, and take more
-    return 0.96, (
-        f"{rate.name} is {highest:g}; usual are 1e-6 to 1e-5, and up to 1e-4 for adapters alone."
-    )
+    usual = "usual are 1e-6 to 1e-5, and up to 1e-4 for adapters alone."
+    return 0.96, f"{rate.name} is {float(rate.y.max()):g}; {usual}"
 
 
 def _step(seen: Seen) -> tuple[float, str] | None:
@@ -180,88 +174,74 @@ def _about(found: Signal, seen: Seen) -> np.ndarray:
     return some if len(some) else found.y[-1:]
 
 
-def knob_saturated(seen: Seen) -> Cause | None:
-    """A controller wanted to hold entropy and could not."""
-    sentences = [*saturated(seen.run.path, seen.run.metrics), *_wished(seen)]
-    if not sentences:
-        return None
-    return Cause(
-        "knob_saturated", "controller at its limit", 0.8, sentences[0],
-        "A coefficient at the end of its range has no more to give: entropy goes where the rest "
-        "of the training takes it.",
-        "REPO App. B, docs/thermostat.md",
-    )  # fmt: skip
-
-
-def _wished(seen: Seen) -> list[str]:
-    """A sentence where a thermostat stood at an end of its range from the onset on."""
+@cause(
+    "controller at its limit",
+    "A coefficient at the end of its range has no more to give: entropy goes where the rest "
+    "of the training takes it.",
+    "REPO App. B, docs/thermostat.md",
+)
+def knob_saturated(seen: Seen) -> Plain:
+    if sentences := saturated(seen.run.path, seen.run.metrics):
+        return 0.8, sentences[0]
     ends = seen.signal("saturated")
-    if ends is None:
-        return []
-    after = ends.y[ends.x >= seen.onset]
+    after = ends.y[ends.x >= seen.onset] if ends is not None else np.zeros(0)
     at = float(np.mean(after != 0)) if len(after) else 0.0
-    said = f"The thermostat was at an end of its range in {at:.0%} of the iterations"
-    return [f"{said} since entropy moved, {seen.onset}."] if at >= 0.5 else []
+    if at < 0.5:
+        return None
+    return 0.8, (
+        f"The thermostat was at an end of its range in {at:.0%} of the iterations since entropy "
+        f"moved, {seen.onset}."
+    )
 
 
-ENTROPY_COEFF = "entropy_coeff"  # veRL's
-BONUSES = {"entropy_bonus": "coef", "h_bonus": "coef", "adaptive_entropy": "coef"}
-
-
-def bonus(seen: Seen) -> Cause | None:
-    """An entropy bonus that nothing takes back."""
+@cause(
+    "entropy bonus too strong",
+    "A fixed coefficient does little or explodes, and which one depends on model and data: "
+    "the bonus feeds on the rare tokens that it creates.",
+    "COV App. E, PAR 3.1",
+)
+def entropy_bonus(seen: Seen) -> Plain:
     if seen.falling:
         return None
-    coefs = [t[BONUSES[str(t.get("name"))]] for t in _methods(seen.run.config)
-             if str(t.get("name")) in BONUSES and t.get("controller", "none") == "none"
-             and isinstance(t.get(BONUSES[str(t.get("name"))]), int | float)]  # fmt: skip
+    methods = seen.run.config.get("method")
+    coefs = [
+        float(table["coef"])
+        for table in (methods if isinstance(methods, list) else [methods])
+        if isinstance(table, dict) and table.get("name") in BONUSES
+        and table.get("controller", "none") == "none" and isinstance(table.get("coef"), int | float)
+    ]  # fmt: skip
     theirs = number(seen.run.settings.get(ENTROPY_COEFF))
     if theirs is not None:
         coefs.append(theirs)
     if not coefs or max(coefs) <= 0:
         return None
     name = f" ({ENTROPY_COEFF})" if theirs else ""
-    return Cause(
-        "entropy_bonus", "entropy bonus too strong", 0.97 if theirs else 0.75,
+    return 0.97 if theirs else 0.75, (
         f"The loss has an entropy bonus with a fixed coefficient of {max(coefs):g}{name}, and "
-        f"entropy rose from {short(seen.judged.first)} to {short(seen.judged.last)} nats.",
-        "A fixed coefficient does little or explodes, and which one depends on model and data: "
-        "the bonus feeds on the rare tokens that it creates.",
-        "COV App. E, PAR 3.1",
-    )  # fmt: skip
-
-
-def _methods(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    methods = config.get("method")
-    several = methods if isinstance(methods, list) else [methods]
-    return [m for m in several if isinstance(m, Mapping)]
-
-
-def policy_gradient(seen: Seen) -> Cause | None:
-    """What the policy gradient does by itself: the answer where nothing else stands out."""
-    covariance = seen.signal("covariance")
-    why = (
-        "Tokens that were likely and have a positive advantage become likelier still: entropy "
-        "falls by the covariance of log-prob and advantage, without any fault in the run."
+        f"entropy rose from {short(seen.judged.first)} to {short(seen.judged.last)} nats."
     )
+
+
+@cause(
+    "the policy gradient itself",
+    "Tokens that were likely and have a positive advantage become likelier still: entropy "
+    "falls by the covariance of log-prob and advantage, without any fault in the run.",
+    "COV 3.2, REPO 3",
+)
+def policy_gradient(seen: Seen) -> Plain:
+    covariance = seen.signal("covariance")
     if covariance is None:
-        if not seen.falling:
-            return None
-        return Cause(
-            "policy_gradient", "the policy gradient itself", 0.2,
-            "The log has no covariance of log-probs and advantages to show it by; no other cause "
-            "is needed for entropy to fall.",
-            why, "COV 3.2, REPO 3",
+        return None if not seen.falling else (
+            0.2, "The log has no covariance of log-probs and advantages to show it by; no other "
+            "cause is needed for entropy to fall.",
         )  # fmt: skip
     positive = float(np.mean(covariance.y > 0))
     agrees = positive if seen.falling else 1 - positive
     if agrees < 0.6:
         return None
-    return Cause(
-        "policy_gradient", "the policy gradient itself", 0.3 * ramp(agrees, 0.5, 0.9),
+    evidence = (
         f"{covariance.name} is {'positive' if seen.falling else 'negative'} in {agrees:.0%} of the "
-        f"iterations, {short(float(covariance.y.mean()))} on average.",
-        why if seen.falling else
-        "Where rare tokens have the positive advantages entropy rises, by the same covariance.",
-        "COV 3.2, REPO 3",
-    )  # fmt: skip
+        f"iterations, {short(float(covariance.y.mean()))} on average."
+    )
+    rising = "Where rare tokens have the positive advantages entropy rises, by the same covariance."
+    return 0.3 * ramp(agrees, 0.5, 0.9), evidence, {} if seen.falling else {"why": rising}

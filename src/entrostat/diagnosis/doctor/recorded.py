@@ -20,7 +20,7 @@ from ...core.mismatch import mismatch as compared
 from ...logs.rollouts import Rollouts
 from ...logs.run import Run, last_ones, saturated
 from ...models.rounding import FIX, logp_rounding
-from ..causes.figures import MISMATCH, mismatch_of
+from ..causes.figures import mismatches
 from ..causes.updates import ratio_is_one
 from ..signals import signal
 from .finding import Result, ok, skipped, wrong
@@ -121,10 +121,9 @@ def cancellation(record: Record) -> Result:
 def mismatch(record: Record) -> Result:
     """Sampler against trainer, as logged or as dumped."""
     fix = "one temperature and one precision in sampler and trainer (REPO App. A.2)"
-    told = [found for name in MISMATCH if (found := mismatch_of(record.run, name)) is not None]
-    said = ""
+    told, said = mismatches(record.run), ""
     if told:
-        found, plain = max(told, key=lambda pair: pair[1])
+        _, found, plain = max(told, key=lambda each: each[2])
         said = f"{found.name} {found.late:.2g} at the run's end"
         if plain > PLAIN:
             return wrong(said, fix)

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..run import Run
-from . import entrostat, tensorboard, trl, wandb
+from ..run import Run, read_run
+from . import places, tensorboard, trl, wandb
 from .detect import detect
-from .found import BINARY, MAX_DEPTH, MAX_FILES, Found, several, walk
+from .found import Found
 from .names import KINDS
+from .places import BINARY, MAX_DEPTH, MAX_FILES, several
 from .source import Given, clean, records
 
 __all__ = [
@@ -66,19 +67,11 @@ def read(
 def read_all(
     path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
 ) -> tuple[list[Run], tuple[str, ...]]:
-    """Read every run that lies in a file or a directory.
-
-    Args:
-        path: as of `read`.
-        format: as of `read`.
-        columns: as of `read`.
+    """Read every run that lies in a file or a directory; arguments and errors as of `read`.
 
     Returns:
         the runs, at least one, each under a name of its own; a sentence for each that has no steps
         or cannot be read.
-
-    Raises:
-        ValueError: as `read`.
     """
     columns = dict(columns or {})
     if format is not None and format not in FORMATS:
@@ -92,50 +85,45 @@ def read_all(
     try:
         if not path.is_dir() and not path.is_file():
             raise ValueError(f"{str(path)!r} is neither a file nor a directory")
-        ours, skipped = _ours(path, format, given)
+        ours, skipped = _ours(path, format) if format in (None, "entrostat") else ([], [])
         found = Found(path, format, given, [run.path for run in ours])
         runs, more = found.runs()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(f"{str(path)!r} cannot be read: {reason}") from None
     runs, skipped = [*ours, *runs], [*skipped, *more]
-    if not runs and entrostat.is_begun(path):
+    if not runs and places.is_begun(path):
         raise ValueError(
             f"{clean(str(path))!r} has no iteration yet; if it was stopped, "
             "`entrostat train --resume` goes on with it"
         )
-    if not runs and len(found.refused) == 1:
-        raise ValueError(found.refused[0])
     if not runs:
-        raise ValueError(_nothing(path, format, given, skipped))
+        only = len(found.refused) == 1
+        raise ValueError(found.refused[0] if only else _nothing(path, format, given, skipped))
     return runs, tuple(clean(" ".join(text.split())) for text in skipped)
 
 
-def _ours(path: Path, format: str | None, given: Given) -> tuple[list[Run], list[str]]:
+def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     """Runs of entrostat at or under a path, and why others cannot be read."""
-    if format not in (None, "entrostat"):
-        return [], []
     if path.is_file():
-        if path.name == "metrics.jsonl" and entrostat.is_run(path.parent) and _is_ours(path):
-            return [entrostat.read(path.parent)], []
+        if path.name == "metrics.jsonl" and places.is_run(path.parent) and _is_ours(path):
+            return [_read_ours(path.parent)], []
         if format == "entrostat":
             raise ValueError(f"{str(path)!r} is a file; name the directory of the run")
         return [], []
-    if entrostat.is_run(path):
-        return [entrostat.read(path)], []
-    note = ""
-    if next(trl.states(path), None) is not None and format is None:
-        if (beside := entrostat.under(path.resolve())) is not None:
-            note = f"Read from {clean(beside.name)}/, which has more than TRL's own log beside it."
-            run = entrostat.read(beside)
-            return [replace(run, notes=(*run.notes, note))], []
-        return [], []
-    places = [f.parent for f in walk(path, Given(path)) if f.name == "metrics.jsonl"]
+    if places.is_run(path):
+        return [_read_ours(path)], []
+    if format is None and trl.states(path):
+        if (beside := places.run_beside(path.resolve())) is None:
+            return [], []
+        note = f"Read from {clean(beside.name)}/, which has more than TRL's own log beside it."
+        run = _read_ours(beside)
+        return [replace(run, notes=(*run.notes, note))], []
     runs, skipped = [], []
-    for place in places:
-        if entrostat.is_run(place):
+    for file in places.walk(path, Given(path)):
+        if file.name == "metrics.jsonl" and places.is_run(file.parent):
             try:
-                runs.append(entrostat.read(place))
+                runs.append(_read_ours(file.parent))
             except ValueError as error:
                 skipped.append(str(error))
     if format == "entrostat" and not runs:
@@ -146,6 +134,14 @@ def _ours(path: Path, format: str | None, given: Given) -> tuple[list[Run], list
 def _is_ours(path: Path) -> bool:
     first = next((record for _, record in records(path, Given(path))), {})
     return "iteration" in first and any(key.startswith("entropy/") for key in first)
+
+
+def _read_ours(directory: Path) -> Run:
+    try:
+        return read_run(directory)
+    except (OSError, RecursionError, ValueError) as error:
+        reason = "JSON nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(" ".join(reason.split())) from None
 
 
 def _nothing(path: Path, format: str | None, given: Given, skipped: Sequence[str]) -> str:

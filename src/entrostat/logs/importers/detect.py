@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from . import forms, prime_rl, slime, tensorboard, trl, verl, wandb
+from . import forms, prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .source import Given, UnreadableError, clean, lines, opener_of, parse
 
 RANKED = ("trl", "verl", "prime_rl", "slime", "wandb", "tensorboard", "table")
 """Of several formats in a directory and under it the first is read."""
-
-
-HEAD = 64 * 1024
-VOTES = 5
-"""Lines that must speak for a format, unless the file is shorter."""
-UNSUPPORTED = {
+_TRACKERS = {"tensorboard": tensorboard, "wandb": wandb}
+_RECORDS = {"verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb, "table": forms}
+_HEAD = 64 * 1024
+_VOTES = 5  # lines that must speak for a format, unless the file is shorter
+_UNSUPPORTED = {
     b"\x28\xb5\x2f\xfd": "Zstandard, which is not supported: unpack it first",
     b"PAR1": "Parquet, which is not supported (it needs pyarrow): export CSV or JSONL",
+    b"PK\x03\x04": "a zip file, which is not supported: unpack it first",
+    **{b"\x80" + bytes([protocol]): slime.PICKLE for protocol in (2, 3, 4, 5)},
 }
-PICKLE, OTHER = "pickle", "other"
 
 
 def nearest(path: Path) -> str:
     """What an unknown text has that comes nearest to a log."""
     texts = [text for _, text, _ in lines(path, Given(path)) if text.strip()]
     for text in texts[:200]:
-        for word in ("entropy", "reward", "step"):
-            if word in text.lower():
-                shown = " ".join(clean(text).split())[:80]
-                return (
-                    f": the nearest is {shown!r}; a line needs a step and an entropy or a reward "
-                    "under their names (step, entropy, reward), or name columns by --entropy"
-                )
+        if any(word in text.lower() for word in ("entropy", "reward", "step")):
+            shown = " ".join(clean(text).split())[:80]
+            return (
+                f": the nearest is {shown!r}; a line needs a step and an entropy or a reward "
+                "under their names (step, entropy, reward), or name columns by --entropy"
+            )
     return ": no line names a step, an entropy or a reward" if texts else ": it is empty"
 
 
@@ -41,40 +39,26 @@ def tracker(path: Path) -> str | None:
     """The format of a tracker's file that is no text; None for another."""
     with open(path, "rb") as file:
         head = file.read(512)
-    kinds = {"tensorboard": tensorboard, "wandb": wandb}
-    return next((name for name, kind in kinds.items() if kind.is_file(head)), None)
+    return next((name for name, kind in _TRACKERS.items() if kind.is_file(head)), None)
 
 
-def unsupported(path: Path, given: Given) -> str | None:
-    """Kind of a file that is no text, with a problem; None for a text."""
+def unsupported(path: Path) -> str | None:
+    """Why a file is no text that can be read; None for a text."""
     try:
         with opener_of(path)(path, "rb") as file:
             head = file.read(8192)
     except (EOFError, OSError) as error:
         if opener_of(path) is open:
             raise
-        given.problem(path, None, f"a compressed file that cannot be unpacked ({error})")
-        return OTHER
-    for magic, reason in UNSUPPORTED.items():
+        return f"a compressed file that cannot be unpacked ({error})"
+    for magic, reason in _UNSUPPORTED.items():
         if head.startswith(magic):
-            given.problem(path, None, reason)
-            return OTHER
-    if head[:4] == b"PK\x03\x04":
-        if b"data.pkl" in head or path.suffix in (".pt", ".pth"):
-            given.problem(path, None, slime.PICKLE)
-            return PICKLE
-        given.problem(path, None, "a zip file, which is not supported: unpack it first")
-        return OTHER
-    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05" and len(head) > 1:
-        given.problem(path, None, slime.PICKLE)
-        return PICKLE
-    wide = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+            torch = b"data.pkl" in head or path.suffix in (".pt", ".pth")
+            return slime.PICKLE if torch and magic.startswith(b"PK") else reason
     text = head.replace(b"\0", b"")
     control = sum(byte < 32 and byte not in (9, 10, 12, 13, 27) for byte in text)
-    if not wide and control > 0.1 * len(text):
-        given.problem(path, None, "not text")
-        return OTHER
-    return None
+    wide = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return "not text" if not wide and control > 0.1 * len(text) else None
 
 
 def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
@@ -84,12 +68,12 @@ def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
     head: list[str] = []
     size = 0
     for _, text, _ in lines(path, quiet):
-        if size < HEAD:
+        if size < _HEAD:
             head.append(text)
             size += len(text)
         if (name := _vote(text)) is not None:
             votes[name] += 1
-            if votes[name] >= VOTES:
+            if votes[name] >= _VOTES:
                 break
     if path.name == trl.STATE or trl.is_document("\n".join(head)):
         return "trl"
@@ -97,7 +81,7 @@ def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
     best = max((n for n in votes if n != "table"), key=lambda n: votes[n])
     if votes[best] and votes[best] >= 0.1 * votes["table"] and not forms.notebook(path):
         return best
-    if votes["table"] or forms.found_in(path, quiet) or forms.header(path, quiet) is not None:
+    if votes["table"] or table.found_in(path, quiet) or forms.header(path, quiet) is not None:
         return "table"
     return None
 
@@ -117,8 +101,4 @@ def _vote(text: str) -> str | None:
         return None
     if not isinstance(record, dict):
         return None
-    known: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-        "verl": verl.is_record, "prime_rl": prime_rl.is_record, "slime": slime.is_record,
-        "wandb": wandb.is_record, "table": forms.is_record,
-    }  # fmt: skip
-    return next((name for name, fits in known.items() if fits(record)), None)
+    return next((name for name, kind in _RECORDS.items() if kind.is_record(record)), None)

@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 STEP, ENTROPY, SCORE = "step", "entropy", "score"
-KINDS = (STEP, ENTROPY, SCORE)
-"""What a user may name the columns of."""
+KINDS = (STEP, ENTROPY, SCORE)  # what a user may name the columns of
 
 # quantity -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
 # prime-rl, NeMo-RL, AReaL, OpenRLHF, SkyRL, open-instruct, tinker-cookbook
@@ -83,8 +82,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "rollout_is_mean", "tis", "train_tis",
     ),
 }  # fmt: skip
+# quantities that a reader renames; every other metric keeps its trainer's name
 OURS = {"score": "reward/mean", "length": "rollout/length_mean", "gradient": "grad/norm"}
-"""Quantities that a reader renames; every other metric keeps its trainer's name."""
 
 _OTHER = {
     "coef", "coeff", "coefficient", "bonus", "target", "max", "min", "std", "var", "threshold",
@@ -92,30 +91,27 @@ _OTHER = {
     "eval", "test", "p10", "p50", "p90", "quantile", "sem", "count", "raw", "weight", "gap",
 }  # fmt: skip
 _WORDS = {"entropy": ("entropy", "entropies"), "score": ("reward", "rewards", "score", "scores")}
-_MEANS = ("mean", "avg", "average", "total")
+_MEANS = {"mean", "avg", "average", "total"}
 
 # trainer -> folded names that hardly another one logs; the first with enough of them
-_TELLING: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, re.compile(pattern))
-    for name, pattern in (
-        ("entrostat", r"optim_updates"),  # not under TRL, whose names tell it
-        ("ms-swift", r"global_step_max_steps|train_speed_iter_s|memory_gib|entropy_threshold"),
-        ("TRL", r"completions_(mean|max|min)_length|completions_clipped_ratio|completion_length"
-                r"|frac_reward_zero_std|clip_ratio_region_mean|reward_std"
-                r"|sampling_sampling_logp_difference_mean"),
-        ("ROLL", r"actor_entropy@(sum|mean)"),
-        ("veRL", r"actor_entropy(_loss)?|actor_pg_loss|actor_ppo_kl|actor_pg_clipfrac"
-                 r"|critic_(score|rewards)_mean|response_length_clip_ratio|actor_grad_norm"),
-        ("slime", r"rollout_raw_reward|pg_clipfrac|rollout_zero_std_count_.*"
-                  r"|train_rollout_logprob_abs_diff"),
-        ("prime-rl", r"mismatch_kl(_all)?(_mean)?|(entropy|reward|seq_len)_all_mean|mfu|peak_mem"),
-        ("NeMo-RL", r"approx_entropy|gen_kl_error|token_mult_prob_error"),
-        ("AReaL", r"ppo_actor_.*"),
-        ("OpenRLHF", r"ppo_clip_ratio|actor_lr|total_length|policy_loss"),
-        ("SkyRL", r"policy_policy_entropy|reward_avg_raw_reward|policy_final_loss"),
-        ("open-instruct", r"policy_entropy_avg|objective_scores|policy_approxkl_avg"),
-        ("tinker-cookbook", r"optim_entropy|env_all_.*"),
-    )
+_TELLING = (
+    ("entrostat", r"optim_updates"),  # not under TRL, whose names tell it
+    ("ms-swift", r"global_step_max_steps|train_speed_iter_s|memory_gib|entropy_threshold"),
+    ("TRL", r"completions_(mean|max|min)_length|completions_clipped_ratio|completion_length"
+            r"|frac_reward_zero_std|clip_ratio_region_mean|reward_std"
+            r"|sampling_sampling_logp_difference_mean"),
+    ("ROLL", r"actor_entropy@(sum|mean)"),
+    ("veRL", r"actor_entropy(_loss)?|actor_pg_loss|actor_ppo_kl|actor_pg_clipfrac"
+             r"|critic_(score|rewards)_mean|response_length_clip_ratio|actor_grad_norm"),
+    ("slime", r"rollout_raw_reward|pg_clipfrac|rollout_zero_std_count_.*"
+              r"|train_rollout_logprob_abs_diff"),
+    ("prime-rl", r"mismatch_kl(_all)?(_mean)?|(entropy|reward|seq_len)_all_mean|mfu|peak_mem"),
+    ("NeMo-RL", r"approx_entropy|gen_kl_error|token_mult_prob_error"),
+    ("AReaL", r"ppo_actor_.*"),
+    ("OpenRLHF", r"ppo_clip_ratio|actor_lr|total_length|policy_loss"),
+    ("SkyRL", r"policy_policy_entropy|reward_avg_raw_reward|policy_final_loss"),
+    ("open-instruct", r"policy_entropy_avg|objective_scores|policy_approxkl_avg"),
+    ("tinker-cookbook", r"optim_entropy|env_all_.*"),
 )  # fmt: skip
 
 
@@ -154,12 +150,10 @@ def candidates(quantity: str, names: Iterable[str]) -> list[str]:
     """Names that mention "entropy" or "score" and may be its mean, the likeliest first."""
     found: list[tuple[int, int, str]] = []
     for place, name in enumerate(names):
-        words = fold(name).replace("@", "_").split("_")
-        if not set(words) & set(_WORDS[quantity]) or set(words) & _OTHER:
-            continue
-        found.append((-len(set(words) & set(_MEANS)), place, name))
-    best = sorted(found)
-    return [name for _, _, name in best]
+        words = set(fold(name).replace("@", "_").split("_"))
+        if words & set(_WORDS[quantity]) and not words & _OTHER:
+            found.append((-len(words & _MEANS), place, name))
+    return [name for _, _, name in sorted(found)]
 
 
 def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
@@ -172,17 +166,42 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
         (None, ['head_entropy', 'tail_entropy'])
     """
     names = list(names)
-    by_name = folded(names)
-    if (known := find(quantity, by_name)) is not None:
+    if (known := find(quantity, folded(names))) is not None:
         return known, []
-    if quantity == "entropy":  # the one tag ".../entropy" among others that mention it
+    if quantity == ENTROPY:  # the one tag ".../entropy" among others that mention it
         last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
         if len(last) == 1:
             return last[0], []
     found = candidates(quantity, names)
-    means = [n for n in found if set(fold(n).split("_")) & set(_MEANS)]
+    means = [n for n in found if set(fold(n).split("_")) & _MEANS]
     one = found if len(found) == 1 else means if len(means) == 1 else []
     return (one[0], []) if one else (None, found)
+
+
+def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
+    """Which column is which: kind of `KINDS` -> the source's name; kinds not found are absent.
+
+    Args:
+        names: the source's columns.
+        columns: the user's choice, kind -> name, exact or in another case.
+    """
+    names = list(names)
+    by_name = folded(names)
+    found: dict[str, str] = {}
+    for kind in KINDS:
+        if kind in columns:
+            name = columns[kind]
+            name = name if name in names else by_name.get(fold(name))
+        else:
+            name = find(STEP, by_name) if kind == STEP else choose(kind, names)[0]
+        if name is not None:
+            found[kind] = name
+    return found
+
+
+def complete(found: Mapping[str, str], columns: Mapping[str, str]) -> bool:
+    """Whether there is a step and an entropy or a score, and all that the user named."""
+    return STEP in found and len(found) > 1 and columns.keys() <= found.keys()
 
 
 _COMMON = ("TRL", "veRL", "slime", "prime-rl", "OpenRLHF")  # others use some of their names
@@ -191,13 +210,11 @@ _COMMON = ("TRL", "veRL", "slime", "prime-rl", "OpenRLHF")  # others use some of
 def trainer_of(names: Collection[str], least: int = 1) -> str | None:
     """The trainer whose names these are; None where that cannot be told.
 
-    Args:
-        names: all metrics.
-        least: how many must be that trainer's, where others use some of its names.
+    `least` of them must be that trainer's, where others use some of its names.
     """
     known = {fold(name) for name in names}
     for trainer, pattern in _TELLING:
-        told = sum(pattern.fullmatch(name) is not None for name in known)
+        told = sum(re.fullmatch(pattern, name) is not None for name in known)
         if trainer == "ms-swift" and not known & {"reward", "reward_std"}:
             continue  # any trainer of ms-swift logs them
         if trainer == "entrostat" and "entropy_exact" not in known:

@@ -1,17 +1,39 @@
-"""Where runs lie: what a path that a user names stands for."""
+"""Where runs lie: what a path that a user names stands for, and the files under it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..run import INDEX
-from . import several
+from .source import Given, first_line
 from .trl import states
 
+MAX_FILES = 20_000
+MAX_DEPTH = 6
+BINARY = (
+    ".safetensors", ".bin", ".distcp", ".npy", ".npz", ".png", ".jpg", ".pdf", ".so", ".arrow",
+)  # fmt: skip
 
-def is_one(path: Path) -> bool:
-    """Whether a directory is one run: ours, or what a Hugging Face trainer writes to."""
-    return (path / "metrics.jsonl").exists() or any(states(path))
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory is a run of ours: metrics.jsonl with an iteration in its first line."""
+    path = directory / "metrics.jsonl"
+    return path.is_file() and '"iteration"' in first_line(path)[:100_000]
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether it is a run of ours that may as yet have no iteration: it has settings."""
+    return all((directory / name).is_file() for name in ("config.toml", "objective.json"))
+
+
+def run_beside(output: Path) -> Path | None:
+    """The one run directory that EntropyGRPOTrainer left in TRL's output directory."""
+    if output.name.startswith("checkpoint-"):
+        output = output.parent
+    found = [each.parent for each in output.glob("*/metrics.jsonl") if is_run(each.parent)]
+    return found[0] if len(found) == 1 else None
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -19,16 +41,49 @@ def runs_in(path: Path) -> list[Path]:
 
     A run, or what is none of these, as it is.
     """
-    if not path.is_dir() or is_one(path):
+    if not path.is_dir() or _is_one(path):
         return [path]
-    studies = (each for each in _directories(path) if (each / INDEX).is_file())
-    runs = _runs(path) or [run for study in studies for run in _runs(study)]
+    folders = _folders(path)
+    studies = [run for each in folders if (each / INDEX).is_file() for run in _folders(each)]
+    runs = [each for each in folders if _is_one(each)] or [run for run in studies if _is_one(run)]
     return runs or several(path) or [path]
 
 
-def _directories(path: Path) -> list[Path]:
+def _is_one(path: Path) -> bool:
+    """Whether a directory is one run: ours, or what a Hugging Face trainer writes to."""
+    return (path / "metrics.jsonl").exists() or bool(states(path))
+
+
+def _folders(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.is_dir())
 
 
-def _runs(path: Path) -> list[Path]:
-    return [each for each in _directories(path) if is_one(each)]
+def several(root: Path) -> list[Path]:
+    """Directories under `root` with a run each that TensorBoard or W&B kept; empty for one run."""
+    events: dict[Path, None] = {}
+    logs: dict[str, list[Path]] = {}
+    for file in walk(root, Given(root)):
+        if "tfevents" in file.name:
+            events[file.parent] = None
+        elif file.suffix == ".wandb":
+            logs.setdefault(file.name, []).append(file.parent)
+    if len(logs) > 1 and all(len(folders) == 1 for folders in logs.values()):
+        return sorted(folder for (folder,) in logs.values())
+    return sorted(events) if len(events) > 1 else []
+
+
+def walk(root: Path, given: Given) -> Iterator[Path]:
+    """Files under a directory; links to directories are not followed."""
+    count = 0
+    for folder, names, files in os.walk(root):
+        depth = len(Path(folder).relative_to(root).parts)
+        names[:] = sorted(n for n in names if not n.startswith(".")) if depth < MAX_DEPTH else []
+        for name in sorted(files):
+            file = Path(folder, name)
+            if name.startswith(".") or not file.is_file():
+                continue
+            count += 1
+            if count > MAX_FILES:
+                given.problem(root, None, f"more than {MAX_FILES} files; the rest is not read")
+                return
+            yield file

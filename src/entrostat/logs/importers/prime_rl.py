@@ -20,15 +20,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .source import Given, clean, finite, json_lines, short, step_of
-from .steps import Dumped, Means, Rollout, column, finish, token_ids
+from .source import Given, UnreadableError, finite, json_lines, short, step_of
+from .steps import Dumped, Rollout, as_logged, column, finish, token_ids, trained
 
 ENTROPY_IS = (
     "exact: the full next-token entropy of logits divided by the token's sampling temperature "
@@ -39,8 +37,15 @@ ALL_TOKENS = (
     "exact per token, of logits divided by the sampling temperature, in nats; but these "
     "annotations do not say which tokens were trained, so the mean includes the prompts'"
 )
-EXTRA = ("mismatch_kl", "importance_ratio", "is_masked", "is_masked_high", "is_masked_low")
+EXPORT = {
+    "logp": "trainer_logprobs", "sampler_logp": "inference_logprobs", "entropy": "entropy",
+    "advantage": "advantages", "rewards": "rewards",
+}  # fmt: skip
+FLAGS = ("is_masked", "is_masked_high", "is_masked_low")
+EXTRA = ("mismatch_kl", "importance_ratio", *FLAGS)
 FOLDER = re.compile(r"step_(\d{1,15})")
+NOTES = "annotations"  # stand for a run of their own
+UNMASKED = "entrostat/unmasked"  # of an annotation whose nulls do not tell what was trained
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
@@ -56,113 +61,51 @@ def _is_annotation(record: Mapping[str, Any]) -> bool:
     return isinstance(record.get("branches"), list) and "trace_id" in record
 
 
-def runs_of(files: Sequence[Path], given: Given) -> list[Run]:
-    """The runs of all `files`, by their `run_id`: one rank and step each, or all in one."""
-    notes, exports = Dumped(), dict[str, Dumped]()
-    masked = True
-    for path in files:
-        for count, record in _records(path, given):
-            if _is_annotation(record):
-                masked &= _annotation(path, count, record, notes.means, given)
-                continue
-            if (found := _sequence(record)) is None:
-                given.problem(path, count, _fault(record))
-                continue
-            step, rollout, extra = found
-            dumped = exports.setdefault(_run_id(record), Dumped())
-            dumped.add(path, step, rollout)
-            for name, values in extra.items():
-                dumped.means.add(step, name, values)
-    runs = []
-    for name, dumped in exports.items():
-        own = replace(given, notes=[*given.notes])
-        own.notes.append(
-            "The token export has ids, not texts; rollouts are grouped by equal prompts."
-        )
-        dumps = dumped.of(own, partial(_rollouts, run=name))
-        run = finish(own, "prime-rl", ENTROPY_IS, dumped.metrics(), dumps)
-        if run is not None:
-            runs.append(replace(run, label=clean(name) if len(exports) > 1 else None))
-    if exports:
-        return runs
-    metrics = notes.metrics()
-    if not masked:
-        name = {"entropy/exact": "entropy/logged"}
-        metrics = [{name.get(k, k): v for k, v in row.items()} for row in metrics]
-    given.notes.append("Annotations have no token ids and no rewards: there are no rollouts.")
-    run = finish(given, "prime-rl", ENTROPY_IS if masked else ALL_TOKENS, metrics)
-    return [] if run is None else [run]
-
-
-def _run_id(record: Mapping[str, Any]) -> str:
-    run = record.get("run_id")
-    return run if isinstance(run, str) else ""
-
-
-def _records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
+def scan(path: Path, given: Given) -> Iterator[Rollout]:
+    """Sequences of a file, and branches of its annotations."""
     for count, record in json_lines(path, given):
-        if isinstance(record, dict) and is_record(record):
-            yield count, record
-        else:
-            given.problem(path, count, "neither a token export nor an annotation of prime-rl")
+        try:
+            if isinstance(record, dict) and _is_annotation(record):
+                yield from _branches(path, record)
+            elif isinstance(record, dict) and _is_export(record):
+                yield _sequence(path, record)
+            else:
+                raise UnreadableError("neither a token export nor an annotation of prime-rl")
+        except UnreadableError as error:
+            given.problem(path, count, str(error))
 
 
-def _fault(record: Mapping[str, Any]) -> str:
-    step = record.get("export_step", record.get("step"))
-    if step_of(step) is None:
-        return f"step {short(step)} is not a whole number from 0"
-    if token_ids(record.get("token_ids")) is None:
-        return "token_ids are not all ids"
-    return "loss_mask is not one true or false per token, or nothing was trained"
-
-
-def _sequence(
-    record: Mapping[str, Any],
-) -> tuple[int, Rollout, dict[str, list[float | None]]] | None:
-    """Step, trained tokens of a sequence, further values per token; None if it cannot be read."""
+def _sequence(path: Path, record: Mapping[str, Any]) -> Rollout:
+    """The trained tokens of a sequence."""
+    told = record.get("export_step", record.get("step"))
     step = step_of(record.get("export_step"))
     step = step_of(record.get("step")) if step is None else step
     ids, mask = token_ids(record.get("token_ids")), record.get("loss_mask")
-    if step is None or ids is None or not isinstance(mask, list) or len(mask) != len(ids):
-        return None
-    trained = [i for i, keep in enumerate(mask) if keep is True]
-    if not trained:
-        return None
-
-    def kept(key: str) -> list[float | None]:
-        values = column(record, key, len(ids))
-        return [values[i] for i in trained]
-
-    def flags(key: str) -> list[float | None]:
-        values = record.get(key)
-        if not isinstance(values, list) or len(values) != len(ids):
-            return []
-        return [float(values[i]) for i in trained if isinstance(values[i], bool)]
-
-    reward = next(iter(finite(kept("rewards"))), math.nan)
-    rollout = Rollout(
-        reward,
-        group=tuple(ids[: trained[0]]),
-        tokens=[ids[i] for i in trained],
-        logp=kept("trainer_logprobs"),
-        sampler_logp=kept("inference_logprobs"),
-        entropy=kept("entropy"),
-        advantage=kept("advantages"),
-    )
-    extra = {key: flags(key) if key.startswith("is_") else kept(key) for key in EXTRA}
-    return step, rollout, extra
+    if step is None:
+        raise UnreadableError(f"step {short(told)} is not a whole number from 0")
+    if ids is None:
+        raise UnreadableError("token_ids are not all ids")
+    if not isinstance(mask, list) or len(mask) != len(ids) or not any(k == 1 for k in mask):
+        raise UnreadableError(
+            "loss_mask is not one true or false per token, or nothing was trained"
+        )
+    flags = {
+        key: [float(v) if isinstance(v, bool) else None for v in record[key]]
+        for key in FLAGS
+        if isinstance(record.get(key), list)
+    }
+    found = trained({**record, **flags}, ids, mask, EXPORT | {key: key for key in EXTRA})
+    run = record.get("run_id")
+    return Rollout(
+        path, step, next(iter(finite(found.pop("rewards"))), math.nan),
+        group=tuple(ids[: mask.index(True)]),
+        extra={key: found.pop(key) for key in EXTRA},
+        run=run if isinstance(run, str) else "", **found,
+    )  # fmt: skip
 
 
-def _rollouts(path: Path, given: Given, run: str) -> Iterator[tuple[int, Rollout]]:
-    for _, record in _records(path, given):
-        if _is_export(record) and _run_id(record) == run and (found := _sequence(record)):
-            yield found[0], found[1]
-
-
-def _annotation(
-    path: Path, line: int, record: Mapping[str, Any], means: Means, given: Given
-) -> bool:
-    """Add an annotation; whether nulls tell which tokens were trained."""
+def _branches(path: Path, record: Mapping[str, Any]) -> Iterator[Rollout]:
+    """An annotation's branches; the step is named by itself or by a folder around the file."""
     info = record.get("info")
     train = info.get("train") if isinstance(info, dict) else None
     step = step_of(train.get("trained_at_step")) if isinstance(train, dict) else None
@@ -170,18 +113,33 @@ def _annotation(
         folders = [m for part in path.parts if (m := FOLDER.fullmatch(part))]
         step = int(folders[-1][1]) if folders else None
     if step is None:
-        given.problem(path, line, "no trained_at_step, and no folder step_N around the file")
-        return True
-    masked = True
+        raise UnreadableError("no trained_at_step, and no folder step_N around the file")
     for branch in record["branches"]:
         if not isinstance(branch, dict) or not isinstance(branch.get("entropies"), list):
             continue
         length = len(branch["entropies"])
         entropy = column(branch, "entropies", length)
         # the first position is null in both forms: its value crosses the packing boundary
-        masked &= length < 2 or entropy[1] is None
-        means.add(step, "entropy/exact", entropy)
-        logp = column(branch, "trainer_logprobs", length)
-        means.add(step, "entropy/nll", [-v for v in finite(logp)])
-        means.add(step, "rollout/length_mean", [float(len(finite(entropy)))])
-    return masked
+        unmasked = length >= 2 and entropy[1] is not None
+        extra = {
+            "entropy/exact": entropy,
+            "entropy/nll": [-v for v in finite(column(branch, "trainer_logprobs", length))],
+            "rollout/length_mean": [float(len(finite(entropy)))],
+            UNMASKED: [1.0] if unmasked else [],
+        }
+        yield Rollout(path, step, extra=extra, run=NOTES)
+
+
+def run_of(given: Given, dumped: Dumped, run: str) -> Run | None:
+    """The run of a token export, or of annotations."""
+    metrics = dumped.metrics()
+    if dumped.where:
+        given.notes.append(
+            "The token export has ids, not texts; rollouts are grouped by equal prompts."
+        )
+        return finish(given, "prime-rl", ENTROPY_IS, metrics, dumped.of(given, scan, run))
+    unmasked = sum(row.pop(UNMASKED, 0.0) for row in metrics) > 0
+    given.notes.append("Annotations have no token ids and no rewards: there are no rollouts.")
+    if not unmasked:
+        return finish(given, "prime-rl", ENTROPY_IS, metrics)
+    return finish(given, "prime-rl", ALL_TOKENS, [as_logged(row) for row in metrics])

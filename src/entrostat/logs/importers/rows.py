@@ -36,25 +36,23 @@ class Row(NamedTuple):
     step: Any
     values: Mapping[str, Any]
     settings: Mapping[str, str] = {}
-    run: str = ""
-    fresh: bool = False
+    run: str = ""  # what the source calls the run
+    fresh: bool = False  # the source says that a run begins here
 
 
 @dataclass
 class Piece:
-    """Rows of one file, one after the other, whose steps rise.
+    """Rows of one file, one after the other, whose steps rise; at least one.
 
     Attributes:
         home: the directory that stands for the run's place.
-        run: what the source calls the run; "" where it does not say.
-        rows: at least one.
         order: of several files, what comes first.
     """
 
     home: Path
     run: str
-    rows: list[Row]
     order: tuple[Any, ...] = ()
+    rows: list[Row] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
 
     @property
@@ -75,38 +73,35 @@ class Group:
 
     def __init__(self, piece: Piece) -> None:
         self.home, self.run = piece.home, piece.run
-        self.pieces: list[Piece] = []
+        self.rows: list[Row] = []
+        self.sources: list[Path] = []
         self.known: dict[int, list[Row]] = {}
         self.add(piece)
 
     def add(self, piece: Piece) -> None:
         """Add a piece; its values win."""
-        self.pieces.append(piece)
+        self.rows += piece.rows
+        if piece.file not in self.sources:
+            self.sources.append(piece.file)
         for row in piece.rows:
             if (step := step_of(row.step)) is not None:
                 self.known.setdefault(step, []).append(row)
 
-    @property
-    def rows(self) -> list[Row]:
-        """All rows."""
-        return [row for piece in self.pieces for row in piece.rows]
+    def takes(self, piece: Piece) -> bool:
+        """Whether a piece is of this run."""
+        elsewhere = piece.home != self.home and not (piece.run and piece.run == self.run)
+        if elsewhere:
+            shared, apart = self._compared(piece, COPIED, 0.0, _COPIES)
+            return shared >= ENOUGH and not apart
+        return not piece.begins or not self._compared(piece, SAME, ROUNDED, _COMPARED)[1]
 
-    @property
-    def sources(self) -> list[Path]:
-        """Their files, each once."""
-        return list(dict.fromkeys(piece.file for piece in self.pieces))
-
-    def compared(self, piece: Piece, near: float, least: float) -> tuple[int, bool]:
+    def _compared(self, piece: Piece, near: float, least: float, most: int) -> tuple[int, bool]:
         """How many values both have of the same steps, and whether they are of two runs.
 
-        Args:
-            piece: the other.
-            near: relative difference of values that are the same.
-            least: absolute difference of values that are.
+        Values are the same within `near` of the larger, or `least`; `most` steps are looked at.
         """
         rows = [row for row in piece.rows if step_of(row.step) in self.known]
         counts: dict[str, list[bool]] = {}
-        most = _COPIES if near == COPIED else _COMPARED
         for row in rows[:: -(-len(rows) // most) or 1]:
             mine: dict[str, float] = {}
             for other in self.known[step_of(row.step) or 0]:
@@ -118,16 +113,6 @@ class Group:
                     counts.setdefault(name, []).append(far)
         apart = any(sum(far) > DIFFERS * len(far) for far in counts.values())
         return sum(map(len, counts.values())), apart
-
-    def takes(self, piece: Piece) -> bool:
-        """Whether a piece is of this run."""
-        elsewhere = piece.home != self.home and not (piece.run and piece.run == self.run)
-        if not elsewhere and not piece.begins:
-            return True
-        if elsewhere:
-            shared, apart = self.compared(piece, COPIED, 0.0)
-            return shared >= ENOUGH and not apart
-        return not self.compared(piece, SAME, ROUNDED)[1]
 
 
 def _figures(row: Row) -> dict[str, float]:
@@ -149,7 +134,7 @@ def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> l
         piece = open_.get(row.run)
         fell = piece is not None and step is not None and piece.steps and step < piece.steps[-1]
         if piece is None or fell or row.fresh:
-            piece = open_[row.run] = Piece(home, row.run, [], (*order, len(found)))
+            piece = open_[row.run] = Piece(home, row.run, (*order, len(found)))
             found.append(piece)
         piece.rows.append(row)
         if step is not None:

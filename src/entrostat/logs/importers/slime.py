@@ -26,7 +26,7 @@ from typing import Any
 from ..run import Run
 from .rows import Row
 from .source import ANSI, Given, UnreadableError, finite, lines, number, parse, step_of
-from .steps import Dumped, Log, Rollout, column, finish, token_ids
+from .steps import Dumped, Log, Rollout, finish, token_ids, trained
 
 PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "
@@ -40,6 +40,10 @@ NAMES = {
     "rollout/response_len/mean": "rollout/length_mean",
     "train/grad_norm": "grad/norm",
 }
+SAMPLE = {
+    "logp": "log_probs", "sampler_logp": "rollout_log_probs", "entropy": "entropy",
+    "advantage": "advantages",
+}  # fmt: skip
 LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w-]+/)")
 PAIR = re.compile(r"'([^']{1,200})': ((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w.]{1,40})(?=[,}])")
 SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
@@ -68,8 +72,8 @@ def is_record(record: Mapping[str, Any]) -> bool:
     return isinstance(record.get("tokens"), list) and step_of(length) is not None
 
 
-def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
-    """Rows of a console, an update's under its rollout; samples go to `dumped`.
+def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
+    """Rows of a console, an update's under its rollout, and samples.
 
     A rollout that comes again at once begins a piece: its updates are not those of the first try.
     """
@@ -78,8 +82,10 @@ def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
     kinds: list[str] = []
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
-            if (found := _sample(path, count, text, given)) is not None:
-                dumped.add(path, *found)
+            try:
+                yield _sample(path, text)
+            except UnreadableError as error:
+                given.problem(path, count, str(error))
         elif ": {'" in text and (begin := LINE_OF.search(text := ANSI.sub("", text))):
             if not whole or "}" not in text[begin.end() :]:
                 given.problem(path, count, "the line is cut; what is whole in it is read")
@@ -98,14 +104,31 @@ def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
             settings = {**settings, "rollout_batch_size": size[1]}
 
 
+def _sample(path: Path, text: str) -> Rollout:
+    """A sample as docs/analyze.md exports it: `tokens` has the prompt too, other lists have not."""
+    record = parse(text)
+    if not isinstance(record, dict) or not is_record(record):
+        raise UnreadableError("not a sample: tokens and response_lengths are missing")
+    step = step_of(record.get("rollout_id", record.get("step")))
+    length = step_of(record.get("response_lengths", record.get("response_length")))
+    ids = token_ids(record["tokens"])
+    if step is None or ids is None or length is None or not 0 < length <= len(ids):
+        raise UnreadableError("rollout_id, tokens or response_lengths do not fit")
+    mask = record.get("loss_masks", record.get("loss_mask"))
+    mask = mask if isinstance(mask, list) and len(mask) == length else [1] * length
+    found = trained(record, ids[-length:], mask, SAMPLE)
+    if not found["tokens"]:
+        raise UnreadableError("its loss mask leaves no token")
+    reward = number(record.get("raw_reward", record.get("rewards", record.get("reward"))))
+    reward = math.nan if reward is None else reward
+    return Rollout(path, step, reward, group=tuple(ids[:-length]), **found)
+
+
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows; figures of a rollout's updates are averaged."""
-    log = Log(given, NAMES)
-    updates = 1
-    for path, line, step, figures, count in _rollouts_of(rows):
-        updates = max(updates, count)
-        log.add(path, line, step, figures)
-    metrics, entropy_is = log.metrics(), ENTROPY_IS
+    settings = rows[-1].settings if rows else {}
+    rollouts, updates = _rollouts_of(rows)
+    metrics, entropy_is = Log(given, NAMES, rollouts).metrics(), ENTROPY_IS
     if updates > 1:
         given.notes.append(
             f"An iteration is a rollout of up to {updates} updates: their figures are averaged."
@@ -113,39 +136,37 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     for row in metrics:
         if "rollout/log_probs" in row:
             row["entropy/nll"] = -row["rollout/log_probs"]
-    settings = rows[-1].settings if rows else {}
     _count_groups(metrics, step_of(settings.get("rollout_batch_size")))
     if not metrics and dumped:
         metrics, entropy_is = dumped.metrics(), SAMPLES
     if not any("entropy/exact" in row for row in metrics):
         entropy_is = NONE
-    dumps = dumped.of(given, sequences) if dumped else {}
+    dumps = dumped.of(given, scan) if dumped else {}
     return finish(given, "slime", entropy_is, metrics, dumps, settings=settings)
 
 
-def _rollouts_of(
-    rows: Sequence[Row],
-) -> Iterator[tuple[Path, int | None, int, dict[str, float], int]]:
-    """Last place, step, figures and number of updates of each rollout; a later try replaces one."""
+def _rollouts_of(rows: Sequence[Row]) -> tuple[list[Row], int]:
+    """A row per rollout, and the most updates of one; a later try replaces an earlier one."""
     tries: dict[int, list[Row]] = {}
-    last = -1
+    last, most, found = -1, 1, []
     for row in rows:
         if row.fresh or row.step < last:
             tries = {step: some for step, some in tries.items() if step < row.step}
         last = row.step
         tries.setdefault(row.step, []).append(row)
-    for step, some in tries.items():
+    for some in tries.values():
         values: dict[str, list[float]] = {}
         for row in some:
             for name, value in row.values.items():
-                if name != KIND and (row.values.get(KIND) == "step" or name not in values):
+                if name != KIND and (row.values[KIND] == "step" or name not in values):
                     values.setdefault(name, []).append(value)
         means = {
             name: math.fsum(known) / len(known) if (known := finite(each)) else math.nan
             for name, each in values.items()
         }
-        updates = sum(row.values.get(KIND) == "step" for row in some)
-        yield some[-1].path, some[-1].line, step, means, updates
+        most = max(most, sum(row.values[KIND] == "step" for row in some))
+        found.append(some[-1]._replace(values=means))
+    return found, most
 
 
 def _count_groups(metrics: list[dict[str, Any]], prompts: int | None) -> None:
@@ -158,51 +179,3 @@ def _count_groups(metrics: list[dict[str, Any]], prompts: int | None) -> None:
             row["rollout/zero_advantage_groups"] = math.fsum(counts)
             if prompts:
                 row["rollout/groups"] = prompts
-
-
-def _sample(path: Path, line: int, text: str, given: Given) -> tuple[int, Rollout] | None:
-    """A sample as docs/analyze.md exports it: `tokens` has the prompt too, other lists have not."""
-    try:
-        record = parse(text)
-    except UnreadableError as error:
-        given.problem(path, line, str(error))
-        return None
-    if not isinstance(record, dict) or not is_record(record):
-        given.problem(path, line, "not a sample: tokens and response_lengths are missing")
-        return None
-    step = step_of(record.get("rollout_id", record.get("step")))
-    length = step_of(record.get("response_lengths", record.get("response_length")))
-    ids = token_ids(record["tokens"])
-    if step is None or ids is None or length is None or not 0 < length <= len(ids):
-        given.problem(path, line, "rollout_id, tokens or response_lengths do not fit")
-        return None
-    mask = record.get("loss_masks", record.get("loss_mask"))
-    if not isinstance(mask, list) or len(mask) != length:
-        mask = [1] * length
-    trained = [i for i, keep in enumerate(mask) if keep == 1]
-    if not trained:
-        given.problem(path, line, "its loss mask leaves no token")
-        return None
-
-    def kept(key: str) -> list[float | None]:
-        values = column(record, key, length)
-        return [values[i] for i in trained]
-
-    prompt, response = ids[:-length], ids[-length:]
-    reward = number(record.get("raw_reward", record.get("rewards", record.get("reward"))))
-    return step, Rollout(
-        math.nan if reward is None else reward,
-        group=tuple(prompt),
-        tokens=[response[i] for i in trained],
-        logp=kept("log_probs"),
-        sampler_logp=kept("rollout_log_probs"),
-        entropy=kept("entropy"),
-        advantage=kept("advantages"),
-    )
-
-
-def sequences(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
-    """Steps and rollouts of a file of samples."""
-    for count, text, _ in lines(path, given):
-        if text.lstrip()[:2] == '{"' and (found := _sample(path, count, text, given)):
-            yield found

@@ -22,8 +22,15 @@ from typing import Any
 
 from ..run import MOST, Problem
 
-KEPT = 200
-"""Problems listed one by one; further ones are counted."""
+KEPT = 200  # problems that are listed one by one
+LINE = 64 * 2**20  # characters of the longest line that is read
+DOCUMENT = 256 * 2**20  # bytes of the largest JSON document that is read at once
+UNPACKED = 4 * 2**30  # characters that a compressed file is unpacked to, at most
+PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
+# what docker, Kubernetes and cloud collectors put a line of a console into
+_WRAPPED = re.compile(r'\{\s*"(log|message|msg|textPayload)"\s*:\s*"')
+_NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")  # np.float64(0.5)
 
 
 @dataclass
@@ -34,7 +41,7 @@ class Given:
         root: the path that the user named.
         columns: the user's names for "step", "entropy" and "score".
         notes: sentences for the run.
-        count: problems found, kept or not.
+        kept: problems, `KEPT` of `count` at most.
         broken: as `Run.broken`.
     """
 
@@ -61,25 +68,12 @@ class Given:
         return (*kept, *(last if more else []))
 
 
-LINE = 64 * 2**20
-"""Longest line that is read, in characters."""
-DOCUMENT = 256 * 2**20
-"""Largest JSON document that is read at once, in bytes."""
-UNPACKED = 4 * 2**30
-"""Most characters that a compressed file is unpacked to."""
-ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
-
-
 class UnreadableError(ValueError):
     """A text that is no JSON, with the reason in words."""
 
 
 def parse(text: str) -> Any:
-    """JSON.
-
-    Raises:
-        UnreadableError: it is none, or nested too deeply.
-    """
+    """JSON; raises `UnreadableError`."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -113,14 +107,13 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
                     given.problem(path, count, f"unpacks to more than {UNPACKED} characters")
                     return
                 text, whole = text.rstrip("\n").replace("\0", ""), text.endswith("\n")
-                if text.startswith("{") and (inner := WRAPPED.match(text)):
-                    text, whole = _unwrapped(text, inner[1]), True
+                if text.startswith("{") and (inner := _WRAPPED.match(text)):
+                    with suppress(UnreadableError):
+                        text = str(parse(text)[inner[1]]).rstrip("\n")
+                    whole = True
                 yield count, text, whole
     except (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error) as error:
         given.problem(path, None, f"cannot be read: {reason_of(error)}")
-
-
-PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
 def opener_of(path: Path) -> Callable[..., Any]:
@@ -131,16 +124,14 @@ def opener_of(path: Path) -> Callable[..., Any]:
     return open
 
 
-# what docker, Kubernetes and cloud collectors put a line of a console into
-WRAPPED = re.compile(r'\{\s*"(log|message|msg|textPayload)"\s*:\s*"')
+def head_of(path: Path, most: int) -> list[str]:
+    """The first lines of a text, whatever is wrong with it."""
+    return [text for _, text, _ in islice(lines(path, Given(path)), most)]
 
 
-def _unwrapped(text: str, key: str) -> str:
-    """The line of a console that a collector's JSON object holds."""
-    with suppress(UnreadableError):
-        record = parse(text)
-        return str(record[key]).rstrip("\n")
-    return text
+def first_line(path: Path) -> str:
+    """The first line that is not empty."""
+    return next((text for _, text, _ in lines(path, Given(path)) if text.strip()), "")
 
 
 def reason_of(error: Exception) -> str:
@@ -160,21 +151,10 @@ def document(path: Path, given: Given) -> str:
     return "\n".join(text for _, text, _ in lines(path, given))
 
 
-def json_lines(
-    path: Path, given: Given, wanted: Callable[[str], bool] = lambda text: bool(text.strip())
-) -> Iterator[tuple[int, Any]]:
-    """JSON values of a file of one per line; lines that are no JSON become problems.
-
-    Args:
-        path: the file.
-        given: what was asked for, and where problems go.
-        wanted: the lines that are read; the others are passed over.
-
-    Yields:
-        the line from 1, the value.
-    """
+def json_lines(path: Path, given: Given) -> Iterator[tuple[int, Any]]:
+    """Line from 1 and value of a file of one JSON value per line; others become problems."""
     for count, text, _ in lines(path, given):
-        if wanted(text):
+        if text.strip():
             try:
                 yield count, parse(text.strip())
             except UnreadableError as error:
@@ -182,13 +162,9 @@ def json_lines(
 
 
 def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Objects of a file of one JSON object per line, or of a document that holds a list of them.
-
-    Yields:
-        the line from 1, the object.
-    """
-    texts = (text.strip() for _, text, _ in lines(path, Given(given.root)))
-    first, *more = [*islice((text for text in texts if text), 2), ""]
+    """Line from 1 and object of a file of JSON lines, or of a document that lists objects."""
+    stripped = (text.strip() for _, text, _ in lines(path, Given(given.root)))
+    first, *more = [*islice((text for text in stripped if text), 2), ""]
     try:
         a_line = isinstance(parse(first), dict) and len(more) > 1
     except UnreadableError:
@@ -208,14 +184,14 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
         start = text.find("[")
         yield from objects(text, start + 1 if start >= 0 else len(text))
         return
-    for place, row in enumerate(rows_of(value), 1):
+    for place, row in enumerate(_rows_of(value), 1):
         if isinstance(row, dict):
             yield place, row
         else:
             given.problem(path, None, f"entry {place} of the list is not a JSON object")
 
 
-def rows_of(value: Any) -> Iterable[Any]:
+def _rows_of(value: Any) -> Iterable[Any]:
     """Rows of a document: a list, the only list of objects in it, columns, or one object."""
     if isinstance(value, list):
         return value
@@ -231,11 +207,7 @@ def rows_of(value: Any) -> Iterable[Any]:
 
 
 def objects(text: str, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Objects of a list that begins at `start`, up to the first that is not whole.
-
-    Yields:
-        the line from 1, the object.
-    """
+    """Line from 1 and object of a list that begins at `start`, up to the first cut one."""
     decoder, line, counted = json.JSONDecoder(), 1, 0
     while start < len(text):
         if text[start] in " \t\r\n,":
@@ -250,14 +222,11 @@ def objects(text: str, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
             yield line, value
 
 
-NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")
-
-
 def number(value: Any) -> float | None:
     """A number, or a text that is one, as a float; it may be nan or inf. None for the rest."""
     if isinstance(value, str):
         text = value.strip()
-        if wrapped := NUMBER.fullmatch(text):  # np.float64(0.5), tensor(0.5)
+        if wrapped := _NUMBER.fullmatch(text):
             text = wrapped[1]
         value = text if len(text) <= 64 and "_" not in text else None
     elif isinstance(value, bool) or not isinstance(value, int | float):

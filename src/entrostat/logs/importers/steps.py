@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..run import Run, broken, broken_notes
+from .rows import Row
 from .source import Given, clean, finite, number, short, step_of
 
 if TYPE_CHECKING:
     from ..rollouts import Rollouts
 
-METRICS = 2000
-"""Most metrics of one step."""
-WORDS = {"true", "false", "none", "null", ""}
+METRICS = 2000  # of one step, at most
+MAX_TOKEN = 2**31
+_WORDS = {"true", "false", "none", "null", ""}
 
 
 class Log:
-    """Numbers of steps, from lines in any order.
+    """Numbers of steps, from rows in any order.
 
-    Lines of one step are joined (an evaluation, say, or a second file of the same run); of a
-    metric that a step has twice the later value counts.
+    Rows of one step are joined (an evaluation, say, or a second file of the same run); of a metric
+    that a step has twice the later value counts.
 
     Args:
         given: takes the problems.
         names: source's name -> ours; where several of one of ours occur, the first of them.
+        rows: of one run.
     """
 
-    def __init__(self, given: Given, names: Mapping[str, str]) -> None:
+    def __init__(self, given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> None:
         self.given, self.names = given, names
         self.rows: dict[int, dict[str, float]] = {}
         self.path: Path | None = None
@@ -39,60 +41,63 @@ class Log:
         self.again: set[int] = set()
         self.disordered = False
         self.infinite: dict[int, dict[str, float]] = {}
+        for row in rows:
+            self._add(row)
 
-    def add(self, path: Path, line: int | None, step: Any, values: Mapping[str, Any]) -> None:
-        """Add what a line says of a step."""
-        found = step_of(step)
+    def _add(self, row: Row) -> None:
+        found = step_of(row.step)
         if found is None:
-            self.given.problem(path, line, f"step {short(step)} is not a whole number from 0")
+            self._problem(row, f"step {short(row.step)} is not a whole number from 0")
             return
-        row, infinite = self._row(path, line, values)
+        known, infinite = self._figures(row)
         self.infinite.setdefault(found, {}).update(infinite)
-        if not row:
-            self.given.problem(path, line, f"step {found} has no finite number")
+        if not known:
+            self._problem(row, f"step {found} has no finite number")
             return
-        self.disordered |= path == self.path and found < self.last
-        self.path, self.last = path, found
+        self.disordered |= row.path == self.path and found < self.last
+        self.path, self.last = row.path, found
         before = self.rows.setdefault(found, {})
-        if any(before.get(name, value) != value for name, value in row.items() if name != "epoch"):
+        if any(
+            before.get(name, value) != value for name, value in known.items() if name != "epoch"
+        ):
             self.again.add(found)
-        before |= row
+        before |= known
 
-    def _row(
-        self, path: Path, line: int | None, values: Mapping[str, Any]
-    ) -> tuple[dict[str, float], dict[str, float]]:
-        """Its finite numbers, and the others, by our names."""
-        row: dict[str, float] = {}
+    def _problem(self, row: Row, reason: str) -> None:
+        self.given.problem(row.path, row.line, reason)
+
+    def _figures(self, row: Row) -> tuple[dict[str, float], dict[str, float]]:
+        """A row's finite numbers, and the others, by our names."""
+        known: dict[str, float] = {}
         infinite: dict[str, float] = {}
         taken: dict[str, str] = {}
         for key, name in self.names.items():
-            if values.get(key) is not None:
+            if row.values.get(key) is not None:
                 taken.setdefault(name, key)
         renamed = {key: name for name, key in taken.items()}
-        if len(values) > METRICS:
-            self.given.problem(path, line, f"more than {METRICS} metrics; the first are read")
-        for key, value in list(values.items())[:METRICS]:
+        if len(row.values) > METRICS:
+            self._problem(row, f"more than {METRICS} metrics; the first are read")
+        for key, value in list(row.values.items())[:METRICS]:
             name = renamed.get(key, clean(key)[:200])
             if name == "iteration" or (name in taken and key not in renamed):
                 continue
             figure = number(value)
             if figure is None:
-                if key in renamed and str(value).strip().lower() not in WORDS:
-                    self.given.problem(path, line, f"{clean(key)} {short(value)} is not a number")
+                if key in renamed and str(value).strip().lower() not in _WORDS:
+                    self._problem(row, f"{clean(key)} {short(value)} is not a number")
             elif math.isfinite(figure):
-                row[name] = figure
+                known[name] = figure
             else:
                 infinite[name] = figure
-        return row, infinite
+        return known, infinite
 
     def metrics(self) -> list[dict[str, Any]]:
         """One object per step, sorted; what was odd, and what broke, goes to `given`."""
         notes = self.given.notes
         if self.again:
             steps = sorted(self.again)
-            which = f"Step {steps[0]} is" if len(steps) == 1 else (
-                f"{len(steps)} steps ({steps[0]} to {steps[-1]}) are"
-            )  # fmt: skip
+            which = f"{len(steps)} steps ({steps[0]} to {steps[-1]}) are"
+            which = which if steps[1:] else f"Step {steps[0]} is"
             notes.append(f"{which} logged more than once (a restart?); the later values count.")
         if self.disordered:
             notes.append("Steps were not in order in the log; they are sorted here.")
@@ -129,18 +134,26 @@ def finish(
     )  # fmt: skip
 
 
-MAX_TOKEN = 2**31
+def as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row, or what broke in it, whose entropy is not known to be that of a token."""
+    return {"entropy/logged" if key == "entropy/exact" else key: row[key] for key in row}
 
 
 @dataclass
 class Rollout:
     """One sequence of another trainer's dump; lists are as long as `tokens`, None is unknown.
 
-    `reward` is NaN where unknown; rollouts of one `group` had the same prompt.
+    Attributes:
+        reward: NaN where it is unknown.
+        group: the same for all rollouts of a prompt; None where nothing can be shown of them.
+        extra: further metrics, whose values count for the step's mean.
+        run: what the source calls the run.
     """
 
-    reward: float
-    group: Hashable
+    path: Path
+    step: int
+    reward: float = math.nan
+    group: Hashable = None
     prompt: str = ""
     completion: str = ""
     tokens: Sequence[int] = ()
@@ -148,95 +161,90 @@ class Rollout:
     sampler_logp: Sequence[float | None] = ()
     entropy: Sequence[float | None] = ()
     advantage: Sequence[float | None] = ()
+    extra: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    run: str = ""
 
 
-class Means:
-    """Means of sequences and tokens, step by step."""
-
-    def __init__(self) -> None:
-        self.sums: dict[int, dict[str, tuple[float, int]]] = {}
-
-    def add(self, step: int, name: str, values: Sequence[float | None]) -> None:
-        """Values of a step; what is unknown or not finite does not count."""
-        known = finite(values)
-        if known:
-            total, count = self.sums.setdefault(step, {}).get(name, (0.0, 0))
-            self.sums[step][name] = (total + math.fsum(known), count + len(known))
-
-    def rollout(self, step: int, rollout: Rollout) -> None:
-        """What any dump says of a sequence."""
-        self.sums.setdefault(step, {})
-        self.add(step, "reward/mean", [rollout.reward])
-        if rollout.tokens:
-            self.add(step, "rollout/length_mean", [float(len(rollout.tokens))])
-            self.add(step, "entropy/exact", rollout.entropy)
-            self.add(step, "entropy/nll", [-v for v in finite(rollout.logp)])
-
-    def rows(self) -> dict[int, dict[str, float]]:
-        """Step -> metric -> mean."""
-        return {
-            step: {name: total / count for name, (total, count) in sums.items()}
-            for step, sums in self.sums.items()
-        }
+def trained(
+    record: Mapping[str, Any], ids: Sequence[int], mask: Sequence[Any], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Of a record, the tokens at mask 1 and their values in the lists of `names` (ours, theirs)."""
+    places = [i for i, keep in enumerate(mask) if keep == 1]
+    found: dict[str, Any] = {"tokens": [ids[i] for i in places]}
+    for name, theirs in names.items():
+        values = column(record, theirs, len(ids))
+        found[name] = [values[i] for i in places]
+    return found
 
 
-Sequences = Callable[[Path, Given], Iterable[tuple[int, Rollout]]]
+def column(record: Mapping[str, Any], key: str, length: int) -> list[float | None]:
+    """[length] numbers of a record's list; None where it has none, or not that many."""
+    values = record.get(key)
+    if not isinstance(values, list) or len(values) != length:
+        return [None] * length
+    return [None if isinstance(v, str) else number(v) for v in values]
+
+
+def token_ids(values: Any) -> list[int] | None:
+    """A list of token ids, or None."""
+    if not isinstance(values, list):
+        return None
+    good = all(type(v) is int and 0 <= v < MAX_TOKEN for v in values)
+    return values if good else None
+
+
+Scan = Callable[[Path, Given], Iterable[Row | Rollout]]
 
 
 class Dumped:
-    """Rollouts of dumps: their means by step, and which files hold them.
+    """Rollouts of one run's dumps: their means by step, and which files hold them."""
 
-    Args:
-        keep: whether the rollouts themselves are kept, as `kept`, and nothing else.
-    """
+    def __init__(self) -> None:
+        self.sums: dict[int, dict[str, tuple[float, int]]] = {}
+        self.where: dict[int, list[Path]] = {}
 
-    def __init__(self, keep: bool = False) -> None:
-        self.means, self.where = Means(), dict[int, list[Path]]()
-        self.kept: list[tuple[int, Rollout]] | None = [] if keep else None
-
-    def add(self, path: Path, step: int, rollout: Rollout) -> None:
-        """Add a rollout of a file."""
-        if self.kept is not None:
-            self.kept.append((step, rollout))
-            return
-        self.means.rollout(step, rollout)
-        if path not in self.where.setdefault(step, []):
-            self.where[step].append(path)
-
-    def __bool__(self) -> bool:
-        return bool(self.where)
+    def add(self, rollout: Rollout) -> None:
+        """Count a rollout; what is unknown or not finite does not count."""
+        told: dict[str, Sequence[float | None]] = {"reward/mean": [rollout.reward]}
+        if rollout.tokens:
+            told["rollout/length_mean"] = [float(len(rollout.tokens))]
+            told["entropy/exact"] = rollout.entropy
+            told["entropy/nll"] = [-v for v in finite(rollout.logp)]
+        sums = self.sums.setdefault(rollout.step, {})
+        for name, values in {**told, **rollout.extra}.items():
+            if known := finite(values):
+                total, count = sums.get(name, (0.0, 0))
+                sums[name] = (total + math.fsum(known), count + len(known))
+        if rollout.group is not None:
+            files = self.where.setdefault(rollout.step, [])
+            if rollout.path not in files:
+                files.append(rollout.path)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Means, one object per step."""
-        rows = self.means.rows()
-        return [{"iteration": step, **rows[step]} for step in sorted(rows)]
+        return [
+            {"iteration": step}
+            | {name: total / count for name, (total, count) in self.sums[step].items()}
+            for step in sorted(self.sums)
+        ]
 
-    def of(self, given: Given, sequences: Sequences) -> dict[int, Callable[[], Rollouts]]:
+    def of(self, given: Given, scan: Scan, run: str = "") -> dict[int, Callable[[], Rollouts]]:
         """What reads the rollouts of each step."""
         return {
-            step: partial(read_dump, given.root, self.where[step], step, sequences)
+            step: partial(_read, given.root, self.where[step], step, scan, run)
             for step in sorted(self.where)
         }
 
 
-def read_dump(path: Path, files: Sequence[Path], step: int, sequences: Sequences) -> Rollouts:
-    """Rollouts of one step.
-
-    Args:
-        path: the path that the user named.
-        files: those that hold rollouts of the step.
-        step: which one.
-        sequences: yields (step, rollout) of a file.
-
-    Raises:
-        ValueError: they are gone, or changed since they were first read.
-    """
+def _read(path: Path, files: Sequence[Path], step: int, scan: Scan, run: str) -> Rollouts:
+    """Rollouts of one step; ValueError where they are gone, or changed since they were read."""
     import torch
 
     from ..rollouts import Rollouts
 
     given = Given(path)
-    found = [r for file in files for at, r in sequences(file, given) if at == step]
+    rows = (row for file in files for row in scan(file, given) if isinstance(row, Rollout))
+    found = [r for r in rows if (r.step, r.run) == (step, run) and r.group is not None]
     if not found:
         raise ValueError(f"{str(path)!r} no longer holds rollouts of step {step}")
     order: dict[Hashable, int] = {}
@@ -248,7 +256,7 @@ def read_dump(path: Path, files: Sequence[Path], step: int, sequences: Sequences
         known = [math.nan if v is None else v for v in values]
         return torch.tensor(known, dtype=torch.float32)
 
-    tokens = [t for r in found for t in r.tokens]
+    figures = ("logp", "sampler_logp", "entropy", "advantage")
     return Rollouts(
         iteration=step,
         prompts=[r.prompt for r in found],
@@ -258,26 +266,7 @@ def read_dump(path: Path, files: Sequence[Path], step: int, sequences: Sequences
         finished=torch.zeros(len(found), dtype=torch.bool),
         trained=torch.ones(len(found), dtype=torch.bool),
         start=lengths.cumsum(0),
-        tokens=torch.tensor(tokens, dtype=torch.int32),
-        logp=flat("logp"),
-        sampler_logp=flat("sampler_logp"),
-        entropy=flat("entropy"),
-        advantage=flat("advantage"),
+        tokens=torch.tensor([t for r in found for t in r.tokens], dtype=torch.int32),
         pieces={},
+        **{name: flat(name) for name in figures},
     )
-
-
-def column(record: Mapping[str, Any], key: str, length: int) -> list[float | None]:
-    """[length] numbers of a record's list; None where it has none, or not that many."""
-    values = record.get(key)
-    if not isinstance(values, list) or len(values) != length:
-        return [None] * length
-    return [number(v) if not isinstance(v, str) else None for v in values]
-
-
-def token_ids(values: Any) -> list[int] | None:
-    """A list of token ids, or None."""
-    if not isinstance(values, list):
-        return None
-    good = all(type(v) is int and 0 <= v < MAX_TOKEN for v in values)
-    return values if good else None

@@ -7,12 +7,14 @@ cannot be known from it, unless the column has one of our own names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
 
 from ..run import Run
-from . import trl, verl
-from .forms import complete, guess, lacking
+from . import forms, trl, verl
+from .forms import Cells
 from .names import (
     ENTROPY,
     OURS,
@@ -20,15 +22,19 @@ from .names import (
     STEP,
     bare,
     choose,
+    complete,
     find,
     fold,
     folded,
+    guess,
     trainer_of,
-)  # fmt: skip
+)
 from .rows import Row
-from .source import Given, clean, step_of
+from .source import Given, clean, short, step_of
 from .steps import Log, finish
 
+PEEK = 1000  # rows in which columns are looked for: an early row may lack one
+RUN_NAMES = {"run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed"}
 KNOWN = {
     "entropy/exact": "exact by its name, entropy/exact: the full next-token entropy, in nats",
     "entropy/nll": "sampled by its name, entropy/nll: the mean of -log p of the sampled tokens",
@@ -43,39 +49,90 @@ EXACT = "exact: the mean over tokens of the full next-token entropy (entrostat)"
 NEGATED = "{name} is below 0 throughout, as a loss: its negative is taken for the entropy."
 
 
-def run_of(rows: Sequence[Row], given: Given, through: str = "") -> Run | None:
-    """The run of rows whose trainer their names tell.
+def found_in(path: Path, given: Given) -> bool:
+    """Whether a file has rows of a table."""
+    rows = islice(forms.rows_in(path, Given(given.root, given.columns)), PEEK)
+    return any(complete(guess(row.values, given.columns), given.columns) for row in rows)
 
-    Args:
-        rows: in their order, of one run.
-        given: with the user's columns; takes the problems.
-        through: the tracker that kept them; "" for a table, of which more has to be said.
+
+def scan(path: Path, given: Given) -> Iterator[Row]:
+    """Rows of a table; those of several runs under the names that the source gives them.
+
+    Raises:
+        ValueError: there are rows, but no column for the step.
+    """
+    source = forms.rows_in(path, given)
+    first = [*islice(source, PEEK)]
+    names = list(dict.fromkeys(name for row in first for name in row.values))
+    if not names:
+        return
+    found = guess(names, given.columns)
+    if STEP not in found:
+        raise ValueError(_lacking(found, names, given))
+    titles = len({row.title for row in first if row.title}) > 1
+    charts = any(" - " in name for name in names)
+    by = _run_column(first)
+    for count, row, title in chain(first, source):
+        if found[STEP] not in row:
+            given.problem(path, count, f"no {clean(found[STEP])}")
+            continue
+        step = forms.part_of(row.pop(found[STEP]))
+        run = str(row.get(by, "")) if by else title if titles or not charts else ""
+        several = _by_chart(row, given.columns) if charts else {run: row}
+        for name, figures in several.items():
+            if figures or not charts:
+                yield Row(path, count, step, figures, {}, clean(name)[:200])
+
+
+def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Figures by the run that W&B puts before a column's name; only that of a chosen column."""
+    chosen = [columns[kind] for kind in (ENTROPY, SCORE) if " - " in columns.get(kind, "")]
+    found: dict[str, dict[str, Any]] = {}
+    shared = {name: value for name, value in values.items() if " - " not in name}
+    for name, value in values.items():
+        run, mark, metric = name.rpartition(" - ")
+        if mark and (not chosen or any(each.startswith(f"{run} - ") for each in chosen)):
+            found.setdefault(run, {**shared})[metric] = value
+    return found
+
+
+def _run_column(rows: Sequence[Cells]) -> str | None:
+    """The column that tells several runs apart; None where there is none."""
+    for name in dict.fromkeys(name for row in rows for name in row.values):
+        values = [str(row.values[name]) for row in rows if name in row.values]
+        if fold(name) in RUN_NAMES and 1 < len(set(values)) <= len(values) / 3:
+            return name
+    return None
+
+
+def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> str:
+    """What a table lacks, and what it has."""
+    listed = ", ".join(short(name) for name in list(names)[:20]) or "none"
+    asked = [f"{kind} {name!r}" for kind, name in given.columns.items() if kind not in found]
+    missing = ", ".join(asked) or (STEP if STEP not in found else "entropy, and no score")
+    more = " (TensorBoard's own CSV: --entropy Value)" if "'Value'" in listed else ""
+    return (
+        f"{clean(str(given.root))!r} has no column for {missing}; its columns: {listed}; name them "
+        f"with --step, --entropy and --score{more}"
+    )
+
+
+def run_of(rows: Sequence[Row], given: Given, trusting: bool = False) -> Run | None:
+    """The run of rows whose trainer their names tell; of a tracker's, `trusting`, one is enough.
 
     Raises:
         ValueError: they have neither entropy nor score, or not what the user named.
     """
-    if not rows:
-        return None
     names = dict.fromkeys(key for row in rows for key in row.values)
-    trainer = trainer_of(names, 1 if through else 2)
-    if given.columns:
-        run = _of_table(rows, given, None)
-    elif trainer in ("TRL", "ms-swift"):
-        run = trl.run_of(_spelled(rows, trl.NAMES), given)
-    elif trainer == "veRL":
-        run = verl.run_of(_spelled(rows, verl.NAMES), given)
-    elif trainer == "entrostat":
-        log = Log(given, {})
-        for row in rows:
-            log.add(row.path, row.line, row.step, row.values)
+    trainer = None if given.columns else trainer_of(names, 1 if trusting else 2)
+    if trainer in ("TRL", "ms-swift"):
+        return trl.run_of(_spelled(rows, trl.NAMES), given)
+    if trainer == "veRL":
+        return verl.run_of(_spelled(rows, verl.NAMES), given)
+    if trainer == "entrostat":
         planned = step_of(rows[-1].settings.get("iterations")) or None
-        run = finish(given, trainer, EXACT, log.metrics(), planned=planned)
-    else:
-        run = _of_table(rows, given, trainer)
-    if run is None or not through:
-        return run
-    who = run.source.removeprefix("a table")
-    return replace(run, source=f"{who} through {through}" if who else through)
+        return finish(given, trainer, EXACT, Log(given, {}, rows).metrics(), planned=planned)
+    return _of_table(rows, list(names), given, trainer)
 
 
 def _spelled(rows: Sequence[Row], known: Mapping[str, str]) -> list[Row]:
@@ -83,44 +140,37 @@ def _spelled(rows: Sequence[Row], known: Mapping[str, str]) -> list[Row]:
     theirs = {fold(name): name for name in known}
     names = {key for row in rows for key in row.values if bare(key) not in known}
     other = {key: theirs[fold(key)] for key in names if fold(key) in theirs}
-    if not other:
-        return list(rows)
     return [
         row._replace(values={other.get(key, key): v for key, v in row.values.items()})
         for row in rows
     ]
 
 
-def _of_table(rows: Sequence[Row], given: Given, trainer: str | None) -> Run | None:
-    names = list(dict.fromkeys(key for row in rows for key in row.values))
-    columns = {k: v.rpartition(" - ")[2] if k != STEP else v for k, v in given.columns.items()}
-    found = {STEP: ""} | guess(names, {k: v for k, v in columns.items() if k != STEP})
-    if not complete(found, {k: v for k, v in columns.items() if k != STEP}):
-        raise ValueError(lacking(found, names, given))
-    renamed: dict[str, str] = {}
-    entropy = found.get(ENTROPY)
+def _of_table(
+    rows: Sequence[Row], names: list[str], given: Given, trainer: str | None
+) -> Run | None:
+    columns = {k: v.rpartition(" - ")[2] for k, v in given.columns.items() if k != STEP}
+    found = {STEP: ""} | guess(names, columns)
+    if not complete(found, columns):
+        raise ValueError(_lacking(found, names, given))
+    entropy, score = found.get(ENTROPY), found.get(SCORE)
     ours = entropy if entropy in KNOWN else "entropy/logged"
-    if entropy is not None:
-        renamed[entropy] = ours
-    if (score := found.get(SCORE)) is not None:
+    renamed = {} if entropy is None else {entropy: ours}
+    if score is not None:
         renamed[score] = OURS[SCORE]
     by_name = folded(names)
     for quantity, name in OURS.items():
         theirs = None if quantity == SCORE else find(quantity, by_name)
         if theirs is not None and name not in names:
             renamed.setdefault(theirs, name)
-    log = Log(given, renamed)
-    for row in rows:
-        log.add(row.path, row.line, row.step, row.values)
-    metrics = log.metrics()
+    metrics = Log(given, renamed, rows).metrics()
     values = [row[ours] for row in metrics if ours in row]
     if values and max(values) <= 0 and min(values) < 0 and "loss" in str(entropy).lower():
         metrics = [row | {ours: -row[ours]} if ours in row else row for row in metrics]
         given.notes.append(NEGATED.format(name=clean(entropy)))
+    entropy_is = KNOWN.get(ours, UNKNOWN.format(name=clean(entropy)))
     if entropy is None:
         several = choose(ENTROPY, names)[1]
         listed = ", ".join(clean(name) for name in several[:8])
         entropy_is = SEVERAL.format(names=listed) if several else NONE
-    else:
-        entropy_is = KNOWN.get(ours, UNKNOWN.format(name=clean(entropy)))
     return finish(given, trainer or "a table", entropy_is, metrics)

@@ -19,8 +19,7 @@ from .source import Given, UnreadableError, clean, reason_of
 from .wire import BYTES, VARINT, fields, real, signed, text
 
 TITLE = "TensorBoard"
-LARGEST = 1 << 20
-"""Bytes of a record that is read: larger ones are pictures and graphs."""
+LARGEST = 1 << 20  # bytes of a record that is read: larger ones are pictures and graphs
 _HEAD = struct.Struct("<QI")
 _VERSION = b"brain.Event:"
 # TensorProto: dtype -> the fields that hold a number of it, and how it is packed in tensor_content

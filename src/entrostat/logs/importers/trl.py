@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from .source import (
     Given,
     UnreadableError,
     document,
+    first_line,
     lines,
     number,
     objects,
@@ -64,10 +65,7 @@ UNKNOWN = (
     "GRPOTrainer did not write it"
 )
 NONE = "none: the log has no entropy"
-Entries = list[tuple[int | None, dict[str, Any]]]
 LIST = re.compile(r'"log_history"\s*:\s*\[')
-
-
 # a figure of a printed dictionary, and the progress bar of the step before it
 PAIR = re.compile(r"'([^']{1,200})': '?([-+\w./%]{1,40})'?(?=[,}])")
 BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
@@ -92,27 +90,49 @@ def is_row(text: str) -> bool:
     return '"loss"' in text and any(word in text for word in _GRPO)
 
 
-def states(directory: Path) -> Iterator[Path]:
-    """States of an output directory: newest checkpoint first, then the directory's own."""
+def states(directory: Path) -> list[Path]:
+    """States of an output directory: its own, then of the newest checkpoint first."""
     numbered = []
     for path in directory.glob("checkpoint-*"):
         step = path.name.removeprefix("checkpoint-")
         if step.isascii() and step.isdigit() and len(step) < 16 and (path / STATE).is_file():
             numbered.append((int(step), path / STATE))
-    if (directory / STATE).is_file():
-        yield directory / STATE
-    yield from (path for _, path in sorted(numbered, reverse=True))
+    own = [directory / STATE] if (directory / STATE).is_file() else []
+    return own + [path for _, path in sorted(numbered, reverse=True)]
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
     """Rows of a state, of ms-swift's JSON lines or of a console."""
-    first = next((text for _, text, _ in lines(path, Given(given.root)) if text.strip()), "")
+    first = first_line(path)
     if first.lstrip()[:1] == "{" and not is_row(first):
-        history, state = _history(path, given)
-        settings = {key: str(state.get(key, "")) for key in ("max_steps", "logging_steps")}
-        yield from (Row(path, n, row.get("step"), row, settings) for n, row in history)
+        yield from _history(path, given)
     else:
         yield from _lines(path, given)
+
+
+def _history(path: Path, given: Given) -> Iterator[Row]:
+    """Rows of a state; of a cut file what came before."""
+    text = document(path, given)
+    begin = LIST.search(text)
+    entries: list[tuple[int | None, dict[str, Any]]] = []
+    entries += objects(text, begin.end()) if begin else []
+    settings: dict[str, str] = dict.fromkeys(("max_steps", "logging_steps"), "")
+    try:
+        state = parse(text)
+    except UnreadableError as error:
+        given.problem(path, None, f"{error}; the entries before the fault are read")
+    else:
+        history = state.get("log_history") if isinstance(state, dict) else None
+        if not isinstance(history, list):
+            given.problem(path, None, "holds no list log_history")
+            return
+        settings = {key: str(state.get(key, "")) for key in settings}
+        whole = [entry for entry in history if isinstance(entry, dict)]
+        if left_out := len(history) - len(whole):
+            given.problem(path, None, f"{left_out} entries of log_history are not objects")
+        if [entry for _, entry in entries] != whole:
+            entries = [(None, entry) for entry in whole]
+    yield from (Row(path, line, entry.get("step"), entry, settings) for line, entry in entries)
 
 
 def _lines(path: Path, given: Given) -> Iterator[Row]:
@@ -161,30 +181,18 @@ def _figures(text: str) -> dict[str, Any]:
 
 def run_of(rows: Sequence[Row], given: Given) -> Run | None:
     """The run of rows with TRL's names; of what is known, `max_steps` and `logging_steps` count."""
-    settings = rows[-1].settings if rows else {}
-    path = rows[0].path if rows else given.root
-    history: Entries = [
-        (row.line, {_bare(key): v for key, v in row.values.items()} | {"step": row.step})
-        for row in rows
-    ]
-    seen = {key for _, row in history for key in row}
+    settings = rows[-1].settings
+    folders = {rows[0].path.parent, rows[0].path.parent.parent}
+    rows = [row._replace(values=_bare(row.values)) for row in rows]
+    seen = {key for row in rows for key in row.values}
     grpo = bool(seen & {"reward", "completions/mean_length", "frac_reward_zero_std"})
     names = NAMES if grpo else NAMES | {"entropy": "entropy/logged"}
-    log = Log(given, {key: name for key, name in names.items() if name not in seen})
+    names = {key: name for key, name in names.items() if name not in seen}
     every = step_of(settings.get("logging_steps"))
     several = every is not None and every > 1
-    updates = 1 if several else _updates(history)
-    for place, row in history if updates == 1 else _iterations(history, updates):
-        figures = {k: v for k, v in row.items() if k not in ("step", "global_step")}
-        log.add(path, place, row.get("step"), figures)
-    entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if several else "")
-    if "entropy/exact" in seen:
-        entropy_is = OURS
-    elif not seen & {"entropy", "entropy/mean"}:
-        entropy_is = NONE
-    elif not grpo:
-        entropy_is = UNKNOWN
+    updates = 1 if several else _updates(rows)
     if updates > 1:
+        rows = _iterations(rows, updates)
         given.notes.append(
             f"An iteration is a generation batch, of {updates} optimizer steps, and its figures "
             "are their means."
@@ -193,81 +201,58 @@ def run_of(rows: Sequence[Row], given: Given) -> Run | None:
         given.notes.append(f"A line is logged every {every} steps and is their mean.")
     if settings.get("counted"):
         given.notes.append("The console has no steps; its logged lines are counted instead.")
-    for folder in {path.parent, path.parent.parent}:
-        if any(folder.glob("completions/*.parquet")):
-            given.notes.append(
-                "completions/*.parquet is not read (that needs pyarrow): there are no rollouts."
-            )
-            break
+    if any(any(folder.glob("completions/*.parquet")) for folder in folders):
+        given.notes.append(
+            "completions/*.parquet is not read (that needs pyarrow): there are no rollouts."
+        )
+    entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if several else "")
+    if "entropy/exact" in seen:
+        entropy_is = OURS
+    elif not seen & {"entropy", "entropy/mean"}:
+        entropy_is = NONE
+    elif not grpo:
+        entropy_is = UNKNOWN
     source = "a Hugging Face trainer"
     if grpo:
         swift = "entropy/mean" in seen or trainer_of(seen) == "ms-swift"
         source = "ms-swift" if swift else "TRL"
     planned = step_of(settings.get("max_steps"))
-    planned = None if not planned else -(-planned // updates)
-    return finish(given, source, entropy_is, log.metrics(), planned=planned)
+    planned = -(-planned // updates) if planned else None
+    return finish(given, source, entropy_is, Log(given, names, rows).metrics(), planned=planned)
 
 
-def _bare(key: str) -> str:
-    """A figure's name before transformers sorted it for a tracker."""
-    name = bare(key)
-    group, _, rest = name.partition("/")
-    return f"{group}_{rest}" if group in ("eval", "test") and rest else name
+def _bare(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures by their names before transformers sorted them for a tracker."""
+    found = {re.sub(r"^(eval|test)/(?=.)", r"\1_", bare(key)): v for key, v in values.items()}
+    return {key: v for key, v in found.items() if key not in ("step", "global_step")}
 
 
-def _updates(history: Entries) -> int:
+def _updates(rows: Sequence[Row]) -> int:
     """Optimizer steps per iteration; 1 where they cannot be told."""
-    steps = {step_of(row.get("step")) for _, row in history}
-    begin = sorted({step_of(row.get("step")) or 0 for _, row in history if "reward" in row})
+    steps = {step_of(row.step) for row in rows}
+    begin = sorted({step_of(row.step) or 0 for row in rows if "reward" in row.values})
     gaps = {after - before for before, after in pairwise(begin)}
     whole = len(gaps) == 1 and begin[0] == 1 and steps.issuperset(range(1, begin[-1]))
     return gaps.pop() if whole else 1
 
 
-def _iterations(history: Entries, updates: int) -> Entries:
-    """One entry per iteration; of a number that several have, their mean."""
-    places: dict[int, int | None] = {}
-    values: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    others: Entries = []
-    for place, row in history:
-        step = step_of(row.get("step"))
-        if not step:
-            others.append((place, row))
-            continue
-        iteration = (step - 1) // updates + 1
-        places.setdefault(iteration, place)
-        for key, value in row.items():
-            values[iteration][key].append(value)
-    return others + [
-        (places[i], {key: _mean(found) for key, found in row.items()} | {"step": i})
-        for i, row in values.items()
-    ]
+def _iterations(rows: Sequence[Row], updates: int) -> list[Row]:
+    """A row per iteration; of a number that several of its steps have, their mean."""
+    found: list[Row] = []
+    steps: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        if step := step_of(row.step):
+            steps[(step - 1) // updates + 1].append(row)
+        else:
+            found.append(row)
+    for iteration, some in steps.items():
+        names = dict.fromkeys(name for row in some for name in row.values)
+        means = {n: _mean([row.values[n] for row in some if n in row.values]) for n in names}
+        found.append(some[0]._replace(step=iteration, values=means))
+    return found
 
 
 def _mean(values: Sequence[Any]) -> Any:
     """Of the numbers among some values; the last value where none is one."""
     known = [x for x in map(number, values) if x is not None]
     return sum(known) / len(known) if known else values[-1]
-
-
-def _history(path: Path, given: Given) -> tuple[Entries, dict[str, Any]]:
-    """(line, entry) of the log, and the state around it; of a cut file what came before."""
-    text = document(path, given)
-    begin = LIST.search(text)
-    located: Entries = [*objects(text, begin.end())] if begin else []
-    try:
-        state = parse(text)
-    except UnreadableError as error:
-        given.problem(path, None, f"{error}; the entries before the fault are read")
-        return located, {}
-    history = state.get("log_history") if isinstance(state, dict) else None
-    if not isinstance(history, list):
-        given.problem(path, None, "holds no list log_history")
-        return [], {}
-    entries = [entry for entry in history if isinstance(entry, dict)]
-    if len(entries) < len(history):
-        left_out = len(history) - len(entries)
-        given.problem(path, None, f"{left_out} entries of log_history are not objects")
-    if [entry for _, entry in located] == entries:
-        return located, state
-    return [(None, entry) for entry in entries], state

@@ -22,7 +22,7 @@ from typing import Any
 from ..run import Run
 from .rows import Row
 from .source import ANSI, Given, UnreadableError, clean, lines, number, parse, short, step_of
-from .steps import Dumped, Log, Rollout, finish
+from .steps import Dumped, Log, Rollout, as_logged, finish
 
 NAMES = {
     "actor/entropy": "entropy/exact",
@@ -72,7 +72,6 @@ OLD = (
     "; by its name veRL up to 0.4 wrote it, whose mean is wrong under use_dynamic_bsz: responses "
     "and masks are in another order"
 )
-BEFORE, DURING = "under the policy before the iteration's updates", "during the updates"
 UNSAID = (
     "the log does not say which loss_agg_mode; the default, token-mean, is the mean over "
     "response tokens"
@@ -109,32 +108,17 @@ def _is_rollout(record: Mapping[str, Any]) -> bool:
 
 def settings_of(text: str) -> dict[str, str]:
     """Settings that a text has, each as it is first said."""
-    found: dict[str, str] = {}
-    for name, value in SETTING.findall(text):
-        found.setdefault(name, value)
-    return found
+    return dict(reversed(SETTING.findall(text)))
 
 
-def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
-    """Rows of a console or of the file logger's JSONL; rollouts go to `dumped`."""
+def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
+    """Rows of a console or of the file logger's JSONL, and rollouts."""
     settings: dict[str, str] = {}
     left, used = WITHIN, False
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
-            try:
-                record = parse(text)
-            except UnreadableError as error:
-                given.problem(path, count, str(error))
-                continue
-            if isinstance(record, dict) and _is_metrics(record):
-                yield Row(path, count, record["step"], record["data"], settings)
-            elif isinstance(record, dict) and _is_rollout(record):
-                if (found := _rollout(record)) is None:
-                    given.problem(path, count, f"step {short(record['step'])} is no step")
-                else:
-                    dumped.add(path, *found)
-            else:
-                given.problem(path, count, "neither metrics nor a rollout of veRL")
+            if (found := _record(path, count, text, settings, given)) is not None:
+                yield found
         elif "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
             figures = _figures(path, count, text[begin.end() :], whole, given)
             yield Row(path, count, begin[1], figures, settings)
@@ -150,51 +134,25 @@ def scan(path: Path, given: Given, dumped: Dumped) -> Iterator[Row]:
                     settings.setdefault(name, value)
 
 
-def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
-    """The run of rows with veRL's names; where our own host's are among them, they count."""
-    settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
-    keys = {key for row in rows for key in row.values}
-    ours = "entropy/exact" in keys
-    log = Log(given, {key: name for key, name in NAMES.items() if name not in keys})
-    for row in rows:
-        log.add(row.path, row.line, row.step, row.values)
-    metrics, entropy_is = (log.metrics(), OURS) if ours else _told(log, keys, settings)
-    dumps = dumped.of(given, sequences) if dumped else {}
-    if not metrics and dumped:
-        metrics = dumped.metrics()
-        given.notes.append("There are rollouts, but no metrics; rewards are their means.")
-    if dumps:
-        given.notes.append("Rollouts are texts: veRL's dump has no tokens.")
-    return finish(given, "veRL", entropy_is, metrics, dumps, settings=settings)
-
-
-def _told(
-    log: Log, keys: Set[str], settings: Mapping[str, str]
-) -> tuple[list[dict[str, Any]], str]:
-    """Metrics of a log, their entropy under the name that it deserves, and what it is."""
-    metrics = log.metrics()
-    entropy_is, logged = _entropy(metrics, keys, settings.get("loss_agg_mode"))
-    if logged:
-        metrics = [{LOGGED.get(k, k): v for k, v in row.items()} for row in metrics]
-        log.given.broken = {LOGGED.get(k, k): i for k, i in log.given.broken.items()}
-    return metrics, entropy_is
-
-
-LOGGED = {"entropy/exact": "entropy/logged"}
-
-
-def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
-    """Which entropy it is, and whether it is none of a token."""
-    values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
-    if not values:
-        return NONE, False
-    when, old = (BEFORE, "") if "actor/entropy" in keys else (DURING, OLD)
-    if mode is not None:
-        known = mode in MODES
-        how = MODES[mode] if known else f"loss_agg_mode {mode}, which is not known here"
-        return ENTROPY_IS.format(when=when, how=how, old=old), mode not in PER_TOKEN
-    large = max(values) > LIMIT
-    return ENTROPY_IS.format(when=when, how=TOO_LARGE if large else UNSAID, old=old), large
+def _record(
+    path: Path, line: int, text: str, settings: dict[str, str], given: Given
+) -> Row | Rollout | None:
+    try:
+        record = parse(text)
+    except UnreadableError as error:
+        given.problem(path, line, str(error))
+        return None
+    if isinstance(record, dict) and _is_metrics(record):
+        return Row(path, line, record["step"], record["data"], settings)
+    if not isinstance(record, dict) or not _is_rollout(record):
+        given.problem(path, line, "neither metrics nor a rollout of veRL")
+        return None
+    step, score = step_of(record["step"]), number(record["score"])
+    if step is None:
+        given.problem(path, line, f"step {short(record['step'])} is no step")
+        return None
+    prompt, reward = clean(record["input"]), math.nan if score is None else score
+    return Rollout(path, step, reward, prompt, prompt, clean(record["output"]))
 
 
 def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dict[str, Any]:
@@ -214,18 +172,36 @@ def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dic
     return figures
 
 
-def _rollout(record: Mapping[str, Any]) -> tuple[int, Rollout] | None:
-    step, score = step_of(record["step"]), number(record["score"])
-    if step is None:
-        return None
-    prompt = clean(record["input"])
-    reward = math.nan if score is None else score
-    return step, Rollout(reward, prompt, prompt, clean(record["output"]))
+def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
+    """The run of rows with veRL's names; where our own host's are among them, they count."""
+    settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
+    keys = {key for row in rows for key in row.values}
+    names = {key: name for key, name in NAMES.items() if name not in keys}
+    metrics, entropy_is = Log(given, names, rows).metrics(), OURS
+    if "entropy/exact" not in keys:
+        entropy_is, per_token = _entropy(metrics, keys, settings.get("loss_agg_mode"))
+        if not per_token:
+            metrics, given.broken = [as_logged(row) for row in metrics], as_logged(given.broken)
+    dumps = dumped.of(given, scan) if dumped else {}
+    if not metrics and dumped:
+        metrics = dumped.metrics()
+        given.notes.append("There are rollouts, but no metrics; rewards are their means.")
+    if dumps:
+        given.notes.append("Rollouts are texts: veRL's dump has no tokens.")
+    return finish(given, "veRL", entropy_is, metrics, dumps, settings=settings)
 
 
-def sequences(path: Path, given: Given) -> Iterator[tuple[int, Rollout]]:
-    """Steps and rollouts of a dump."""
-    dumped = Dumped(keep=True)
-    for _ in scan(path, given, dumped):
-        pass
-    yield from dumped.kept or ()
+def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
+    """Which entropy it is, and whether it is that of a token."""
+    values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
+    if not values:
+        return NONE, True
+    if mode is None:
+        per_token = max(values) <= LIMIT
+        how = UNSAID if per_token else TOO_LARGE
+    else:
+        per_token = mode in PER_TOKEN
+        how = MODES.get(mode, f"loss_agg_mode {mode}, which is not known here")
+    now = "actor/entropy" in keys
+    when = "under the policy before the iteration's updates" if now else "during the updates"
+    return ENTROPY_IS.format(when=when, how=how, old="" if now else OLD), per_token

@@ -23,16 +23,14 @@ from .wire import EIGHT, VARINT, fields, real, text
 
 TITLE = "W&B"
 HEAD = b":W&B\xe1\xbe\x00"
-LARGEST = 64 << 20
-"""Bytes of a record that is read."""
+LARGEST = 64 << 20  # bytes of a record that is read
 _BLOCK = 32 * 1024
 _CHUNK = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _SETTING = 1 << 20  # characters of a setting that is kept
 _STEP = "train/global_step"
-_PLAIN = ("max_steps", "logging_steps", "iterations")  # settings of TRL and ours
 CALLED = "W&B's name"  # of the run, beside its id
-_SUMMARY = "wandb-summary.json"
+_PLAIN = ("max_steps", "logging_steps", "iterations", CALLED)  # settings of TRL and ours
 
 
 def is_file(head: bytes) -> bool:
@@ -45,15 +43,19 @@ def is_record(record: Mapping[str, Any]) -> bool:
     return "_step" in record and ("_timestamp" in record or "_runtime" in record)
 
 
-def scan(path: Path, given: Given) -> list[Row]:
+def scan(path: Path, given: Given) -> Iterator[Row]:
     """Rows of a file; a `.wandb` file's under its run's id, with its settings.
 
     Raises:
         ValueError: the file is a summary, which has no history.
     """
-    if not is_file(_head(path)):
-        return _texts(path, given)
-    run = clean(path.stem.removeprefix("run-"))
+    with open(path, "rb") as file:
+        binary = is_file(file.read(len(HEAD)))
+    yield from _log(path, given) if binary else _texts(path, given)
+
+
+def _log(path: Path, given: Given) -> list[Row]:
+    run = path.stem.removeprefix("run-")
     settings: dict[str, str] = {}
     rows: list[tuple[Any, dict[str, float]]] = []
     for place, data in _records(path, given):
@@ -71,46 +73,34 @@ def scan(path: Path, given: Given) -> list[Row]:
         except UnreadableError as error:
             given.problem(path, None, f"record {place}: {error}")
     joined = " ".join(f'"{key}": {value}' for key, value in settings.items())
-    known = (*_PLAIN, CALLED)
-    plain = {key: settings[key] for key in known if key in settings} | settings_of(joined)
-    found = [_row(path, step, values, None, plain, run) for step, values in rows if values]
+    plain = {key: settings[key] for key in _PLAIN if key in settings} | settings_of(joined)
+    found = [_row(path, None, step, values, plain, run) for step, values in rows if values]
     # TRL's step is among its figures; what comes without it are times of functions
     stepped = [row for row in found if _STEP in row.values]
     return [row._replace(step=row.values[_STEP]) for row in stepped] or found
 
 
-def _head(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(HEAD))
-    except OSError:
-        return b""
-
-
-def _texts(path: Path, given: Given) -> list[Row]:
-    if path.name == _SUMMARY or path.suffix == ".json":
+def _texts(path: Path, given: Given) -> Iterator[Row]:
+    if path.name == "wandb-summary.json" or path.suffix == ".json":
         raise ValueError(
             f"{clean(str(path))!r} has the last values only, no history; name the run-ID.wandb "
             "file beside it, or export the history as CSV"
         )
-    rows = []
-    folder = next((each.name for each in path.parents if "run-" in each.name), "")
-    for place, record in json_lines(path, given):
+    run = next((each.name for each in path.parents if "run-" in each.name), "").rpartition("-")[2]
+    for line, record in json_lines(path, given):
         if isinstance(record, dict) and "_step" in record:
-            run = folder.rpartition("-")[2]
-            rows.append(_row(path, record["_step"], flatten(record), place, {}, run))
+            yield _row(path, line, record["_step"], flatten(record), {}, run)
         else:
-            given.problem(path, place, "no row of W&B's history")
-    return rows
+            given.problem(path, line, "no row of W&B's history")
 
 
 def _row(
-    path: Path, step: Any, values: Mapping[str, Any], place: int | None, settings: dict[str, str],
+    path: Path, line: int | None, step: Any, values: dict[str, Any], settings: dict[str, str],
     run: str,
 ) -> Row:  # fmt: skip
     """A row without W&B's own columns."""
     kept = {key: value for key, value in values.items() if not key.startswith("_")}
-    return Row(path, place, step, kept, settings, clean(run))
+    return Row(path, line, step, kept, settings, clean(run))
 
 
 def _about(data: bytes) -> tuple[str, dict[str, str]]:
