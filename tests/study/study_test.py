@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -14,8 +15,9 @@ from builders import refused
 from entrostat.cli import main
 from entrostat.config import TrainConfig, from_dict
 from entrostat.report import comparison_rows, write_comparison
+from entrostat.report.seeds import by_settings
 from entrostat.study.confounding import confounded
-from entrostat.study.file import check_runs, read_study
+from entrostat.study.file import Study, check_runs, read_study
 from entrostat.study.plan import plan_of
 from entrostat.study.runner import run_study
 from entrostat.study.seeds import Group, Interval, group_by_seed, interval
@@ -49,19 +51,11 @@ def run(path: Path, entropy: list[float], avg: float | None) -> Path:
     return path
 
 
-def config(method: str, seed: int, **more: object) -> TrainConfig:
-    return from_dict({"method": method, "seed": seed, "output": f"{method}{seed}", **more})
+def groups_of(study: Study) -> dict[str, str]:
+    return {run: origin.group for run, origin in study.origins.items()}
 
 
 def test_runs_that_differ_by_their_seed_alone_are_one_group(tmp_path: Path) -> None:
-    configs = {
-        "grpo-0": config("grpo", 0),
-        "grpo-1": config("grpo", 1),
-        "grpo-long-0": config("grpo", 0, iterations=7),
-        "gspo-s3": config("gspo", 3),
-        "gspo-s4": config("gspo", 4),
-        "gspo-s5": config("gspo", 5),
-    }
     curves = {
         # of thirty a tenth are three, early: .5; a fifteenth are two, the end: .5
         "grpo-0": [1.0] * 3 + [0.25, 0.5, 0.75] + [1.0] * 22 + [0.25, 0.75],
@@ -73,7 +67,8 @@ def test_runs_that_differ_by_their_seed_alone_are_one_group(tmp_path: Path) -> N
     }
     scores = {"grpo-0": 0.5, "grpo-1": 0.75, "gspo-s3": 0.5, "gspo-s4": None, "gspo-s5": 0.5}
     paths = {n: run(tmp_path / n, curve, scores.get(n)) for n, curve in curves.items()}
-    grpo, gspo = group_by_seed(configs, paths)
+    groups = {name: name.rpartition("-")[0] for name in paths}
+    grpo, gspo = group_by_seed(groups, paths)
     assert (grpo.name, grpo.runs) == ("grpo", ("grpo-0", "grpo-1"))
     assert (gspo.name, gspo.runs) == ("gspo", ("gspo-s3", "gspo-s4", "gspo-s5"))
     assert grpo.figures["first"].mean == 1.5
@@ -94,7 +89,7 @@ def test_figures_that_a_file_names(tmp_path: Path, capsys: pytest.CaptureFixture
     )
     study = read_study(tmp_path / "s.toml")
     paths = {n: run(tmp_path / n, [1.0, 0.25 + int(n[-1]) / 2, 1.0], None) for n in study.runs}
-    (group,) = group_by_seed(study.runs, paths, None, study.figures)
+    (group,) = group_by_seed(groups_of(study), paths, study.figures)
     # of .25 and .75; t(.975, 1) = 12.706
     assert group.figures == {"least": Interval(0.5, pytest.approx(12.706205 / 4, abs=1e-6), 2)}
     print_groups([group], usual=False)
@@ -145,20 +140,17 @@ def test_scores_of_one_column_are_of_one_set_and_of_one_k(
 
 
 def test_a_run_without_a_finite_entropy_has_no_figure_of_it(tmp_path: Path) -> None:
-    configs = {name: config("grpo", int(name[-1])) for name in ("a-0", "a-1")}
-    paths = {name: run(tmp_path / name, [float("nan")] * 3, 0.5) for name in configs}
-    (group,) = group_by_seed(configs, paths)
+    paths = {name: run(tmp_path / name, [float("nan")] * 3, 0.5) for name in ("a-0", "a-1")}
+    (group,) = group_by_seed({"a-0": "a", "a-1": "a"}, paths)
     assert set(group.figures) == {"avg@k"}
 
 
 @pytest.mark.parametrize("name", ["three_seeds", "positive_negative", "clip_presets"])
-def test_the_shipped_studies_have_three_seeds_a_setting(name: str, tmp_path: Path) -> None:
-    study = read_study(RECIPES / f"{name}.toml")
-    paths = {n: run(tmp_path / n, [1.0], None) for n in study.runs}
-    groups = group_by_seed(study.runs, paths)
-    assert sum(len(group.runs) for group in groups) == len(study.runs)
-    assert all(len(group.runs) == 3 for group in groups)
-    assert all({study.runs[r].seed for r in g.runs} == {0, 1, 2} for g in groups)
+def test_the_shipped_studies_have_three_seeds_a_setting(name: str) -> None:
+    runs = read_study(RECIPES / f"{name}.toml").runs
+    groups = by_settings({name: dataclasses.asdict(config) for name, config in runs.items()})
+    assert all({runs[name].seed for name in names} == {0, 1, 2} for names in groups)
+    assert all(len(names) == 3 for names in groups)
 
 
 def test_a_study_and_the_settings_of_one_run_are_told_apart(
@@ -427,7 +419,7 @@ def test_figures_of_one_seed_and_of_one_set(tmp_path: Path, capsys: pytest.Captu
     for (name, path), split in zip(paths.items(), ("test", "ood"), strict=True):
         row = {"iteration": 3, "split": split, "avg@k": 0.5, "name": name}
         (path / "evaluation.jsonl").write_text(json.dumps(row) + "\n")
-    one, other = group_by_seed(study.runs, paths, None, study.figures)
+    one, other = group_by_seed(groups_of(study), paths, study.figures)
     assert one.figures["score"] == Interval(0.5, 0.0, 1)
     assert "score" not in other.figures  # it was not evaluated on test
     print_groups([one, other], usual=False)

@@ -92,11 +92,11 @@ def eval_verb(args: list[str]) -> int:
 
     from ..errors import RunStopped
     from ..evaluation.evaluate import run_evaluation, tables
-    from ..evaluation.progress import for_stream
+    from ..evaluation.progress import Shown
     from ..report.evaluation import write_page
 
     try:
-        with closing(for_stream()) as display:
+        with closing(Shown()) as display:
             root, results = run_evaluation(subjects, sets, config, display)
     except RunStopped as error:
         return tell(str(error), code=1)

@@ -39,9 +39,6 @@ def forms(task: Task, responses: Sequence[str]) -> list[str | None]:
     """How answers are counted as the same: the task's `canonical`, or the text without blanks.
 
     None where nothing is left.
-
-    Raises:
-        RunStopped: `canonical` raised, or gave no text.
     """
     return [canonical(task, text).strip() or None for text in responses]
 
@@ -78,13 +75,8 @@ def extracted(task: Task, responses: Sequence[str]) -> list[str | None]:
 def canonical(task: Task, text: str, where: str = "") -> str:
     """A response as the task's `canonical` has it; as it is where the task has none.
 
-    Args:
-        task: whose response it is.
-        text: the response.
-        where: begins the error message.
-
     Raises:
-        RunStopped: `canonical` raised, or gave no text.
+        RunStopped: `canonical` raised, or gave no text; the message begins with `where`.
     """
     of_task = getattr(task, "canonical", None)
     try:

@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, count, permutations, takewhile
+from itertools import accumulate, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import extra
 from ..law.pairs import ROLLOUTS
+from ..law.steps import rank_correlation
 from ..logs.lines import number
 from ..logs.run import Run, called, read_run
 from .metrics import mutual_information
 
 ENTROPIES = ("rollouts", "responses", "prompts")
-EXACT = 8  # points up to which p is counted over all orders
 FEW = 10  # points below which a correlation says little
 LEAST = 16  # points below which a histogram of 4 by 4 bins says nothing
 SHUFFLES = 999
@@ -67,12 +67,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rank correlation.
+    """Spearman's rank correlation of n points.
 
-    Attributes:
-        rho: -1 to 1.
-        p: two-sided, of points in random order: exact up to 8 points, else by Student's t.
-        n: points.
+    p is two-sided, of points in random order: exact up to 8 points, else by Student's t.
     """
 
     rho: float
@@ -82,7 +79,7 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Shared:
-    """Mutual information, nats.
+    """Mutual information of n points, nats.
 
     Attributes:
         histogram: from a histogram, the first order of its bias taken off (`metrics`).
@@ -90,7 +87,6 @@ class Shared:
         p: share of orders of the scores, of 999 at random, that give as much or more.
         neighbours: by the distances to three nearest neighbours (Kraskov et al. 2004), as
             scikit-learn estimates it; at least 0.
-        n: points.
     """
 
     histogram: float
@@ -105,7 +101,6 @@ class OfSet:
     """What the checkpoints say on one set.
 
     Attributes:
-        name: of the set.
         points: checkpoints of all runs.
         pooled: figure -> kind of entropy -> correlation over all of them.
         runs: run -> the same over its own.
@@ -132,12 +127,8 @@ class OfSet:
 def over(paths: Sequence[str | Path]) -> list[OfSet]:
     """Read runs and results, and relate entropy and score on every set that they share.
 
-    Args:
-        paths: directories of runs, of studies (their runs), of `entrostat eval` (its results, also
-            of several models). Where a run and results of it are both named, both count.
-
-    Raises:
-        ValueError: a path holds none of these, or no evaluation.
+    A path is a directory of a run, of a study (its runs), or of `entrostat eval` (its results, also
+    of several models). Where a run and results of it are both named, both count.
     """
     found: dict[str, list[Checkpoint]] = {}
     for path in map(Path, paths):
@@ -277,43 +268,24 @@ def _notes(
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> Correlation | None:
-    """Spearman's rank correlation of two figures; None of fewer than 3 points or a constant.
-
-    Args:
-        x: [n].
-        y: [n], of the same points.
+    """Spearman's rank correlation of two figures [n]; None of fewer than 3 points or a constant.
 
     Example:
         >>> spearman([1, 2, 3, 4], [2, 4, 8, 16])  # p: 2 of 24 orders
         Correlation(rho=1.0, p=0.08333333333333333, n=4)
     """
-    from scipy.stats import rankdata, spearmanr
-
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    n = len(a)
-    if n < 3 or not np.ptp(a) or not np.ptp(b):
+    if len(a) < 3 or not np.ptp(a) or not np.ptp(b):
         return None
-    found = spearmanr(a, b)
-    rho, p = float(found.statistic), float(found.pvalue)
-    if n <= EXACT:
-        ranks = rankdata(b)
-        orders = np.array(list(permutations(range(n))))
-        u, v = rankdata(a) - (n + 1) / 2, ranks[orders] - (n + 1) / 2
-        every = v @ u / math.sqrt((u @ u) * (v[0] @ v[0]))
-        p = float((np.abs(every) >= abs(rho) - 1e-9).mean())
-    return Correlation(min(1.0, max(-1.0, rho)), p, n)
+    return Correlation(*rank_correlation(a, b), len(a))
 
 
 def shared_information(x: ArrayLike, score: ArrayLike, seed: int = 0) -> Shared:
-    """Mutual information of a figure and the score: REPO's histograms, and nearest neighbours.
+    """Mutual information of a figure and the score, [n] each, estimated in two ways.
 
-    REPO names neither bins nor unit; here as many bins as leave a point per cell (`bins_for`). The
-    two estimates differ where points are few: that is what they are beside each other for.
-
-    Args:
-        x: [n].
-        score: [n], of the same points.
-        seed: of the orders at random, and of the noise that parts equal values for neighbours.
+    REPO takes histograms and names neither bins nor unit; here as many bins as leave a point per
+    cell (`bins_for`). The estimates differ where points are few: that is what they are beside each
+    other for. `seed` is of the orders at random, and of the noise that parts equal values.
     """
     with extra("eval", "mutual information"):
         from sklearn.feature_selection import mutual_info_regression

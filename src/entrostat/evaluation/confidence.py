@@ -78,9 +78,7 @@ def auroc(value: ArrayLike, score: ArrayLike, weights: ArrayLike | None = None) 
 class Ranked:
     """Responses in the order of a value, for AUROCs under many weightings.
 
-    Attributes:
-        rank: [N] place of each response's value among the different ones.
-        right: [N] bool.
+    `rank` [N] is the place of each response's value among the different ones; `right` [N] bool.
     """
 
     def __init__(self, rank: NDArray[np.int64], right: NDArray[np.bool_]) -> None:

@@ -29,11 +29,8 @@ class ResolvedEvalSet:
 
     Attributes:
         name: in rows and figures.
-        task: prompts and verifier.
-        split: of the task.
         config: the run's, with the set's own settings in it.
         run: the run's own, at whose temperature entropies are taken.
-        score: the task's scorer.
         greedy: whether the likeliest token is taken each time.
     """
 
@@ -57,12 +54,7 @@ class ResolvedEvalSet:
 
 
 class ResolvedEvalSets:
-    """A run's sets, and the worker processes of other tasks' scorers.
-
-    Args:
-        sets: in the order of evaluation.
-        scorers: of the tasks that are not the run's.
-    """
+    """A run's sets in the order of evaluation, and the worker processes of other tasks' scorers."""
 
     def __init__(self, sets: Sequence[ResolvedEvalSet], scorers: Sequence[Scorer] = ()) -> None:
         self.sets, self._scorers = tuple(sets), tuple(scorers)
@@ -79,7 +71,6 @@ class ResolvedEvalSets:
         return iter(self.sets)
 
     def due(self, iteration: int) -> list[ResolvedEvalSet]:
-        """Those that are evaluated after an iteration."""
         return [one for one in self.sets if one.due(iteration)]
 
 
@@ -93,9 +84,6 @@ def resolve_eval_sets(
         task: the run's.
         score: its scorer.
         say: told of an answer that another task's scorer fails at.
-
-    Raises:
-        ValueError: a set's task or split is none, two have one name, or `save.best` names none.
     """
     own = [EvalSet(split=split) for split in task.splits[1:]]
     sets, scorers = [], []
@@ -120,11 +108,7 @@ def resolve_eval_sets(
 
 
 def check_best(best: str, names: Sequence[str]) -> None:
-    """Refuse a `save.best` that no evaluation has.
-
-    Raises:
-        ValueError: says what there is.
-    """
+    """Refuse a `save.best` that no evaluation has."""
     if not best:
         return
     if not names:
@@ -135,11 +119,7 @@ def check_best(best: str, names: Sequence[str]) -> None:
 
 
 def check_prompts(sets: Iterable[ResolvedEvalSet], policy: Policy) -> None:
-    """Refuse prompts of `[[eval]]` that the policy cannot be given, before a run begins.
-
-    Raises:
-        ValueError: names the set and the prompt.
-    """
+    """Refuse prompts of `[[eval]]` that the policy cannot be given, before a run begins."""
     for one in sets:
         if one.config.eval.sets:
             examples = [example(one.task, i, one.split) for i in range(one.count)]

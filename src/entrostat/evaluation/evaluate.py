@@ -33,9 +33,6 @@ def plan(
         options: parameters of the tasks in `config.on`.
         checkpoints: have a run stand for all of its checkpoints.
         check: refuses a run whose own task is to be made and may not be.
-
-    Raises:
-        ValueError: one line, about the word that is wrong.
     """
     config.validate()
     subjects = evaluated_models(specs, checkpoints)
@@ -67,9 +64,7 @@ def run_evaluation(
 ) -> tuple[Path, list[tuple[Path, dict[str, Any]]]]:
     """Evaluate; the directory, and for each subject its own directory and results.
 
-    Raises:
-        ValueError: a model that cannot be loaded, or a directory that holds something else.
-        RunStopped: a task, its scorer or the disk is at fault; what was answered is kept.
+    What was answered before an error is kept.
     """
     need("eval", "entrostat eval", "sacrebleu")
     root = Path(config.output or "runs/eval")
@@ -104,7 +99,6 @@ def _evaluate(
     subject: EvaluatedModel, sets: Sequence[ProblemSet], config: EvalConfig, directory: Path,
     display: Display, base: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    from ..data.prompts import example
     from ..data.scoring import Scorer
 
     config.threads = config.threads or threads_of(directory)  # as before, to the last bit
@@ -115,11 +109,7 @@ def _evaluate(
         for one in sets:
             with Scorer(one.task, config.scoring, display.note) as score:
                 display.begin(one.name)
-                found[one.name] = run_set(
-                    one, config, sampler, score, store,
-                    lambda one, i: example(one.task, i, one.split),
-                    display.tokens, display.problems,
-                )  # fmt: skip
+                found[one.name] = run_set(one, config, sampler, score, store, display)
                 display.end(one.name, found[one.name])
             results = subject.facts() | {"sets": found}
             store.write(RESULTS, results)
@@ -150,13 +140,7 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class Table:
-    """One set's figures for the terminal: a row per figure, a column per model.
-
-    Attributes:
-        title: the set and how many problems and responses.
-        models: heads of the columns.
-        rows: name of the figure, and a cell per model.
-    """
+    """One set's figures for the terminal: a row per figure, a column per model."""
 
     title: str
     models: list[str]

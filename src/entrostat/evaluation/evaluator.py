@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..agents import is_multi_turn
@@ -26,7 +28,6 @@ from ..models.loading import load_policy
 from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
-from .clusters import clusters
 from .in_training import prompt_entropies
 from .models import EvaluatedModel, ends
 from .runner import Answered, Asked
@@ -37,11 +38,7 @@ Say = Callable[[str], None]
 
 
 def load(subject: EvaluatedModel, config: EvalConfig, say: Say) -> Policy:
-    """The policy that is evaluated; how it computes is written into `config`.
-
-    Raises:
-        ValueError: no such model, or a checkpoint that is not what was written.
-    """
+    """The policy that is evaluated; how it computes is written into `config`."""
     own = _settings(config, subject.config)
     own.model = subject.model
     choose_precision(own, say)
@@ -77,8 +74,8 @@ class LabSampler:
     Args:
         policy: what is evaluated.
         config: of the evaluation.
-        subject: what it is, for its run's prompts and for messages; or None.
-        base: the model whose entropy on the prompts is measured as well; or None.
+        subject: what it is, for its run's prompts and for messages.
+        base: the model whose entropy on the prompts is measured as well.
     """
 
     def __init__(
@@ -102,11 +99,7 @@ class LabSampler:
         }
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
-        """Responses to each problem, k of them.
-
-        Raises:
-            RunStopped: a prompt does not fit the model.
-        """
+        """Responses to each problem, k of them."""
         one, k, policy = asked.set, asked.decoding.k, self._policy
         own = self._of(one, asked.decoding)
         new = new_tokens(one.task, own, one.split)
@@ -164,10 +157,10 @@ class LabSampler:
     def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:
         own, config = copy.deepcopy(self._shared), self._config
         own.task = {"name": one.task_name}
-        end = ends(self._subject, one, decoding.max_new_tokens, config)
+        new, stop = ends(self._subject, one, decoding.max_new_tokens, config)
         own.sampling = replace(
             own.sampling, temperature=1.0 if decoding.greedy else decoding.temperature,
-            top_p=decoding.top_p, max_new_tokens=end.new, stop=end.stop, batch=config.batch,
+            top_p=decoding.top_p, max_new_tokens=new, stop=stop, batch=config.batch,
         )  # fmt: skip
         if own.prompt.chat is None:
             own.prompt.chat = getattr(one.task, "chat", None)
@@ -195,6 +188,34 @@ def mean_pooled(policy: Policy, sequences: Sequences, micro_batch: int) -> Tenso
         total.index_add_(0, owner, hidden * keep[:, None])
         found.append((total / (count - 1).clamp(min=1)[:, None]).cpu())
     return torch.cat(found)
+
+
+def clusters(embeddings: ArrayLike, distance: float) -> list[int]:
+    """A number for the meaning of each response, counted in the order of their appearance.
+
+    Agglomerative clustering with average linkage: two clusters become one while the mean cosine
+    distance between their members is at most `distance`.
+
+    Args:
+        embeddings: [k, D], one per response, finite; a row of zeros is at distance 1 from others.
+        distance: in [0, 2]; at 0 only equal directions are one.
+
+    Example:
+        >>> clusters([[1, 0], [0, 1], [1, 0.01]], 0.1)
+        [0, 1, 0]
+    """
+    x = np.asarray(embeddings, dtype=float)
+    if x.ndim != 2 or not np.isfinite(x).all():
+        raise ValueError(f"clusters: embeddings must be finite, [k, D], got the shape {x.shape}")
+    if len(x) < 2:
+        return [0] * len(x)
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
+    apart = np.clip(1 - unit @ unit.T, 0, 2)[np.triu_indices(len(x), 1)]
+    found = fcluster(linkage(apart, "average"), distance, "distance").tolist()
+    order = {label: i for i, label in enumerate(dict.fromkeys(found))}
+    return [order[label] for label in found]
 
 
 def _settings(config: EvalConfig, run: TrainConfig | None) -> TrainConfig:

@@ -128,11 +128,6 @@ def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConf
     prompt's. PAR does not say how it takes its mean; one number per prompt is what its C.3 sets
     against a prompt's accuracy.
 
-    Args:
-        policy: as it stands.
-        prompts: token ids, none empty.
-        config: the run's.
-
     Returns:
         [len(prompts)] float32, nats; nan for a prompt of one token.
     """
@@ -159,11 +154,7 @@ def prompt_entropies(policy: Policy, prompts: list[list[int]], config: TrainConf
 def count_right(
     task: Task, completions: Sequence[str], scores: Sequence[float], iteration: int
 ) -> Counter[str]:
-    """How often each right answer was given; those with the same `task.canonical` are one.
-
-    Raises:
-        RunStopped: `canonical` raised, or gave something else than a text.
-    """
+    """How often each right answer was given; those with the same `task.canonical` are one."""
     where = f"iteration {iteration}, evaluation: "
     return Counter(
         canonical(task, completion, where)

@@ -25,16 +25,10 @@ _WIDTH = 2 * 1.959963984540054  # standard errors in a 95% interval
 VERSION = 1
 
 
-def export(directory: Path, results: Mapping[str, Any], seconds: float = 0.0) -> Path:
+def export(directory: Path, results: Mapping[str, Any]) -> Path:
     """Write a subject's evaluation as lm-eval's; what was exported before is replaced.
 
-    Args:
-        directory: with `results.json` and `responses/`.
-        results: what results.json holds.
-        seconds: that it took.
-
-    Raises:
-        OSError: it cannot be written.
+    `directory` has `results.json`, whose content is `results`, and `responses/`.
     """
     place = directory / DIRECTORY / _safe(str(results["model"]))
     make_directory(place)
@@ -43,7 +37,7 @@ def export(directory: Path, results: Mapping[str, Any], seconds: float = 0.0) ->
     date = datetime.now().isoformat().replace(":", "-")
     names = {name: re.sub(r"\W", "_", name) for name in results["sets"]}
     with atomic(place / f"results_{date}.json") as part:
-        found = aggregated(results, names) | {"total_evaluation_time_seconds": str(seconds)}
+        found = aggregated(results, names) | {"total_evaluation_time_seconds": "0.0"}
         part.write_text(json.dumps(found, indent=2, ensure_ascii=False), encoding="utf-8")
     for name, entry in results["sets"].items():
         lines = JsonLines(directory / entry["responses"]).read()
@@ -89,7 +83,6 @@ def aggregated(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 def samples(
     entry: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The lines of `samples_SET_DATE.jsonl`, one per problem."""
     from .results import of_problem
 
     metrics = _metrics(entry["k"])

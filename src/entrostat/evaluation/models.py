@@ -26,10 +26,10 @@ class EvaluatedModel:
         spec: as it was named.
         name: of its directory; no two of an evaluation share it.
         model: a directory or a name to load.
-        run: the run it is of, or None.
+        run: the run it is of.
         iteration: of the run; None for its final model where the run does not say, or no run.
         checkpoint: weights over `model`'s, as a checkpoint has them; None for the model as it is.
-        config: the run's, or None.
+        config: the run's.
     """
 
     spec: str
@@ -41,41 +41,22 @@ class EvaluatedModel:
     config: TrainConfig | None = None
 
     def facts(self) -> dict[str, str | int | None]:
-        """What results.json says of it."""
         own = {"run": str(self.run), "iteration": self.iteration} if self.run is not None else {}
         return {"model": self.spec, **own}
 
 
-@dataclass(frozen=True)
-class Ends:
-    """What ends a response.
-
-    Attributes:
-        new: tokens that it may take; None for the task's.
-        stop: texts that end it; None for the task's.
-    """
-
-    new: int | None
-    stop: tuple[str, ...] | None
-
-
 def ends(
     subject: EvaluatedModel | None, one: ProblemSet, new: int | None, config: EvalConfig
-) -> Ends:
-    """What ends a response to a set: what was given, else on a run's own task what it trained with.
+) -> tuple[int | None, tuple[str, ...] | None]:
+    """What ends a response to a set: so many tokens, and texts; None for the task's.
 
-    Args:
-        subject: what is evaluated.
-        one: the set.
-        new: tokens, as they were given.
-        config: of the evaluation.
+    As was given, else on a run's own task as it trained.
     """
     run = None if subject is None else subject.config
     run = run or TrainConfig()
     own = (run if one.task_name == run.task["name"] else TrainConfig()).sampling
-    return Ends(
-        own.max_new_tokens if new is None else new, own.stop if config.stop is None else config.stop
-    )
+    stop = own.stop if config.stop is None else config.stop
+    return (own.max_new_tokens if new is None else new), stop
 
 
 def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[EvaluatedModel]:
@@ -83,14 +64,8 @@ def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[Ev
 
     MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's directory, which
     stands for its final model; RUN@ITERATION for one of its checkpoints, RUN@0 for the model that
-    it began with, RUN@best for the best checkpoint that it kept.
-
-    Args:
-        specs: the words.
-        checkpoints: have each RUN stand for all of its checkpoints, the model it began with first.
-
-    Raises:
-        ValueError: no such model, run or checkpoint; says which there are.
+    it began with, RUN@best for the best checkpoint that it kept. With `checkpoints` each RUN stands
+    for all of its checkpoints, the model it began with first.
     """
     found: dict[str, EvaluatedModel] = {}
     for one in (one for spec in specs for one in _of(spec, checkpoints)):

@@ -55,7 +55,6 @@ def figures(
 
 
 def spelt(figure: str) -> str:
-    """A figure's name for readers."""
     return _SPELT.get(figure, figure.replace("_", " "))
 
 

@@ -13,27 +13,23 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..tasks import Example, Task
 from .canonical import extracted, forms, votes
+from .progress import Display
 from .results import figures
 from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
 from .store import Store
 
+if TYPE_CHECKING:
+    from ..data.scoring import Scorer
+
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a policy at once.
-
-    Attributes:
-        set: whose problems.
-        decoding: how responses are drawn.
-        problems: their numbers in the set.
-        examples: the problems.
-        seed: of the samples.
-    """
+    """What is asked of a policy at once: problems of a set, by their numbers in it."""
 
     set: ProblemSet
     decoding: Decoding
@@ -47,8 +43,7 @@ class Answered:
     """What a policy said to one problem: lists of its k responses, in order.
 
     Attributes:
-        responses: as text.
-        tokens: of each.
+        tokens: of each response, how many.
         finished: whether each came to an end of its own.
         logp: mean log-prob per token, nats; None where the engine does not say.
         entropy: mean exact entropy per token, nats; None where it is not measured.
@@ -81,18 +76,6 @@ class Sampler(Protocol):
         ...
 
 
-class Score(Protocol):
-    """`data.scoring.Scorer`, as far as it is needed."""
-
-    failures: list[int]
-
-    def __call__(
-        self, completions: Sequence[str], examples: Sequence[Example], iteration: int
-    ) -> Any:
-        """Rewards, one per completion, with `tolist`."""
-        ...
-
-
 def settings_of(one: ProblemSet, config: EvalConfig, sampler: Sampler) -> dict[str, Any]:
     """What determines a set's responses, and is written beside them."""
     decoding = config.decoding(one.task_name)
@@ -106,49 +89,40 @@ def settings_of(one: ProblemSet, config: EvalConfig, sampler: Sampler) -> dict[s
 
 
 def run_set(
-    one: ProblemSet, config: EvalConfig, sampler: Sampler, score: Score, store: Store,
-    examples: Callable[[ProblemSet, int], Example], on_tokens: Callable[[int], None],
-    on_problems: Callable[[int, int], None],
+    one: ProblemSet, config: EvalConfig, sampler: Sampler, score: Scorer, store: Store,
+    display: Display,
 ) -> dict[str, Any]:  # fmt: skip
     """Answer what is missing of a set; its entry in results.json.
-
-    Args:
-        one: the set.
-        config: of the evaluation.
-        sampler: the policy.
-        score: the task's scorer.
-        store: where responses are kept.
-        examples: a set's problem by number, checked.
-        on_tokens: told how many tokens were sampled since the last call.
-        on_problems: told how many problems are done, of how many.
 
     Raises:
         ValueError: the responses that are there were made with other settings, or of problems that
             have changed since.
-        RunStopped: the task or its scorer is at fault, or the disk refuses.
     """
+    from ..data.prompts import example  # torch, which a plan does not need
+
     settings = settings_of(one, config, sampler)
     responses = store.begin(one, settings)
     decoding, count = config.decoding(one.task_name), one.count(config.problems)
     for i, line in responses.lines.items():
-        if i < count and not _is_of(line, examples(one, i)):
+        if i < count and not _is_of(line, example(one.task, i, one.split)):
             raise ValueError(
                 f"{responses.path} holds responses to another problem {i} than {one.name} has now; "
                 "choose another --output, or remove that file"
             )
     group = max(1, config.batch // decoding.k)
-    on_problems(count - len(responses.missing(range(count))), count)
+    display.problems(count - len(responses.missing(range(count))), count)
     for first in range(0, count, group):
         problems = range(first, min(first + group, count))
         missing = responses.missing(problems)
         if not missing:
             continue
         # all of the group, for the sake of the last bits
-        asked = Asked(one, decoding, problems, [examples(one, i) for i in problems], config.seed)
-        answered = sampler(asked, on_tokens)
+        examples = [example(one.task, i, one.split) for i in problems]
+        asked = Asked(one, decoding, problems, examples, config.seed)
+        answered = sampler(asked, display.tokens)
         lines = _lines(asked, answered, score)
         responses.add([line for line in lines if line["problem"] in missing])
-        on_problems(count - len(responses.missing(range(count))), count)
+        display.problems(count - len(responses.missing(range(count))), count)
     lines = responses.first(count)
     return {
         "settings": settings,
@@ -166,7 +140,7 @@ def _is_of(line: Mapping[str, Any], example: Example) -> bool:
     return line.get("prompt") == example.prompt and (not told or line.get("answer") == answer)
 
 
-def _lines(asked: Asked, answered: Sequence[Answered], score: Score) -> list[dict[str, Any]]:
+def _lines(asked: Asked, answered: Sequence[Answered], score: Scorer) -> list[dict[str, Any]]:
     """The lines of a group; the scorer sees all of its responses at once."""
     k, open_ = asked.decoding.k, [a for a in answered if a.scores is None]
     scores: list[list[float]] = []

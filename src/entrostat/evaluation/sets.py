@@ -21,8 +21,6 @@ class ProblemSet:
 
     Attributes:
         name: NAME/SPLIT, as results call it; of a bare file, all of which is asked, its own.
-        task: prompts and verifier.
-        split: which.
         options: the task's own parameters, as given.
     """
 
@@ -50,17 +48,10 @@ class ProblemSet:
 
 
 def problem_sets(names: Iterable[str], options: Mapping[str, Any]) -> list[ProblemSet]:
-    """The sets that names mean.
+    """The sets that names of tasks mean; `options` are parameters of the tasks.
 
     NAME is every split of a task but the first, which is trained on, or its only one. NAME/SPLIT is
     that split. A bare file is all of it: `FILE.jsonl/test` is the part that training holds out.
-
-    Args:
-        names: of tasks.
-        options: parameters of the tasks.
-
-    Raises:
-        ValueError: no such task or split, one without problems, or two of one name.
     """
     sets: list[ProblemSet] = []
     for name in names:
@@ -87,11 +78,7 @@ def _is_file(name: str) -> bool:
 
 
 def of_task(settings: Mapping[str, Any]) -> list[ProblemSet]:
-    """The sets of a run's own task: every split but the first.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The sets of a run's own task: every split but the first."""
     given = dict(settings)
     task = make_task(**given)
     name = given.pop("name")

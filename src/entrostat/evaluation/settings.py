@@ -57,7 +57,6 @@ class Preset:
     tokens: int | None
 
     def decoding(self, task: str) -> Decoding:
-        """For a task by name."""
         found = self.small if task in SMALL else self.others
         tokens = self.tokens if task in BENCHMARKS else None
         return dataclasses.replace(found, max_new_tokens=tokens)
@@ -129,11 +128,7 @@ class EvalConfig:
     scoring: Scoring = field(default_factory=Scoring)
 
     def validate(self) -> EvalConfig:
-        """This configuration, if its values can be meant.
-
-        Raises:
-            ValueError: names the key, the value and its range.
-        """
+        """This configuration, if its values can be meant."""
         for key, low in (
             ("k", 1), ("max_new_tokens", 1), ("problems", 1), ("seed", 0), ("resamples", 0),
             ("threads", 0), ("batch", 1), ("micro_batch", 1),

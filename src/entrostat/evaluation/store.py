@@ -25,14 +25,7 @@ RESULTS, SETTINGS = "results.json", "evaluation.json"
 class Store:
     """Where one subject's evaluation is kept; held against a second process until closed.
 
-    Args:
-        directory: made if need be.
-        subject: what is evaluated, as plain data.
-        threads: that it is computed with; 0 where that is the machine's own number.
-
-    Raises:
-        ValueError: it holds another subject's evaluation, another process is at work in it, or it
-            cannot be written.
+    `threads` are those that it is computed with; 0 where that is the machine's own number.
     """
 
     def __init__(self, directory: Path, subject: Mapping[str, Any], threads: int = 0) -> None:
@@ -65,11 +58,7 @@ class Store:
         self._lock.close()
 
     def begin(self, one: ProblemSet, settings: Mapping[str, Any]) -> Responses:
-        """A set's responses so far, bound to settings.
-
-        Raises:
-            ValueError: those that are there were made with others.
-        """
+        """A set's responses so far, bound to settings."""
         known = self._kept.setdefault("sets", {})
         before, now = known.get(one.name), json.loads(json.dumps(settings))
         if before is not None and before != now:
@@ -87,11 +76,7 @@ class Store:
         return Responses(self.path / "responses" / one.file)
 
     def write(self, name: str, value: Any) -> None:
-        """A file of JSON, whole or not at all.
-
-        Raises:
-            RunStopped: the disk is full or refuses.
-        """
+        """A file of JSON, whole or not at all."""
         try:
             with atomic(self.path / name) as part:
                 text = json.dumps(value, indent=1, allow_nan=False)
@@ -126,11 +111,7 @@ class Responses:
         return [i for i in problems if i not in self.lines]
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Problems that were answered.
-
-        Raises:
-            RunStopped: the disk is full or refuses; what was written before is intact.
-        """
+        """Keep problems that were answered; what was written before stays intact."""
         try:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write("".join(map(_line, lines)))

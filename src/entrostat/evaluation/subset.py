@@ -28,12 +28,7 @@ _STARTS = 10  # of K-means, of which the best is taken
 
 @dataclass(frozen=True)
 class Chosen:
-    """A prompt of a subset.
-
-    Attributes:
-        index: its place in the split.
-        why: in words.
-    """
+    """A prompt of a subset: its place in the split, and why it is in it."""
 
     index: int
     why: str
@@ -52,9 +47,6 @@ def by_clusters(
 
     Returns:
         `size` prompts in the order of their places.
-
-    Raises:
-        ValueError: not [n, D], not finite, or a number out of range.
     """
     x = np.asarray(embeddings, np.float64)
     if x.ndim != 2 or not np.isfinite(x).all():
@@ -88,11 +80,7 @@ def by_clusters(
 
 
 def at_random(prompts: int, size: int, seed: int = 0) -> list[Chosen]:
-    """As many prompts at random, without repetition: PAR's control.
-
-    Raises:
-        ValueError: `size` is not in 1..prompts.
-    """
+    """As many prompts at random, without repetition: PAR's control."""
     _check_size(size, prompts)
     found = np.random.default_rng(seed).choice(prompts, size, replace=False)
     return [Chosen(i, f"random: seed {seed}") for i in sorted(found.tolist())]
@@ -113,10 +101,6 @@ def by_pass_rate(
         low: least share; None takes what is above 0.
         high: largest share; None takes what is below 1.
         seed: of the choice.
-
-    Raises:
-        ValueError: bounds that leave nothing, fewer prompts than `size`, or a prompt without
-            responses.
     """
     for name, value in (("low", low), ("high", high)):
         if value is not None and not 0 <= value <= 1:

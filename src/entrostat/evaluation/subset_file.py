@@ -48,14 +48,7 @@ class SubsetConfig:
 
 @dataclass(frozen=True)
 class Subset:
-    """A file of prompts.
-
-    Attributes:
-        path: where.
-        size: prompts in it.
-        of: prompts that were chosen from.
-        grader: of the task they are from; None where it has no name.
-    """
+    """A file of prompts: `size` of the `of` that were chosen from."""
 
     path: Path
     size: int
@@ -68,14 +61,6 @@ def run_subset(task: Mapping[str, Any], config: SubsetConfig) -> Subset:
 
     A line has `prompt` and `answer`, as FILE.jsonl tasks take them, and `index` (its place in the
     split), `split` and `why`.
-
-    Args:
-        task: name and parameters.
-        config: how.
-
-    Raises:
-        ValueError: no such task, split or way, answers that a file cannot hold, or what the way
-            lacks.
     """
     if config.by not in _WAYS:
         raise ValueError(unknown("way to choose, --by", config.by, _WAYS))

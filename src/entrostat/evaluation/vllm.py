@@ -47,11 +47,7 @@ class VllmSampler:
     def of(
         cls, subject: EvaluatedModel, config: EvalConfig, say: Callable[[str], None]
     ) -> VllmSampler:
-        """An engine with a subject in it.
-
-        Raises:
-            ValueError: vLLM is not installed, or the subject is no directory that it could read.
-        """
+        """An engine with a subject in it."""
         if subject.checkpoint is not None:
             raise ValueError(
                 f"{subject.spec!r}: vLLM reads whole models, and a checkpoint holds weights alone; "
@@ -79,22 +75,17 @@ class VllmSampler:
         return sampler
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
-        """Tokens, stops and template that the set comes to."""
-        end = ends(self._subject, one, decoding.max_new_tokens, self._config)
+        new, stop = ends(self._subject, one, decoding.max_new_tokens, self._config)
         return {
-            "max_new_tokens": end.new or one.task.max_new_tokens(one.split),
-            "stop": list(getattr(one.task, "stop", ()) if end.stop is None else end.stop),
+            "max_new_tokens": new or one.task.max_new_tokens(one.split),
+            "stop": list(getattr(one.task, "stop", ()) if stop is None else stop),
             "chat": self._uses_chat(one),
             "system": self._system,
             "precision": self._config.precision,
         }
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
-        """Responses to each problem, k of them.
-
-        Raises:
-            ValueError: the task has an environment.
-        """
+        """Responses to each problem, k of them."""
         one, decoding = asked.set, asked.decoding
         if hasattr(one.task, "environment"):
             raise ValueError(
@@ -162,8 +153,7 @@ _BLOCKS, _BLOCK = 64, 1 << 16  # of a file: training changes every weight, so th
 def weights_of(model: str) -> dict[str, Any]:
     """What tells a model's weights from others: SHA-256 over parts of its files of weights.
 
-    Args:
-        model: a directory; of a name that vLLM finds by itself nothing is known.
+    Of a name that vLLM finds by itself nothing is known.
     """
     files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
     if not files:

@@ -39,9 +39,6 @@ def rivals(entropy: ArrayLike, score: ArrayLike, share: float = SHARE) -> tuple[
         score: [n] R at the same policies.
         share: share of the steps that the prediction is fitted to, as `predict_early` takes it.
 
-    Raises:
-        LawError: as `fit`; the share leaves fewer than 3 steps to fit, or none to predict.
-
     Example:
         >>> [rival.of for rival in rivals([2.0, 1.0, 0.5, 0.2], [0.1, 0.2, 0.3, 0.4], 0.75)]
         ['exp(H)', 'H', 'step']

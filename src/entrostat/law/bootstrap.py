@@ -12,12 +12,9 @@ from .steps import Array
 
 @dataclass(frozen=True)
 class LawInterval:
-    """Bootstrap intervals of the coefficients, (low, high) each.
+    """Bootstrap intervals of the coefficients and of the ceiling b - a, (low, high) each.
 
     Attributes:
-        a: of a.
-        b: of b.
-        ceiling: of b - a.
         level: share of such intervals that should hold the truth.
         block: steps that were drawn together.
         samples: bootstrap samples.

@@ -40,13 +40,6 @@ def spent(
         shares: of the steps, each above 0 and at most 1; between two steps a straight line is
             taken. The end is the mean of the last fifteenth.
 
-    Returns:
-        One a share.
-
-    Raises:
-        LawError: the lists differ in length, have fewer than 3 steps, or no finite numbers.
-        ValueError: a share is not above 0 and at most 1.
-
     Example:
         >>> (half,) = spent([2.0, 1.0, 1.0, 1.0, 1.0], [0.0, 0.1, 0.2, 0.3, 0.4], [0.5])
         >>> half.entropy, half.score

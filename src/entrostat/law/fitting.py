@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..logs.run import last_ones
 from .bootstrap import LawInterval, block_length, bootstrap
-from .steps import Array, LawError, checked_steps, is_whole, moves, rms
+from .steps import EXACT, Array, LawError, checked_steps, is_whole, moves, rank_correlation, rms
 
 # where `doubts` speaks
 R2_LOW = 0.7  # the curve leaves more than 30% of the score's variance unexplained
@@ -21,7 +21,6 @@ ENTROPY_MOVED = 0.1  # nats, largest minus smallest entropy
 STEPS_FEW = 20
 SIZES_FEW = 4
 _P_PRINTED = 1e-6
-_EXACT_MOST = 8  # 8! = 40320 orders
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,24 +244,14 @@ def ceiling_doubts(law: EntropyLaw) -> list[str]:
 def trend(values: Array) -> tuple[float, float]:
     """Spearman's correlation of [n] values, not all equal, with their place; two-sided p.
 
-    Up to 8 values p is exact: the share of all n! orders with a correlation at least as far from 0
-    (scipy's permutation test; ties keep their mean ranks). Above, the t approximation, which gives
-    0 for a perfect order; no order has a p below 2 / n!, so p is at least that.
+    p is as of `rank_correlation`. Above 8 values that is 0 for a perfect order; no order has a p
+    below 2 / n!, so p is at least that.
     """
-    from scipy.stats import permutation_test, rankdata, spearmanr
-
     n = len(values)
-    places = np.arange(n) - (n - 1) / 2
-    found = spearmanr(values, places)
-    if n <= _EXACT_MOST:
-        # ranks do not change with the order, so their product with the place tells it all
-        p = permutation_test(
-            (rankdata(values),), lambda ranks, axis: (ranks * places).sum(axis),
-            permutation_type="pairings", vectorized=True, n_resamples=np.inf,
-        ).pvalue  # fmt: skip
-        return float(found.statistic), float(p)
-    least = max(exp(log(2) - lgamma(n + 1)), sys.float_info.min)
-    return float(found.statistic), max(float(found.pvalue), least)
+    correlation, p = rank_correlation(values, np.arange(n, dtype=np.float64))
+    if n <= EXACT:
+        return correlation, p
+    return correlation, max(p, exp(log(2) - lgamma(n + 1)), sys.float_info.min)
 
 
 def p_words(p: float) -> str:

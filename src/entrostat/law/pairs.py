@@ -47,10 +47,8 @@ class Pairs:
     Attributes:
         entropy: [n] H, nats per token.
         score: [n] R.
-        entropy_key: metric, or SPLIT/entropy of the evaluations.
-        score_key: metric, or SPLIT/FIGURE of the evaluations.
-        entropy_is: H in words.
-        score_is: R in words.
+        entropy_key, score_key: metric, or SPLIT/FIGURE of the evaluations.
+        entropy_is, score_is: the same in words.
         point: what a pair is of: "iteration" or "evaluation".
         notes: sentences: why another entropy or score than COV's, what is left out.
     """

@@ -46,9 +46,6 @@ def pooled(laws: Sequence[EntropyLaw], alike: Sequence[Hashable] | None = None) 
         laws: of each run, with the steps that it was fitted to.
         alike: a word a run; runs of one word are alike. None: each is like none.
 
-    Raises:
-        ValueError: fewer than two laws, or another number of words.
-
     Example:
         >>> from math import log
         >>> from entrostat.law import fit

@@ -34,13 +34,7 @@ class LogLinear:
 
 @dataclass(frozen=True)
 class SizeLaw:
-    """Both coefficients of the law against the logarithm of model size.
-
-    Attributes:
-        sizes: what was fitted, in the order given.
-        a: the fit of a.
-        b: the fit of b.
-    """
+    """Both coefficients of the law as lines in the logarithm of model size."""
 
     sizes: tuple[float, ...]
     a: LogLinear
@@ -74,9 +68,7 @@ class LeftOut:
     """A size that was not fitted, foretold by the others.
 
     Attributes:
-        size: which.
-        a: by the line through the other sizes.
-        b: likewise.
+        a, b: by the lines through the other sizes.
         rmse: of these a and b at the steps of this size's runs, in units of the score.
         rmse_own: of the runs' own laws there, in-sample.
     """
@@ -91,15 +83,8 @@ class LeftOut:
 def sizes_left_out(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> tuple[LeftOut, ...]:
     """Foretell each size's law from the lines in ln(size) through the other sizes.
 
-    Args:
-        sizes: as `coefficients_by_size` takes them.
-        laws: the laws, with the steps that they were fitted to.
-
-    Returns:
-        One a size, the smallest first; none where fewer than two others are left to draw a line.
-
-    Raises:
-        ValueError: as `coefficients_by_size`.
+    One a size, the smallest first; none where fewer than two others are left to draw a line.
+    Arguments as of `coefficients_by_size`.
     """
     coefficients_by_size(sizes, laws)  # refuses what is none
     different = sorted(set(sizes))
@@ -124,9 +109,6 @@ def coefficients_by_size(sizes: Sequence[float], laws: Sequence[EntropyLaw]) -> 
         sizes: parameters without embeddings, one a law; any unit, the same for all (the paper's is
             10^9). Several laws may have one size.
         laws: the laws.
-
-    Raises:
-        ValueError: lengths differ, a size is not above 0, or fewer than two different sizes.
 
     Example:
         >>> from entrostat.law import coefficients_by_size, fit

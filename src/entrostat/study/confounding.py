@@ -12,14 +12,7 @@ from ..method import methods
 
 @dataclass(frozen=True)
 class Arm:
-    """A run's objective: what is compared, and what it sits on.
-
-    Attributes:
-        interventions: names of the methods.
-        estimator: of the advantage.
-        surrogate: with its clip.
-        aggregation: of the tokens' losses.
-    """
+    """A run's objective: what is compared (`interventions`), and what these methods sit on."""
 
     interventions: tuple[str, ...]
     estimator: str
@@ -28,12 +21,10 @@ class Arm:
 
     @property
     def under(self) -> str:
-        """What the methods sit on."""
         return f"{self.estimator} | {self.surrogate} | {self.aggregation}"
 
     @classmethod
     def of(cls, config: TrainConfig) -> Arm:
-        """That of a run's settings."""
         objective = make_objective(
             config.method, advantage=config.advantage, aggregation=config.optim.aggregation
         )

@@ -36,16 +36,13 @@ _WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 def address_of(
     config: TrainConfig, after: str | None = None, start: Literal["final", "best"] = "final"
 ) -> str:
-    """The address of a training.
+    """The address of a training: 16 hexadecimal digits of a SHA-256.
 
     Args:
         config: its settings, `output` of no importance.
         after: the address of the run whose policy it begins with; None where it begins with
             `config.model`.
         start: which of that run's policies.
-
-    Returns:
-        16 hexadecimal digits of a SHA-256.
     """
     settings: dict[str, Any] = dataclasses.asdict(config)
     del settings["output"], settings["log"], settings["expect"]  # no part of the result

@@ -46,14 +46,13 @@ class Workers(Protocol):
 
 @dataclass
 class State:
-    """How far a plan has come.
+    """How far a plan has come, by addresses.
 
     Attributes:
-        waiting: addresses that have not started, in order.
-        working: those that run.
+        waiting: those that have not started, in order.
         failed: why, in words, of those that will not be done.
         done: those whose final model is there.
-        killed: addresses that were killed and go on, each time in order, with the signal and the
+        killed: those that were killed and go on, each time in order, with the signal and the
             iteration that they had reached.
     """
 
@@ -68,7 +67,7 @@ def execute(
     plan: Plan, workers: Workers, watch: Callable[[State], None], trusted: bool = False,
     keep: Callable[[Training], None] = lambda training: None, pages: bool = True,
 ) -> State:  # fmt: skip
-    """Do what is not done.
+    """Do what is not done; returns the end, in which nothing waits and nothing works.
 
     Args:
         plan: with its places made.
@@ -77,9 +76,6 @@ def execute(
         trusted: whether trainings may import the code that their settings name.
         keep: called with each training that is done, those that were done before first.
         pages: whether each training writes its page.
-
-    Returns:
-        The end: nothing waits and nothing works.
     """
     done = {each.address for each in plan.trainings.values() if is_done(each)}
     state = State([a for a in plan.trainings if a not in done], set(), {}, done)
@@ -235,10 +231,7 @@ def failed_before(plan: Plan, done: Collection[str]) -> dict[str, str]:
 def last_words(log: Path, code: int, start: int = 0) -> str:
     """Why a training ended, from what it printed: its error, or its last line.
 
-    Args:
-        log: what it printed.
-        code: its exit code; below 0 it was killed.
-        start: bytes at the log's beginning that are of an earlier try.
+    An exit code below 0 is a signal's; `start` bytes of the log are of an earlier try.
     """
     lines = _lines(log, start)
     errors = [line for line in lines if line.startswith(_ERROR)]

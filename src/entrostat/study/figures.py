@@ -74,11 +74,7 @@ class Figure:
 
 
 def read_figure(where: str, table: Any) -> Figure:
-    """A figure from its table.
-
-    Raises:
-        ValueError: it is none, or names an unknown place; the message begins with `where`.
-    """
+    """A figure from its table; the message of a ValueError begins with `where`."""
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} is a table, as {{ metric = 'entropy/exact' }}, got {table!r}")
     kinds = [kind for kind in KINDS if kind in table]

@@ -56,11 +56,9 @@ class Study:
     """What a study file says.
 
     Attributes:
-        title: heading of the report.
         jobs: processes at once.
         runs: configurations by name, `output` still empty; seed after seed, so that every setting
             has its first run early.
-        origins: of each run.
         figures: what its tables show of every group beside, or in place of, the usual.
     """
 
@@ -89,8 +87,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
         quick: take the settings of its `[quick]`.
 
     Raises:
-        ValueError: an unknown key, a run without a name or with that of another, a bad setting,
-            code that is not trusted; the message names the run and the setting.
+        ValueError: names the run and the setting.
     """
     where, data = f"study {str(path)!r}", load(path)
     if not {"runs", "grid", "seeds"} & data.keys() and any(
@@ -144,11 +141,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
 
 
 def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
-    """The runs of some seeds, and those of other seeds that they begin after.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The runs of some seeds, and those of other seeds that they begin after."""
     runs = {run: config for run, config in study.runs.items() if config.seed in seeds}
     if not runs:
         own = sorted({config.seed for config in study.runs.values()})
@@ -168,13 +161,8 @@ def with_seeds(study: Study, seeds: Sequence[int], name: str) -> Study:
 def check_runs(study: Study, path: str | Path, models: bool = True) -> None:
     """Check what else each run needs: its model, its task, its methods and their parameters.
 
-    Args:
-        study: what the file says; code that it names is imported (`tasks.trust`).
-        path: the file, for the message.
-        models: whether the models have to be there, as they have where a run is to be trained.
-
-    Raises:
-        ValueError: names the run, and what is wrong.
+    Code that the settings name is imported (`tasks.trust`). `models` asks for the models too, as a
+    training does. A ValueError names the run, and what is wrong.
     """
     seen: set[str] = set()
     for name, config in study.runs.items():

@@ -9,11 +9,7 @@ from typing import Any
 
 
 def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The grid's settings, dotted, and the values of each; none where the file has no [grid].
-
-    Raises:
-        ValueError: it is no table of lists; the message begins with `where`.
-    """
+    """The grid's settings, dotted, and the values of each; none where the file has no [grid]."""
     found: dict[str, list[Any]] = {}
 
     def collect(prefix: str, table: Any) -> None:
@@ -54,11 +50,7 @@ def points_of(axes: Mapping[str, list[Any]]) -> Iterator[tuple[str, dict[str, An
 
 
 def refuse_axes(where: str, table: Mapping[str, Any], axes: Mapping[str, Any], of: str) -> None:
-    """Refuse a setting that the grid varies and a run's own table, or [quick], sets.
-
-    Raises:
-        ValueError: names the setting, and who sets it: `of`, "" for a run.
-    """
+    """Refuse a setting that the grid varies and a run's own table, or [quick] (`of`), sets."""
     for key in axes:
         value: Any = table
         for part in key.split("."):

@@ -1,23 +1,81 @@
-"""What `entrostat law` says of fitted runs: tables and sentences, and the same as JSON."""
+"""What `entrostat law` found and says of runs: tables and sentences, and the same as JSON."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._text import print_whole, say
-from ..law import LeftOut, Pooled, SizeLaw, sizes_left_out
-
-if TYPE_CHECKING:
-    from .law_results import Laws, RunLaw
+from ..law import (
+    EarlyPrediction,
+    EntropyLaw,
+    LawInterval,
+    LeftOut,
+    Pairs,
+    Pooled,
+    Rival,
+    SizeLaw,
+    Spent,
+    sizes_left_out,
+)
+from ..logs.run import Run
+from .tables import plain_table
 
 _NAME = 6  # columns that a name has at least
 _FEW = 4  # runs of which each one's doubts are told
 _NONE = "nothing speaks against the law."
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")
+
+
+@dataclass(frozen=True)
+class RunLaw:
+    """The law of one run.
+
+    Attributes:
+        name: of the run, different from the others'.
+        interval: 95% intervals of the coefficients.
+        early: the prediction from the first steps; None where there are too few.
+        rivals: the law beside lines in H and in the step; none where `early` is None.
+        spent: entropy spent and score gained after a twelfth and a third of the steps.
+        size: parameters of the model; None where the run does not say.
+        counted: whether `size` was counted without embeddings; otherwise it is from the name.
+    """
+
+    name: str
+    run: Run
+    pairs: Pairs
+    law: EntropyLaw
+    interval: LawInterval
+    early: EarlyPrediction | None
+    rivals: tuple[Rival, ...]
+    spent: tuple[Spent, ...]
+    doubts: tuple[str, ...]
+    size: float | None
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Laws:
+    """The laws of several runs.
+
+    Attributes:
+        found: of those that could be fitted.
+        failed: why not, of the others, by name.
+        sizes: the runs that have a size, coefficients against it, doubts; None for one size only.
+        together: one law for all; None for one run, and where runs are fitted to different
+            quantities.
+        share: of the steps that predictions are fitted to.
+    """
+
+    found: Sequence[RunLaw]
+    failed: dict[str, str]
+    sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None
+    together: Pooled | None
+    share: float
 
 
 def alike(found: Sequence[RunLaw]) -> bool:
@@ -82,9 +140,6 @@ def doubts_told(found: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
     Doubts are of one kind where they differ in their numbers alone. The words are those of the
     first run that has it; the JSON has each run's.
-
-    Args:
-        found: name and doubts of each run.
     """
     all_told = [(name, text) for name, doubts in found for text in doubts or (_NONE,)]
     if len(found) <= _FEW:
@@ -107,10 +162,7 @@ def doubts_told(found: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 def _table(title: str | None, names: str, *columns: str) -> Any:
     """One of names at the left, which are folded where there is no room, and of numbers."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = plain_table(title)
     table.add_column(names, overflow="fold", min_width=_NAME)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)

@@ -35,8 +35,7 @@ from ..logs.importers import read_all
 from ..logs.run import Run, last_ones
 from ..model_files import find
 from ..report.runs import labels
-from .law_results import Laws, RunLaw
-from .law_text import alike, laws_json, print_laws
+from .law_text import Laws, RunLaw, alike, laws_json, print_laws
 
 _NOMINAL = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 _EMBEDDING = re.compile(r"(^|\.)(embed_\w+|wte|wpe|lm_head|word_embeddings\w*|embed_out)\.")
@@ -62,9 +61,6 @@ def run_law(
 
     Returns:
         0, or 1 where a run among several could not be fitted.
-
-    Raises:
-        ValueError: no run, no such score or entropy, a bad share, or nothing could be fitted.
     """
     if not paths:
         raise ValueError("law needs the directory of a run, or of several")

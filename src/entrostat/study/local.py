@@ -29,7 +29,6 @@ class Local:
         self._most = 0  # bytes that a training was seen to hold
 
     def room(self, training: Training) -> bool:
-        """Whether one more may start now."""
         if not self._running:
             return True
         taken = sum(each.share for each, _ in self._running.values())
@@ -52,7 +51,6 @@ class Local:
         self._running[training.address] = (training, process)
 
     def ended(self) -> list[tuple[str, int]]:
-        """Those that have ended since the last call, with exit codes."""
         codes = [(a, p.poll()) for a, (_, p) in self._running.items()]
         ended = [(address, code) for address, code in codes if code is not None]
         for address, _ in ended:

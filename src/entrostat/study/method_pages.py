@@ -27,7 +27,6 @@ from .file import Study
 from .page import address
 from .plan import Plan
 from .results import Experiment, Group, Results
-from .seeds import Interval
 
 COLUMNS = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")
 SHOWN = ("entropy", "reward")  # panels
@@ -38,13 +37,7 @@ _NEITHER = ("method", "advantage", "seed", "output", "log")  # what a baseline m
 
 @dataclass(frozen=True)
 class Use:
-    """Settings that a method takes part in.
-
-    Attributes:
-        experiment: the study file's stem.
-        group: the settings.
-        baseline: those that differ in this method alone; None where the experiment has none.
-    """
+    """Settings that a method takes part in; `baseline` differs in this method alone."""
 
     experiment: str
     group: Group
@@ -53,8 +46,6 @@ class Use:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a method's table: what it is called, its seeds, a cell a column."""
-
     name: str
     seeds: str
     cells: tuple[str, ...]
@@ -116,20 +107,7 @@ def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[U
 def write_method_pages(
     plan: Plan, studies: Mapping[str, Study], results: Results, report: Path
 ) -> dict[str, Path]:
-    """Write `method_pages/NAME.html` beside the report of a study, for every method in it.
-
-    Args:
-        plan: where the runs are.
-        studies: by experiment.
-        results: what they came to.
-        report: the page of the study, which these lead back to.
-
-    Returns:
-        The page of each method.
-
-    Raises:
-        ValueError: a page cannot be written.
-    """
+    """Write `method_pages/NAME.html` beside the page of a study, for every method in it."""
     of_name = {each.name: each for each in results.experiments}
     uses_by_method = uses_of(studies, results)
     known, pages = methods(), {}
@@ -205,22 +183,15 @@ def _part(plan: Plan, experiment: Experiment, uses: list[Use]) -> Part:
 
 
 def _line(group: Group) -> Line:
-    cells = tuple(_cell(group.figures.get(column)) for column in COLUMNS)
+    cells = tuple(some.cell() if (some := group.figures.get(column)) else "" for column in COLUMNS)
     return Line(group.name, str(len(group.seeds)), cells, False)
 
 
 def _difference(group: Group, baseline: Group) -> Line:
     found = [group.minus(baseline, column) for column in COLUMNS]
     seeds = max((some.n for some in found if some is not None), default=0)
-    cells = tuple(_cell(some, sign="+") for some in found)
+    cells = tuple("" if some is None else some.cell(sign="+") for some in found)
     return Line(f"{group.name} - {baseline.name}", str(seeds), cells, True)
-
-
-def _cell(some: Interval | None, sign: str = "") -> str:
-    if some is None:
-        return ""
-    reach = f" ± {some.half:.3f}" if some.n > 1 else ""
-    return f"{some.mean:{sign}.3f}{reach}"
 
 
 def _images(plan: Plan, experiment: str, groups: list[Group]) -> tuple[Image, ...]:

@@ -23,12 +23,8 @@ KILLED = -9  # of a task whose node or worker went away
 class OnRay:
     """The processors of a cluster; `jobs` of a file says what part of one machine a training takes.
 
-    Args:
-        address: of a cluster that runs ("auto", "HOST:PORT"); "local" starts one on this machine,
-            which ends with the study.
-
-    Raises:
-        ValueError: Ray is not installed, or there is no cluster at the address.
+    `address` is that of a cluster that runs ("auto", "HOST:PORT"); "local" starts one on this
+    machine, which ends with the study.
     """
 
     def __init__(self, address: str = "local") -> None:
@@ -46,7 +42,6 @@ class OnRay:
         self._running: dict[str, tuple[Training, Any]] = {}
 
     def room(self, training: Training) -> bool:
-        """Whether the cluster has processors for one more."""
         whole = self._ray.cluster_resources().get("CPU", 0)
         taken = sum(self._threads(each) for each, _ in self._running.values())
         return not self._running or taken + self._threads(training) <= whole
@@ -66,7 +61,6 @@ class OnRay:
         return min(threads_of(training), widest or threads_of(training))
 
     def ended(self) -> list[tuple[str, int]]:
-        """Those that have ended since the last call, with exit codes."""
         if not self._running:
             return []
         tasks = {task: address for address, (_, task) in self._running.items()}

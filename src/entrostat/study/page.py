@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
@@ -29,7 +28,6 @@ class Part:
 
     Attributes:
         anchor: of its heading.
-        title: its title.
         link: address of its own page with all curves; None where there is none.
         columns: names of the figures that any group has.
         rows: number in the figure or "", name, seeds, and a cell a column of each group.
@@ -52,12 +50,7 @@ class Part:
 class Reach:
     """Where a claim's interval lies on a scale of its own, 0 to 100 from left to right.
 
-    Attributes:
-        zero: no effect.
-        least: the smallest effect that counts; what lies to its right speaks for the claim.
-        low: the interval's lower end, the scale's own where it has none.
-        mean: the estimate.
-        high: the upper end.
+    `zero` is no effect; what lies right of `least` speaks for the claim.
     """
 
     zero: float
@@ -96,9 +89,6 @@ def write_study(
         pages: an experiment's page of comparison, where there is one.
         facts: words and values under the heading: machine, commit, time.
         methods: the page of each method, where there are any.
-
-    Raises:
-        ValueError: the file cannot be written.
     """
     parts = [_part(each, pages.get(each.name), output) for each in results.experiments]
     counts = {verdict: sum(one.verdict == verdict for one in results.told) for verdict in VERDICTS}
@@ -188,9 +178,5 @@ def _seeds(group: Group) -> str:
 
 
 def _cell(group: Group, column: str) -> str:
-    some: Any = group.figures.get(column)
-    if some is None:
-        return ""
-    digits = _DIGITS.get(column, 3)
-    reach = f" ± {some.half:.{digits}f}" if some.n > 1 else ""
-    return f"{some.mean:.{digits}f}{reach}"
+    some = group.figures.get(column)
+    return "" if some is None else some.cell(_DIGITS.get(column, 3))

@@ -37,7 +37,6 @@ class Training:
     """One training of a plan, which several names may lead to.
 
     Attributes:
-        address: of its content.
         config: its settings, `output` empty.
         path: where it is written: the first of its names, or one made by hand.
         store: the directory of its settings and of what it prints.
@@ -78,9 +77,7 @@ class Named:
 
     Attributes:
         experiment: the file's stem.
-        name: in that file.
         group: the name without the seed.
-        seed: the seed.
         path: OUTPUT/NAME or OUTPUT/EXPERIMENT/NAME.
         address: of the training.
     """
@@ -95,14 +92,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be there in the end.
-
-    Attributes:
-        output: the directory of it all.
-        titles: heading by experiment.
-        trainings: by address, in the order in which they are to start.
-        named: every run of every file.
-    """
+    """What is to be there in the end: trainings by address, in the order of their start."""
 
     output: Path
     titles: dict[str, str]
@@ -110,7 +100,6 @@ class Plan:
     named: tuple[Named, ...]
 
     def of(self, experiment: str) -> list[Named]:
-        """The runs of one file."""
         return [each for each in self.named if each.experiment == experiment]
 
     def name_of(self, address: str) -> str:
@@ -120,15 +109,10 @@ class Plan:
 
 
 def plan_of(studies: Mapping[str, Study], output: Path, jobs: int | None = None) -> Plan:
-    """Find the trainings that studies mean; nothing is written.
+    """Find the trainings that studies mean, by experiment; nothing is written.
 
-    Args:
-        studies: by experiment. One alone has its names in `output` itself.
-        output: directory of the runs.
-        jobs: trainings at once; None takes each file's.
-
-    Raises:
-        ValueError: a name is taken by a run with other settings that no study made.
+    One study alone has its names in `output` itself. `jobs` trainings go at once; None takes each
+    file's.
     """
     trainings: dict[str, Training] = {}
     named: list[Named] = []
@@ -153,11 +137,7 @@ def plan_of(studies: Mapping[str, Study], output: Path, jobs: int | None = None)
 
 
 def make_places(plan: Plan) -> None:
-    """Make the store, the names that lead to it or to a run made by hand, and their indices.
-
-    Raises:
-        OSError: the disk is full or refuses.
-    """
+    """Make the store, the names that lead to it or to a run made by hand, and their indices."""
     for experiment, title in plan.titles.items():
         folder = plan.of(experiment)[0].path.parent
         if folder.is_symlink():  # of an earlier call, a run of this name
@@ -207,11 +187,7 @@ def _anywhere(config: TrainConfig) -> TrainConfig:
 
 
 def check_same(path: Path, config: TrainConfig) -> None:
-    """A directory left by other settings must not pass for this study's result.
-
-    Raises:
-        ValueError: it holds a run with other settings.
-    """
+    """A directory left by other settings must not pass for this study's result."""
     if _own(path) and (path / INDEX).exists():
         raise ValueError(
             f"{path} holds the runs of a study file of that name; choose another --output"

@@ -50,9 +50,7 @@ _LOGS = ("metrics.jsonl", "evaluation.jsonl", "analysis.jsonl")
 def save_record(training: Training, record: Path) -> None:
     """Add a training that is done to the file of its experiment; one that is on record stays.
 
-    Raises:
-        OSError: the disk is full or refuses; the file is as it was.
-        ValueError: a file of the record cannot be read; names it.
+    If the disk refuses (OSError) the file is as it was.
     """
     path = training.path
     data = {
@@ -77,11 +75,6 @@ def save_record(training: Training, record: Path) -> None:
 
 
 def recorded(plan: Plan, record: Path) -> set[str]:
-    """The addresses of a plan that a record has.
-
-    Raises:
-        ValueError: a file of the record cannot be read; names it.
-    """
     return set(plan.trainings) & _lines(record).keys()
 
 
@@ -127,9 +120,6 @@ def restore(plan: Plan, record: Path) -> set[str]:
 
     A run whose policy another one is to begin with, which is not done itself, has to be trained: a
     record has no weights.
-
-    Raises:
-        ValueError: a file of the record cannot be read; names it.
     """
     lines = _lines(record)
     have = {a for a, each in plan.trainings.items() if a in lines and not _by_hand(each)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,6 @@ class Group:
     """Runs of one experiment that differ by their seed alone.
 
     Attributes:
-        name: what the file calls it.
         seeds: those whose runs are done.
         planned: how many there are to be.
         values: of `LEADERBOARD` and those that the file names, one number a seed, in the order of
@@ -76,7 +75,6 @@ class Experiment:
 
     Attributes:
         name: its stem.
-        title: its title.
         groups: the highest score first, those without one last.
         failed: name and reason of runs that are not done.
         held_out: the set that its scores are of; "" where nothing was evaluated.
@@ -91,14 +89,6 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Results:
-    """All of it.
-
-    Attributes:
-        experiments: in the order of the files.
-        decided: the claims in their file's order; empty without such a file.
-        claims: the file.
-    """
-
     experiments: tuple[Experiment, ...]
     decided: tuple[Decided, ...] = ()
     claims: Claims | None = None
@@ -150,22 +140,19 @@ def results_of(
     def figure_of(experiment: str, group: str, seed: int, figure: Figure) -> float | None:
         return known[place[experiment, group, seed]].get(of_set(figure, scored[experiment]))
 
-    def seeds_of(experiment: str, group: str) -> list[int]:
-        return [seed for e, g, seed in place if (e, g) == (experiment, group)]
-
-    def lost_of(experiment: str, group: str) -> list[int]:
-        named = plan.of(experiment) if experiment in plan.titles else ()
-        return [each.seed for each in named if each.group == group and each.address in failed]
+    def seeds(among: Collection[str]) -> Callable[[str, str], list[int]]:
+        """By experiment and group, the seeds whose trainings are among some."""
+        return lambda experiment, group: [
+            each.seed
+            for each in plan.named
+            if (each.experiment, each.group) == (experiment, group) and each.address in among
+        ]
 
     def hint_of(experiment: str, group: str, seed: int, figure: Figure) -> str:
         run = read_run(plan.trainings[place[experiment, group, seed]].path)
         return misspelt(run, of_set(figure, scored[experiment]))
 
-    def planned_of(experiment: str, group: str) -> list[int]:
-        named = plan.of(experiment) if experiment in plan.titles else ()
-        return [each.seed for each in named if each.group == group]
-
-    decided = decide(claims, figure_of, seeds_of, lost_of, hint_of, planned_of)
+    decided = decide(claims, figure_of, seeds(done), seeds(failed), hint_of, seeds(plan.trainings))
     return Results(experiments, tuple(decided), claims)
 
 
@@ -175,13 +162,7 @@ def misspelt_figures(
 ) -> list[str]:  # fmt: skip
     """A sentence for each figure that a run which is done shows to be misspelt.
 
-    More trainings would not help it. One run of each group is read.
-
-    Args:
-        plan: what there is to do.
-        done: addresses of trainings that are done.
-        claims: what is to be decided.
-        asked: figures that an experiment's own file names.
+    More trainings would not help it. One run of each group is read; arguments as of `results_of`.
     """
     found: dict[str, str] = {}
     first = {(n.experiment, n.group): n for n in reversed(plan.named) if n.address in done}
@@ -206,9 +187,6 @@ def write_results(results: Results, path: Path) -> None:
     """Write it as JSON: the same logs give the same bytes, whoever did them and whenever.
 
     Figures of a record are of numbers with its 5 digits.
-
-    Raises:
-        OSError: the disk is full or refuses.
     """
     data: dict[str, Any] = {
         "experiments": {

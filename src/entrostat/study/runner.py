@@ -57,10 +57,6 @@ def run_study(
             of as well: a part of the seeds is not what claims are decided on.
         lean: with a record, remove the weights of a training that is in it, once all that begin
             with its policy are done, and write no page for each training.
-
-    Raises:
-        ValueError: a file is wrong or has none of the seeds, `lean` without a record, or the
-            directory holds runs with other settings; no run has started.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = _files(given, claims)
@@ -235,7 +231,7 @@ def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims 
         if len(runs) <= MANY:
             print_table(comparison_rows(list(runs.values())))
         groups = {each.name: each.group for each in done}
-        print_groups(group_by_seed(study.runs, runs, groups, study.figures), not study.figures)
+        print_groups(group_by_seed(groups, runs, study.figures), not study.figures)
         place = done[0].path.parent / "report.html"
         page = write_comparison(list(runs.values()), place, study.title)
         pages[experiment] = page

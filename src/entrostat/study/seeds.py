@@ -6,30 +6,28 @@ deviation. It speaks of the seeds of this job, not of other jobs.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from ..config import TrainConfig
-from ..logs.run import Run, held_out, last_ones, run_of, sets_of
-from ..report import comparison_rows
-from ..report.seeds import by_settings, common_name
+from ..logs.run import Run, held_out, run_of, sets_of
 from .figures import Figure, of_set, value
 
 LEVEL = 0.95
+USUAL = {
+    "first": Figure("metric", "entropy/exact", "first"),
+    "early": Figure("metric", "entropy/exact", "early"),
+    "last": Figure("metric", "entropy/exact", "last"),
+    "avg@k": Figure("evaluation", "*/avg@k"),
+    "pass@k": Figure("evaluation", "*/pass@k"),
+    "distinct": Figure("evaluation", "*/distinct"),
+}
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds.
-
-    Attributes:
-        mean: the mean.
-        half: half the width of the 95% interval.
-        n: seeds.
-    """
+    """A mean over `n` seeds, and half the width of its 95% interval."""
 
     mean: float
     half: float
@@ -38,16 +36,15 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.mean:.2f} ± {self.half:.2f}"
 
+    def cell(self, digits: int = 3, sign: str = "") -> str:
+        """For a table: of one seed the value alone."""
+        reach = f" ± {self.half:.{digits}f}" if self.n > 1 else ""
+        return f"{self.mean:{sign}.{digits}f}{reach}"
+
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of equal settings but for the seed.
-
-    Attributes:
-        name: what their names have in common.
-        runs: their names.
-        figures: figure -> interval, where every run has it.
-    """
+    """Runs of equal settings but for the seed, by name, and the figures that every run has."""
 
     name: str
     runs: tuple[str, ...]
@@ -55,11 +52,7 @@ class Group:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95% Student interval of two values or more.
-
-    Raises:
-        ValueError: fewer than two.
-    """
+    """Mean and 95% Student interval of two values or more."""
     from scipy.stats import t
 
     n = len(values)
@@ -77,70 +70,36 @@ def spread(values: Sequence[float]) -> Interval | None:
 
 
 def group_by_seed(
-    configs: Mapping[str, TrainConfig], runs: Mapping[str, Path | Run],
-    groups: Mapping[str, str] | None = None, figures: Mapping[str, Figure] | None = None,
+    groups: Mapping[str, str], runs: Mapping[str, Path | Run],
+    figures: Mapping[str, Figure] | None = None,
 ) -> list[Group]:  # fmt: skip
     """The groups of finished runs that differ by their seed alone.
 
     Of one run there is a group only where figures are asked for.
 
     Args:
-        configs: settings by run name.
+        groups: what a study calls the settings of each run, by run name.
         runs: directories of those that are done, or what was read of them, by run name.
-        groups: what a study calls the settings of each; None compares the settings.
         figures: what to show of them, by the words for it; none for entropy and scores.
     """
-    known = groups or {}
-    settings = {
-        name: {"of": known.get(name, dataclasses.asdict(configs[name]) | {"seed": 0, "output": ""})}
-        for name in runs
-    }
     read = {name: run_of(run) for name, run in runs.items()}
-    found = _asked(read, figures) if figures else _usual(read)
+    compared = held_out(sets_of(run) for run in read.values())
+    columns = {word: of_set(figure, compared) for word, figure in (figures or USUAL).items()}
+    together: dict[str, list[str]] = {}
+    for name in runs:
+        together.setdefault(groups[name], []).append(name)
     return [
-        Group(known.get(names[0], common_name(names)), tuple(names), _figures(names, found))
-        for names in by_settings(settings)
+        Group(group, tuple(names), _figures([read[name] for name in names], columns))
+        for group, names in together.items()
         if len(names) > 1 or figures
     ]
 
 
-def _figures(
-    names: Sequence[str], found: Mapping[str, Mapping[str, float | None]]
-) -> dict[str, Interval]:
-    columns = {word: [values[name] for name in names] for word, values in found.items()}
-    known = {word: [v for v in values if v is not None] for word, values in columns.items()}
-    intervals = {
-        word: spread(values) for word, values in known.items() if len(values) == len(names)
-    }
-    return {word: some for word, some in intervals.items() if some is not None}
-
-
-def _asked(
-    runs: Mapping[str, Run], figures: Mapping[str, Figure]
-) -> dict[str, dict[str, float | None]]:
-    """By word and run; those of the set * of the one that all runs are compared by."""
-    compared = held_out(sets_of(run) for run in runs.values())
-    return {
-        word: {name: value(run, of_set(figure, compared)) for name, run in runs.items()}
-        for word, figure in figures.items()
-    }
-
-
-def _usual(runs: Mapping[str, Run]) -> dict[str, dict[str, float | None]]:
-    """Entropy of the second tenth of the iterations and of the end (one is noisy), final scores."""
-    rows = dict(zip(runs, comparison_rows(list(runs.values())), strict=True))
-    early: dict[str, float | None] = {}  # None where no iteration has a finite entropy
-    late: dict[str, float | None] = {}
-    for name, run in runs.items():
-        entropy = run.series("entropy/exact")[1]
-        tenth = max(1, len(entropy) // 10)
-        early[name] = mean(some) if (some := entropy[tenth : 2 * tenth] or entropy) else None
-        late[name] = mean(entropy[-last_ones(len(entropy)) :]) if entropy else None
-    return {
-        "first": {name: row.entropy_before for name, row in rows.items()},
-        "early": early,
-        "last": late,
-        "avg@k": {name: row.avg_after for name, row in rows.items()},
-        "pass@k": {name: row.pass_after for name, row in rows.items()},
-        "distinct": {name: row.distinct_after for name, row in rows.items()},
-    }
+def _figures(runs: Sequence[Run], columns: Mapping[str, Figure]) -> dict[str, Interval]:
+    """The figures that every run has."""
+    found = {}
+    for word, figure in columns.items():
+        values = [v for run in runs if (v := value(run, figure)) is not None]
+        if len(values) == len(runs) and (some := spread(values)) is not None:
+            found[word] = some
+    return found

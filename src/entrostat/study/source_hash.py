@@ -26,14 +26,10 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def source_of(name: str) -> str | None:
-    """A hash of the source behind "MODULE:NAME".
+    """A hash of the source behind "MODULE:NAME": a SHA-256, hexadecimal.
 
-    Args:
-        name: as a study file has it; the module is looked for in the current folder, then where
-            Python looks.
-
-    Returns:
-        A SHA-256, hexadecimal; None where there is no such module, or it has no source.
+    The module is looked for in the current folder, then where Python looks. None where there is no
+    such module, or it has no source.
     """
     module = name.partition(":")[0]
     found = _located(module)

@@ -11,6 +11,8 @@ from ..report.runs import apart, k_words
 from .seeds import Group, Interval
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..report import Row
     from .claims import Decided
     from .results import Results
@@ -23,17 +25,19 @@ _USUAL = (
 )
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """A row a run: entropy and scores before and after."""
+def plain_table(title: str | None) -> Table:
+    """A table that is narrow enough for 80 columns."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
-    # narrow enough for 80 columns
-    table = Table(
-        title="before → after training; entropy in nats per token",
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+    return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """A row a run: entropy and scores before and after."""
+    from rich.markup import escape
+
+    table = plain_table("before → after training; entropy in nats per token")
     longest = max((len(row.run.name) for row in rows), default=0)
     table.add_column("run", overflow="fold", min_width=min(longest, _NAME))
     k = k_words(rows)
@@ -63,14 +67,9 @@ def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
     """
     if not groups:
         return
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(
-        title="over n seeds: mean ± 95% interval" + usual * _USUAL,
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+    table = plain_table("over n seeds: mean ± 95% interval" + usual * _USUAL)
     columns = list(dict.fromkeys(key for group in groups for key in group.figures))
     table.add_column("settings", no_wrap=True)
     for column in ("n", *columns):
@@ -102,15 +101,11 @@ def print_claims(results: Results) -> None:
 
 
 def _print_told(decided: Sequence[Decided]) -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     count = len(decided)
-    table = Table(
-        title=f"{count} claim{'s' * (count != 1)}; effect: mean over seeds, 95% interval",
-        box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+    said = f"{count} claim{'s' * (count != 1)}; effect: mean over seeds, 95% interval"
+    table = plain_table(said)
     screen = console()
     for column in ("claim", "verdict"):
         table.add_column(column, no_wrap=True)

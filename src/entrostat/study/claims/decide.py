@@ -56,17 +56,15 @@ class Decided:
     """A claim and what the runs say to it.
 
     Attributes:
-        claim: what is claimed.
         effects: by seed, in the claim's direction: above `least` speaks for it.
         estimate: their mean; None without any.
-        low: end of the 95% interval of the mean, of this claim alone: the wider of Student's and
-            the bootstrap's.
-        high: the other end. Infinite where most seeds are the same number, so that many resamples
-            have no spread.
+        low, high: 95% interval of the mean, of this claim alone: the wider of Student's and the
+            bootstrap's. An end is infinite where most seeds are the same number, so that many
+            resamples have no spread.
         p_holds: p against "at most `least`", corrected over all claims.
         p_not: p against "at least `least`", corrected likewise.
-        verdict: one of `VERDICTS`.
-        robust: whether it is the same where noise is as skewed as the exponential distribution.
+        robust: whether the verdict is the same where noise is as skewed as the exponential
+            distribution.
         why: a sentence where it cannot be told; else empty.
         waits: whether its trainings are not there, and nothing else is in its way.
     """
@@ -84,11 +82,7 @@ class Decided:
     waits: bool
 
     def interval(self, form: Callable[[float], str] = "{:.3g}".format) -> str:
-        """The 95% interval in words: an end that it lacks is left out; "" where there is none.
-
-        Args:
-            form: how a number is written.
-        """
+        """The 95% interval in words: an end that it lacks is left out; "" where there is none."""
         if self.low is None or self.high is None:
             return ""
         ends = [form(end) for end in (self.low, self.high) if math.isfinite(end)]
@@ -105,19 +99,15 @@ def decide(
     hint_of: Callable[[str, str, int, Figure], str] = lambda experiment, group, seed, figure: "",
     planned_of: Callable[[str, str], Collection[int]] = lambda experiment, group: (),
 ) -> list[Decided]:
-    """Decide every claim of a file.
+    """Decide every claim of a file, which is one family; one `Decided` a claim, in order.
 
     Args:
-        claims: the file; all of it is one family.
+        claims: the file.
         figure_of: (experiment, group, seed, figure) -> the run's figure, None where it has none.
         seeds_of: (experiment, group) -> the seeds whose runs are done.
-        lost_of: (experiment, group) -> the seeds whose runs did not end well.
-        hint_of: (experiment, group, seed, figure) -> a sentence more on a figure that a run has
-            not; it may be empty.
-        planned_of: (experiment, group) -> the seeds whose runs there are to be.
-
-    Returns:
-        One a claim, in order.
+        lost_of: likewise those whose runs did not end well.
+        hint_of: as `figure_of` -> a sentence more on a figure that a run lacks, or "".
+        planned_of: as `seeds_of`, the seeds whose runs there are to be.
     """
     sources = [
         _Source(
@@ -190,12 +180,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def p_above(effects: Sequence[float], least: float) -> float:
-    """One-sided p against "the mean is at most `least`"; 1 below `LEAST` values.
-
-    Args:
-        effects: one a seed.
-        least: what the mean is compared with.
-    """
+    """One-sided p against "the mean is at most `least`"; 1 below `LEAST` values."""
     return _p_above(tuple(effects), least)
 
 

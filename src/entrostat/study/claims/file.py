@@ -53,18 +53,14 @@ class Claim:
     """What somebody says.
 
     Attributes:
-        id: a short name of its own.
         paper: one of `PAPERS`; OURS is whoever writes the file.
         where: section, figure or table.
         says: in our words.
         experiment: the study file's stem.
-        figure: what is compared.
         other: of a correlation and a margin, the second figure.
         statistic: one of `STATISTICS` (`statistics.effect`).
         groups: by the statistic's keys; several in one place mean their mean.
         than: of a level, what it is compared with.
-        sign: 1, or -1 where the claim says that the statistic is low.
-        direction: the word for it.
         least: the smallest effect that counts, 0 or more, in the statistic's unit.
         seeds: those that decide, all of them; None for whichever there are.
     """
@@ -90,12 +86,10 @@ class Claim:
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """The one or two that it is about."""
         return (self.figure,) if self.other is None else (self.figure, self.other)
 
     @property
     def every_group(self) -> tuple[str, ...]:
-        """All that it needs, once each."""
         return tuple(dict.fromkeys(name for names in self.groups.values() for name in names))
 
 
@@ -105,9 +99,7 @@ class Claims:
 
     Attributes:
         alpha: family-wise error of "holds", and for itself of "does not hold".
-        claims: in the file's order.
         sha256: of the file's bytes.
-        path: the file.
     """
 
     alpha: float
@@ -117,11 +109,7 @@ class Claims:
 
 
 def read_claims(path: str | Path) -> Claims:
-    """Read a file of claims.
-
-    Raises:
-        ValueError: names the claim, and what is wrong.
-    """
+    """Read a file of claims; a ValueError names the claim, and what is wrong."""
     path, data = Path(path), load(path)
     where = f"claims {str(path)!r}"
     for key in data:
@@ -152,9 +140,6 @@ def check_claims(
         groups: of each experiment that is at hand, the names of its groups; claims about others
             are left alone.
         seeds: those that each of these has; None does not look.
-
-    Raises:
-        ValueError: names the claim, and the nearest name.
     """
     for claim in claims.claims:
         where = f"claims {str(claims.path)!r}, {claim.id!r}"

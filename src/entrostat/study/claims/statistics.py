@@ -26,12 +26,7 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
                      the first to the last
         correlation  Spearman's rho over the groups between `figure` and `with`
 
-    Args:
-        claim: what is claimed.
-        figure_of: the figure of a group's run with this seed; None where there is none.
-
-    Returns:
-        None where a run or a figure is missing, or the statistic is not defined.
+    None where a run or a figure is missing, or the statistic is not defined.
     """
     if claim.statistic in ("trend", "correlation"):
         names = claim.groups["groups"]
