@@ -40,6 +40,7 @@ INTERVENTIONS = {
     "ppl_adv": (("grpo", "ppo", 0.2, 0.2), set()),
     "position_adv": (("grpo", "ppo", 0.2, 0.2), set()),
     "forking_tokens": (("grpo", "ppo", 0.2, 0.2), {"entropy"}),
+    "group_mean": (("grpo", "ppo", 0.2, 0.2), {"group"}),
     "quadrant": (("grpo", "ppo", 0.2, 0.2), set()),
 }
 ALONE = {

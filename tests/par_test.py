@@ -295,6 +295,19 @@ def test_adaptive_entropy_starts_at_zero_and_has_a_ceiling():
     assert_close(slope, -5e-3 / 6 * MASK.double(), **EXACT)
 
 
+@pytest.mark.parametrize(("target", "nats"), [("1x", 0.8), (None, 0.8), ("0.5x", 0.4)])
+def test_adaptive_entropy_at_the_entropy_before_training(target, nats):
+    # PAR 5.1: the first entropy is the target; c rises while below it, and acts at most there
+    objective = es.make_objective("adaptive_entropy", target=target, coef=3e-4)
+    assert objective.metrics() == {"control/entropy_coef": 0.0}
+    c = 3e-4
+    for entropy in (0.8, 0.7, 0.35, 0.9):
+        objective.observe(entropy=entropy)
+        c += 1e-4 if entropy < nats else -1e-4
+        figures = {"control/entropy_coef": c if entropy <= nats else 0.0, "control/target": nats}
+        assert objective.metrics() == pytest.approx(figures, abs=1e-15)
+
+
 def test_adaptive_entropy_has_a_floor():
     objective = es.make_objective("adaptive_entropy", coef=2e-4, coef_min=1.5e-4, target=1.0)
     objective.observe(entropy=1.0)
@@ -357,6 +370,37 @@ def test_kl_ref_by_hand(form, value, slope, aggregation):
     assert_close(out.loss, (f64(scale) * values).sum(), **EXACT)
     gradient = torch.autograd.grad(out.loss, logp)[0]
     assert_close(gradient, f64(scale) * slopes, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("form", "unbiased", "true"),
+    [
+        ("k1", False, None), ("k2", False, "reverse"), ("k3", False, "forward"),
+        ("k1", True, "reverse"), ("k3", True, "reverse"),
+    ],
+)  # fmt: skip
+def test_the_expected_gradient_of_each_estimator_of_the_reference_kl(form, unbiased, true):
+    # a softmax over five actions, each action's token weighted by its probability
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(5, generator=generator, dtype=torch.float64).requires_grad_()
+    ref = torch.randn(5, generator=generator, dtype=torch.float64).log_softmax(0)
+    logp = z.log_softmax(0)
+    given = es.TokenBatch(
+        logp[:, None], logp.detach()[:, None], torch.ones(5, 1), torch.zeros(5).double(),
+        ref_logp=ref[:, None],
+    )  # fmt: skip
+    spec = ["ppo", {"name": "kl_ref", "coef": 1.0, "form": form, "unbiased": unbiased}]
+    each = es.make_objective(spec).loss(given).per_token[:, 0]
+    mine = torch.autograd.grad((logp.detach().exp() * each).sum(), z, retain_graph=True)[0]
+    exact = {
+        "reverse": (logp.exp() * (logp - ref)).sum(),  # KL(pi || ref), COV App. E
+        "forward": (ref.exp() * (ref - logp)).sum(),  # KL(ref || pi)
+    }
+    gradients = {
+        name: torch.autograd.grad(value, z, retain_graph=True)[0] for name, value in exact.items()
+    }
+    assert_close(mine, torch.zeros(5).double() if true is None else gradients[true], **EXACT)
+    assert torch.cosine_similarity(*gradients.values(), dim=0) < 0.97
 
 
 def test_kl_ref_is_k3_by_default_and_beside_the_policy_loss():
@@ -440,6 +484,7 @@ DEFAULTS = {
         "coef_max": 10.0,
         "target": None,
         "rate": 0.1,
+        "signal": "exact",
     },
     "adaptive_entropy": {
         "target": 0.2,
