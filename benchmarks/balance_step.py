@@ -16,6 +16,11 @@ empty moments, by shares of the learning rate, what becomes of the expected rewa
 weights on the second batch) and of the entropy at its states. "real step" is the root mean square
 of what one more iteration of the training moves the parameters by, of those that it moves.
 
+Beside OPEFO's rule, which takes the sampled token's term of Eq. 6, the letter of Eq. 6, whose mean
+over the vocabulary has the sign of the advantage. And how lam depends on how much of an answer
+decides its reward: with rewards dealt anew within groups, and of answers to which those of others
+are joined, `--join` answers in all, of which the first alone decides.
+
 Policies: the base, and after `--iterations` of on-policy training and of OPEFO. Each gradient is of
 `--prompts` x `--rollouts` answers; a seed draws its own.
 
@@ -29,7 +34,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -67,15 +72,17 @@ class Half:
         sequences: the same as token ids.
         gradients: flat [P] float32: of each of `LOSSES`, and of the mean "entropy" a token.
         lam: what OPEFO's rule asks for.
+        lams: other lam by name: by Eq. 6 to the letter, of shuffled rewards, of joined answers.
     """
 
     batch: TokenBatch
     sequences: Sequences
     gradients: dict[str, Tensor]
     lam: float
+    lams: dict[str, float]
 
 
-def half_of(state: State, iteration: int) -> Half:
+def half_of(state: State, iteration: int, joined: Sequence[int] = ()) -> Half:
     """A batch of that iteration's prompts."""
     with state.scorer as score:
         sampled = sample_rollouts(state, iteration, lambda tokens: None)
@@ -85,9 +92,71 @@ def half_of(state: State, iteration: int) -> Half:
     _, prepared, terms = planned["OPEFO"]
     assert prepared.entropy is not None
     change = entropy_change(terms.advantage, prepared.logp, prepared.entropy)
-    lam = balance(*prepared.whole.sum(change.clamp(min=0), (-change).clamp(min=0)))
-    sequences = sampled.sequences
-    return Half(batch, sequences, gradients(evaluator_of(state), sequences, of_logp), lam)
+    lam = lam_of(change, prepared.mask)
+    sequences, meter = sampled.sequences, evaluator_of(state)
+    letter = -terms.advantage * vocabulary_mean(meter, sequences)
+    lams = {"lam, by Eq. 6": lam_of(letter, prepared.mask)}
+    weight = 1 + lams["lam, by Eq. 6"] * letter.sign()
+    of_logp["by Eq. 6"] = of_logp["on-policy"] * weight
+    shuffled = shuffled_within(terms.advantage[:, 0], batch.group)[:, None]
+    token = entropy_change(torch.ones_like(shuffled), prepared.logp, prepared.entropy)
+    lams["lam, rewards shuffled"] = lam_of(shuffled * token, prepared.mask)
+    for k in joined:
+        lams[f"lam, {k} answers joined"] = lam_joined(
+            terms.advantage[:, 0], token, prepared.mask, k
+        )
+    return Half(batch, sequences, gradients(meter, sequences, of_logp), lam, lams)
+
+
+def lam_of(change: Tensor, mask: Tensor) -> float:
+    """OPEFO's lam of the changes [B, T] at mask."""
+    change = torch.where(mask, change, 0).double()
+    return balance(float(change.clamp(min=0).sum()), float((-change).clamp(min=0).sum()))
+
+
+@torch.no_grad()
+def vocabulary_mean(meter: PolicyEvaluator, sequences: Sequences) -> Tensor:
+    """[B, T]: E over the vocabulary of (1 - p)^2 (log p + H), of Eq. 6 without its advantage."""
+    found = torch.zeros(sequences.mask.shape)
+    for rows in meter.pieces(sequences):
+        some = sequences[rows]
+        logp = (meter.policy.padded(some).float() / meter.temperature).log_softmax(-1)  # [n, V]
+        p = logp.exp()
+        H = -(p * logp).sum(-1, keepdim=True)
+        inside = torch.zeros(some.mask.shape)
+        inside[some.mask] = (p * (1 - p).square() * (logp + H)).sum(-1)
+        found[rows] = inside
+    return found
+
+
+def shuffled_within(values: Tensor, group: Tensor | None) -> Tensor:
+    """The values [B] dealt anew among the rollouts of each group."""
+    assert group is not None
+    found, chance = values.clone(), torch.Generator().manual_seed(0)
+    for one in group.unique():
+        rows = (group == one).nonzero()[:, 0]
+        found[rows] = values[rows[torch.randperm(len(rows), generator=chance)]]
+    return found
+
+
+def lam_joined(advantage: Tensor, token: Tensor, mask: Tensor, k: int) -> float:
+    """lam where k - 1 answers of others follow each answer, which alone decides the reward.
+
+    Args:
+        advantage: [B] of each answer.
+        token: [B, T] change of entropy of a token for an advantage of 1.
+        mask: [B, T].
+        k: answers in all.
+    """
+    token, B = torch.where(mask, token, 0).double(), len(token)
+    up, down = token.clamp(min=0).sum(1), (-token).clamp(min=0).sum(1)
+    chance, more, less = torch.Generator().manual_seed(0), 0.0, 0.0
+    for place in range(k):
+        other = torch.arange(B) if place == 0 else torch.randperm(B, generator=chance)
+        plus, minus = advantage.clamp(min=0).double(), (-advantage).clamp(min=0).double()
+        more += float(plus @ up[other] + minus @ down[other])
+        less += float(plus @ down[other] + minus @ up[other])
+    return balance(more, less)
 
 
 def with_terms(batch: TokenBatch, **loss: Any) -> tuple[es.Objective, TokenBatch, es.Terms]:
@@ -146,6 +215,22 @@ def compared(one: Half, other: Half) -> dict[str, float]:
         "left": 1 + still / lam * (reward_there / reward - 1),
         "best": 1 - cosine("reward", "entropy") * cosine("entropy", "reward"),
         "lam, reward still": lam * reward / (reward - reward_there),
+        "reward's slope, OPEFO's of on-policy's": reward_there / reward,
+    }
+
+
+def by_the_letter(one: Half, other: Half) -> dict[str, float]:
+    """The step of Eq. 6 to the letter, as shares of on-policy training's slopes; and all lam."""
+
+    def share(along: str) -> float:
+        letter, plain = (
+            one.gradients[s] @ other.gradients[along] for s in ("by Eq. 6", "on-policy")
+        )
+        return float(letter / plain)
+
+    return one.lams | {
+        "reward's slope, by Eq. 6 of on-policy's": share("reward"),
+        "entropy's slope, by Eq. 6 of on-policy's": share("entropy"),
     }
 
 
@@ -226,9 +311,12 @@ def of_policy(args: argparse.Namespace, model: str, seed: int) -> dict[str, floa
         "optim": {"epochs": 1, "minibatches": 1, "micro_batch": args.micro_batch},
     })  # fmt: skip
     state = build(config.validate(), None, lambda *said: None)
-    one, two = (half_of(state, iteration) for iteration in (1, 2))
+    one, two = (half_of(state, iteration, args.join) for iteration in (1, 2))
     lengths = [args.rate * share for share in SHARES]
-    ways = [compared(*pair) | along(state, *pair, lengths) for pair in ((one, two), (two, one))]
+    ways = [
+        compared(*pair) | by_the_letter(*pair) | along(state, *pair, lengths)
+        for pair in ((one, two), (two, one))
+    ]
     return {name: mean(way[name] for way in ways) for name in ways[0]}
 
 
@@ -247,6 +335,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=256, help="of a gradient")
     parser.add_argument("--rollouts", type=int, default=16, help="of each of its prompts")
     parser.add_argument("--micro-batch", type=int, default=256)
+    parser.add_argument("--join", type=int, nargs="*", default=[1, 4, 16, 64, 256])
     parser.add_argument("--seeds", type=int, default=4)
     args = parser.parse_args()
     for name, model in policies(args):
@@ -254,7 +343,7 @@ def main() -> None:
         print(f"{name} ({args.task}; mean and range over {args.seeds} seeds)")
         for key in found[0]:
             values = [each[key] for each in found]
-            print(f"  {key:30s} {mean(values):+.4f}  ({min(values):+.4f} to {max(values):+.4f})")
+            print(f"  {key:42s} {mean(values):+.4f}  ({min(values):+.4f} to {max(values):+.4f})")
         print(flush=True)
 
 

@@ -40,6 +40,7 @@ INTERVENTIONS = {
     "ppl_adv": (("grpo", "ppo", 0.2, 0.2), set()),
     "position_adv": (("grpo", "ppo", 0.2, 0.2), set()),
     "forking_tokens": (("grpo", "ppo", 0.2, 0.2), {"entropy"}),
+    "group_mean": (("grpo", "ppo", 0.2, 0.2), {"group"}),
     "quadrant": (("grpo", "ppo", 0.2, 0.2), set()),
 }
 ALONE = {
@@ -188,7 +189,7 @@ def test_any_advantage_surrogate_and_intervention(advantage, surrogate):
         found = torch.autograd.grad(loss, leaves, allow_unused=True)
         gradients = [g for g in found if g is not None]
         assert all(torch.isfinite(g).all() for g in gradients), intervention
-        # pos_adv starts at weight 1, quadrants and adaptive_entropy's gate leave the rest alone: no
+        # quadrants, adaptive_entropy's gate and pos_adv's side leave the rest alone: no
         # combination of two leaves nothing to learn
         assert any(g.any() for g in gradients), intervention
 
@@ -345,7 +346,8 @@ def test_weights_multiply_and_frozen_tokens_unite():
     data = {"logp": f64([[-1.0, -1.0]]), "old_logp": f64([[-1.0, -1.0]]), "mask": torch.ones(1, 2)}
     batch = es.TokenBatch(**data, advantages=f64([[1.0, -1.0]]))
     objective = es.make_objective(
-        ["w_reinforce", {"name": "pos_adv", "weight": 0.5}, "rand_pos_clip",
+        ["w_reinforce", {"name": "pos_adv", "weight": 0.5},
+         {"name": "rand_pos_clip", "ratio": 0.5},
          {"name": "clip_cov", "low": -1.0, "high": 0.0, "ratio": 1.0}]
     )  # fmt: skip
     terms = objective.plan(batch, torch.Generator().manual_seed(0))

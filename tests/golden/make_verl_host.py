@@ -38,6 +38,12 @@ from entrostat.trainers.verl.loss import (
 )  # fmt: skip
 
 B, T, K, STEP = 16, 9, 4, 7
+# what differs from a method's defaults, so that it chooses a token or weighs one
+GIVEN: dict[str, dict[str, float]] = {
+    "pos_adv": {"delta": 0.01, "weight": 1.0},
+    "quadrant": {"share": 0.125},  # 1 of 8
+    "rand_pos_clip": {"at_least": 1},
+}
 SEEN = {"entropy": 0.1, "progress": 0.8}  # what the controllers see, twice before the batch
 
 
@@ -82,7 +88,8 @@ def nested_outputs(x: torch.Tensor, prompts: list[int]) -> torch.Tensor:
 
 
 def case(name: str) -> dict[str, Any]:
-    objective = es.make_objective(name)
+    given = GIVEN.get(name, {})
+    objective = es.make_objective(name, **given)
     fresh = objective.strictly_on_policy
     for _ in range(2):
         objective.observe(nll=SEEN["entropy"], **SEEN)
@@ -142,7 +149,8 @@ def case(name: str) -> dict[str, Any]:
     gradients = {"logp": plain(logp.grad)}
     if entropy.grad is not None and bool(entropy.grad.abs().sum() > 0):
         gradients["entropy"] = plain(entropy.grad)
-    return {"name": name, "fresh": fresh, "loss": plain(total), "gradients": gradients}
+    said = {"given": given} if given else {}
+    return {"name": name, **said, "fresh": fresh, "loss": plain(total), "gradients": gradients}
 
 
 def make() -> dict[str, Any]:

@@ -242,6 +242,7 @@ def test_method_info_by_hand():
         "flip": "gradual",
         "center": "state",
         "controller": "doubling",
+        "signal": "exact",
     }
     assert found["gspo_repo_r"].kind == "recipe"
     assert found["gspo_repo_r"].needs == ("old_entropy",)

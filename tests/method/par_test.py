@@ -42,10 +42,10 @@ def positive(weight: float) -> torch.Tensor:
 
 
 def test_pos_adv_by_entropy_over_a_run():
-    # starts at 1; - .01 unless entropy > .2, + .01 where it is; kept in [0, 1]
+    # starts at 0; - .05 unless entropy > .2, + .05 where it is; kept in [0, 1]
     objective = es.make_objective("pos_adv")
-    assert objective.metrics() == {"control/pos_weight": 1.0, "control/target": 0.2}
-    steps = ((0.5, 1.0), (0.1, 0.99), (0.2, 0.98), (0.21, 0.99), (0.0, 0.98), (0.0, 0.97))
+    assert objective.metrics() == {"control/pos_weight": 0.0, "control/target": 0.2}
+    steps = ((0.1, 0.0), (0.5, 0.05), (0.21, 0.1), (0.2, 0.05), (0.3, 0.1), (0.0, 0.05))
     for entropy, lam in steps:
         objective.observe(entropy=entropy)
         assert objective.metrics()["control/pos_weight"] == pytest.approx(lam, rel=1e-12)
@@ -111,7 +111,7 @@ def test_pos_adv_goes_on_after_a_checkpoint():
     two = es.make_objective("pos_adv", weight=0.5)
     two.load_state_dict(json.loads(json.dumps(one.state_dict())))
     two.observe(entropy=0.1)
-    assert two.metrics()["control/pos_weight"] == pytest.approx(0.48, rel=1e-12)
+    assert two.metrics()["control/pos_weight"] == pytest.approx(0.4, rel=1e-12)
 
 
 # ---------------------------------------------------------------------------- one side
@@ -150,10 +150,23 @@ def places(mask: torch.Tensor) -> set[tuple[int, int]]:
 )
 def test_rand_pos_clip_counts_over_all_tokens(ratio, count):
     # floor(ratio * 6), at least 1, at most the three positive ones
-    objective = es.make_objective("rand_pos_clip", ratio=ratio)
+    objective = es.make_objective("rand_pos_clip", ratio=ratio, at_least=1)
     chosen = places(objective.plan(batch(), seed(1)).frozen)
     assert len(chosen) == count
     assert chosen <= POSITIVE
+
+
+@pytest.mark.parametrize("ratio", [2e-4, 0.25, 0.4])
+def test_rand_pos_clip_freezes_the_share_that_clip_cov_freezes(ratio):
+    # 6 ratio tokens, seed by seed as many as Clip-Cov where every token qualifies; 1000 seeds, four
+    # standard deviations of the mean
+    mine = es.make_objective("rand_pos_clip", ratio=ratio)
+    theirs = es.make_objective("clip_cov", ratio=ratio, low=-1e9, high=1e9)
+    given, rest = batch(), (6 * ratio) % 1
+    counts = [len(places(mine.plan(given, seed(n)).frozen)) for n in range(1000)]
+    assert abs(sum(counts) / 1000 - 6 * ratio) < 4 * math.sqrt(rest * (1 - rest) / 1000)
+    theirs = [len(places(theirs.plan(given, seed(n)).frozen)) for n in range(200)]
+    assert counts[:200] == theirs
 
 
 def test_rand_pos_clip_removes_the_gradient_and_keeps_the_value():
@@ -166,7 +179,7 @@ def test_rand_pos_clip_removes_the_gradient_and_keeps_the_value():
 
 def test_rand_pos_clip_is_uniform_and_repeats():
     # one of three, 1500 seeds: chi-square of 2 degrees; 13.8 has probability .001
-    objective, given = es.make_objective("rand_pos_clip"), batch()
+    objective, given = es.make_objective("rand_pos_clip", at_least=1), batch()
     before = torch.random.get_rng_state()
     draws = [places(objective.plan(given, seed(n)).frozen).pop() for n in range(1500)]
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -282,6 +295,19 @@ def test_adaptive_entropy_starts_at_zero_and_has_a_ceiling():
     assert_close(slope, -5e-3 / 6 * MASK.double(), **EXACT)
 
 
+@pytest.mark.parametrize(("target", "nats"), [("1x", 0.8), (None, 0.8), ("0.5x", 0.4)])
+def test_adaptive_entropy_at_the_entropy_before_training(target, nats):
+    # PAR 5.1: the first entropy is the target; c rises while below it, and acts at most there
+    objective = es.make_objective("adaptive_entropy", target=target, coef=3e-4)
+    assert objective.metrics() == {"control/entropy_coef": 0.0}
+    c = 3e-4
+    for entropy in (0.8, 0.7, 0.35, 0.9):
+        objective.observe(entropy=entropy)
+        c += 1e-4 if entropy < nats else -1e-4
+        figures = {"control/entropy_coef": c if entropy <= nats else 0.0, "control/target": nats}
+        assert objective.metrics() == pytest.approx(figures, abs=1e-15)
+
+
 def test_adaptive_entropy_has_a_floor():
     objective = es.make_objective("adaptive_entropy", coef=2e-4, coef_min=1.5e-4, target=1.0)
     objective.observe(entropy=1.0)
@@ -343,6 +369,37 @@ def test_kl_ref_by_hand(form, value, slope, aggregation):
     assert_close(out.loss, (f64(scale) * values).sum(), **EXACT)
     gradient = torch.autograd.grad(out.loss, logp)[0]
     assert_close(gradient, f64(scale) * slopes, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("form", "unbiased", "true"),
+    [
+        ("k1", False, None), ("k2", False, "reverse"), ("k3", False, "forward"),
+        ("k1", True, "reverse"), ("k3", True, "reverse"),
+    ],
+)  # fmt: skip
+def test_the_expected_gradient_of_each_estimator_of_the_reference_kl(form, unbiased, true):
+    # a softmax over five actions, each action's token weighted by its probability
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(5, generator=generator, dtype=torch.float64).requires_grad_()
+    ref = torch.randn(5, generator=generator, dtype=torch.float64).log_softmax(0)
+    logp = z.log_softmax(0)
+    given = es.TokenBatch(
+        logp[:, None], logp.detach()[:, None], torch.ones(5, 1), torch.zeros(5).double(),
+        ref_logp=ref[:, None],
+    )  # fmt: skip
+    spec = ["ppo", {"name": "kl_ref", "coef": 1.0, "form": form, "unbiased": unbiased}]
+    each = es.make_objective(spec).loss(given).per_token[:, 0]
+    mine = torch.autograd.grad((logp.detach().exp() * each).sum(), z, retain_graph=True)[0]
+    exact = {
+        "reverse": (logp.exp() * (logp - ref)).sum(),  # KL(pi || ref), COV App. E
+        "forward": (ref.exp() * (ref - logp)).sum(),  # KL(ref || pi)
+    }
+    gradients = {
+        name: torch.autograd.grad(value, z, retain_graph=True)[0] for name, value in exact.items()
+    }
+    assert_close(mine, torch.zeros(5).double() if true is None else gradients[true], **EXACT)
+    assert torch.cosine_similarity(*gradients.values(), dim=0) < 0.97
 
 
 def test_kl_ref_is_k3_by_default_and_beside_the_policy_loss():
@@ -411,13 +468,13 @@ DEFAULTS = {
     "pos_adv": {
         "schedule": "entropy",
         "target": 0.2,
-        "delta": 0.01,
-        "weight": 1.0,
+        "delta": 0.05,
+        "weight": 0.0,
         "epochs": 10,
     },
     "pos_only": {},
     "neg_only": {},
-    "rand_pos_clip": {"ratio": 2e-4},
+    "rand_pos_clip": {"ratio": 2e-4, "at_least": 0},
     "entropy_bonus": {
         "coef": 1e-3,
         "controller": "none",
@@ -425,6 +482,7 @@ DEFAULTS = {
         "coef_max": 10.0,
         "target": None,
         "rate": 0.1,
+        "signal": "exact",
     },
     "adaptive_entropy": {
         "target": 0.2,
@@ -469,6 +527,7 @@ def test_what_they_need(name, missing):
         ("pos_adv", {"epochs": 2.5}, "pos_adv: epochs must be a whole number, got 2.5"),
         ("rand_pos_clip", {"ratio": 0.0}, "rand_pos_clip: ratio must be above 0 and at most 1"),
         ("rand_pos_clip", {"ratio": 1.01}, "rand_pos_clip: ratio .*got 1.01"),
+        ("rand_pos_clip", {"at_least": -1}, "rand_pos_clip: at_least must be at least 0, got -1"),
         (
             "entropy_bonus",
             {"controller": "pid"},

@@ -262,6 +262,7 @@ def test_what_they_sit_on(name, names):
                 "scope": "batch",
                 "center": "state",
                 "controller": "doubling",
+                "signal": "exact",
             },
         ),
         (
@@ -274,6 +275,7 @@ def test_what_they_sit_on(name, names):
                 "factor": 1.01,
                 "target": None,
                 "ratio": "token",
+                "signal": "exact",
             },
         ),
     ],
@@ -308,3 +310,34 @@ def test_errors_name_the_parameter(name, given, words):
 
 def test_adapo_takes_no_second_surrogate():
     refused(lambda: es.make_objective(["adapo", "reinforce"]), "two surrogates")
+
+
+# ---------------------------------------------------------------------------- entropy followed
+
+
+@pytest.mark.parametrize(
+    ("spec", "coefficient", "factor"),
+    [
+        ("repo_r", "zeta", 2.0), ("repo_d", "zeta", 2.0), ("adapo", "clip_high", 1.01),
+        ({"name": "entropy_bonus", "controller": "doubling"}, "entropy_coef", 2.0),
+    ],
+)  # fmt: skip
+def test_the_mean_over_responses_is_an_option(spec, coefficient, factor):
+    # tokens: 1.0, then 1.1, above; responses (REPO's mean): 1.2, then 1.1, below
+    table = spec if isinstance(spec, dict) else {"name": spec}
+    start = {"zeta": 0.01} if coefficient == "zeta" else {}
+    start |= {"coef": 0.01} if coefficient == "entropy_coef" else {}
+    found = []
+    for signal in ("exact", "response_mean"):
+        objective = es.make_objective([table | start | {"signal": signal}])
+        for exact, responses in ((1.0, 1.2), (1.1, 1.1)):
+            figures = {
+                "entropy/exact": exact, "entropy/response_mean": responses, "rollout/tokens": 9,
+            }  # fmt: skip
+            objective.observe_figures(figures)
+        found.append(objective.metrics()[f"control/{coefficient}"])
+        target = {"exact": 1.0, "response_mean": 1.2}[signal]
+        assert objective.metrics()["control/target"] == target
+    assert found[1] / found[0] == pytest.approx(factor**2)
+    with pytest.raises(ValueError, match="needs `response_mean`"):
+        objective.observe(entropy=1.0)

@@ -338,6 +338,27 @@ def test_forking_tokens_by_hand(top, weights):
     assert torch.autograd.grad(out.loss, batch.entropy, allow_unused=True)[0] is None
 
 
+def test_group_mean_is_eq_1_of_steer():
+    # groups of 2 + 1 and 3 + 3 tokens, a third idle; ratios are 1, so losses are -A: the mean over
+    # a group's tokens is -(2 a + b)/3 and -(3 c + 3 d)/6, then over the two groups
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 1], [1, 1, 0]])
+    a, b, c, d = 1.0, -2.0, 0.5, -3.0
+    logp = torch.full((5, 3), -1.0).double().requires_grad_()
+    given = es.TokenBatch(
+        logp, logp.detach(), mask, f64([a, b, c, d, 0.0]), group=torch.tensor([7, 7, 2, 2, 4]),
+        idle=torch.tensor([False, False, False, False, True]),
+    )  # fmt: skip
+    out = es.make_objective(["grpo_token", "group_mean"]).loss(given)
+    expected = (-(2 * a + b) / 3 - (3 * c + 3 * d) / 6) / 2
+    assert_close(out.loss, f64(expected), **EXACT)
+    slope = torch.autograd.grad(out.loss, logp)[0]
+    assert_close(slope[1], f64([-b / 6, 0, 0]), **EXACT)
+    assert_close(slope[2], f64([-c / 12] * 3), **EXACT)
+    assert not slope[4].any()
+    plain = es.make_objective("grpo_token").loss(given)
+    assert_close(plain.loss, f64(-(2 * a + b + 3 * c + 3 * d) / 9), **EXACT)
+
+
 def test_forking_tokens_of_equal_entropies_are_as_many():
     batch = update(H=((1.0,) * 3,) * 2)
     weight = es.make_objective("forking_tokens", top=0.4).plan(batch).weight
@@ -392,6 +413,7 @@ DEFAULTS = {
     "position_adv": {"gamma": 0.1},
     "w_reinforce": {"lam": 0.1},
     "forking_tokens": {"top": 0.2, "threshold": "count"},
+    "group_mean": {},
 }
 
 

@@ -17,6 +17,8 @@ SPECS = {name: name for name in es.methods()} | {
     # of 18 tokens their shares would be none: at least one
     "clip_cov": {"name": "clip_cov", "at_least": 1},
     "kl_cov": {"name": "kl_cov", "at_least": 1},
+    "rand_pos_clip": {"name": "rand_pos_clip", "at_least": 1},
+    "quadrant": {"name": "quadrant", "share": 0.25},  # 1 of its 4 tokens
     "clip_cov, wide": {"name": "clip_cov", "low": 0.2, "ratio": 0.12, "at_least": 1},  # 2 of 18
     "kl_cov, k3": {"name": "kl_cov", "penalty": "k3", "frac": 0.2, "at_least": 1},  # 3 of 18
     "kl_cov, many": {"name": "kl_cov", "frac": 0.2, "at_least": 1},
@@ -33,7 +35,7 @@ SPECS = {name: name for name in es.methods()} | {
     "pos_adv, stage": {"name": "pos_adv", "schedule": "stage"},
     "pos_adv, epoch": {"name": "pos_adv", "schedule": "epoch"},
     "quadrant I, half": {"name": "quadrant", "share": 0.5},
-    "quadrant II": {"name": "quadrant", "which": "II", "action": "double", "share": 0.5},
+    "quadrant II": {"name": "quadrant", "which": "II", "action": "double", "share": 1 / 3},
     "quadrant III": {"name": "quadrant", "which": "III", "share": 0.5},
     "quadrant IV": {"name": "quadrant", "which": "IV", "action": "double", "share": 0.5},
     "entropy_bonus, doubling": {"name": "entropy_bonus", "controller": "doubling", "target": 0.6},
@@ -62,7 +64,7 @@ SPECS = {name: name for name in es.methods()} | {
         "position_adv", "forking_tokens",
     ],
     "chain, penalties": [
-        "gspo", {"name": "rand_pos_clip", "ratio": 0.12},
+        "gspo", {"name": "rand_pos_clip", "ratio": 0.12, "at_least": 1},
         {"name": "entropy_bonus", "coef": 0.02}, {"name": "kl_ref", "form": "k2", "coef": 0.1},
     ],
 }  # fmt: skip

@@ -109,6 +109,9 @@ class Optim:
     """Passes over a rollout batch."""
     minibatches: int = 2
     """Updates per pass. 1 epoch of 1 minibatch is strictly on-policy."""
+    keep_size: bool = False
+    """Minibatches keep the size that they have of all rollouts, so that groups without a signal
+    mean fewer updates (REPO 4; the lab). Else `minibatches` share what is left."""
     micro_batch: int = 128
     """Sequences in memory at once; any value gives the same gradient."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"] | None = (

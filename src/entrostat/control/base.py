@@ -18,6 +18,8 @@ class Observation:
             it.
         progress: 0 at the first iteration of the run, 1 at the last; None where unknown.
         stderr: standard error of `entropy` between prompts, nats; None where unknown.
+        response_mean: mean over responses of the mean entropy of their tokens, nats; None where the
+            host does not give it.
     """
 
     entropy: float
@@ -25,6 +27,7 @@ class Observation:
     progress: float | None = None
     perplexity: float | None = None
     stderr: float | None = None
+    response_mean: float | None = None
 
     def need(self, name: str, who: str) -> float:
         """The signal `name`, which `who` cannot do without.

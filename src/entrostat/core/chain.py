@@ -135,6 +135,7 @@ class Chain:
         progress: float | None = None,
         perplexity: float | None = None,
         stderr: float | None = None,
+        response_mean: float | None = None,
     ) -> None:
         """Move the controllers, once per iteration, before its updates.
 
@@ -144,12 +145,14 @@ class Chain:
             progress: 0 at the first iteration of the run, 1 at the last.
             perplexity: mean over responses of exp(their mean -lp0).
             stderr: standard error of `entropy` between prompts, nats; NaN or None where unknown.
+            response_mean: mean over responses of the mean entropy of their tokens, nats.
 
         Raises:
             ValueError: not a finite number, or a method needs a signal that is not given.
         """
         given = {
             "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
+            "response_mean": response_mean,
         }  # fmt: skip
         given["stderr"] = None if stderr is not None and math.isnan(stderr) else stderr
         signals = {name: None if x is None else float(x) for name, x in given.items()}
@@ -163,6 +166,7 @@ class Chain:
         seen = Observation(
             float(entropy), nll=signals["nll"], progress=signals["progress"],
             perplexity=signals["perplexity"], stderr=signals["stderr"],
+            response_mean=signals["response_mean"],
         )  # fmt: skip
         self.states = [method.observe(state, seen) for _, method, state in self.chain()]
 
@@ -188,7 +192,7 @@ class Chain:
         self.observe(
             entropy=figures["entropy/exact"], nll=figures.get("entropy/nll"),
             perplexity=figures.get("entropy/perplexity"), stderr=figures.get("entropy/stderr"),
-            progress=progress,
+            response_mean=figures.get("entropy/response_mean"), progress=progress,
         )  # fmt: skip
 
     def metrics(self) -> dict[str, float]:

@@ -69,17 +69,34 @@ def draw(task: Task, config: TrainConfig, iteration: int) -> list[Example]:
 
 
 def drawn(task: Task, config: TrainConfig, iteration: int) -> list[int]:
-    """Which examples of the task's first split these are."""
+    """Which examples of the task's first split these are: of a finite one, each once an epoch."""
     first = (iteration - 1) * config.sampling.prompts
     places = range(first, first + config.sampling.prompts)
     size = task.size(task.splits[0])
     if size is None:
         return list(places)
-    orders: dict[int, np.ndarray] = {}
-    for epoch in {i // size for i in places}:
-        rng = np.random.default_rng(stream_seed(config.seed, epoch, "prompts"))
-        orders[epoch] = rng.permutation(size)
+    orders = {epoch: _order(config, size, epoch) for epoch in {i // size for i in places}}
     return [int(orders[i // size][i % size]) for i in places]
+
+
+def _order(config: TrainConfig, size: int, epoch: int) -> np.ndarray:
+    """The examples of an epoch, shuffled.
+
+    Those that the iteration in which it begins has of the epoch before come behind this iteration,
+    which asks none twice; a split of less than two iterations' prompts is not rearranged.
+    """
+    order = _shuffled(config, size, epoch)
+    prompts = config.sampling.prompts
+    before = epoch * size % prompts  # prompts of that iteration from the last epoch
+    if before and size >= 2 * prompts:
+        asked = _shuffled(config, size, epoch - 1)[-before:]
+        head = order[~np.isin(order, asked)][: prompts - before]
+        order = np.concatenate([head, order[~np.isin(order, head)]])
+    return order
+
+
+def _shuffled(config: TrainConfig, size: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng(stream_seed(config.seed, epoch, "prompts")).permutation(size)
 
 
 def fresh(task: Task, config: TrainConfig, iteration: int, count: int) -> list[Example]:

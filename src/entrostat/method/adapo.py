@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..control import Multiplicative
+from ..control import Multiplicative, Observation
 from ..core.batch import Terms, TokenBatch
 from .base import Method, one_of
-from .controlled import Controlled, Law
+from .controlled import Controlled, Law, Signal, entropy_by
 from .surrogates import Gspo, check_bounds, clip_bounds
 
 
@@ -31,6 +31,8 @@ class Adapo(Controlled):
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it.
         ratio: "token" (PPO's) or "sequence" (GSPO's).
+        signal: what is compared with the target: "exact", the mean entropy of tokens, or
+            "response_mean", the mean over a response's tokens, then over responses, as the paper's.
 
     Ambiguity: the paper says that the idea fits GSPO and gives no range for it. There `low` and the
     first `high` are GSPO's, and the range around `high` is as wide in proportion as over DAPO:
@@ -44,6 +46,7 @@ class Adapo(Controlled):
     factor: float = 1.01
     target: float | str | None = None
     ratio: Literal["token", "sequence"] = "token"
+    signal: Signal = "exact"
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO App. B"
@@ -56,11 +59,16 @@ class Adapo(Controlled):
     def __post_init__(self) -> None:
         check_bounds("adapo", self.low, self.high)
         one_of("adapo", "ratio", self.ratio, ("token", "sequence"))
+        one_of("adapo", "signal", self.signal, ("exact", "response_mean"))
         self.check_law("adapo", "high")
 
     def law(self) -> Law:
         """What moves the upper bound."""
         return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
+
+    def signal_of(self, seen: Observation) -> float:
+        """As `signal` says."""
+        return entropy_by(self.signal, seen, "adapo")
 
     @classmethod
     def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:

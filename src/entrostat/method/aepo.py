@@ -33,6 +33,9 @@ class Aepo(Method):
         share: of the prompts that is sampled again.
         alpha: largest share of the rollouts that is replaced; the authors' is 60 of 2560.
 
+    Another algorithm than the AEPO of QwenLong-L1.5 (Shen et al. 2025) that PAR names, which stops
+    gradients of samples with negative advantages.
+
     Source: the authors' public code; the text says the same with alpha as the weight of a second
     term. Deviations: the code compares the last update's entropy, here it is the iteration's own;
     groups without a signal do not count in the mean over tokens here; where none is right nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ..control import (
     Additive,
@@ -17,6 +17,7 @@ from ..control import (
 )
 from .base import Default, Method
 
+Signal = Literal["exact", "response_mean"]
 Law = Multiplicative | Additive | ProportionalIntegral | Thermostat
 
 
@@ -74,7 +75,11 @@ class Controlled(Method):
             return state
         if isinstance(law, Thermostat):
             return law.observe(state, seen)
-        return law.update(state, seen.entropy)
+        return law.update(state, self.signal_of(seen))
+
+    def signal_of(self, seen: Observation) -> float:
+        """The entropy that a law of the papers compares with its target."""
+        return seen.entropy
 
     def metrics(self, state: Any) -> dict[str, float]:
         """`control/NAME`, `control/target` and, of a thermostat, what it has learnt."""
@@ -87,6 +92,17 @@ class Controlled(Method):
         if isinstance(law, Thermostat):
             out |= {f"thermostat/{name}": value for name, value in law.figures(state).items()}
         return out
+
+
+def entropy_by(signal: Signal, seen: Observation, who: str) -> float:
+    """The mean entropy of tokens ("exact"), or of a response's tokens, then of responses.
+
+    Raises:
+        ValueError: the host does not give it.
+    """
+    if signal == "exact":
+        return seen.entropy
+    return seen.need("response_mean", f"{who} with signal='response_mean'")
 
 
 def learnt_law(controller: str, start: float, range: Range, target: TargetSpec) -> Law | None:

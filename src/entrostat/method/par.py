@@ -11,7 +11,7 @@ from ..control import Additive, ControlState, Observation
 from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of, unread
 from .controlled import Controlled, Law
-from .rounding import floor, share_of
+from .rounding import floor, rounded_share
 
 Schedule = Literal["entropy", "stage", "epoch"]
 
@@ -41,15 +41,15 @@ class PosAdv(Controlled):
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
 
-    Ours, since the formulas are lost from the text at hand: the step and the start of schedule
-    "entropy" and E (.01, 1 and 10 here), and that lam stays within [0, 1], of which the text says
-    nothing either.
+    The formulas are lost from the text at hand. Step and start of schedule "entropy", .05 and 0,
+    are those of public notes on the paper's third version. Ours: E, and that lam stays within
+    [0, 1].
     """
 
     schedule: Schedule = "entropy"
     target: float | str = 0.2
-    delta: float = 0.01
-    weight: float = 1.0
+    delta: float = 0.05
+    weight: float = 0.0
     epochs: int = 10
 
     paper: ClassVar[str] = "PAR 7.3"
@@ -136,28 +136,29 @@ class NegOnly(Method):
 class RandPosClip(Method):
     """Rand-Pos-Clip: a few random tokens with A > 0 give no gradient.
 
-    max(1, floor(ratio N)) of the minibatch's tokens with A > 0 are chosen uniformly with the run's
-    generator; their policy loss counts in the value but not in the gradient (PAR App. E.2).
+    Of the minibatch's tokens with A > 0, ratio N are chosen uniformly with the run's generator;
+    their policy loss counts in the value but not in the gradient (PAR App. E.2). ratio N is rounded
+    as by `clip_cov`, with which PAR compares it at an equal share.
 
     Parameters:
         ratio: share of the minibatch's N tokens.
-
-    Deviation: PAR takes the share that its Clip-Cov freezes, which is the authors' code; beside
-    our `clip_cov` that is `at_least=1`.
+        at_least: 0, or k for max(k, floor(ratio N)) tokens, as of `clip_cov`.
     """
 
     ratio: float = 2e-4
+    at_least: int = 0
 
     paper: ClassVar[str] = "PAR App. E.2"
     reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         in_range("rand_pos_clip", "ratio", self.ratio, 0, 1, open_low=True)
+        in_range("rand_pos_clip", "at_least", self.at_least, 0)
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Freeze the chosen tokens."""
-        count = share_of(self.ratio, int(terms.count))
+        count = rounded_share(self.ratio, int(terms.count), self.at_least, generator)
         candidates = (terms.advantage > 0) & batch.mask
         return terms.freeze(batch.whole.pick(candidates, count, generator))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
 from .base import Method, in_range, one_of
-from .rounding import share_of
+from .rounding import rounded_share
 
 Quadrants = Literal["I", "II", "III", "IV"]
 
@@ -30,9 +30,10 @@ class Quadrant(Method):
     """Mask or double a random share of the tokens of one quadrant of (advantage, probability).
 
     I: A > 0, p > .8 · II: A > 0, p < .2 · III: A < 0, p < .2 · IV: A < 0, p > .8, p the current
-    probability. Of a quadrant's n tokens in the minibatch max(1, floor(share n)) are chosen
-    uniformly with the run's generator and weighted 0 ("mask") or 2 ("double"). STEER App. C.3 masks
-    in I and III, doubles in II and IV to raise entropy, and the other way round to lower it.
+    probability. Of a quadrant's n tokens in the minibatch share n, rounded as by `clip_cov`, are
+    chosen uniformly with the run's generator and weighted 0 ("mask") or 2 ("double"). STEER App.
+    C.3 masks in I and III, doubles in II and IV to raise entropy, and the other way round to lower
+    it.
 
     Parameters:
         which: "I", "II", "III" or "IV".
@@ -56,7 +57,7 @@ class Quadrant(Method):
     ) -> Terms:
         """Weight the chosen tokens."""
         inside = in_quadrant(self.which, terms.advantage, batch.logp.exp()) & batch.mask
-        count = share_of(self.share, batch.whole.count(inside))
+        count = rounded_share(self.share, batch.whole.count(inside), 0, generator)
         chosen = batch.whole.pick(inside, count, generator)
         factor = 0.0 if self.action == "mask" else 2.0
         return terms.replace(weight=torch.where(chosen, factor * terms.weight, terms.weight))

@@ -88,7 +88,9 @@ RECIPES: dict[str, Recipe] = {
     "clip_wide": _clip("GRPO with the wide clip (1, 1) under Clip-Cov.", "COV 4.1", 1.0, 1.0),
     "extreme": _clip("GRPO with an extremely wide clip: (.99, 5).", "STEER 6", 0.99, 5.0),
     "h_bonus": Recipe(
-        "DAPO with an entropy bonus whose coefficient REPO's controller moves.", "REPO 4, Fig. 3",
+        # footnote 3, "the same adaptive algorithm as REPO-D"; that its range is meant: our reading
+        "DAPO with an entropy bonus that REPO-D's controller moves, in REPO-D's range.",
+        "REPO 5.1, Fig. 3",
         "rloo",
         (("ppo", {"low": 0.2, "high": 0.28}), ("entropy_bonus", {"controller": "doubling"})),
         _SEQUENCES, "dapo",

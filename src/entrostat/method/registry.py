@@ -41,7 +41,7 @@ from .surrogates import Gspo, Ppo, Reinforce
 from .thermostat import HeldEntropy
 from .up import Up
 from .vespo import Vespo
-from .weights import ForkingTokens, WReinforce
+from .weights import ForkingTokens, GroupMean, WReinforce
 
 METHODS: dict[str, type[Method]] = {
     # surrogates
@@ -87,6 +87,7 @@ METHODS: dict[str, type[Method]] = {
     "stare": Stare,
     "w_reinforce": WReinforce,
     "forking_tokens": ForkingTokens,
+    "group_mean": GroupMean,
     "off_policy_mask": OffPolicyMask,
     "unlikeliness": Unlikeliness,
     "entropy_adv": EntropyAdv,

@@ -21,15 +21,15 @@ from ..control import (
 )
 from ..core.batch import Terms, TokenBatch
 from .base import Default, Method, in_range, one_of, unread
-from .controlled import Controlled, Law, learnt_law
+from .controlled import Controlled, Law, Signal, entropy_by, learnt_law
 
 REACH = 0.5  # of the bonus under the thermostat
 # parameters of the bonus that a controller does not read
 _UNREAD = {
-    "none": ("target", "coef_min", "coef_max", "rate"),
+    "none": ("target", "coef_min", "coef_max", "rate", "signal"),
     "dual": ("coef", "coef_min"),
     "doubling": ("rate",),
-    "thermostat": ("rate",),
+    "thermostat": ("rate", "signal"),
 }
 
 
@@ -52,6 +52,8 @@ class EntropyBonus(Controlled):
         target: entropy to hold, nats per token; None takes that of the first iteration, "0.8x" a
             share of it; the thermostat also takes schedules (docs/thermostat.md).
         rate: step of "dual", of the coefficient for an error as large as the target.
+        signal: what is compared with the target: "exact", the mean entropy of tokens, or
+            "response_mean", the mean over a response's tokens, then over responses, as REPO's.
     """
 
     coef: float = 1e-3
@@ -60,6 +62,7 @@ class EntropyBonus(Controlled):
     coef_max: float = Default(10.0)
     target: float | str | None = None
     rate: float = 0.1
+    signal: Signal = "exact"
 
     paper: ClassVar[str] = "REPO 4, COV App. E, PAR 3.1"
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
@@ -70,6 +73,7 @@ class EntropyBonus(Controlled):
 
     def __post_init__(self) -> None:
         one_of("entropy_bonus", "controller", self.controller, tuple(_UNREAD))
+        one_of("entropy_bonus", "signal", self.signal, ("exact", "response_mean"))
         if self.controller == "none":  # a negative bonus lowers entropy (PAR 3.1)
             in_range("entropy_bonus", "coef", self.coef, -1e6, 1e6)
         unread(self, "entropy_bonus", f"controller={self.controller!r}", _UNREAD[self.controller])
@@ -93,6 +97,10 @@ class EntropyBonus(Controlled):
         """A fixed coefficient."""
         return ControlState(self.coef, None)
 
+    def signal_of(self, seen: Observation) -> float:
+        """As `signal` says."""
+        return entropy_by(self.signal, seen, "entropy_bonus")
+
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
@@ -108,6 +116,12 @@ class Delayed(ControlState):
     opens: bool = False
 
 
+def _held(state: ControlState) -> float:
+    """The target of a controller that has seen an entropy."""
+    assert state.target is not None
+    return state.target
+
+
 @dataclass(frozen=True)
 class AdaptiveEntropy(Method):
     """Adaptive entropy coefficient: a bonus that is there only while entropy is at most the target.
@@ -117,7 +131,8 @@ class AdaptiveEntropy(Method):
     (Skywork-OR1, arXiv 2505.22312; PAR 3.2).
 
     Parameters:
-        target: entropy to stay above, nats per token; PAR uses .2 and the policy's first entropy.
+        target: entropy to stay above, nats per token; PAR uses .2 and the entropy before training.
+            None takes that of the first iteration, "0.8x" a share of it.
         delta: step of the coefficient.
         coef: coefficient at first.
         coef_min, coef_max: its range; PAR's text names none.
@@ -133,7 +148,7 @@ class AdaptiveEntropy(Method):
     updates, which are the first to use it.
     """
 
-    target: float = 0.2
+    target: float | str | None = 0.2
     delta: float = 1e-4
     coef: float = 0.0
     coef_min: float = 0.0
@@ -174,10 +189,10 @@ class AdaptiveEntropy(Method):
         if isinstance(state, Delayed):
             last = ControlState(state.coming, state.target)
             coming = self._additive().update(last, entropy)
-            return Delayed(
-                state.coming, coming.target, state.opens, coming.value, entropy <= self.target
-            )
-        return replace(self._additive().update(state, entropy), applies=entropy <= self.target)
+            opens = entropy <= _held(coming)
+            return Delayed(state.coming, coming.target, state.opens, coming.value, opens)
+        moved = self._additive().update(state, entropy)
+        return replace(moved, applies=entropy <= _held(moved))
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
@@ -188,21 +203,26 @@ class AdaptiveEntropy(Method):
     def metrics(self, state: ControlState) -> dict[str, float]:
         """`control/entropy_coef` (0 while the gate is closed) and `control/target`."""
         coef = state.value if state.applies else 0.0
-        return {"control/entropy_coef": coef, "control/target": self.target}
+        out = {"control/entropy_coef": coef}
+        return out if state.target is None else out | {"control/target": state.target}
 
 
 @dataclass(frozen=True)
 class KlRef(Method):
     """KL penalty that holds the policy near a frozen reference.
 
-    loss + coef * KL(pi || ref), aggregated as the policy loss but over all sampled tokens. With
-    d = lp_ref - lp of the sampled token, the estimators (Schulman 2020) are k1 = -d, k2 = d^2/2,
-    k3 = exp(d) - d - 1. As in TRL and veRL the estimator itself is differentiated, so that under k1
-    the gradient's expectation is 0. COV App. E.
+    loss + coef * KL, aggregated as the policy loss but over all sampled tokens. With d = lp_ref -
+    lp of the sampled token, the estimators (Schulman 2020) are k1 = -d, k2 = d^2/2, k3 = exp(d) - d
+    - 1. Each estimates KL(pi || ref), k2 to second order; as in TRL and veRL the estimator itself
+    is differentiated. On tokens of the policy as it stands, the expected gradient is
+
+        k1  0
+        k2  that of KL(pi || ref), which COV App. E means: its rows in recipes/papers have k2
+        k3  that of KL(ref || pi)
 
     Parameters:
         coef: coefficient.
-        form: "k1", "k2" or "k3".
+        form: "k1", "k2" or "k3"; the default is veRL's low_var_kl and TRL's.
         unbiased: multiply by the importance ratio, with its gradient: under k3 the gradient is then
             the reverse KL's without bias (DeepSeek-V3.2, arXiv 2512.02556; TRL's
             use_bias_correction_kl).

@@ -7,10 +7,17 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ..control import ControlState, Flip, Multiplicative, ProportionalIntegral, Range
+from ..control import (
+    ControlState,
+    Flip,
+    Multiplicative,
+    Observation,
+    ProportionalIntegral,
+    Range,
+)
 from ..core.batch import TokenBatch, at_least_float32
 from .base import Default, one_of, unread
-from .controlled import Controlled, Law, learnt_law
+from .controlled import Controlled, Law, Signal, entropy_by, learnt_law
 
 Center = Literal["state", "batch"]
 
@@ -51,8 +58,8 @@ def repo_d(advantage: Tensor, L: Tensor, beta: Tensor) -> Tensor:
 _UNREAD = {
     "doubling": (),
     "pi": ("zeta",),
-    "thermostat": (),
-    "none": ("zeta_min", "zeta_max", "target"),
+    "thermostat": ("signal",),
+    "none": ("zeta_min", "zeta_max", "target", "signal"),
 }
 
 
@@ -66,6 +73,7 @@ class _Repo(Controlled):
     target: float | str | None = None
     center: Center = "state"
     controller: Literal["doubling", "pi", "thermostat", "none"] = "doubling"
+    signal: Signal = "exact"
 
     paper: ClassVar[str] = "REPO 3, App. B"
     needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
@@ -78,6 +86,7 @@ class _Repo(Controlled):
     def __post_init__(self) -> None:
         one_of(self._name, "center", self.center, ("state", "batch"))
         one_of(self._name, "controller", self.controller, tuple(_UNREAD))
+        one_of(self._name, "signal", self.signal, ("exact", "response_mean"))
         unread(self, self._name, f"controller={self.controller!r}", _UNREAD[self.controller])
         if self.controller in ("pi", "thermostat"):
             self.settle("zeta_max", self._reach)
@@ -111,6 +120,10 @@ class _Repo(Controlled):
         """A fixed zeta."""
         return self._doubling().init()
 
+    def signal_of(self, seen: Observation) -> float:
+        """As `signal` says."""
+        return entropy_by(self.signal, seen, self._name)
+
     def required(self) -> tuple[str, ...]:
         """`old_entropy` only where the exact centre is asked for."""
         return self.needs if self.center == "state" else ()
@@ -142,6 +155,8 @@ class RepoR(_Repo):
         controller: "doubling"; "thermostat" (ours); "pi", a proportional-integral law whose gains
             were set by hand on one language model, over the thermostat's range; or "none" to keep
             zeta as it is.
+        signal: what is compared with the target: "exact", the mean entropy of tokens, or
+            "response_mean", the mean over a response's tokens, then over responses, as the paper's.
         bidirectional: let doubling push both ways.
         flip: "gradual" or "immediate" (with `bidirectional`).
 
@@ -201,6 +216,8 @@ class RepoD(_Repo):
             mean over the batch.
         controller: "doubling"; "thermostat" (ours); "pi", as of `repo_r`, whose zeta its gains were
             set for; or "none" to keep zeta as it is.
+        signal: what is compared with the target: "exact", the mean entropy of tokens, or
+            "response_mean", the mean over a response's tokens, then over responses, as the paper's.
         scope: "batch" takes one dH for the whole batch; "token" takes each token's own.
 
     Deviations: the paper's beta counters the change "on a per-token level", at each state; its

@@ -51,6 +51,11 @@ class Steer(Method):
         signed: x = Om in "linear" and "binary", as App. E.3 prints them: the token that lowers
             entropy most then weighs lambda_max or 1, the one that raises it most lambda_min.
 
+    Beside the authors' public code, which is no part of the paper: it has no I in Om, keeps weights
+    at .02 or more, takes max x over each call of the loss, a micro-batch, and adds a dual clip.
+    STEER's Eq. 1 divides by the tokens of a group, its recipes here by those of the minibatch;
+    `group_mean` beside it is the letter.
+
     Deviations: |Om| in "linear" and "binary", as in Eq. 3, whose reason is that "large entropy
     increases may also be sub-optimal"; App. E.3 prints Om. The paper prints
     lambda_min = exp(-alpha) with alpha < 0, a slip; its own range [lambda_min, 1] needs exp(alpha).

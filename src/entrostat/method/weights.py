@@ -1,4 +1,4 @@
-"""Earlier methods that weight tokens at every update (STEER Tab. 6)."""
+"""Methods that weight tokens at every update: earlier ones (STEER Tab. 6), and groups alike."""
 
 from __future__ import annotations
 
@@ -74,3 +74,34 @@ class ForkingTokens(Method):
         count = share_of(self.top, int(terms.count))
         chosen = batch.whole.largest(batch.entropy, batch.mask, count, generator)
         return terms.replace(weight=torch.where(chosen, terms.weight, 0))
+
+
+@dataclass(frozen=True)
+class GroupMean(Method):
+    """Groups count alike: the mean over a group's tokens, then over groups (STEER Eq. 1).
+
+    STEER divides by the sum of the response lengths of a group, `token_mean` by all N tokens of the
+    minibatch. A token of group g is weighted N / (G L_g), L_g the tokens of g and G the groups that
+    the minibatch has, so that the weighted token mean is that of Eq. 1 and the mean weight is 1.
+
+    Of a group that a minibatch has in part, L_g counts this part. Terms added to the loss keep
+    their own mean.
+    """
+
+    paper: ClassVar[str] = "STEER Eq. 1"
+    needs: ClassVar[tuple[str, ...]] = ("group",)
+    reads_current: ClassVar[bool] = False
+
+    def plan(
+        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
+    ) -> Terms:
+        """Weight by the length of the group."""
+        assert batch.group is not None
+        live = batch.policy_mask
+        tokens = live.sum(-1)
+        (length,) = batch.whole.group_sums(batch.group, tokens)
+        (groups, trained), _ = batch.whole.gather(batch.group, tokens)
+        count = len(groups[trained > 0].unique())
+        weight = int(terms.count) / (max(1, count) * length.clamp(min=1).double())
+        weight = torch.where(live, weight[:, None], 1).to(terms.weight.dtype)
+        return terms.replace(weight=terms.weight * weight)

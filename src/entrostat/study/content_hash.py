@@ -29,6 +29,7 @@ LENGTH = 16  # hexadecimal digits: 64 bits
 _LATER: dict[tuple[str, ...], Any] = {
     ("forecast",): dataclasses.asdict(Forecast()),
     ("sampling", "redraws"): 0,
+    ("optim", "keep_size"): False,
 }
 _WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 

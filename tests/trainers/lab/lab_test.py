@@ -24,6 +24,7 @@ from builders import refused
 from entrostat.control import ControlState
 from entrostat.core.loss import LossOutput
 from entrostat.core.objective import Objective
+from entrostat.data.prompts import drawn
 from entrostat.errors import RunStopped
 from entrostat.method import METHODS, Method
 from entrostat.runs import checkpoint as checkpoints
@@ -527,6 +528,40 @@ def test_minibatches_are_as_many_as_asked_for(tmp_path: Path) -> None:
     kept = 4 * (6 - metrics(run)[0]["rollout/zero_advantage_groups"])
     assert kept > 9
     assert metrics(run)[0]["optim/updates"] == 9
+
+
+def test_minibatches_of_one_size_are_fewer_where_groups_have_no_signal(tmp_path: Path) -> None:
+    # 24 rollouts in 6 minibatches of 4, a group each: two passes over the groups that are left
+    run = train(
+        small(
+            tmp_path / "run", iterations=3, eval={"prompts": 0},
+            sampling={"prompts": 6, "rollouts": 4},
+            optim={"epochs": 2, "minibatches": 6, "keep_size": True},
+        )
+    )  # fmt: skip
+    lines = metrics(run)
+    assert [m["optim/updates"] for m in lines] == [
+        2 * (6 - m["rollout/zero_advantage_groups"]) for m in lines
+    ]
+    assert any(m["rollout/zero_advantage_groups"] for m in lines)
+
+
+class Problems:
+    """Of REPO's training data as many as it has."""
+
+    name, splits = "problems", ("train",)
+
+    def size(self, split: str) -> int:
+        return 563
+
+
+def test_an_iteration_asks_no_problem_twice_and_an_epoch_every_one_once(tmp_path: Path) -> None:
+    config = small(tmp_path, sampling={"prompts": 128, "rollouts": 6})
+    asked = [drawn(Problems(), config, i) for i in range(1, 201)]  # REPO's 200 iterations
+    assert all(len(set(each)) == 128 for each in asked)
+    whole = [index for each in asked for index in each]
+    for first in range(0, len(whole) - 563, 563):
+        assert sorted(whole[first : first + 563]) == list(range(563))
 
 
 def test_logits_that_are_not_finite_stop_the_run(tmp_path: Path) -> None:

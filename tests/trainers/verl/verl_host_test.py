@@ -58,7 +58,7 @@ def _foreign(name: str) -> bool:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_method(name: str) -> None:
     golden = CASES[name]
-    objective = es.make_objective(name)
+    objective = es.make_objective(name, **golden.get("given", {}))
     seen = GOLDEN["seen"]
     for _ in range(2):
         objective.observe(nll=seen["entropy"], **seen)

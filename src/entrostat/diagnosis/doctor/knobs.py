@@ -67,12 +67,10 @@ class Asked:
 def asked_of(method: Method, state: ControlState, first: float) -> Asked | None:
     """What is asked of a method's controller; None without one, or of another signal."""
     law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
-    spec = getattr(law, "target", None)
+    spec = method.target if isinstance(method, AdaptiveEntropy) else getattr(law, "target", None)
     target = parse_target(spec)
     if target.signal != "entropy" or (state.target is None and target.constant):
         return None
-    if isinstance(method, AdaptiveEntropy):
-        return Asked(method.target, method.target)
     levels = [level.of(first) for level in target.levels]
     return Asked(min(levels), max(levels))
 

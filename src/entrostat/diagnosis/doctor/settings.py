@@ -141,9 +141,9 @@ def authority(plan: Plan) -> Result | None:
 def gate(plan: Plan) -> Result | None:
     """A bonus that waits for an entropy of 0."""
     for name, method in plan.chain:
-        if isinstance(method, AdaptiveEntropy) and method.target <= 0:
+        if isinstance(method, AdaptiveEntropy) and parse_target(method.target).fixed == 0:
             return wrong(
-                f"{name}: acts while entropy is at most {method.target:g} nats, which it never is",
+                f"{name}: acts while entropy is at most 0 nats, which it never is",
                 "give a target near the policy's own entropy",
             )
     return None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...analysis.analysis import Analysis, watched
+from ...config import TrainConfig
 from ...core.batch import TokenBatch
 from ...core.objective import Plan
 from ...core.rollouts import MetricAccumulator
@@ -47,7 +48,8 @@ def update_policy(
     )
     hold = Hold.of(state.objective)
     tally = MetricAccumulator()
-    for place, rows in _minibatches(state, iteration, len(selection)):
+    parts = _parts(config, len(selection))
+    for place, rows in _minibatches(state, iteration, len(selection), parts):
         lr = learning_rate_at(config, place, state.updates)
         state.optimizer.param_groups[0]["lr"] = lr
         made = state.updates - before
@@ -59,7 +61,7 @@ def update_policy(
                 hold.decide(state.optimizer, config.updates)
             figures = update(
                 state, selection.batch[rows], selection.sequences[rows], select,
-                fresh=made == 0, unseen=0 < made < config.optim.minibatches,
+                fresh=made == 0, unseen=0 < made < parts,
                 where=f"iteration {iteration}, update {made + 1}",
             )  # fmt: skip
         state.updates += not figures.get("optim/skipped")
@@ -70,14 +72,25 @@ def update_policy(
     }
 
 
-def _minibatches(state: State, iteration: int, count: int) -> Iterator[tuple[int, Tensor]]:
+def _parts(config: TrainConfig, count: int) -> int:
+    """Minibatches of a pass over `count` rollouts."""
+    parts = config.optim.minibatches
+    if config.optim.keep_size:
+        size = math.ceil(config.sampling.prompts * config.sampling.rollouts / parts)
+        parts = min(parts, math.ceil(count / size))
+    return min(parts, count)
+
+
+def _minibatches(
+    state: State, iteration: int, count: int, parts: int
+) -> Iterator[tuple[int, Tensor]]:
     """Place among the updates planned, and rows [n] of those that are trained on."""
     optim = state.config.optim
     shuffle = generator(state.config.seed, iteration, "shuffle", torch.device("cpu"))
     for epoch in range(optim.epochs if count else 0):
         order = torch.randperm(count, generator=shuffle).to(state.policy.device)
         first = (iteration - 1) * state.config.updates + epoch * optim.minibatches
-        yield from enumerate(order.tensor_split(min(optim.minibatches, count)), first)
+        yield from enumerate(order.tensor_split(parts), first)
 
 
 def update(

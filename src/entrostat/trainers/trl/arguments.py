@@ -170,6 +170,8 @@ _CANNOT: tuple[tuple[str, Value, str], ...] = (
      "rounding is put into the lab's ratio only; drop it, or use --host lab"),
     ("numerics.round_old_logp", lambda c: c.numerics.round_old_logp is not None,
      "rounding is put into the lab's ratio only; drop it, or use --host lab"),
+    ("optim.keep_size", lambda c: c.optim.keep_size,
+     "TRL makes the same number of updates of every batch; leave it out, or use --host lab"),
     ("sampling.measure", lambda c: not c.sampling.measure,
      "TRL's sampler gives no entropies, so the old policy is measured; leave it true"),
     ("sampling.rollouts", lambda c: c.sampling.rollouts < 2,

@@ -309,6 +309,8 @@ def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool,
     return [
         (bool(numerics), f"numerics.{' and numerics.'.join(numerics)}: this can be done in the lab "
          "only; leave it out, or use --host lab"),
+        (optim.keep_size, "optim.keep_size: veRL makes the same number of updates of every batch; "
+         "leave it out, or use --host lab"),
         (not config.sampling.measure, "sampling.measure=false would leave out the pass that gives "
          "the old policy's entropy; leave it true"),
         (config.analyze.every > 0, f"analyze.every={config.analyze.every}: veRL's workers make no "
