@@ -29,10 +29,13 @@ pytestmark = [pytest.mark.usefixtures("unrendered"), pytest.mark.timeout(600)]
 
 # what other modules run, in small and more closely
 ELSEWHERE = {
-    "hostile_answers": "scoring_test", "jobs": "this one, by lab_vs_trl", "power_cut":
-    "checkpoint_test, eval_sets_test", "ranks": "below", "study_picture": "study_picture_test", "study_tables":
-    "study_tables_test, study_recipes_test",
-}  # fmt: skip
+    "hostile_answers": "scoring_test",
+    "jobs": "this one, by lab_vs_trl",
+    "power_cut": "checkpoint_test, eval_sets_test",
+    "ranks": "below",
+    "study_picture": "study_picture_test",
+    "study_tables": "study_tables_test, study_recipes_test",
+}
 
 
 def logged(path: Path, entropies: Sequence[float], **more: float) -> Path:
