@@ -528,7 +528,8 @@ def test_what_every_built_in_task_keeps(name: str) -> None:
     cls = task_class(name)
     about = inspect.getdoc(inspect.getmodule(cls)) or ""
     assert about.startswith(f"`{name}`: "), "the module's docstring: `NAME`: what it asks"
-    assert f"`{name}`" in (ROOT / "docs/tasks.md").read_text(), "docs/tasks.md has no such row"
+    page = (ROOT / "docs/tasks.md").read_text()
+    assert f"`{name}`" in page, f"docs/tasks.md does not name `{name}`"
     try:
         task, again = make_task(name, seed=1), make_task(name, seed=1)
     except ValueError as error:  # an extra that is not installed

@@ -119,7 +119,8 @@ def test_spellings_of_the_flag(words: str) -> None:
 
 
 def test_every_tracker_is_a_setting_and_is_documented() -> None:
-    assert {*get_args(Tracker)} == {*SERVICES}, "config/trackers.py: `Tracker` has other names"
+    expected = f"`Tracker` in config/trackers.py must name {', '.join(SERVICES)}"
+    assert {*get_args(Tracker)} == {*SERVICES}, expected
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
