@@ -1,5 +1,6 @@
 """Names, recipes, errors and descriptions of methods; REPO-R by hand."""
 
+import functools
 import json
 import math
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import entrostat as es
 from builders import f64, refused
 from entrostat.method.base import Method
 from entrostat.method.surrogates import Ppo
+from scripts import ROOT
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -209,6 +211,11 @@ def test_a_method_is_refused_where_it_does_not_run():
 # ---------------------------------------------------------------------------- MethodInfo
 
 
+@functools.cache
+def pages() -> list[str]:
+    return [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+
+
 @pytest.mark.parametrize("name", sorted(es.methods()))
 def test_method_info_is_complete_and_true(name):
     info = es.methods()[name]
@@ -216,7 +223,8 @@ def test_method_info_is_complete_and_true(name):
     assert info.kind in ("surrogate", "intervention", "recipe")
     assert info.summary.strip() == info.summary != ""
     assert "\n" not in info.summary
-    assert info.paper
+    assert info.paper, "the class attribute `paper`: where it is from"
+    assert any(f"`{name}`" in page for page in pages()), f"no page of docs/ has `{name}`"
     assert info.summary in info.doc
     assert info.hosts
     assert set(info.hosts) <= {"lab", "trl", "verl"}

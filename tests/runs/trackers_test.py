@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,12 +23,14 @@ from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.cli.flags import named
 from entrostat.config import TrainConfig, from_dict
+from entrostat.config.trackers import Tracker
 from entrostat.logs.importers import read
 from entrostat.runs import trackers
 from entrostat.runs.run_directory import check_output
 from entrostat.runs.trackers import Trackers, outside
+from entrostat.runs.trackers.services import SERVICES
 from entrostat.trainers.lab import train
-from paths import TESTS
+from paths import ROOT, TESTS
 from stopping import Stop, StopAfter
 
 FAKES = TESTS / "trackers" / "fakes.py"
@@ -86,8 +89,6 @@ def test_the_setting_is_a_name_a_list_or_a_table(tmp_path: Path) -> None:
     config = recipe(tmp_path, {"to": ["tensorboard"], "project": "p", "name": "n"})
     assert (config.log.to, config.log.project, config.log.name) == (("tensorboard",), "p", "n")
     assert recipe(tmp_path, []).log.to == ()
-    import tomllib
-
     assert from_dict(tomllib.loads(config.to_toml())) == config
 
 
@@ -118,7 +119,19 @@ def test_spellings_of_the_flag(words: str) -> None:
     assert args == ["--log.to", "wandb", "tensorboard", "--seed", "1,2"]
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio", "tensorboard", "mlflow"])
+def test_every_tracker_is_a_setting_and_is_documented() -> None:
+    expected = f"`Tracker` in config/trackers.py must name {', '.join(SERVICES)}"
+    assert {*get_args(Tracker)} == {*SERVICES}, expected
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    page = (ROOT / "docs/trackers.md").read_text()
+    for name, service in SERVICES.items():
+        assert f"`{name}`" in page, f"docs/trackers.md does not name the tracker `{name}`"
+        assert not service.package or name in extras, f"pyproject.toml has no extra {name!r}"
+
+
+@pytest.mark.parametrize("name", [name for name, found in SERVICES.items() if found.package])
 def test_one_that_is_not_installed_is_refused_with_its_extra(
     tmp_path, monkeypatch, capsys, name: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import random
 import re
@@ -17,9 +18,11 @@ import entrostat as es
 from builders import refused
 from entrostat.cli import main
 from entrostat.cli.open_flags import apply_open_flags, take_open_flags
+from entrostat.tasks import BUILT_IN, Task, make_task, task_class
 from entrostat.tasks.gym import is_arithmetic, is_not_code
 from entrostat.tasks.jsonl import final_answer, grade_contains, grade_exact, grade_number
 from entrostat.tasks.target_sum import TargetSum, demonstration
+from scripts import ROOT
 
 
 @pytest.mark.parametrize(
@@ -517,6 +520,27 @@ def test_fields_on_the_command_line() -> None:
     refused(
         lambda: apply_open_flags({"task": {"name": "a", "fields": "x"}}, flags[1:]), "task.fields"
     )
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_every_built_in_task_keeps(name: str) -> None:
+    cls = task_class(name)
+    about = inspect.getdoc(inspect.getmodule(cls)) or ""
+    assert about.startswith(f"`{name}`: "), "the module's docstring: `NAME`: what it asks"
+    page = (ROOT / "docs/tasks.md").read_text()
+    assert f"`{name}`" in page, f"docs/tasks.md does not name `{name}`"
+    try:
+        task, again = make_task(name, seed=1), make_task(name, seed=1)
+    except ValueError as error:  # an extra that is not installed
+        pytest.skip(str(error))
+    assert isinstance(task, Task) or hasattr(task, "environment")
+    assert task.name == name
+    for split in task.splits:
+        examples = [task.example(i, split) for i in range(min(3, task.size(split) or 3))]
+        assert examples == [again.example(i, split) for i in range(len(examples))], split
+        assert task.max_new_tokens(split) > 0
+        for junk in ("", "\0", "\ud800", "9" * 5000, "</answer>") if hasattr(task, "score") else ():
+            assert task.score(junk, examples[0]) == 0, junk
 
 
 def test_the_list_of_tasks(capsys: pytest.CaptureFixture) -> None:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from .._text import say
 from .flags import dataclass_flags, named, spread, take, take_switch
@@ -25,8 +25,8 @@ Train a policy by reinforcement learning and watch its entropy.
   --analyze.every N             what updates do to entropy, token by token, every N iterations
   --forecast.every N            what they will do to entropy on fresh prompts, said before they are
                                 made, and what came (docs/dynamics.md)
-  --log NAME [NAME...]          figures to wandb, trackio, tensorboard, mlflow as well, under
-                                --log.project and --log.name (docs/trackers.md)
+  --log NAME [NAME...]          figures to trackers as well, under --log.project and --log.name:
+                                {trackers} (docs/trackers.md)
   --save.best SET/FIGURE        keep the policy that evaluates best too: test/avg@k, say
   --config FILE.toml            start from a file; flags override it
   --resume RUN                  go on with a run that was stopped; --iterations may be raised
@@ -91,6 +91,7 @@ def train_verb(args: list[str]) -> int:
         from_dict,
         load,
     )
+    from ..config.trackers import Tracker
     from ..tasks.trust import refuse_code
     from ..trainers.resume_command import resume_command
     from ..trainers.verl import config as verl
@@ -131,7 +132,8 @@ def train_verb(args: list[str]) -> int:
             verl.refuse_code(data.get("verl"), f"--resume {run!r}")
     else:
         data = asked_for(file, flags, trusted, own_word)
-    config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", _TRAIN)
+    about = _TRAIN.replace("{trackers}", ", ".join(get_args(Tracker)))
+    config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", about)
     config.validate()
     if allowed:
         from ..sandbox import use

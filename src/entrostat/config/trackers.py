@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+# the keys of `SERVICES` in runs/trackers/services.py, which has how to add one
 Tracker = Literal["wandb", "trackio", "tensorboard", "mlflow"]
 
 

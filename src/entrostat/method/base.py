@@ -39,12 +39,13 @@ class Method:
     Class attributes:
         kind: "surrogate" (says which ratio and clip bounds are meant; one an objective) or
             "intervention" (edits advantages or terms; any number).
-        paper: short name of the source, with its section.
+        paper: short name of the source, with its section; "ours" without a source.
         needs: the `TokenBatch` fields that it reads beyond logp, old_logp, mask and advantages.
         hosts: where it can run.
         instead: a sentence on why and what to do where it cannot; ends an error message.
-        base: the recipe or surrogate that a bare intervention sits on, with its advantage estimator
-            and aggregation: the fair baseline, which differs in the intervention alone.
+        base: the recipe or surrogate whose advantage estimator and aggregation the bare name takes;
+            an intervention takes its surrogate too. It is the fair baseline, which differs in this
+            method alone.
         on_policy: sound with one update per rollout batch only.
         replaces_advantages: computes advantages anew, so edits before it would be lost.
         reads_current: its `plan` reads the current policy's logp or entropy, so that a host has to

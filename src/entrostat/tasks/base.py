@@ -46,7 +46,7 @@ class Task(Protocol):
 
     Attributes:
         name: for logs and reports.
-        splits: names of its splits; the first is trained on, the second evaluated on.
+        splits: names of its splits; the first is trained on, the others evaluated on.
     """
 
     name: str

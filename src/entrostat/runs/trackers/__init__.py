@@ -5,7 +5,7 @@ take its time, and the loop only puts a line into a pipe. A tracker that fails i
 dropped; what it missed it is given when the run is resumed.
 
     outside.py     which are installed, and what TRL's and veRL's own trackers are told
-    services.py    the four, in their own process
+    services.py    the trackers, a class each, in their own process
     child.py       that process
 
 A run's directory has under `trackers/`: NAME.json (the tracker's id of the run, the last iteration

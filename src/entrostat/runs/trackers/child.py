@@ -22,6 +22,7 @@ from typing import Any
 
 from ...errors import in_one_line
 from .outside import read_seal, write_seal
+from .services import SERVICES
 
 _GRACE = 120.0  # seconds that a tracker may take to finish when the run was killed
 
@@ -51,19 +52,20 @@ def main(name: str, answers: int) -> None:
 def serve(name: str, answer: Any) -> None:
     """Carry out orders from standard input."""
     start = json.loads(sys.stdin.buffer.readline())
+    service = SERVICES[name]
     try:
-        importlib.import_module(name)
-        from .services import SERVICES
+        if service.package:
+            importlib.import_module(service.package)
     except BaseException as error:
         answer(failed=f"cannot be imported ({in_one_line(error)[:300]})")
         return
     answer(imported=name)
     folder = Path(start["folder"])
     seal = read_seal(folder, name)
-    service = SERVICES[name](start, seal["id"])
-    seal |= {"id": service.id, "place": service.place}
+    tracker = service(start, seal["id"])
+    seal |= {"id": tracker.id, "place": tracker.place}
     write_seal(folder, name, seal)
-    answer(begun=service.place)
+    answer(begun=tracker.place)
     ok = False
     for line in sys.stdin.buffer:
         order = json.loads(line)
@@ -74,9 +76,9 @@ def serve(name: str, answer: Any) -> None:
             # before it is given: where a kill comes between, a tracker lacks one and has none twice
             write_seal(folder, name, seal | {"logged": order["iteration"]})
             seal["logged"] = order["iteration"]
-            service.log(order["iteration"], order["figures"])
+            tracker.log(order["iteration"], order["figures"])
         answer(done=order["iteration"])
-    service.finish(ok)
+    tracker.finish(ok)
     answer(finished=True)
 
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...logs.files import atomic
 from ...logs.run import called
+from .services import SERVICES
 
 if TYPE_CHECKING:
     from ...config import TrainConfig
 
 FOLDER = "trackers"  # in a run's directory
-TITLES = {"wandb": "W&B", "trackio": "trackio", "tensorboard": "TensorBoard", "mlflow": "MLflow"}
+TITLES = {name: service.title for name, service in SERVICES.items()}
 
 
 def install(name: str) -> str:
@@ -36,7 +37,8 @@ def check_installed(names: Sequence[str]) -> None:
         ValueError: names the extra.
     """
     for name in names:
-        if util.find_spec(name) is None:
+        package = SERVICES[name].package
+        if package and util.find_spec(package) is None:
             raise ValueError(
                 f"log.to {name!r}: {TITLES[name]} is not installed; {install(name)}, or drop it"
             )

@@ -1,7 +1,9 @@
-"""The four trackers, alike: `id`, `place`, `log(iteration, figures)`, `finish(ok)`.
+"""The trackers of `--log`, one class each.
 
-They run in `child.py`'s process, alone there. An iteration is a tracker's step. Nothing is uploaded
-that is no figure or setting: no code, no model, no rollouts.
+They run in the process of `child.py`, alone there. An iteration is a tracker's step. Nothing is
+uploaded but figures and settings: no code, no model, no rollouts.
+
+To add a tracker, write a class here and put its name into `SERVICES` and `config.trackers.Tracker`.
 """
 
 from __future__ import annotations
@@ -9,15 +11,52 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 Figures = Mapping[str, float]
 
 
+class Service(Protocol):
+    """What the class of a tracker has.
+
+    Attributes:
+        title: the tracker's name in messages.
+        package: the module that the tracker imports; without it the run is refused before it
+            starts. The extra that installs it has the tracker's name. "": Python is enough.
+        id: the tracker's id of the run; a resumed run gets it back.
+        place: where the figures go, for the terminal.
+    """
+
+    title: ClassVar[str]
+    package: ClassVar[str]
+    id: str
+    place: str
+
+    def __init__(self, start: Mapping[str, Any], id: str) -> None:
+        """Begin a run, or go on with one.
+
+        Args:
+            start: `folder` (RUN/trackers), `project`, `run` (the run's name), `config` (settings).
+            id: the attribute `id` of the run that is resumed; "" for a new run.
+        """
+        ...
+
+    def log(self, iteration: int, figures: Figures) -> None:
+        """Log an iteration's figures. Iterations come in order, each once."""
+        ...
+
+    def finish(self, ok: bool) -> None:
+        """Close the run; `ok` is False where training failed or was killed."""
+        ...
+
+
 class WandB:
     """Weights & Biases; offline where there is no login, or no server, at the start."""
+
+    title: ClassVar[str] = "W&B"
+    package: ClassVar[str] = "wandb"
 
     def __init__(self, start: Mapping[str, Any], id: str) -> None:
         import wandb
@@ -47,6 +86,9 @@ class WandB:
 class Trackio:
     """trackio: local, or where TRACKIO_SPACE_ID says. A run goes on under its name."""
 
+    title: ClassVar[str] = "trackio"
+    package: ClassVar[str] = "trackio"
+
     def __init__(self, start: Mapping[str, Any], id: str) -> None:
         import trackio
 
@@ -66,6 +108,9 @@ class Trackio:
 
 class TensorBoard:
     """Event files in the run's directory, by TensorBoard's own writer."""
+
+    title: ClassVar[str] = "TensorBoard"
+    package: ClassVar[str] = "tensorboard"
 
     def __init__(self, start: Mapping[str, Any], id: str) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -89,6 +134,9 @@ class TensorBoard:
 
 class MLflow:
     """MLflow, where MLFLOW_TRACKING_URI says, else in its own default."""
+
+    title: ClassVar[str] = "MLflow"
+    package: ClassVar[str] = "mlflow"
 
     def __init__(self, start: Mapping[str, Any], id: str) -> None:
         from mlflow import MlflowClient
@@ -120,7 +168,7 @@ class MLflow:
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
 
 
-SERVICES: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+SERVICES: dict[str, type[Service]] = {
     "wandb": WandB, "trackio": Trackio, "tensorboard": TensorBoard, "mlflow": MLflow,
 }  # fmt: skip
 

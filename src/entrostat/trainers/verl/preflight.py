@@ -21,7 +21,7 @@ from typing import Any
 
 from ..._names import nearest
 from ...errors import in_one_line
-from ...runs.trackers.outside import TITLES
+from ...runs.trackers.services import SERVICES
 
 PATIENCE = 40  # seconds for a cluster, or one of its nodes, to answer
 
@@ -89,11 +89,12 @@ def check_configuration(overrides: Sequence[str]) -> None:
             config = compose("ppo_trainer", overrides=list(overrides))
         except HydraException as error:
             raise ValueError(f"[verl]: {in_one_line(error)}") from None
-    for name in TITLES.keys() & set(config.trainer.logger):
-        if util.find_spec(name) is None:
+    for name in SERVICES.keys() & set(config.trainer.logger):
+        package = SERVICES[name].package
+        if package and util.find_spec(package) is None:
             raise ValueError(
-                f"trainer.logger {name!r}: veRL's environment has no {name}; pip install it there, "
-                "or drop it (log.to)"
+                f"trainer.logger {name!r}: veRL's environment has no {package}; pip install it "
+                "there, or drop it (log.to)"
             )
     check_run(config)
 
