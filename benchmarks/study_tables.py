@@ -1,4 +1,4 @@
-"""The tables of docs/study.md and of the forecast in docs/dynamics.md, from the record.
+"""The tables of docs/study/, from the record.
 
     python benchmarks/study_tables.py            # print those that the pages should have
     python benchmarks/study_tables.py --write    # put them in their places
@@ -24,7 +24,7 @@ from study_page import experiments, laws, verdicts
 from study_page.record import RECIPES, ROOT, Record
 from study_page.settings import TABLES, table
 
-PAGES = (ROOT / "docs/study.md", ROOT / "docs/dynamics.md")
+PAGES = sorted((ROOT / "docs/study").glob("*.md"))
 PLACE = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = RECIPES / "claims.toml"
 FINDINGS = ROOT / "recipes/findings"

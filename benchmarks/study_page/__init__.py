@@ -1,1 +1,1 @@
-"""What docs/study.md shows of the record: `study_tables.py` puts it there."""
+"""What docs/study/ shows of the record: `study_tables.py` puts it there."""

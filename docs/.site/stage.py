@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -88,11 +89,20 @@ def write(path: Path, text: str) -> None:
 
 
 def navigation(nav: list, pages: list[str]) -> list:
-    """The navigation with the API, and what it does not name yet under "More"."""
-    named = set(re.findall(r"[\w./-]+\.md", str(nav)))
-    others = [page for page in pages if page not in named]
-    api = [f"api/{page}.md" for page in API]
-    return [*nav, *([{"More": others}] if others else []), {"API": api}]
+    """The navigation with the API's pages and the study's in their places."""
+    shelves = {
+        "API": [f"api/{page}.md" for page in API],
+        "EXPERIMENTS": [page for page in pages if page.startswith("study/")],
+    }
+
+    def filled(entry: Any) -> Any:
+        if isinstance(entry, list):
+            return [filled(each) for each in entry]
+        if isinstance(entry, dict):
+            return {title: filled(each) for title, each in entry.items()}
+        return shelves.get(entry, entry)
+
+    return filled(nav)
 
 
 def turned(text: str, source: str, page: str) -> str:

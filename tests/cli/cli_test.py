@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ import pytest
 
 import entrostat as es
 from builders import json_lines, refused
-from entrostat.cli import main
+from entrostat.cli import _HELP, main, training
 from entrostat.cli.flags import dataclass_flags
 from entrostat.config import TrainConfig
 from entrostat.study.file import read_study
@@ -125,11 +124,41 @@ def test_public_names_alone_are_listed() -> None:
     assert dir(entrostat) == sorted(entrostat.__all__)
 
 
-@pytest.mark.parametrize("verb", ["train", "study", "methods", "report", "watch", "pretrain"])
-def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
-    with contextlib.suppress(SystemExit):  # tyro's help leaves by itself
-        assert main([verb, "--help"]) == 0
-    assert len(capsys.readouterr().out) > 50
+@pytest.mark.parametrize("verb", re.findall(r"^  entrostat (\S+)  ", _HELP, re.MULTILINE))
+def test_help_of_every_verb_fits_two_screens(verb: str, capsys: pytest.CaptureFixture) -> None:
+    """Of 40 lines and 80 columns each; examples stand before the options."""
+    for words in ([verb, "--help"], ["--help"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert 8 < len(shown) <= 80
+        assert [line for line in shown if len(line) > 80] == []
+        options = (i for i, line in enumerate(shown) if line.startswith("  --"))
+        assert shown.index("Examples:") < next(options, len(shown))
+
+
+@pytest.mark.parametrize("verb", ["train", "eval", "subset", "pretrain"])
+def test_every_setting_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([verb, "--help-all"] if verb != "subset" else [verb, "my.jsonl", "--help-all"])
+    assert left.value.code == 0
+    assert "--seed INT" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_train_alone_makes_a_first_run_and_says_what_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--sampling.prompts", "2", "--eval.prompts", "2", "--iterations", "2"]
+    monkeypatch.setattr(training, "_FIRST_RUN", [*training._FIRST_RUN, *small])
+    for _ in range(2):  # the second time there is nothing left to do
+        assert main(["train"]) == 0
+        assert "entrostat diagnose runs/first" in capsys.readouterr().out
+    lines = (tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    assert json.loads(lines[0])["control/target"] == pytest.approx(
+        0.75 * json.loads(lines[0])["entropy/exact"]
+    )
 
 
 def test_help_of_a_verb_by_either_spelling(capsys: pytest.CaptureFixture) -> None:
@@ -231,7 +260,7 @@ def test_a_method_that_does_not_run_everywhere_says_where(
 
 def test_help_says_where_results_go(capsys: pytest.CaptureFixture) -> None:
     assert main(["study", "--help"]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     for words in ("runs/NAME", "one per processor", "docs/studies.md"):
         assert words in shown
     assert main(["report", "--help"]) == 0

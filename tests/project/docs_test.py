@@ -228,12 +228,34 @@ def sentences(text: str) -> list[str]:
     return [one for part in parts for one in ends.split(part.strip()) if one]
 
 
-def test_the_readme_is_short_and_so_are_its_sentences() -> None:
+def test_sentences_are_told_apart() -> None:
     assert sentences("# A\n\nOne is .5. Two\nis `x`.\n\n- Three?\n- Four\n```\nx. Y\n```\n") == [
         "One is .5.", "Two\nis `x`.", "Three?", "Four",
     ]  # fmt: skip
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.split()) <= 900
-    lengths = {one: len(one.split()) for one in sentences(readme)}
-    assert sum(lengths.values()) <= 25 * len(lengths)
-    assert {one: length for one, length in lengths.items() if length > 45} == {}
+
+
+def shelf(title: str) -> list[str]:
+    """The pages of one shelf of docs/contents.md."""
+    text = (ROOT / "docs/contents.md").read_text(encoding="utf-8")
+    (part,) = re.findall(rf"^## {title}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"\]\(([\w/]+\.md)\)", part)
+
+
+def test_readme_tutorials_and_main_how_tos_have_short_sentences() -> None:
+    how_tos = ["install", "thermostat", "diagnose", "lab", "hosts", "doctor", "own_task"]
+    pages = [*shelf("Tutorials"), *(f"{name}.md" for name in how_tos)]
+    for path in [ROOT / "README.md", *(ROOT / "docs" / page for page in pages)]:
+        found = sentences(path.read_text(encoding="utf-8"))
+        lengths = {one: len(one.split()) for one in found}
+        assert sum(lengths.values()) <= 25 * len(lengths), path
+        assert {one: length for one, length in lengths.items() if length > 45} == {}, path
+
+
+def test_pages_are_short_and_on_a_shelf() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+    short = [*shelf("Tutorials"), *shelf("How-to")]
+    for page in short:
+        assert len((ROOT / "docs" / page).read_text(encoding="utf-8").split()) <= 1200, page
+    shelved = {*short, *shelf("Reference"), *shelf("Explanation and record"), "contents.md"}
+    here = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    assert {str(page) for page in here if page.parts[0] != "study"} == shelved

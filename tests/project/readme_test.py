@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +88,26 @@ def test_the_trl_block_trains_with_entropy_held(
     exec(code, names)
     (line,) = [line for line in names["trainer"].state.log_history if "control/target" in line]
     assert line["control/target"] == pytest.approx(0.75 * line["entropy/exact"])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_the_tutorial_of_trl_trains_with_entropy_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "1")
+    pytest.importorskip("trl", reason="trl is an extra")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/tutorial_trl.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for code in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        small = code.replace("max_steps=120", "max_steps=2").replace(
+            "batch_size=64", "batch_size=8"
+        )
+        exec(small, names)
+    for run, held in (("trl", False), ("held", True)):
+        (line,) = (tmp_path / "runs" / run / "log/metrics.jsonl").read_text().splitlines()
+        figures = json.loads(line)
+        assert ("control/target" in figures) == held
+        if held:
+            assert figures["control/target"] == pytest.approx(0.75 * figures["entropy/exact"])

@@ -23,30 +23,32 @@ from .training import pretrain_verb, train_verb
 from .watch import watch_verb
 
 _HELP = """\
-entrostat: an entropy thermostat for reinforcement learning with verifiable rewards.
+entrostat: an entropy thermostat for reinforcement learning of language models.
 
-  entrostat train        train a policy, its entropy watched token by token and held
-  entrostat doctor       what makes a run's figures untrue or its method idle, before it starts
+Examples:
+  entrostat train                          a first run: entropy held, a minute
+  entrostat train --method grpo
+  entrostat diagnose outputs/checkpoint-500
+  entrostat report runs/a runs/b
+  entrostat study recipes/demo.toml
+
+Train:
+  entrostat train        train a policy, its entropy measured and held
+  entrostat doctor       check settings before a run, or what a run left
   entrostat study        run several trainings side by side and compare them
-  entrostat eval         evaluate models and runs on sets of problems, with intervals
-  entrostat methods      list the methods; `entrostat methods NAME` explains one
-  entrostat tasks        list the tasks and their options; `entrostat tasks NAME` explains one
-  entrostat subset       write a part of a task's prompts as a file: clusters, random, pass rate
-  entrostat model        list the models that go by a name, or fetch one into the cache
-  entrostat report       the page of a run, or one that compares several: ours, or what TRL, veRL,
-                         prime-rl, slime or any CSV left
-  entrostat diagnose     what became of a run's entropy, since when, what went with it, what to try
-  entrostat watch        the same page, live in a browser, while runs go on
-  entrostat law          fit R = -a exp(H) + b: what entropy was traded for, and where it ends
+  entrostat methods      list the methods; `methods NAME` explains one
+  entrostat tasks        list the tasks; `tasks NAME` explains one
+  entrostat subset       choose a part of a task's prompts
+  entrostat model        list the models that go by a name, or fetch one
   entrostat verl-config  print the command that `train --host verl` would start
   entrostat pretrain     make the tiny policy that ships with entrostat
 
-Examples:
-  entrostat train --method grpo
-  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \\
-      --method.zeta_max 0.5
-  entrostat train --resume runs/repo_r-target_sum-s0
-  entrostat study recipes/demo.toml
+Look:
+  entrostat diagnose     say what became of a run's entropy, and what to try
+  entrostat report       write the page of a run, or of several, whoever trained
+  entrostat watch        serve that page while runs go on
+  entrostat law          fit R = -a exp(H) + b: what entropy was traded for
+  entrostat eval         evaluate models and runs, with intervals
 
 `entrostat VERB --help` lists a verb's options. Version {version}.
 """

@@ -12,17 +12,25 @@ from .._text import say
 if TYPE_CHECKING:
     from ..method import MethodInfo
 
+_METHODS = """\
+usage: entrostat methods [NAME]
+
+List the methods, or explain one.
+
+Examples:
+  entrostat methods
+  entrostat methods clip_cov
+  entrostat methods my_module:my_method    (registered by @entrostat.register)
+
+Methods of installed packages (entry points of the group `entrostat.methods`)
+are listed with their package, which is imported when one of its names is used.
+"""
+
 
 def methods_verb(args: list[str]) -> int:
     """List the methods, or explain one."""
     if args in (["-h"], ["--help"]):
-        say(
-            "usage: entrostat methods [NAME]\n\nList the methods, or explain one.\n\n"
-            "Examples:\n  entrostat methods\n  entrostat methods clip_cov\n"
-            "  entrostat methods my_module:my_method    (registered by @entrostat.register)\n\n"
-            "Methods of installed packages (entry points of the group `entrostat.methods`) are\n"
-            "listed with their package, which is imported when one of its names is used."
-        )
+        say(_METHODS.rstrip())
         return 0
     refuse_options(args, "entrostat methods", ("help",))
     if len(args) > 1:

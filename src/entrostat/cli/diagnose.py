@@ -11,29 +11,35 @@ from .flags import asked_for_help, take_source, take_switch
 SHOWN = 5
 """Runs of several that are told at length, the worst."""
 
+_DIAGNOSE = """\
+usage: entrostat diagnose PATH [PATH...] [--json] [--format FORMAT]
+                          [--step NAME] [--entropy NAME] [--score NAME]
+
+Say what happened in a run, how bad that is and what to do: what became of its
+entropy (collapse, explosion, drift, held, cannot tell), its score and its
+lengths, when it began, what went with it, the plainest first, and what to try,
+as lines to paste for the trainer that wrote the run. A path is what `entrostat
+report` takes; of several runs in it there is a table, the worst first.
+docs/diagnose.md has the rules and how often they are right.
+
+Examples:
+  entrostat diagnose runs/demo
+  entrostat diagnose outputs/checkpoint-500
+  entrostat diagnose verl.log --json | jq '.causes[0].evidence'
+  entrostat diagnose log.csv --step update --entropy H --score accuracy
+
+  --json    one JSON object for one run, a list for several, the worst first,
+            as docs/diagnosis.schema.json describes it
+  --format  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;
+            default: by the contents
+  --step, --entropy, --score
+            a table's own names of these columns
+"""
+
 
 def diagnose_verb(args: list[str]) -> int:
     """Verdict, onset, causes and remedies of runs, ours or other trainers'."""
-    text = (
-        "usage: entrostat diagnose PATH [PATH...] [--json] [--format FORMAT]\n"
-        "                          [--step NAME] [--entropy NAME] [--score NAME]\n\n"
-        "Say what happened in a run, how bad that is and what to do: what became of its\n"
-        "entropy (collapse, explosion, drift, held, cannot tell), its score and its lengths,\n"
-        "when it began, what went with it, the plainest first, and what to try, as lines to paste\n"
-        "for the trainer that wrote the run. A path is what `entrostat report` takes; of several\n"
-        "runs in it there is a table, the worst first. docs/diagnose.md has the rules and how\n"
-        "often they are right.\n\n"
-        "  --json       one JSON object for one run, a list for several, the worst first, as\n"
-        "               docs/diagnosis.schema.json describes it\n"
-        "  --format     entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;\n"
-        "               default: by the contents\n"
-        "  --step, --entropy, --score    a table's own names of these columns\n\n"
-        "Examples:\n"
-        "  entrostat diagnose runs/demo\n"
-        "  entrostat diagnose outputs/checkpoint-500\n"
-        "  entrostat diagnose verl.log --json | jq '.causes[0].evidence'\n"
-        "  entrostat diagnose log.csv --step update --entropy H --score accuracy\n"
-    )
+    text = _DIAGNOSE
     if (done := asked_for_help(args, text)) is not None:
         return done
     as_json, args = take_switch(args, "json")

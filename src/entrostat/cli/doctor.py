@@ -19,14 +19,25 @@ usage: entrostat doctor [--config FILE.toml] [any flag of train] [--prompts N]
        entrostat doctor RUN_OR_LOG [--json]
        entrostat doctor --environment [--json]
 
-Look for what makes a run's figures untrue, or a method idle, before it starts: load the model,
-sample a few rollouts, try an iteration's updates, take them back. Nothing is written. Of a run
-that is there, ours or another trainer's, what its log and its rollouts show.
+Look for what makes a run's figures untrue, or a method idle, before it starts:
+load the model, sample a few rollouts, try an iteration's updates, take them
+back. Nothing is written. Of a run that is there, ours or another trainer's,
+what its log and its rollouts show.
 
-  rounding        log-probs or logits that went through 16 bits (bf16, FSDP2's output cast)
+Examples:
+  entrostat doctor --config recipes/grpo.toml
+  entrostat doctor --method kl_cov --model smollm2 --task words --optim.epochs 1
+  entrostat doctor --method thermostat --method.target 1x --prompts 16
+  entrostat doctor --config my.toml --rollouts runs/mine
+  entrostat doctor outputs/checkpoint-500 --json
+  entrostat doctor --environment
+
+  rounding        log-probs or logits that went through 16 bits (bf16, FSDP2's
+                  output cast)
   cancellation    entropy as the difference of two large numbers
   mismatch        the sampler's log-probs are not the trainer's
-  temperature     tokens, sampler or trainer are at another temperature than is set
+  temperature     tokens, sampler or trainer are at another temperature than is
+                  set
   padding         places after a completion's end in the mean
   eos             completions do not end, or their end is not trained on
   group           one rollout a prompt, and nothing to compare it with
@@ -37,22 +48,17 @@ that is there, ours or another trainer's, what its log and its rollouts show.
   authority       a target that the knob cannot reach or hold
   penalties       a method that changes no token's gradient
 
-  --prompts N     sampled, a group of rollouts each; default 8
-  --rollouts X    a run's first rollouts, or a dump of some, in the place of sampled ones
-  --environment   for bug reports: versions, extras and devices; nothing else is checked
-  --json          for programs: a list of findings
-  --trust-code    import the code (MODULE:NAME) that the file names
+  --prompts N    sampled, a group of rollouts each; default 8
+  --rollouts X   a run's first rollouts, or a dump of some, in the place of
+                 sampled ones
+  --environment  for bug reports: versions, extras and devices; nothing else is
+                 checked
+  --json         for programs: a list of findings
+  --trust-code   import the code (MODULE:NAME) that the file names
 
-Exit code: 0 nothing is wrong, 1 something is, 2 it cannot be asked. The checks that need no model
-are made at the start of every `train`, too. docs/doctor.md has their limits and reasons.
-
-Examples:
-  entrostat doctor --config recipes/grpo.toml
-  entrostat doctor --method kl_cov --model smollm2 --task words --optim.epochs 1
-  entrostat doctor --method thermostat --method.target 1x --prompts 16
-  entrostat doctor --config my.toml --rollouts runs/mine
-  entrostat doctor outputs/checkpoint-500 --json
-  entrostat doctor --environment
+Exit code: 0 nothing is wrong, 1 something is, 2 it cannot be asked. The checks
+that need no model are made at the start of every `train`, too. docs/doctor.md
+has their limits and reasons.
 """
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._text import console, say
 from ..errors import MissingExtraError
-from .flags import dataclass_flags, take, take_switch
+from .flags import asked_for_help, dataclass_flags, take, take_switch
 from .open_flags import apply_open_flags, take_open_flags
 from .terminal import quiet_libraries, tell
 
@@ -16,37 +16,50 @@ if TYPE_CHECKING:
     from ..evaluation.evaluate import Table
 
 _EVAL = """\
-Evaluate models and runs: k responses per problem, scored, with 95% intervals over the problems.
+usage: entrostat eval MODEL_OR_RUN... --on NAME[,NAME] [OPTIONS]
+       entrostat eval --over PATH...
 
-  entrostat eval MODEL_OR_RUN... --on NAME,NAME [options]
-
-MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's directory and stands
-for its final model; RUN@30 for its checkpoint 30, RUN@0 for the model that it began with, RUN@best
-for the best that it kept. A run alone is evaluated on its own task's held-out splits.
-
-  --on NAME[,NAME...]    tasks (`entrostat tasks`): target_sum, gym:NAME, humaneval, FILE.jsonl;
-                         NAME/SPLIT for one split, else all but the one that is trained on; of a
-                         bare file all of it
-  --task.KEY VALUE       a parameter of the sets' tasks
-  --preset NAME          a paper's settings: cov (greedy; AIME and AMC 32 x at temperature .6),
-                         opefo, steer (top-p .7; AIME and AMC 32 x), par, repo (64 x)
-  --greedy               the likeliest token each time, one response per problem
-  --checkpoints          each RUN stands for all of its checkpoints
-  --sandbox unsafe       run programs that a model writes with your own rights, on a machine where
-                         nothing isolates them (docs/sandbox.md)
-  --over PATH...         relate entropy and score over checkpoints that were evaluated, in
-                         training or by this: `entrostat eval --over --help`
-  --trust-code           import the code (MODULE:NAME) that a run names
-
-The same command goes on with what was interrupted. In the output directory: results.json,
-responses/SET.jsonl, eval.html, lm_eval/ (as lm-evaluation-harness writes); docs/evaluation.md.
+Evaluate models and runs: k responses per problem, scored, with 95% intervals
+over the problems. The same command goes on with what was interrupted.
 
 Examples:
   entrostat eval smollm2 --on arithmetic,gym:chain_sum --k 16 --problems 100
   entrostat eval runs/demo/grpo@0 runs/demo/grpo
   entrostat eval path/to/model --on aime24,math500 --preset cov --engine vllm
   entrostat eval tiny --on target_sum/ood --greedy
-  entrostat eval path/to/model --on mine.jsonl --task.grader math --task.fields.answer solution
+  entrostat eval path/to/model --on mine.jsonl --task.grader math \\
+      --task.fields.answer solution
+
+MODEL is a directory, a name of `entrostat model` or of the hub. RUN is a run's
+directory and stands for its final model; RUN@30 for its checkpoint 30, RUN@0
+for the model that it began with, RUN@best for the best that it kept. A run
+alone is evaluated on its own task's held-out splits.
+
+  --on NAME[,NAME]      tasks (`entrostat tasks`); NAME/SPLIT for one split,
+                        else all but the one trained on; of a bare file all
+  --task.KEY VALUE      a parameter of the sets' tasks
+  --preset NAME         a paper's settings: cov, opefo, steer, par or repo
+  --k N                 responses per problem; default 16
+  --temperature X       default 1
+  --top-p X             default 1
+  --greedy              the likeliest token each time, one response per problem
+  --max-new-tokens N    of a response; default: the task's
+  --problems N          the first N of each set; default: all, or 100
+  --seed N              default 0
+  --checkpoints         each RUN stands for all of its checkpoints
+  --engine WORD         transformers or vllm
+  --precision WORD      fp32, bf16, fp16 or auto; default fp32
+  --output DIR          default runs/eval/NAME
+  --over PATH...        relate entropy and score over checkpoints:
+                        `entrostat eval --over --help`
+  --trust-code          import the code (MODULE:NAME) that a run names
+  --sandbox unsafe      run a model's programs with your own rights, where
+                        nothing isolates them (docs/sandbox.md)
+
+  --help-all            every option
+
+The output directory has results.json, responses/SET.jsonl, eval.html and
+lm_eval/ (as lm-evaluation-harness writes); docs/evaluation.md.
 """
 
 
@@ -57,6 +70,8 @@ def eval_verb(args: list[str]) -> int:
         from .over import over_verb
 
         return over_verb(args)
+    if args and (done := asked_for_help(args, _EVAL)) is not None:
+        return done
     from ..config import TrainConfig
     from ..evaluation.settings import EvalConfig
     from ..tasks.trust import refuse_code

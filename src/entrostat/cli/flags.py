@@ -19,15 +19,20 @@ def asked_for_help(args: list[str], text: str) -> int | None:
 
 
 def dataclass_flags(cls: Any, default: Any, args: list[str], prog: str, text: str) -> Any:
-    """Flags over a default, by tyro; what it does not know is one line with the nearest name."""
+    """Flags over a default, by tyro; what it does not know is one line with the nearest name.
+
+    `--help-all` prints every flag, below the first sentence of `text`, and leaves.
+    """
     if not args:  # tyro would read the source of every dataclass, for a help that nobody asked for
         return default
     import tyro
 
     hints = _flags(cls)
+    args = ["--help" if word == "--help-all" else word for word in args]
     args = _with_booleans(args, [name for name, hint in hints.items() if _holds_bool(hint)])
+    about = next(part for part in text.split("\n\n") if not part.startswith("usage:"))
     value, rest = tyro.cli(
-        cls, default=default, args=args, prog=prog, description=text, return_unknown_args=True,
+        cls, default=default, args=args, prog=prog, description=about, return_unknown_args=True,
         config=(tyro.conf.FlagConversionOff,),
     )  # fmt: skip
     refuse_options(rest, prog, list(hints))

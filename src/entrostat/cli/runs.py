@@ -13,38 +13,86 @@ from .flags import asked_for_help, take, take_source, take_switch
 if TYPE_CHECKING:
     from ..logs.run import Run
 
+_REPORT = """\
+usage: entrostat report PATH [PATH...] [--output FILE.html] [--format FORMAT]
+                        [--step NAME] [--entropy NAME] [--score NAME]
+       entrostat report PATH [PATH...] --figure NAME
+                        [--output FILE.svg|.png|.csv]
+       entrostat report PATH [PATH...] --table NAME
+                        [--output FILE.md|.tex|.csv]
+       entrostat report PATH [PATH...] --list
+
+Write the page of a run, or one that compares several. A path is a run's
+directory, a study's or that of several studies (which stand for the runs in
+them), a log or directory of another trainer, or what TensorBoard or W&B keep
+on this machine; of these it is said which entropy they logged and what could
+not be read.
+
+Examples:
+  entrostat report runs/demo
+  entrostat report runs/a runs/b --output compare.html
+  entrostat report outputs/checkpoint-500
+  entrostat report wandb/offline-run-20260301_120000-3f2a91c0
+  entrostat report log.csv --step update --entropy H --score accuracy
+  entrostat report runs/demo --figure entropy --output entropy.png
+  entrostat report runs/demo --table results --output results.tex
+
+  --format  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;
+            default: by the contents
+  --step, --entropy, --score
+            a table's own names of these columns
+  --output  default: RUN/report.html, STUDY/report.html, NAME.report.html here
+            for another trainer's log, report.html here for several
+  --list    print the names of the figures and tables that the page has
+  --figure  write one of them in place of the page, or any metric that is
+            logged by its own name (grad/norm), as the suffix of --output says:
+            SVG, PNG or CSV with the numbers; default: NAME.svg here
+  --table   the same of a table: Markdown, LaTeX or CSV; default: print it
+"""
+
+_LAW = """\
+usage: entrostat law RUN [RUN...] [--score NAME] [--entropy NAME] [--share X]
+                     [--output FILE.json]
+
+Fit R = -a exp(H) + b to a run's entropy and score: coefficients and ceiling
+(the score at entropy 0) with 95% intervals, how well the first part of the run
+predicts the rest, and what speaks against the fit. With several sizes of
+model, coefficients by size.
+
+Examples:
+  entrostat law runs/demo/grpo
+  entrostat law runs/law --score test/pass@k --entropy evaluation \\
+      --output laws.json
+
+  --score    validation (avg@k of the first split), training (the mean reward),
+             a metric, or a figure of the evaluations: avg@k, test/pass@k.
+             Default: validation, or training where there are too few
+             evaluations
+  --entropy  rollouts (what is trained on), evaluation (the evaluation's
+             samples), or a metric as entropy/nll. Default: rollouts
+  --share    the first part, which predicts the rest, in whole steps; default
+             0.15
+"""
+
+_VERL = """\
+usage: entrostat verl-config RECIPE.toml [KEY=VALUE...] [--trust-code]
+
+Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM), as `entrostat
+train --config RECIPE.toml --host verl --print` does. KEY=VALUE sets a key of
+the recipe's [verl]. The files that the command names are written by `train
+--host verl`.
+
+Examples:
+  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.toml
+  entrostat verl-config my.toml trainer.n_gpus_per_node=4 trainer.nnodes=1
+
+  --trust-code  import the method (MODULE:NAME) that the recipe names
+"""
+
 
 def report_verb(args: list[str]) -> int:
     """Write the page of a run, ours or another trainer's, or of several; or a part of it."""
-    text = (
-        "usage: entrostat report PATH [PATH...] [--output FILE.html] [--format FORMAT]\n"
-        "                        [--step NAME] [--entropy NAME] [--score NAME]\n"
-        "       entrostat report PATH [PATH...] --figure NAME [--output FILE.svg|.png|.csv]\n"
-        "       entrostat report PATH [PATH...] --table NAME [--output FILE.md|.tex|.csv]\n"
-        "       entrostat report PATH [PATH...] --list\n\n"
-        "Write the page of a run, or one that compares several. A path is a run's directory, a\n"
-        "study's or that of several studies (which stand for the runs in them), a log or\n"
-        "directory of another trainer, or what TensorBoard or W&B keep on this machine; of these\n"
-        "it is said which entropy they logged and what could not be read.\n\n"
-        "  --format     entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;\n"
-        "               default: by the contents\n"
-        "  --step, --entropy, --score    a table's own names of these columns\n"
-        "  --output     default: RUN/report.html, STUDY/report.html, NAME.report.html here for\n"
-        "               another trainer's log, report.html here for several\n"
-        "  --list       print the names of the figures and tables that the page has\n"
-        "  --figure     write one of them in place of the page, or any metric that is logged by\n"
-        "               its own name (grad/norm), as the suffix of --output says: SVG, PNG or CSV\n"
-        "               with the numbers; default: NAME.svg here\n"
-        "  --table      the same of a table: Markdown, LaTeX or CSV; default: print it\n\n"
-        "Examples:\n"
-        "  entrostat report runs/demo\n"
-        "  entrostat report runs/a runs/b --output compare.html\n"
-        "  entrostat report outputs/checkpoint-500\n"
-        "  entrostat report wandb/offline-run-20260301_120000-3f2a91c0\n"
-        "  entrostat report log.csv --step update --entropy H --score accuracy\n"
-        "  entrostat report runs/demo --figure entropy --output entropy.png\n"
-        "  entrostat report runs/demo --table results --output results.tex\n"
-    )
+    text = _REPORT
     if (done := asked_for_help(args, text)) is not None:
         return done
     output, args = take(args, "output")
@@ -111,22 +159,7 @@ def _say_source(run: Run, several: bool, stream: Any = None) -> None:
 
 def law_verb(args: list[str]) -> int:
     """Fit the entropy law to runs."""
-    text = (
-        "usage: entrostat law RUN [RUN...] [--score NAME] [--entropy NAME] [--share X]\n"
-        "                         [--output FILE.json]\n\n"
-        "Fit R = -a exp(H) + b to a run's entropy and score: coefficients and ceiling (the score\n"
-        "at entropy 0) with 95% intervals, how well the first part of the run predicts the rest,\n"
-        "and what speaks against the fit. With several sizes of model, coefficients by size.\n\n"
-        "  --score      validation (avg@k of the first split), training (the mean reward), a\n"
-        "               metric, or a figure of the evaluations: avg@k, test/pass@k. Default:\n"
-        "               validation, or training where there are too few evaluations\n"
-        "  --entropy    rollouts (what is trained on), evaluation (the evaluation's samples), or\n"
-        "               a metric as entropy/nll. Default: rollouts\n"
-        "  --share      the first part, which predicts the rest, in whole steps; default 0.15\n\n"
-        "Examples:\n"
-        "  entrostat law runs/demo/grpo\n"
-        "  entrostat law runs/law --score test/pass@k --entropy evaluation --output laws.json\n"
-    )
+    text = _LAW
     if (done := asked_for_help(args, text)) is not None:
         return done
     score, args = take(args, "score")
@@ -145,16 +178,7 @@ def law_verb(args: list[str]) -> int:
 
 def verl_config_verb(args: list[str]) -> int:
     """Print the command that runs a recipe in veRL: an older name of `train --print`."""
-    text = (
-        "usage: entrostat verl-config RECIPE.toml [KEY=VALUE...] [--trust-code]\n\n"
-        "Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM), as `entrostat train\n"
-        "--config RECIPE.toml --host verl --print` does. KEY=VALUE sets a key of the recipe's\n"
-        "[verl]. The files that the command names are written by `train --host verl`.\n\n"
-        "  --trust-code    import the method (MODULE:NAME) that the recipe names\n\n"
-        "Examples:\n"
-        "  entrostat verl-config recipes/papers/cov_table2_clip_cov_7b.toml\n"
-        "  entrostat verl-config my.toml trainer.n_gpus_per_node=4 trainer.nnodes=1\n"
-    )
+    text = _VERL
     if (done := asked_for_help(args, text)) is not None:
         return done
     trusted, words = take_switch(args, "trust-code")

@@ -8,38 +8,49 @@ from .._names import refuse_options
 from .._text import say
 from .flags import asked_for_help, take, take_switch
 
+_STUDY = """\
+usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]
+                       [--ray [ADDRESS]] [--record DIR] [--claims FILE]
+                       [--report] [--seeds N,N,...] [--lean] [--trust-code]
+
+Run the trainings of study files side by side, print tables and write a page
+for each. Those that are done are skipped, those that were stopped go on,
+settings that changed are another training; one that fails is shown and stops
+nothing.
+
+Examples:
+  entrostat study recipes/demo.toml --output runs/demo
+  entrostat study recipes/three_seeds.toml --quick
+  entrostat study recipes/study --ray auto --output /shared/study
+
+  --output      default: runs/NAME for NAME.toml or the directory NAME
+  --quick       a try of minutes: what each file's [quick] says, into
+                runs/NAME-quick
+  --jobs        trainings at once; default: `jobs` of the file, else one per
+                processor
+  --ray         do the trainings on a Ray cluster (extra `ray`): one of this
+                machine, or that at ADDRESS (auto, HOST:PORT), whose nodes
+                share --output
+  --record      a directory of numbers without weights: trainings that are in
+                it are taken from it, those that are done are added
+  --report      train nothing: tables and pages of what is done
+  --seeds       train only these of the files' seeds, as 0,1,2
+  --lean        with --record: remove the weights of what is on record and
+                begun with by nothing that is still to be trained (540 MB a run
+                of SmolLM2), and write no page for each (`entrostat report RUN`
+                does)
+  --claims      a file of claims to decide; default: claims.toml of a directory
+  --trust-code  import the code (MODULE:NAME) that the files name
+
+A file: a title, [base] with the settings of all runs, [[runs]] with a name and
+what differs, seeds = [0, 1, 2], and [grid] with lists of values;
+docs/studies.md describes it. All runs are checked before the first one starts.
+"""
+
 
 def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
-    text = (
-        "usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]\n"
-        "                       [--ray [ADDRESS]] [--record DIR] [--claims FILE] [--report]\n"
-        "                       [--seeds N,N,...] [--lean] [--trust-code]\n\n"
-        "Run the trainings of study files side by side, print tables and write a page for each.\n"
-        "Those that are done are skipped, those that were stopped go on, settings that changed\n"
-        "are another training; one that fails is shown and stops nothing.\n\n"
-        "  --output     default: runs/NAME for NAME.toml or the directory NAME\n"
-        "  --quick      a try of minutes: what each file's [quick] says, into runs/NAME-quick\n"
-        "  --jobs       trainings at once; default: `jobs` of the file, else one per processor\n"
-        "  --ray        do the trainings on a Ray cluster (extra `ray`): one of this machine, or\n"
-        "               that at ADDRESS (auto, HOST:PORT), whose nodes share --output\n"
-        "  --record     a directory of numbers without weights: trainings that are in it are\n"
-        "               taken from it, those that are done are added\n"
-        "  --report     train nothing: tables and pages of what is done\n"
-        "  --seeds      train only these of the files' seeds, as 0,1,2\n"
-        "  --lean       with --record: remove the weights of what is on record and begun with\n"
-        "               by nothing that is still to be trained (540 MB a run of SmolLM2), and\n"
-        "               write no page for each (`entrostat report RUN` does)\n"
-        "  --claims     a file of claims to decide; default: claims.toml of a directory\n"
-        "  --trust-code    import the code (MODULE:NAME) that the files name\n\n"
-        "A file: a title, [base] with the settings of all runs, [[runs]] with a name and what\n"
-        "differs, seeds = [0, 1, 2], and [grid] with lists of values; docs/studies.md\n"
-        "describes it. All runs are checked before the first one starts.\n\n"
-        "Examples:\n"
-        "  entrostat study recipes/demo.toml --output runs/demo\n"
-        "  entrostat study recipes/three_seeds.toml --quick\n"
-        "  entrostat study recipes/study --ray auto --output /shared/study\n"
-    )
+    text = _STUDY
     if (done := asked_for_help(args, text)) is not None:
         return done
     output, args = take(args, "output")

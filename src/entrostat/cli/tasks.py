@@ -15,8 +15,8 @@ from ..errors import extra
 _TASKS = """\
 usage: entrostat tasks [NAME]
 
-List the tasks with their options, or explain one. `entrostat tasks gym` lists the data sets of
-reasoning-gym, `entrostat tasks gym:NAME` the options of one.
+List the tasks with their options, or explain one. `entrostat tasks gym` lists
+the data sets of reasoning-gym, `entrostat tasks gym:NAME` the options of one.
 
 Examples:
   entrostat tasks

@@ -10,48 +10,96 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .._text import say
-from .flags import dataclass_flags, named, spread, take, take_switch
+from .flags import asked_for_help, dataclass_flags, named, spread, take, take_switch
 from .terminal import quiet_libraries, show_warning, tell
 
 _TRAIN = """\
-Train a policy by reinforcement learning and watch its entropy.
+usage: entrostat train [OPTIONS]
 
-  --method NAME[,NAME...]       what to train with (`entrostat methods`); MODULE:NAME for your own
-  --method.KEY VALUE            a parameter; --method.NAME.KEY where several methods have it
-  --task NAME                   target_sum, words, arithmetic, gym:NAME, FILE.jsonl, FILE.parquet,
-                                MODULE:CLASS (`entrostat tasks`)
-  --task.KEY VALUE              a parameter of the task; of a file --task.grader NAME, --task.test X
-                                (the share held out), --task.fields.answer COLUMN
-  --analyze.every N             what updates do to entropy, token by token, every N iterations
-  --forecast.every N            what they will do to entropy on fresh prompts, said before they are
-                                made, and what came (docs/dynamics.md)
-  --log NAME [NAME...]          figures to trackers as well, under --log.project and --log.name:
-                                {trackers} (docs/trackers.md)
-  --save.best SET/FIGURE        keep the policy that evaluates best too: test/avg@k, say
-  --config FILE.toml            start from a file; flags override it
-  --resume RUN                  go on with a run that was stopped; --iterations may be raised
-  --no-report                   write no page at the end; `entrostat report RUN` writes it
-  --trust-code                  import the code (MODULE:NAME) that the file or the run names
-  --host trl|verl               train in TRL or veRL, not in the lab; --trl.KEY and --verl.KEY set
-                                what is their own
-  --verl-python PATH            with --host verl: the interpreter of veRL's environment
-  --ray-address ADDRESS         with --host verl: a running Ray cluster, HOST:PORT or auto
-  --sandbox unsafe              run programs that the policy writes with your own rights, on a
-                                machine where nothing isolates them (docs/sandbox.md)
-  --print                       with --host verl: show the command, start nothing
+Train a policy by reinforcement learning, its entropy measured and held.
+Without options: a first run of the tiny policy under the thermostat.
 
 Examples:
-  entrostat train --method repo_r --method.bidirectional true --method.target 0.7 \\
-      --method.zeta_max 0.5 --seed 1
-  entrostat train --method gspo,repo_r --method.gspo.high 5e-4
+  entrostat train --method thermostat --method.target 0.75x
+  entrostat train --method gspo,repo_r --method.gspo.high 5e-4 --seed 1
   entrostat train --task gym:chain_sum --task.max_terms 3 --model path/to/model
-  entrostat train --task my.parquet --task.fields.answer solution --task.grader my_module:grade
-  entrostat train --method steer --analyze.every 10
+  entrostat train --task my.parquet --task.fields.answer solution \\
+      --task.grader my_module:grade
   entrostat train --config recipes/grpo.toml --optim.lr 1e-4 --output runs/mine
-  entrostat train --method grpo --log wandb tensorboard --log.project entropy
   entrostat train --resume runs/mine
-  entrostat train --config recipes/grpo.toml --host verl --verl-python verl/bin/python
+  entrostat train --config recipes/grpo.toml --host trl
+
+What is trained:
+  --method NAME[,NAME]  `entrostat methods` lists them; MODULE:NAME for your own
+  --method.KEY VALUE    a parameter; --method.NAME.KEY where several have it
+  --task NAME           `entrostat tasks` lists them; FILE.jsonl, MODULE:CLASS
+  --task.KEY VALUE      a parameter of the task
+  --model NAME          a directory, a name of `entrostat model` or of the hub
+  --iterations N        rollout batches; default 150
+  --seed N              default 0
+  --output DIR          default runs/METHOD-TASK-sSEED
+  --config FILE.toml    start from a file; flags win over it
+  --resume RUN          go on with a run; --iterations may be raised
+
+Often used:
+  --sampling.prompts N, --sampling.rollouts N
+                        prompts an iteration, rollouts of each; default 32, 8
+  --sampling.max-new-tokens N
+                        of a rollout; default: the task's
+  --optim.lr X          default 3e-4 below ten million parameters, else 1e-6
+  --optim.epochs N, --optim.minibatches N
+                        passes over a batch, updates a pass; default 2, 2
+  --optim.micro-batch N sequences in memory at once; default 128
+  --precision WORD      fp32, bf16, fp16 or auto; default fp32
+  --eval.every N        iterations between evaluations; default: first and last
+  --analyze.every N     what updates do to entropy, token by token
+  --save.best SET/FIGURE
+                        keep the policy that evaluates best: test/avg@k, say
+  --log NAME [NAME]     also to {trackers}
+  --no-report           write no page at the end
+
+Other trainers:
+  --host trl|verl       train in TRL or veRL; --trl.KEY, --verl.KEY set theirs
+  --verl-python PATH    with --host verl: the interpreter of veRL's environment
+  --ray-address ADDRESS with --host verl: a running Ray, HOST:PORT or auto
+  --print               with --host verl: show the command, start nothing
+
+Code of others:
+  --trust-code          import the code (MODULE:NAME) that the file or run names
+  --sandbox unsafe      run the policy's programs with your own rights, where
+                        nothing isolates them (docs/sandbox.md)
+
+  --help-all            every setting (docs/config.md)
 """
+
+_PRETRAIN = """\
+usage: entrostat pretrain [OPTIONS]
+
+Make the tiny policy: about 4 minutes on one core.
+
+Examples:
+  entrostat pretrain --output runs/tiny
+  entrostat pretrain --hidden 96 --layers 3 --output runs/larger
+
+  --output DIR  config, tokenizer, weights and model card; default runs/tiny
+  --steps N     updates; default 1500
+  --hidden N    width; default 64
+  --layers N    blocks; default 3
+  --seed N      default 0
+
+  --help-all    every option
+"""
+
+_FIRST = "runs/first"
+_FIRST_RUN = f"--method thermostat --method.target 0.75x --iterations 60 --output {_FIRST}".split()
+_NEXT = f"""\
+
+Next:
+  open {_FIRST}/report.html
+  entrostat diagnose {_FIRST}
+  entrostat train --method grpo --iterations 60 --output runs/plain
+  entrostat report {_FIRST} runs/plain --output runs/both.html
+  entrostat train --help"""
 
 
 def asked_for(
@@ -84,6 +132,10 @@ def asked_for(
 
 def train_verb(args: list[str]) -> int:
     """Train a policy, or go on with a run."""
+    if not args:
+        return _first_run()
+    if (done := asked_for_help(args, _TRAIN)) is not None:
+        return done
     from ..config import (
         TrainConfig,
         at_hand,
@@ -226,6 +278,18 @@ def train_verb(args: list[str]) -> int:
         progress.close()
 
 
+def _first_run() -> int:
+    """Train the tiny policy under the thermostat, and say what to do next."""
+    if Path(_FIRST, "config.toml").is_file():
+        code = train_verb(["--resume", _FIRST])
+    else:
+        say(f"a first run: entrostat train {' '.join(_FIRST_RUN)}")
+        code = train_verb(_FIRST_RUN)
+    if code == 0:
+        say(_NEXT)
+    return code
+
+
 def _finish(path: Path, expect: Mapping[str, str]) -> int:
     """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
     from ..config.expect import expectations
@@ -248,15 +312,15 @@ def _finish(path: Path, expect: Mapping[str, str]) -> int:
 
 
 def pretrain_verb(args: list[str]) -> int:
+    if args and (done := asked_for_help(args, _PRETRAIN)) is not None:
+        return done
     quiet_libraries()
     from ..models.pretrain import PretrainConfig
     from .models import pretrained
 
-    text = (
-        "Make the tiny policy: about 4 minutes on one core.\n\n"
-        "Example:\n  entrostat pretrain --output runs/tiny"
+    config = dataclass_flags(
+        PretrainConfig, PretrainConfig(), args, "entrostat pretrain", _PRETRAIN
     )
-    config = dataclass_flags(PretrainConfig, PretrainConfig(), args, "entrostat pretrain", text)
     path = pretrained(config)
     say(f"done: {path}")
     return 0

@@ -9,27 +9,31 @@ from .._text import say
 from .flags import asked_for_help, take, take_source, take_switch
 
 _WATCH = """\
-usage: entrostat watch PATH [PATH...] [--port N] [--every SECONDS] [--open] [--host ADDRESS]
-                       [--token] [--format FORMAT] [--step NAME] [--entropy NAME] [--score NAME]
+usage: entrostat watch PATH [PATH...] [--port N] [--every SECONDS] [--open]
+                       [--host ADDRESS] [--token] [--format FORMAT]
+                       [--step NAME] [--entropy NAME] [--score NAME]
 
-Serve the page that `entrostat report` writes while the runs go on; it follows them by itself. A
-path is a run's directory or a log, ours or another trainer's (TRL's output directory, veRL's saved
-console), or a directory in which runs appear, which are then compared. It need not be there yet.
-Nothing is written, and Ctrl-C ends the page, not the runs.
-
-  --port       default 8642; 0 takes any that is free
-  --every      seconds between two pages, at least; default 5
-  --open       open it in a browser on this machine
-  --host       address to listen on; default 127.0.0.1, which this machine alone can reach. Any
-               other wants a token, which stands in the address that is printed
-  --token      want it on 127.0.0.1 too, where others have accounts on this machine
-  --format, --step, --entropy, --score    as `entrostat report` takes them
+Serve the page that `entrostat report` writes while the runs go on; it follows
+them by itself. A path is a run's directory or a log, ours or another trainer's
+(TRL's output directory, veRL's saved console), or a directory in which runs
+appear, which are then compared. It need not be there yet. Nothing is written,
+and Ctrl-C ends the page, not the runs.
 
 Examples:
   entrostat watch runs/grpo
   entrostat watch runs --every 30
   entrostat watch outputs --port 0 --open
   ssh -L 8642:localhost:8642 MACHINE    # then open http://localhost:8642/ here
+
+  --port   default 8642; 0 takes any that is free
+  --every  seconds between two pages, at least; default 5
+  --open   open it in a browser on this machine
+  --host   address to listen on; default 127.0.0.1, which this machine alone
+           can reach. Any other wants a token, which stands in the address that
+           is printed
+  --token  want it on 127.0.0.1 too, where others have accounts on this machine
+  --format, --step, --entropy, --score
+           as `entrostat report` takes them
 """
 _OPTIONS = ("port", "every", "open", "host", "token", "format", "step", "entropy", "score", "help")
 
