@@ -66,6 +66,8 @@ MAKERS = {name: partial(table, asked=asked) for name, asked in TABLES.items()} |
     "open": partial(verdicts.open_claims, file=CLAIMS),
     "on_both": partial(verdicts.on_both, file=CLAIMS),
     "findings": partial(verdicts.of_fresh_seeds, file=FINDINGS / "claims.toml"),
+    "later": partial(verdicts.verdicts, file=FINDINGS / "later.toml"),
+    "aggregations": partial(verdicts.side_by_side, file=CLAIMS, other=FINDINGS / "repo_own.toml"),
     "again": partial(verdicts.of_fresh_seeds, file=FINDINGS / "again.toml"),
     "guesses_momentum": partial(verdicts.of_fresh_seeds, file=FINDINGS / "momentum.toml"),
     "guesses_warmup": partial(verdicts.of_fresh_seeds, file=FINDINGS / "warmup.toml"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 from entrostat.study.claims import VERDICTS, Decided, decide, read_claims
 from entrostat.study.seeds import spread
 
-from .cells import bare, rows_of, short, within
+from .cells import bare, rows_of, short, signed, within
 from .record import Record
 
 MARKS = {True: "", False: " (†)"}  # behind a verdict, by `Decided.robust`
@@ -103,6 +104,25 @@ def on_both(record: Record, file: Path) -> list[str]:
             [claim.says, claim.paper, bare(f"{claim.least:g}"), alone(tiny[name]), *cells.values()]
         )
     return rows_of(["claim", "who", "counts from", "tiny policy", *TASKS.values()], rows)
+
+
+def side_by_side(record: Record, file: Path, other: Path) -> list[str]:
+    """Claims of another file, each beside the one of this file that it repeats."""
+    mine = {one.claim.id: one for one in decided_by(record, file)}
+    rows = []
+    for one in decided_by(record, other):
+        first = mine[one.claim.id.removeprefix("own-")]
+        both = [[seen(each), str(len(each.effects))] for each in (first, one)]
+        rows.append([one.claim.says, bare(f"{one.claim.least:g}"), *both[0], *both[1]])
+    head = ["claim", "counts from", "mean over tokens", "seeds", "1/\\|tau\\|", "seeds"]
+    return rows_of(head, rows)
+
+
+def seen(one: Decided) -> str:
+    """`alone` of three seeds or more, the mean of fewer, nothing of none."""
+    if len(one.effects) >= 3:
+        return alone(one)
+    return signed(mean(one.effects.values()), DIGITS) if one.effects else ""
 
 
 def alone(one: Decided) -> str:

@@ -172,6 +172,17 @@ def test_tables_add_up(analysed: Path) -> None:
         assert line["covariance"]["1"] == pytest.approx(line["cov/mean"])
 
 
+def test_covariance_of_thm_1_is_that_of_the_trained_tokens(analysed: Path) -> None:
+    """Cov(log p, p A) over the tokens that are trained on (COV Thm 1, PAR Eq. 16)."""
+    line = next(line for line in lines(analysed) if line["iteration"] == 2)
+    rollouts = load_rollouts(analysed, 2)
+    used = rollouts.trained.repeat_interleave(rollouts.start.diff())
+    lp, A = (x[used].double() for x in (rollouts.logp, rollouts.advantage))
+    expected = (lp * lp.exp() * A).mean() - lp.mean() * (lp.exp() * A).mean()
+    assert abs(float(expected)) > 1e-3
+    assert line["cov/pg_mean"] == pytest.approx(float(expected), rel=1e-3)
+
+
 def test_entropy_by_reward_is_that_of_the_rollouts(analysed: Path) -> None:
     rollouts = load_rollouts(analysed, 2)
     right = (rollouts.rewards >= 1).repeat_interleave(rollouts.start.diff())

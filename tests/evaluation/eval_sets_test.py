@@ -188,6 +188,7 @@ def test_what_cannot_be_meant_is_refused_before_a_run(
     [
         ({"save": {"best": "tset/avg@k"}}, "unknown figure for save.best: 'tset/avg@k'. Did you"),
         ({"save": {"best": "test/avg@16"}}, "Did you mean 'test/avg@k'"),
+        ({"save": {"best": "test/avg@k,test/avg@9"}}, "save.best: 'test/avg@9'"),
         ({"save": {"best": "test/avg@k"}, "eval": {"prompts": 0}}, "the run evaluates nothing"),
     ],
 )
@@ -396,6 +397,27 @@ def test_best_is_the_weights_of_its_iteration(tmp_path: Path) -> None:
     short = train(small(tmp_path / "short", iterations=found["iteration"], eval={"prompts": 0}))
     final = (short / "final/model.safetensors").read_bytes()
     assert (long / "best/model.safetensors").read_bytes() == final
+
+
+def test_best_by_the_mean_of_several_sets(tmp_path: Path) -> None:
+    best, row = BestCheckpoint(tmp_path, "a/avg@k, b/pass@k"), {"avg@k": 0.0, "pass@k": 0.0}
+
+    def scores(iteration: int, **sets: dict[str, float]) -> list[dict[str, Any]]:
+        return [row | {"set": name, "iteration": iteration} | of for name, of in sets.items()]
+
+    # means .5, .4 (a alone is higher), then a alone, which does not count; at last .55
+    for rows, kept in (
+        (scores(1, a={"avg@k": 0.2}, b={"pass@k": 0.8}), 1),
+        (scores(2, a={"avg@k": 0.7}, b={"pass@k": 0.1}), 1),
+        (scores(3, a={"avg@k": 0.9}), 1),
+        (scores(4, a={"avg@k": 0.3}, b={"pass@k": 0.8}), 4),
+    ):
+        best.consider(rows, saver(str(rows[0]["iteration"])))
+        best.settle()
+        found = best_of(tmp_path / "best")
+        assert found is not None
+        assert found["iteration"] == kept
+    assert found["value"] == pytest.approx(0.55)
 
 
 def test_a_run_that_starts_anew_forgets_the_best_of_an_attempt(tmp_path: Path) -> None:

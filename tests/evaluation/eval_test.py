@@ -178,8 +178,12 @@ def test_settings_are_the_papers_unless_others_are_given() -> None:
     assert table["cov"].decoding("math500") == replace(greedy, max_new_tokens=8192)
     assert table["cov"].decoding("aime24") == Decoding(32, 0.6, max_new_tokens=8192)
     assert table["cov"].decoding("target_sum") == greedy  # its own task knows how long
-    assert table["opefo"].decoding("amc23") == Decoding(32, 1.0, 0.7, max_new_tokens=3000)
-    assert table["steer"].decoding("minerva") == Decoding(1, 1.0, 0.7, max_new_tokens=3072)
+    # OPEFO Sec. 6.1, STEER App. D: avg@32 on AIME and AMC, once elsewhere, top-p .7
+    for paper, tokens in (("opefo", 3000), ("steer", 3072)):
+        for task in ("aime24", "aime25", "amc23"):
+            assert table[paper].decoding(task) == Decoding(32, 1.0, 0.7, max_new_tokens=tokens)
+        for task in ("math500", "minerva", "olympiadbench"):
+            assert table[paper].decoding(task) == Decoding(1, 1.0, 0.7, max_new_tokens=tokens)
     assert table["par"].decoding("gym:x") == Decoding(64)
     assert table["repo"].decoding("aime25") == Decoding(64, max_new_tokens=4096)
     assert EvalConfig().decoding("x") == Decoding(16, 1.0, 1.0)

@@ -785,3 +785,11 @@ def test_where_the_single_action_formulas_have_the_wrong_sign(case):
     for name in ("corollary1", "omega", "omega_realised", "opefo"):
         single = es.dynamics.estimate(name, batch)[sample.mask]
         assert ((single * exact < 0) == band)[clear].all()
+
+
+def test_gspos_trust_region_is_tighter_than_dapos_below_a_length():
+    """REPO 3: in T tokens GSPO's ratio, a geometric mean, lets one token move by its bound^T."""
+    for dapo, gspo, length in ((1.28, 1 + 4e-4, 617), (0.8, 1 - 3e-4, 743)):
+        reach = [gspo**T for T in (length, length + 1)]  # of the one token that moves
+        inside = [min(x, 1 / x) > min(dapo, 1 / dapo) for x in reach]
+        assert inside == [True, False]

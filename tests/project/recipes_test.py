@@ -23,6 +23,9 @@ from builders import refused
 from entrostat.cli.flags import dataclass_flags
 from entrostat.cli.open_flags import apply_open_flags, take_open_flags
 from entrostat.config import TrainConfig, from_dict, load
+from entrostat.evaluation.eval_sets import check_best
+from entrostat.evaluation.settings import PRESETS, Decoding
+from entrostat.runs.best_checkpoint import figures_of
 from entrostat.tasks import make_task
 from entrostat.trainers.lab.loop import FIELDS
 from entrostat.trainers.trl import arguments
@@ -257,6 +260,40 @@ def test_lab_recipes_run_in_the_lab(
     assert task.score("Answer: 9", task.example(7, "train")) == 0.0
 
 
+# What the papers evaluate on and choose a checkpoint by: REPO Sec. 4, COV App. F.2, OPEFO Sec. 6.1,
+# STEER App. D, PAR App. B (of whose seven sets the one that it chooses by).
+SMALL, SIX = ["aime24", "aime25", "amc23"], ["math500", "minerva", "olympiadbench"]
+EVALUATED: dict[str, tuple[list[str], list[str]]] = {
+    "repo": (["aime24", "aime25"], []),
+    "cov": ([*SMALL, "math500", "olympiadbench", "omni_math", "minerva"], []),
+    "opefo": ([*SMALL, *SIX], [f"{name}/avg@k" for name in [*SMALL, *SIX]]),
+    "steer": ([*SMALL, *SIX], ["aime24/avg@k"]),
+    "par": (["aime25"], ["aime25/avg@k"]),
+}
+
+
+@pytest.mark.parametrize("path", LAB, ids=lambda p: p.name)
+def test_recipes_evaluate_as_their_papers(path: Path) -> None:
+    config, paper = lab_config(path), family(path)
+    names, best = EVALUATED[paper]
+    asked = [one.task or {} for one in config.eval.sets]
+    assert [task["name"] for task in asked] == names
+    assert figures_of(config.save.best) == best
+    check_best(config.save.best, names)
+    rule = {"rule": "minerva"} if paper == "repo" else None  # REPO App. D.1
+    assert all(task.get("grader_options") == rule for task in asked)
+    for one, name in zip(config.eval.sets, names, strict=True):
+        wanted = PRESETS[paper].decoding(name)
+        if paper == "par":  # its model has 4096 positions, prompt included
+            wanted = dataclasses.replace(wanted, max_new_tokens=3072)
+        greedy = one.temperature == 0
+        found = Decoding(
+            one.samples or 1, 1.0 if greedy else one.temperature or config.sampling.temperature,
+            one.top_p or config.sampling.top_p, greedy=greedy, max_new_tokens=one.max_new_tokens,
+        )  # fmt: skip
+        assert found == wanted, name
+
+
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is an extra")
 def test_trl_takes_the_arguments() -> None:
     with warnings.catch_warnings():
@@ -464,7 +501,11 @@ def test_every_row_builds_in_all_hosts(row: tuple[str, str]) -> None:
             splits_evenly(config)
             said |= {"verl": verl_facts(config)}
         if "--sampling.max_new_tokens" in flags:  # then the lab's is no longer its own
-            own = config.sampling.max_new_tokens
+            own = config.sampling.max_new_tokens or 0
+            longest = max(own, *(one.max_new_tokens or 0 for one in config.eval.sets))
+            if "verl" in said:  # where it bounds evaluations, too
+                assert said["verl"]["new_tokens"] == longest
+                said["verl"]["new_tokens"] = own
             assert {facts["new_tokens"] for facts in said.values()} == {own}
         disagree(paper, said)
 

@@ -133,7 +133,11 @@ def test_loss_of_entropy_against_covariance():
     panel = panels_of(make_run(analysis=lines))["Loss of entropy against covariance"]
     assert [x for p in panel.points for x in p.x] == [1, 2, 3, 4, 5, 6]
     assert [y for p in panel.points for y in p.y] == [2, 4, 6, 8, 10, 12]
-    assert "Pearson 1.00." in panel.caption
+    assert panel.caption.endswith("which is to predict it. Pearson 1.00, Spearman 1.00.")
+    # of Thm 1's, 1, 4, 9, 16, 25, 36 against 2 to 12 reversed: ranks -1, r -.9790
+    pg = [line | {"cov/pg_mean": float((7 - i) ** 2)} for i, line in enumerate(lines, 1)]
+    panel = panels_of(make_run(analysis=pg))["Loss of entropy against covariance"]
+    assert panel.caption.endswith("(PAR Eq. 16): Pearson -0.98, Spearman -1.00.")
     same = [{"iteration": i, "cov/mean": 1.0, "change/mean": -1.0} for i in range(6)]
     panel = panels_of(make_run(analysis=same))["Loss of entropy against covariance"]
     assert "Pearson" not in panel.caption

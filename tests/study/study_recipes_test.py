@@ -64,6 +64,23 @@ def test_every_claim_is_about_runs_that_are_made() -> None:
     check_claims(claims, made)
 
 
+def test_claims_of_the_papers_that_came_later_are_about_runs_that_are_made() -> None:
+    made = {path.stem: groups(read_study(path)) for path in FILES}
+    own = read_claims(FOLDER.parent / "findings/repo_own.toml")
+    for claims in (own, read_claims(FOLDER.parent / "findings/later.toml")):
+        assert {claim.experiment for claim in claims.claims} <= set(made)
+        check_claims(claims, made)
+    first = {one.id: one for one in read_claims(FOLDER / "claims.toml").claims}
+    for claim in own.claims:  # word for word, of other runs
+        old = first[claim.id.removeprefix("own-")]
+        assert claim == replace(old, id=claim.id, experiment="control_repo", seeds=claim.seeds)
+    old, new = (read_study(FOLDER / f"{stem}.toml") for stem in ("control", "control_repo"))
+    for name, config in new.runs.items():  # nothing but the aggregation differs, and what is shown
+        if name in old.runs:
+            optim = replace(config.optim, aggregation="token_mean")
+            assert replace(config, optim=optim, eval=old.runs[name].eval) == old.runs[name]
+
+
 @pytest.mark.parametrize(
     "file", ["claims.toml", "again.toml", "momentum.toml", "warmup.toml", "opefo_dose.toml"]
 )

@@ -228,3 +228,21 @@ def test_what_would_balance_a_flow(script: ModuleType) -> None:
     lines = opefo_tokens(record)
     # mean .375, s = .17678, t(.975, 1) = 12.706: half 1.588
     assert lines[4] == "| on-policy | .25 ± .00 | .38 ± 1.59 | -.20 ± .00 |"
+
+
+def test_claims_under_two_aggregations(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from study_page import verdicts
+
+    def decided(name: str, effects: list[float]) -> Any:
+        claim = SimpleNamespace(id=name, says="S.", least=0.05)
+        return SimpleNamespace(claim=claim, effects=dict(enumerate(effects)))
+
+    found = {
+        "one": [decided("a", [0.1, 0.2, 0.3]), decided("b", [0.0])],
+        "two": [decided("own-a", [0.3, 0.1]), decided("own-b", [])],
+    }
+    monkeypatch.setattr(verdicts, "decided_by", lambda record, file: found[file])
+    lines = verdicts.side_by_side(None, "one", "two")
+    # s = .1: half of the interval is 4.302653 * .1 / sqrt(3)
+    assert lines[2] == "| S. | .05 | +.20 ± .25 | 3 | +.20 | 2 |"
+    assert lines[3] == "| S. | .05 | .00 | 1 |  | 0 |"

@@ -145,6 +145,7 @@ class Analysis:
             "influence/top_1": concentration(influence, used, 0.01),
             "influence/top_10": concentration(influence, used, 0.1),
             "cov/mean": float(masked_mean(cov, used)),
+            "cov/pg_mean": -float(masked_mean(guesses["cov_pg"], used)),
             "estimators": {
                 name: {
                     "where": asdict(agreement(guess, truth, used)),

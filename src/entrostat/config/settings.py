@@ -174,7 +174,8 @@ class Save:
     rollouts_every: int = 1
     """Iterations between rollout dumps; 0 for none."""
     best: str = ""
-    """A figure of the evaluations, "test/avg@k" say: the policy highest in it is kept in best/."""
+    """A figure of the evaluations, "test/avg@k" say: the policy highest in it is kept in best/. Of
+    several, with commas between them, the mean counts, where all are evaluated together."""
 
 
 @dataclass

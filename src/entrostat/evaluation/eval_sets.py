@@ -17,6 +17,7 @@ from ..config import EvalSet, Evaluation, TrainConfig
 from ..data.prompts import encode, example, new_tokens
 from ..data.scoring import Scorer
 from ..models.policy import Policy
+from ..runs.best_checkpoint import figures_of
 from ..runs.resolve import check_task
 from ..tasks import Task, make_task
 
@@ -114,8 +115,9 @@ def check_best(best: str, names: Sequence[str]) -> None:
     if not names:
         raise ValueError(f"save.best is {best!r}, but the run evaluates nothing; see eval.prompts")
     known = [f"{name}/{figure}" for name in names for figure in FIGURES]
-    if best not in known:
-        raise ValueError(unknown("figure for save.best:", best, known))
+    for one in figures_of(best):
+        if one not in known:
+            raise ValueError(unknown("figure for save.best:", one, known))
 
 
 def check_prompts(sets: Iterable[ResolvedEvalSet], policy: Policy) -> None:

@@ -18,6 +18,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..logs.files import atomic_directory, writing
@@ -32,12 +33,15 @@ class BestCheckpoint:
 
     Args:
         run: the run directory.
-        figure: SET/FIGURE of the evaluations; "" keeps none.
+        figure: SET/FIGURE of the evaluations, or several with commas, of which the mean counts; ""
+            keeps none.
     """
 
     def __init__(self, run: Path, figure: str) -> None:
         self._run, self._figure = run, figure
-        self._set, _, self._key = figure.rpartition("/")
+        self._parts = [
+            (one.rpartition("/")[0], one.rpartition("/")[2]) for one in figures_of(figure)
+        ]
 
     def consider(self, rows: Iterable[Mapping[str, Any]], save: Callable[[Path], None]) -> None:
         """Keep the policy if an evaluation's row has a higher score than any before.
@@ -49,9 +53,13 @@ class BestCheckpoint:
         Raises:
             RunStopped: the disk is full or refuses; the best until then is intact.
         """
-        row = next((row for row in rows if self._figure and row["set"] == self._set), None)
-        score = None if row is None else number(row.get(self._key))
-        if row is None or score is None or not all(score > before for before in self._scores()):
+        by_set = {row["set"]: row for row in rows}
+        found = [number(by_set.get(name, {}).get(key)) for name, key in self._parts]
+        scores = [one for one in found if one is not None]
+        if not scores or len(scores) < len(found):  # not all sets are evaluated now
+            return
+        score, row = fmean(scores), by_set[self._parts[0][0]]
+        if not all(score > before for before in self._scores()):
             return
         seal = {"iteration": row["iteration"], "figure": self._figure, "value": score}
 
@@ -70,6 +78,11 @@ class BestCheckpoint:
         """Of the policies that are kept, by this figure; by another they are not compared."""
         kept = [best_of(self._run / name) for name in (BEST, NEXT)]
         return [one["value"] for one in kept if one is not None and one["figure"] == self._figure]
+
+
+def figures_of(figure: str) -> list[str]:
+    """The figures of `save.best`."""
+    return [one.strip() for one in figure.split(",") if one.strip()]
 
 
 def go_back(run: Path, iteration: int) -> None:

@@ -157,13 +157,15 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
         for key, label, color in (() if run.series("cov/top_2")[0] else shares)
         for curve in curves_of(lines, ("covariance", key), label, color)
     ]
-    pairs = []
+    pairs, under_pg = [], []
     for line in lines:
         cov = figure(line.get("cov/mean"))
         cov = figure(at(line, "covariance", "1")) if cov is None else cov
-        change = figure(line.get("change/mean"))
+        of_pg, change = figure(line.get("cov/pg_mean")), figure(line.get("change/mean"))
         if cov is not None and change is not None:
             pairs.append((cov, -change))
+        if of_pg is not None and change is not None:
+            under_pg.append((of_pg, -change))
     bars, seen = _difficulty(lines)
     return [
         Panel(
@@ -177,7 +179,8 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
         Panel(
             "Loss of entropy against covariance",
             "One point an analysed iteration: entropy lost in its updates against the tokens' mean "
-            f"covariance, which is to predict it.{_pearson(pairs)}",
+            "covariance (COV Thm 2, PAR Eq. 17), which is to predict it."
+            f"{_together(pairs)}{_together(under_pg, 'That of COV Thm 1 (PAR Eq. 16): ')}",
             "-change of entropy, nats",
             points=thirds([x for x, _ in pairs], [y for _, y in pairs]),
             across="mean covariance",
@@ -219,8 +222,11 @@ def _whole_responses(run: Run, lines: list[Any]) -> tuple[Curve, ...]:
     )
 
 
-def _pearson(pairs: Sequence[tuple[float, float]]) -> str:
+def _together(pairs: Sequence[tuple[float, float]], lead: str = "") -> str:
+    """Pearson's and Spearman's correlation, in a sentence; "" of few points or a constant."""
     from statistics import StatisticsError, correlation
+
+    from ...evaluation.checkpoint_correlation import spearman
 
     if len(pairs) < FEW:
         return ""
@@ -228,7 +234,10 @@ def _pearson(pairs: Sequence[tuple[float, float]]) -> str:
         r = correlation([x for x, _ in pairs], [y for _, y in pairs])
     except (StatisticsError, OverflowError, ZeroDivisionError):
         return ""
-    return f" Pearson {r:.2f}." if abs(r) <= 1.001 else ""
+    ranks = spearman(*zip(*pairs, strict=True))
+    if abs(r) > 1.001 or ranks is None:
+        return ""
+    return f" {lead}Pearson {r:.2f}, Spearman {ranks.rho:.2f}."
 
 
 def _difficulty(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:

@@ -15,6 +15,7 @@ from typing import Any
 from ...config import TrainConfig, from_dict, load, toml_value
 from ...core.objective import Objective
 from ...core.rollouts import FIELDS
+from ...runs.best_checkpoint import figures_of
 from ...runs.resolve import objective_of
 from ...runs.trackers.outside import environment
 from . import checkpoints
@@ -330,8 +331,9 @@ def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool,
         (bool(best) and between % checkpoints.every(config) != 0,
          "save.best: veRL has the weights that it evaluated only where it wrote a checkpoint; set "
          f"save.checkpoint_every to a divisor of eval.every, {between} say"),
-        (best.endswith(("/entropy", "/prompt_entropy")), f"save.best is {best!r}, but veRL "
-         "computes no entropies where it evaluates; choose avg@k, pass@k or distinct"),
+        (any(one.endswith(("/entropy", "/prompt_entropy")) for one in figures_of(best)),
+         f"save.best is {best!r}, but veRL computes no entropies where it evaluates; "
+         "choose avg@k, pass@k or distinct"),
         (":" in config.device, f"device {config.device!r}: veRL takes all GPUs that Ray has; give "
          "--device cuda, and CUDA_VISIBLE_DEVICES to choose"),
     ]  # fmt: skip
