@@ -1,7 +1,7 @@
 """How often the diagnosis is right: runs with a planted fault, and recorded ones.
 
     python benchmarks/verdicts.py                                  # planted, seed 0
-    python benchmarks/verdicts.py --seed 1 --recorded tests/data/recorded_runs.jsonl
+    python benchmarks/verdicts.py --seed 1 --recorded tests/data/recorded_runs.jsonl.xz
     python benchmarks/verdicts.py --truth DIR/truth.json           # a set of your own
     python benchmarks/verdicts.py --border 1000                    # only where two verdicts meet
 
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 import tempfile
 from collections import Counter
@@ -69,9 +70,9 @@ def planted(truth: Path) -> list[Case]:
 
 
 def recorded(file: Path) -> list[Case]:
-    """Cases of a file of recorded runs: a line each, with its family's verdict."""
+    """Cases of a compressed file of recorded runs: a line each, with its family's verdict."""
     cases = []
-    for text in file.read_text().splitlines():
+    for text in lzma.open(file, "rt").read().splitlines():
         row: dict[str, Any] = json.loads(text)
         rows: list[dict[str, Any]] = [{"iteration": i} for i in range(1, row["iterations"] + 1)]
         for name, values in row["series"].items():  # a number alone stands for all iterations
