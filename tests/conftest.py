@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -36,6 +37,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     atexit.register(gc.unfreeze)  # extension modules look for leaks when the interpreter ends
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hasty_disk() -> Iterator[None]:
+    """No test survives a power cut, which is imitated instead: `benchmarks/power_cut.py`."""
+
+    def at_once(place: int) -> None:
+        pass
+
+    with mock.patch.object(os, "fsync", at_once):
+        yield
 
 
 @pytest.fixture(autouse=True)
