@@ -16,6 +16,8 @@ pytest.register_assert_rewrite(*(file.stem for file in Path(__file__).parent.glo
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from entrostat.models.policy import Policy
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 # torch, transformers and seven thousand cases are a million objects that stay: to look through them
 # for garbage, time and again as they come, takes a third of the time of collection
@@ -70,6 +72,15 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         empty = "data:image/svg+xml;base64,PHN2Zy8+"  # <svg/>
         for module in ("figures", "answer_bars"):
             monkeypatch.setattr(f"entrostat.report.{module}.address", lambda figure: empty)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    """The shipped one."""
+    from entrostat.config import TrainConfig
+    from entrostat.models.loading import load_policy
+
+    return load_policy(TrainConfig())
 
 
 @pytest.fixture(scope="module")
