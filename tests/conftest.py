@@ -8,12 +8,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
 pytest.register_assert_rewrite(*(file.stem for file in Path(__file__).parent.glob("shared/*.py")))
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from entrostat.models.policy import Policy
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded
 # torch, transformers and seven thousand cases are a million objects that stay: to look through them
@@ -38,6 +41,17 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def hasty_disk() -> Iterator[None]:
+    """No test survives a power cut, which is imitated instead: `benchmarks/power_cut.py`."""
+
+    def at_once(place: int) -> None:
+        pass
+
+    with mock.patch.object(os, "fsync", at_once):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
     """What a test sets in the environment, itself or by what it calls, ends with it."""
@@ -58,6 +72,15 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         empty = "data:image/svg+xml;base64,PHN2Zy8+"  # <svg/>
         for module in ("figures", "answer_bars"):
             monkeypatch.setattr(f"entrostat.report.{module}.address", lambda figure: empty)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    """The shipped one."""
+    from entrostat.config import TrainConfig
+    from entrostat.models.loading import load_policy
+
+    return load_policy(TrainConfig())
 
 
 @pytest.fixture(scope="module")

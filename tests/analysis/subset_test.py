@@ -179,10 +179,6 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return json_lines(path)
-
-
 def test_kmeans_writes_the_larger_kind_and_the_file_is_a_task(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,9 +188,9 @@ def test_kmeans_writes_the_larger_kind_and_the_file_is_a_task(
     assert main(words) == 0
     assert "30 of 40 prompts" in (said := capsys.readouterr().out)
     assert f"entrostat train --task {out} --task.grader exact" in said
-    found = rows(out)
+    found = json_lines(out)
     assert [row["index"] for row in found] == [i for i in range(40) if i % 4]
-    assert all(row["prompt"] == rows(data)[row["index"]]["prompt"] for row in found)
+    assert all(row["prompt"] == json_lines(data)[row["index"]]["prompt"] for row in found)
     assert all(row["why"].startswith("kmeans: cluster 1 of 2 by size (30") for row in found)
     task = make_task(str(out), test=0.0)
     assert task.size("train") == 30
@@ -207,7 +203,7 @@ def test_kmeans_writes_the_larger_kind_and_the_file_is_a_task(
 def test_pass_rates_are_read_from_an_evaluations_responses(data: Path, tmp_path: Path) -> None:
     responses = tmp_path / "evals/model/responses/my_train.jsonl"
     responses.parent.mkdir(parents=True)
-    prompts = [row["prompt"] for row in rows(data)]
+    prompts = [row["prompt"] for row in json_lines(data)]
     lines = [
         {"problem": i, "prompt": prompts[i], "scores": [1.0] * (i % 5) + [0.0] * (4 - i % 5)}
         for i in range(40)
@@ -217,7 +213,9 @@ def test_pass_rates_are_read_from_an_evaluations_responses(data: Path, tmp_path:
     out = str(tmp_path / "out.jsonl")
     config = SubsetConfig(by="pass_rate", responses=str(tmp_path / "evals"), low=0.5, output=out)
     subset = run_subset(task, config)
-    assert [row["index"] for row in rows(subset.path)] == [i for i in range(40) if i % 5 in (2, 3)]
+    assert [row["index"] for row in json_lines(subset.path)] == [
+        i for i in range(40) if i % 5 in (2, 3)
+    ]
     assert (subset.size, subset.of) == (16, 40)
     lines[3]["prompt"] = "another"
     responses.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -18,7 +18,6 @@ from entrostat.config import TrainConfig, from_dict, load
 from entrostat.data.generation import answer
 from entrostat.data.prompts import encode
 from entrostat.models.early_stop import EarlyStop, early_stop_of
-from entrostat.models.loading import load_policy
 from entrostat.models.policy import Policy
 from entrostat.models.rollout import Sequences, of_dropped, sample
 from entrostat.runs.resolve import objective_of
@@ -27,11 +26,6 @@ from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.lab import train
 from lab_runs import assert_same_run, metrics, small
 from stopping import Stop, StopAfter
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainConfig())
 
 
 def run(policy: Policy, enough: EarlyStop | None, **how: Any) -> Sequences:

@@ -22,11 +22,6 @@ from entrostat.trainers.lab.state import build
 PROMPTS = ["23/4:", "6/3:", "40/6:", "17/5:", "9/3:"]
 
 
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainConfig())
-
-
 def run(policy: Policy, rollouts: int = 1, **changes):
     settings = {
         "max_new_tokens": 13, "eos": policy.eos, "pad": policy.pad,

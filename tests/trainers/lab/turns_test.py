@@ -31,11 +31,6 @@ from lab_runs import small
 from lab_turns import Talks
 
 
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainConfig())
-
-
 def ask(policy: Policy, task: Any, config: TrainConfig | None = None, **how: Any) -> Answers:
     """Two rollouts of each of four prompts."""
     config = config or TrainConfig()

@@ -318,22 +318,6 @@ def die_while_saving(config: TrainConfig) -> None:
     train(config)
 
 
-def test_kill_and_resume_end_with_the_same_weights(tmp_path: Path, runs: dict[str, Any]) -> None:
-    kills = {"an iteration": die_after_updates, "a checkpoint": die_while_saving}
-    configs = {
-        where: recipe(tmp_path / where, optim={"weight_decay": 0.1}, sampling={"batch": 8})
-        for where in kills
-    }
-    killed(partial(trains, "trl"), *(partial(kills[where], configs[where]) for where in kills))
-    assert (tmp_path / "a checkpoint" / "checkpoints" / "checkpoint-12").is_dir()
-    for where, config in configs.items():
-        assert len(rows(tmp_path / where)) == 3  # the third has no whole checkpoint
-        run = train(config, resume=True)
-        assert timeless(run) == timeless(runs["trl"])
-        assert rows(run, "evaluation.jsonl") == rows(runs["trl"], "evaluation.jsonl")
-        assert same_weights(run, runs["trl"])
-
-
 def die_before_the_seal(config: TrainConfig) -> None:
     """As `die_while_saving`, when transformers has removed what it would not keep."""
     from entrostat.trainers.trl import record
@@ -349,14 +333,42 @@ def die_before_the_seal(config: TrainConfig) -> None:
     train(config)
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_the_one_checkpoint_that_is_kept_is_a_whole_one(tmp_path: Path, count: int) -> None:
-    config = recipe(tmp_path / "run", eval={"prompts": 0}, save={"checkpoints": count})
-    killed(partial(trains, "trl"), partial(die_before_the_seal, config))
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
+    """Runs that were killed, by where; one process has loaded TRL for all of them."""
+    folder = tmp_path_factory.mktemp("dead")
+    usual = {"optim": {"weight_decay": 0.1}, "sampling": {"batch": 8}}
+    keeps = [{"eval": {"prompts": 0}, "save": {"checkpoints": count}} for count in (0, 1)]
+    kills = {
+        "an iteration": (die_after_updates, usual), "a checkpoint": (die_while_saving, usual),
+        "none kept": (die_before_the_seal, keeps[0]), "one kept": (die_before_the_seal, keeps[1]),
+    }  # fmt: skip
+    configs = {where: recipe(folder / where, **changes) for where, (_, changes) in kills.items()}
+    killed(partial(trains, "trl"), *(partial(kills[w][0], configs[w]) for w in kills))
+    return configs
+
+
+@pytest.mark.parametrize("where", ["an iteration", "a checkpoint"])
+def test_kill_and_resume_end_with_the_same_weights(
+    where: str, dead: dict[str, TrainConfig], runs: dict[str, Any]
+) -> None:
+    path = Path(dead[where].output)
+    assert (path / "checkpoints/checkpoint-12").is_dir() == (where == "a checkpoint")
+    assert len(rows(path)) == 3  # the third has no whole checkpoint
+    run = train(dead[where], resume=True)
+    assert timeless(run) == timeless(runs["trl"])
+    assert rows(run, "evaluation.jsonl") == rows(runs["trl"], "evaluation.jsonl")
+    assert same_weights(run, runs["trl"])
+
+
+@pytest.mark.parametrize(("where", "count"), [("none kept", 0), ("one kept", 1)])
+def test_the_one_checkpoint_that_is_kept_is_a_whole_one(
+    where: str, count: int, dead: dict[str, TrainConfig]
+) -> None:
     told: list[str] = []
     progress = Progress()
     progress.fact = told.append  # type: ignore[method-assign]
-    run = train(config, resume=True, progress=progress)
+    run = train(dead[where], resume=True, progress=progress)
     assert any(text.startswith("going on after iteration 2") for text in told)
     assert [row["iteration"] for row in rows(run)] == [1, 2, 3, 4]
     left = [path.name for path in (run / "checkpoints").glob("checkpoint-*")]

@@ -732,15 +732,11 @@ class Told(Progress):
         self.ended = True
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return json_lines(path)
-
-
 def test_a_run_leaves_what_the_lab_leaves(fake: Fake) -> None:
     told = Told()
     path = verl_run.train(config_of(), progress=told, python=fake.does(""))
     assert fake.called() == ["preflight", "main_ppo", "model_merger"]
-    rows = lines_of(path / "metrics.jsonl")
+    rows = json_lines(path / "metrics.jsonl")
     assert [row["iteration"] for row in rows] == [1, 2, 3]
     assert rows[1]["entropy/exact"] == 0.5
     assert rows[1]["grad/norm"] == 0.25
@@ -749,13 +745,13 @@ def test_a_run_leaves_what_the_lab_leaves(fake: Fake) -> None:
     assert "odd" not in rows[1]
     assert not any(key.startswith("val-") for row in rows for key in row)
     # 3 prompts, 2 samples: right twice, once, never
-    before, ood, after, _ = lines_of(path / "evaluation.jsonl")
+    before, ood, after, _ = json_lines(path / "evaluation.jsonl")
     assert (ood["split"], ood["avg@k"]) == ("ood", 0.0)
     assert (before["iteration"], after["iteration"]) == (0, 3)
     assert (after["prompts"], after["k"], after["avg@k"]) == (3, 2, 0.5)
     assert after["pass@k"] == pytest.approx(2 / 3)
     assert after["distinct"] == 1.0  # "0" and "1"; "0"; nothing
-    answers = lines_of(path / "answers.jsonl")[6:9]
+    answers = json_lines(path / "answers.jsonl")[6:9]
     assert [line["right"] for line in answers] == [{"0": 1, "1": 1}, {"0": 1}, {}]
     assert [line["wrong"] for line in answers] == [0, 1, 2]
     assert told.iterations == [1, 2, 3]
@@ -801,7 +797,7 @@ def test_a_job_that_dies_says_of_what_and_goes_on(fake: Fake) -> None:
         Path(f"run/rollouts/00000{step}.safetensors").touch()
     told = Told()
     path = verl_run.train(config, progress=told, python=fake.does(""), resume=True)
-    rows = lines_of(path / "metrics.jsonl")
+    rows = json_lines(path / "metrics.jsonl")
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
     assert rows[2]["entropy/exact"] == pytest.approx(1 / 3)
     assert told.iterations == [3, 4]
@@ -823,14 +819,14 @@ def test_a_kill_between_checkpoint_and_log_loses_nothing(fake: Fake, step: int) 
         error=RunStopped,
     )
     log = Path("run/metrics.jsonl")
-    assert len(lines_of(log) if log.exists() else []) == step - 1
+    assert len(json_lines(log) if log.exists() else []) == step - 1
     told = Told()
     path = verl_run.train(config, progress=told, python=fake.does(""), resume=True)
     assert told.iterations == [1, 2, 3][step:]
-    rows = lines_of(path / "metrics.jsonl")
+    rows = json_lines(path / "metrics.jsonl")
     assert [row["iteration"] for row in rows] == [1, 2, 3]
     assert [row["entropy/exact"] for row in rows] == [1.0, 0.5, pytest.approx(1 / 3)]
-    rows = lines_of(path / "evaluation.jsonl")
+    rows = json_lines(path / "evaluation.jsonl")
     assert all(row["avg@k"] == 0.5 * (row["split"] == "test") for row in rows)
     assert [row["iteration"] for row in rows[::2]] == [0, 2, 3]
     command = (path / "verl" / "command.sh").read_text()
@@ -880,7 +876,7 @@ def test_a_kill_between_an_evaluation_and_what_is_best(fake: Fake) -> None:
         path = Path(f"run/{log}.jsonl")
         path.write_text("".join(
             json.dumps(row | ({"avg@k": 0.9} if row["iteration"] == 2 else {})) + "\n"
-            for row in lines_of(path)
+            for row in json_lines(path)
         ))  # fmt: skip
     run = verl_run.train(config_of(**BEST), python=fake.does(""), resume=True)
     assert kept(run) == (2, 0.9, "2")
@@ -903,13 +899,13 @@ def test_a_run_with_sets_goes_on(fake: Fake, cut: int) -> None:
         error=RunStopped,
     )
     run = verl_run.train(config, python=fake.does("peak 2"), resume=True)
-    rows = lines_of(run / "evaluation.jsonl")
+    rows = json_lines(run / "evaluation.jsonl")
     assert [(row["iteration"], row["set"]) for row in rows] == [
         (iteration, name) for iteration in (0, 2, 3) for name in ("test", "train", "their/own")
     ]
     scores = [row["avg@k"] for row in rows if row["set"] == "their/own"]
     assert scores == [pytest.approx(2 / 3), 1.0, pytest.approx(2 / 3)]
-    assert len(lines_of(run / "answers.jsonl")) == 3 * (2 + 3 + 2)
+    assert len(json_lines(run / "answers.jsonl")) == 3 * (2 + 3 + 2)
     assert kept(run) == (2, 1.0, "2")
     given = verl_words(run / "verl" / "command.sh")
     assert given["data.max_response_length"] == "20"  # of a set; a rollout of training takes 13
@@ -943,7 +939,7 @@ def test_what_nobody_followed_is_taken_in(fake: Fake) -> None:
     log = Path("run/metrics.jsonl")
     log.write_text(log.read_text().splitlines(keepends=True)[0])
     verl_run.train(config, python=fake.does(""), resume=True)
-    assert [row["iteration"] for row in lines_of(log)] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in json_lines(log)] == [1, 2, 3, 4]
     assert sorted(path.name for path in Path("run/checkpoints").glob("global*")) == [
         "global_step_4"
     ]
@@ -952,9 +948,9 @@ def test_what_nobody_followed_is_taken_in(fake: Fake) -> None:
 def test_a_new_run_forgets_one_that_stopped_at_once(fake: Fake) -> None:
     with pytest.raises(RunStopped):
         verl_run.train(config_of(), python=fake.does("die 1"))
-    before, _ = lines_of(Path("run/evaluation.jsonl"))
+    before, _ = json_lines(Path("run/evaluation.jsonl"))
     path = verl_run.train(config_of(eval={"samples": 1}), python=fake.does(""))
-    rows = lines_of(path / "evaluation.jsonl")
+    rows = json_lines(path / "evaluation.jsonl")
     assert (before["k"], [row["k"] for row in rows]) == (2, [1, 1, 1, 1])
 
 
