@@ -18,42 +18,30 @@ from .causes.seen import Look
 
 @dataclass(frozen=True)
 class Check:
-    """One fault that is looked for.
+    """One fault that is looked for; each look gives a `Finding`, which `says` puts a name to."""
 
-    Attributes:
-        name: of it; in the doctor's modules the functions that look for it have the same.
-        title: the same in words.
-        source: where it is shown to matter.
-        module: of `doctor`, which looks at a policy and its rollouts; "" where only logs are.
-        by_settings: whether the settings alone may show it.
-        causes: look for it in a log beside what entropy did.
-    """
-
-    name: str
+    name: str  # in the doctor's modules the functions that look for it have the same
     title: str
-    source: str
-    module: str = ""
-    by_settings: bool = False
-    causes: tuple[Look, ...] = ()
+    source: str  # where it is shown to matter
+    module: str = ""  # of `doctor`, which looks at a policy and its rollouts; "" for logs alone
+    by_settings: bool = False  # whether the settings alone may show it
+    causes: tuple[Look, ...] = ()  # look for it in a log beside what entropy did
 
     def measured(self, subject: Any) -> Any:
-        """What a policy and its rollouts show, a `Result`."""
+        """What a policy and its rollouts show."""
         return self._of(self.module)(subject)
 
     def recorded(self, record: Any) -> Any:
-        """What a run left shows, a `Result`."""
+        """What a run left shows."""
         return self._of("recorded")(record)
 
     def planned(self, plan: Any) -> Any:
-        """What is wrong by the settings alone, a `Result`; None where they do not tell."""
+        """What is wrong by the settings alone; None where they do not tell."""
         return self._of("settings")(plan) if self.by_settings else None
 
     def says(self, result: Any) -> Any:
-        """A result under this check's name, a `Finding`."""
-        from .doctor.finding import Finding
-
-        told = (result.level, result.evidence, result.fix)
-        return Finding(*told, self.name, self.title, self.source)
+        """A finding under this check's name."""
+        return result.of(self.name, self.title, self.source)
 
     def _of(self, module: str) -> Callable[[Any], Any]:
         # torch and the lab, which a log does not need

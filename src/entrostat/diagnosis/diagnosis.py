@@ -15,12 +15,14 @@ from .remedies import Remedy, remedies_of
 from .signals import ENTROPIES, signal
 from .verdict import FEWEST, SURE, Judged, judge
 
-# what a cause could be read from -> how it is called, of what no trainer logs by itself
+# what no trainer logs by itself and a cause could be read from -> the keys of `ALIASES`
 WANTED = {
-    "gradient": "the gradient norm", "step_kl": "the KL of an update", "clip": "the clipped share",
-    "rate": "the learning rate", "length": "response lengths", "truncated": "the share cut at the "
-    "limit", "no_signal": "the share of groups without a signal",
-    "mismatch": "log-probs of the sampler beside the trainer's",
+    "the gradient norm": ["gradient"], "the KL of an update": ["step_kl"],
+    "the clipped share": ["clip"], "the learning rate": ["rate"], "response lengths": ["length"],
+    "the share cut at the limit": ["truncated"],
+    "the share of groups without a signal": ["no_signal"],
+    "log-probs of the sampler beside the trainer's":
+        ["mismatch_kl", "mismatch_logp", "mismatch_prob"],
 }  # fmt: skip
 CONSEQUENCES = ("score_lost", "length_collapse")  # they go with it, and need a cause themselves
 MISSING = 4  # figures that are asked for at once
@@ -115,14 +117,13 @@ class Diagnosis:
         own = (self.verdict, "not_finite") if self.broken is not None else (self.verdict,)
         other = [e for e in self.events if e.name not in own and e.what]
         worst = self.events[0] if self.events else None
-        first = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
+        told = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
         if worst is None or worst not in other:
-            course = self._course(worst)
-            return " ".join([course, *(f"{text}." for text in first)])
+            return " ".join([self._course(worst), *(f"{text}." for text in told)])
         bad = "nothing was learnt" if worst.name == "no_learning_signal" else BAD[worst.severity]
-        head = f"{first[0]}: {bad}{self._advice()}."
         course = [] if worst.name == "not_computed" else [self._course(None)]
-        return " ".join([head, *(f"{text}." for text in first[1:]), *course])
+        first = f"{told[0]}: {bad}{self._advice}."
+        return " ".join([first, *(f"{text}." for text in told[1:]), *course])
 
     @property
     def word(self) -> str:
@@ -136,49 +137,51 @@ class Diagnosis:
         words = [words[0], *(word.lower() for word in words[1:])]
         return " and ".join([", ".join(words[:-1]), words[-1]]) if words[1:] else words[0]
 
+    @property
+    def _short(self) -> str | None:
+        """The first remedy in a few words."""
+        return next((remedy.short for remedy in self.remedies if remedy.short), None)
+
+    @property
     def _advice(self) -> str:
-        short = next((r.short for r in self.remedies if r.short), "")
-        return f"; try: {short}" if short else ""
+        return f"; try: {self._short}" if self._short else ""
 
     def _course(self, event: Event | None) -> str:
         """Entropy's course; with how bad it is and what to do, where the event is its own."""
-        text = self._moved(event)
-        if self.broken is None:
-            return text
-        return (
-            f"{text} From iteration {self.broken} on entropy is no finite number, and nothing is "
-            "said of that: see first what broke there."
-        )
+        if self.verdict == "cannot tell":
+            score = f"; {event.what}" if event and event.what else ""
+            text = f"{self._unknown}{score}{self._advice if event else ''}."
+        else:
+            text = self._moved(event)
+        if self.broken is not None:
+            text += (
+                f" From iteration {self.broken} on entropy is no finite number, and nothing is "
+                "said of that: see first what broke there."
+            )
+        return text
 
     def _moved(self, event: Event | None) -> str:
         judged = self.judged
-        if judged.verdict == "cannot tell":
-            score = f"; {event.what}" if event and event.what else ""
-            return f"{self._unknown()}{score}{self._advice() if event else ''}."
-        went = "went" if judged.verdict == "held" else "fell" if judged.falling else "rose"
-        if judged.first > 0 and judged.verdict != "held":
-            went = "fell" if judged.last < judged.first else "rose"
-        text = f"Entropy {went} from {judged.first:.3g} to {judged.last:.3g} nats per token"
-        if judged.first > 0:
-            text += f" ({judged.last / judged.first - 1:+.0%})"
+        first, last = judged.first, judged.last
+        if first > 0:
+            falls = last < first if judged.verdict != "held" else None
+            went = "went" if falls is None else "fell" if falls else "rose"
+            text = f"Entropy {went} from {first:.3g} to {last:.3g} nats per token"
+            text += f" ({last / first - 1:+.0%})"
         else:
-            text = f"Entropy ended at {judged.last:.3g} nats per token"
+            text = f"Entropy ended at {last:.3g} nats per token"
         text += f" over {_span(judged)}"
         if peak := rising_and_falling(judged):
             text += f", through {peak}"
-        if event is not None and event.severity != "fine":
-            bad = BAD[event.severity]
-            if event.what == "no score is logged":
-                bad = "nobody can say what it cost"
-            text += f"; {event.what}, so {bad}{self._advice()}"
+        sure = f"{judged.confidence:.0%} of resampled courses say the same."
+        if event is None or event.severity == "fine":
+            text += f"; {sure}"
         else:
-            text += ";"
-        sure = f"{judged.confidence:.0%} of resampled courses say the same"
-        text += f" {sure}." if text.endswith(";") else f". {sure[0].upper()}{sure[1:]}."
-        if judged.onset is not None:
-            onset = judged.onset
-            what = self._movement(onset.iteration)
-            text += f" {what} began at iteration {onset.iteration}"
+            unknown = event.what == "no score is logged"
+            bad = "nobody can say what it cost" if unknown else BAD[event.severity]
+            text += f"; {event.what}, so {bad}{self._advice}. {sure}"
+        if (onset := judged.onset) is not None:
+            text += f" {self._movement(onset.iteration)} began at iteration {onset.iteration}"
             text += f" (90% interval {onset.low} to {onset.high})."
         return text
 
@@ -187,12 +190,12 @@ class Diagnosis:
         if self.judged.peak is None:
             return "It"
         at, value = self.judged.peak
+        falls = bool(self.judged.falling)
         high = value > max(self.judged.first, self.judged.last)
-        way = "fall" if self.judged.falling else "rise"
-        return (
-            f"The {way}{' from there' if high == self.judged.falling and onset >= 0.9 * at else ''}"
-        )
+        after = " from there" if high == falls and onset >= 0.9 * at else ""
+        return f"The {'fall' if falls else 'rise'}{after}"
 
+    @property
     def _unknown(self) -> str:
         judged = self.judged
         if judged.iterations == 0:
@@ -246,8 +249,7 @@ def table(found: Sequence[Diagnosis]) -> list[str]:
         known = judged.iterations >= FEWEST
         entropy = f"{judged.first:.3g} to {judged.last:.3g}" if known else "-"
         since = next((str(e.since) for e in each.events[:1] if e.since is not None), "-")
-        short = next((r.short for r in each.remedies if r.short), "-")
-        rows.append((each.severity, each.run, each.word, entropy, since, short))
+        rows.append((each.severity, each.run, each.word, entropy, since, each._short or "-"))
     rows = [tuple(printable(cell) for cell in row) for row in rows]
     widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
     return [
@@ -278,32 +280,27 @@ def _targets(run: Run) -> list[float]:
 
 
 def diagnose_run(run: Run) -> Diagnosis:
-    """The diagnosis of a run that is already read.
-
-    Args:
-        run: ours or another trainer's (`entrostat.logs.importers.read`).
-    """
+    """The diagnosis of a run that is already read, ours or another trainer's."""
     entropy, score = signal(run, "entropy"), signal(run, "score")
-    target = _targets(run)
     if entropy is None:
         judged = Judged("cannot tell", 1.0)
     elif len(entropy) >= FEWEST and not entropy.y.any():  # it was not computed
         judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
-        judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, target)
+        judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, _targets(run))
     events = events_of(run, judged)
     causes = causes_of(run, judged, events)
     remedies = remedies_of(run, judged, causes, events)
     broken = next((run.broken[name] for name in ENTROPIES if name in run.broken), None)
-    moved = judged.verdict not in ("held", "cannot tell")
-    lacking = [words for what, words in WANTED.items() if _lacks(run, what)] if moved else []
-    missing = tuple(lacking[:MISSING])
+    missing = ()
+    if judged.verdict not in ("held", "cannot tell"):
+        missing = tuple(words for words, names in WANTED.items() if not _logged(run, names))
     return Diagnosis(
-        run.name, run.source, run.entropy_is, judged, causes, remedies, broken, events, missing
-    )
+        run.name, run.source, run.entropy_is, judged, causes, remedies, broken, events,
+        missing[:MISSING],
+    )  # fmt: skip
 
 
-def _lacks(run: Run, what: str) -> bool:
-    names = [n for n in ("mismatch_kl", "mismatch_logp", "mismatch_prob") if what == "mismatch"]
-    return all(signal(run, name) is None for name in names or [what])
+def _logged(run: Run, names: Sequence[str]) -> bool:
+    return any(signal(run, name) is not None for name in names)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..logs.run import Run
-from .signals import Signal, signal
+from .signals import ENTROPIES, Signal, signal
 from .verdict import Judged, floor_of
 
 Severity = Literal["broken", "bad", "watch", "unknown", "fine"]
@@ -51,21 +51,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Score:
-    """How the score went, on the scale that it was seen on.
-
-    Attributes:
-        signal: the score.
-        best: its best smoothed value; the first few count on their own, as a policy may die early.
-        late: the mean of the last tenth, of three values at least.
-        floor: the lowest value that it can take.
-        range: from the floor to 1, or to the highest that was seen.
-    """
+    """How the score went, on the scale that it was seen on."""
 
     signal: Signal
-    best: float
-    late: float
-    floor: float
-    range: float
+    best: float  # smoothed; the first few count on their own, as a policy may die early
+    late: float  # the mean of the last tenth, of three values at least
+    floor: float  # the lowest value that it can take
+    range: float  # from the floor to 1, or to the highest that was seen
 
     @property
     def lost(self) -> float:
@@ -92,17 +84,17 @@ class Score:
         """How it went."""
         s = self.signal
         if self.lost > HURT:
-            return f"the score fell from {_short(self.best)} at its best to {_short(self.late)}"
+            return f"the score fell from {self.best:.3g} at its best to {self.late:.3g}"
         if abs(self.gained) < ROSE:
-            return f"the score stayed near {_short(s.late)}"
+            return f"the score stayed near {s.late:.3g}"
         went = "rose" if self.gained > 0 else "fell"
-        return f"the score {went} from {_short(s.early)} to {_short(s.late)}"
+        return f"the score {went} from {s.early:.3g} to {s.late:.3g}"
 
 
 def score_of(run: Run) -> Score | None:
     """How a run's score went; None where it has none, or fewer than five values."""
-    found = signal(run, "score")
-    if found is None or len(found) < 5:
+    found = signal(run, "score", 5)
+    if found is None:
         return None
     width = max(3, len(found) // 10)
     smooth = np.convolve(found.y, np.ones(width) / width, "valid")
@@ -116,8 +108,8 @@ def score_of(run: Run) -> Score | None:
 def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
     """What happened, the worst first; what became of entropy is always among it."""
     found = [
-        _no_signal(run), _score_lost(run, judged), _length(run), _broken(run, judged),
-        _not_computed(run), _entropy(run, judged),
+        _no_signal(run), _score_lost(run), _length(run), _broken(run), _not_computed(run),
+        _entropy(run, judged),
     ]  # fmt: skip
     some = [event for event in found if event is not None]
     return tuple(sorted(some, key=lambda event: WORST.index(event.severity)))
@@ -125,29 +117,26 @@ def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
 
 def _no_signal(run: Run) -> Event | None:
     """No group with both right and wrong answers, or a score that never moved and no gradient."""
-    score, groups = signal(run, "score"), signal(run, "no_signal")
+    score, groups = signal(run, "score", 5), signal(run, "no_signal")
+    share = 0.0 if groups is None or len(groups) < 5 else float(groups.y.mean())
     said = []
-    if score is not None and len(score) >= 5 and float(np.ptp(score.y)) == 0:
-        said.append(f"the reward is {_short(score.late)} in all {_steps(len(score))}")
-    if groups is not None and len(groups) >= 5 and float(groups.y.mean()) >= SILENT:
-        said.append(
-            f"{float(groups.y.mean()):.0%} of the groups have equal rewards ({groups.name})"
-        )
-    if not said:
-        return None
+    if score is not None and float(np.ptp(score.y)) == 0:
+        said.append(f"the reward is {score.late:.3g} in all {_steps(len(score))}")
+    if groups is not None and share >= SILENT:
+        said.append(f"{share:.0%} of the groups have equal rewards ({groups.name})")
     still = [f for what in ("gradient", "loss") if (f := signal(run, what)) and not f.y.any()]
-    if len(said) == 1 and not still and groups is None:
+    if not said or (len(said) == 1 and not still and groups is None):
         return None
     said += [f"{found.name} is 0 throughout" for found in still]
     cut = signal(run, "truncated")
     if cut is not None and cut.late >= SILENT:
         length = signal(run, "length")
-        at = "" if length is None else f" at {_short(length.late)} tokens"
+        at = "" if length is None else f" at {length.late:.3g} tokens"
         said.append(f"every completion is cut{at}" if cut.late == 1 else f"{cut.late:.0%} are cut")
     return Event("no_learning_signal", "No learning signal", "broken", ", ".join(said))
 
 
-def _score_lost(run: Run, judged: Judged) -> Event | None:
+def _score_lost(run: Run) -> Event | None:
     score = score_of(run)
     if score is None or not score.died:
         return None
@@ -155,15 +144,15 @@ def _score_lost(run: Run, judged: Judged) -> Event | None:
     first = s.x[_stays(s.y < score.floor + DIED * (score.best - score.floor))]
     return Event(
         "score_lost", "Score lost", "broken",
-        f"the mean reward went from {_short(score.best)} at its best to {_short(score.late)} at "
+        f"the mean reward went from {score.best:.3g} at its best to {score.late:.3g} at "
         f"the end, below half of the best for good in iteration {int(first)}",
         int(first),
     )  # fmt: skip
 
 
 def _length(run: Run) -> Event | None:
-    length, score = signal(run, "length"), score_of(run)
-    if length is None or len(length) < 10:
+    length, score = signal(run, "length", 10), score_of(run)
+    if length is None:
         return None
     best = max(float(length.smooth.max()), float(length.y[:3].mean()))
     if length.late > SHORT * best or (score is not None and score.gained > ROSE and not score.died):
@@ -171,7 +160,7 @@ def _length(run: Run) -> Event | None:
     since = int(length.x[_stays(length.y < best / 2)])
     return Event(
         "length_collapse", "Length collapse", "broken" if length.late < 10 else "bad",
-        f"the mean response shrank from {_short(best)} to {_short(length.late)} tokens, "
+        f"the mean response shrank from {best:.3g} to {length.late:.3g} tokens, "
         f"below half for good in iteration {since}",
         since,
     )  # fmt: skip
@@ -183,48 +172,36 @@ def _stays(below: NDArray[np.bool_]) -> int:
     return min(len(below) - 1, int(outside[-1]) + 1) if len(outside) else 0
 
 
-def _broken(run: Run, judged: Judged) -> Event | None:
-    names = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean")
-    name = next((name for name in names if name in run.broken), None)
+def _broken(run: Run) -> Event | None:
+    name = next((name for name in (*ENTROPIES, "reward/mean") if name in run.broken), None)
     if name is None:
         return None
     at = run.broken[name]
-    return Event(
-        "not_finite",
-        f"{name} is NaN or infinite",
-        "broken",
-        f"{name} is no finite number from iteration {at} on",
-        at,
-    )
+    what = f"{name} is no finite number from iteration {at} on"
+    return Event("not_finite", f"{name} is NaN or infinite", "broken", what, at)
 
 
 def _not_computed(run: Run) -> Event | None:
-    entropy = signal(run, "entropy")
-    if entropy is None or len(entropy) < 5 or entropy.y.any():
+    entropy = signal(run, "entropy", 5)
+    if entropy is None or entropy.y.any():
         return None
-    return Event(
-        "not_computed", "Entropy was not computed", "unknown",
-        f"it is logged as 0 in all {_steps(len(entropy))}, which no policy that samples has",
-    )  # fmt: skip
+    what = f"it is logged as 0 in all {_steps(len(entropy))}, which no policy that samples has"
+    return Event("not_computed", "Entropy was not computed", "unknown", what)
 
 
 def _entropy(run: Run, judged: Judged) -> Event:
     """What became of entropy, and how bad that is by what the score did."""
-    verdict, score = judged.verdict, score_of(run)
+    verdict, score, word = judged.verdict, score_of(run), judged.verdict.capitalize()
     since = None if judged.onset is None else judged.onset.iteration
-    word = verdict.capitalize()
     if verdict in ("cannot tell", "held"):
         told = "" if score is None or score.died else score.words
         return Event(verdict, word, "unknown" if verdict == "cannot tell" else "fine", told, since)
     if score is None:
         return Event(verdict, word, "watch", "no score is logged", since)
-    small = verdict == "drift" or (verdict == "explosion" and judged.last < LOW)
-    fine = score.gained > ROSE or small
-    if score.lost > HURT or not fine:
+    low = verdict == "explosion" and judged.last < LOW
+    if score.lost > HURT or not (score.gained > ROSE or low or verdict == "drift"):
         return Event(verdict, word, "bad", score.words, since)
-    if verdict == "explosion" and small:
-        word = "Explosion at a low level"
-    return Event(verdict, word, "watch", score.words, since)
+    return Event(verdict, "Explosion at a low level" if low else word, "watch", score.words, since)
 
 
 def rising_and_falling(judged: Judged) -> str:
@@ -233,12 +210,8 @@ def rising_and_falling(judged: Judged) -> str:
         return ""
     at, value = judged.peak
     kind = "a peak" if value > max(judged.first, judged.last) else "a low"
-    return f"{kind} of {_short(value)} near iteration {at}"
+    return f"{kind} of {value:.3g} near iteration {at}"
 
 
 def _steps(count: int) -> str:
     return f"{count} iteration{'s' if count != 1 else ''}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}"

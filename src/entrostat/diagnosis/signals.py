@@ -17,17 +17,11 @@ ENTROPIES = ("entropy/exact", "entropy/nll", "entropy/logged")
 
 @dataclass(frozen=True)
 class Signal:
-    """One quantity over a run.
+    """One quantity over a run."""
 
-    Attributes:
-        name: the metric's name in the log.
-        x: [n] iterations.
-        y: [n] values, finite.
-    """
-
-    name: str
-    x: Array
-    y: Array
+    name: str  # of the metric in the log
+    x: Array  # [n] iterations
+    y: Array  # [n] values, finite
 
     def __len__(self) -> int:
         return len(self.y)
@@ -62,19 +56,19 @@ class Signal:
         return float(some.mean()) if len(some) else self.early
 
 
-def signal(run: Run, what: str) -> Signal | None:
-    """A quantity of a run, by a key of `ALIASES`; None where the run logs it under none of them.
+def signal(run: Run, what: str, least: int = 1) -> Signal | None:
+    """A quantity of a run, by a key of `ALIASES`; None where it is logged fewer times than `least`.
 
     Clipping and groups without a signal are put together where they are logged in parts.
     """
     names = folded(run.names)
     known = ENTROPIES if what == "entropy" else [names[n] for n in ALIASES[what] if n in names]
-    for name in known:
-        if (found := of(run, name)) is not None:
-            return found
-    if what == "clip":
-        return _clipped(run)
-    return _idle(run) if what == "no_signal" else None
+    found = next((each for name in known if (each := of(run, name)) is not None), None)
+    if found is None and what == "clip":
+        found = _clipped(run)
+    if found is None and what == "no_signal":
+        found = _idle(run)
+    return found if found is not None and len(found) >= least else None
 
 
 def of(run: Run, name: str) -> Signal | None:

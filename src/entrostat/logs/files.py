@@ -17,11 +17,7 @@ from ..errors import RunStopped
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a disk's refusal into a message that says what to do.
-
-    Raises:
-        RunStopped: the disk is full, or refuses for another reason.
-    """
+    """Turn a disk's refusal into `RunStopped`, which says what to do."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -34,11 +30,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file of a run under a temporary name, then put it in place (`atomic`).
-
-    Raises:
-        RunStopped: the disk is full or refuses; what was there before stays.
-    """
+    """Write a file of a run under a temporary name, then put it in place: `atomic`, `writing`."""
     with writing(path), atomic(path) as part:
         yield part
 
@@ -48,10 +40,8 @@ def atomic(path: Path) -> Iterator[Path]:
     """A temporary file beside `path`; what was written to it takes the place, whole or not at all.
 
     The name is random and the file made by this process, so that a link that someone else planted
-    is never written through; one under `path` itself is replaced, not followed.
-
-    Raises:
-        OSError: the disk is full or refuses; what was there before stays.
+    is never written through; one under `path` itself is replaced, not followed. Where the disk is
+    full or refuses (OSError), what was there before stays.
     """
     make_directory(path.parent)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
@@ -73,9 +63,6 @@ def atomic_directory(path: Path, aside: Path | None = None) -> Iterator[Path]:
     Args:
         path: it must not be there or be empty, unless there is a place `aside`.
         aside: where in the same directory what is at `path` goes, a moment before.
-
-    Raises:
-        OSError: the disk is full or refuses, or something is in the place by now.
     """
     make_directory(path.parent)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
@@ -93,11 +80,7 @@ def atomic_directory(path: Path, aside: Path | None = None) -> Iterator[Path]:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and those above it, their names on the disk.
-
-    Raises:
-        OSError: the disk is full or refuses.
-    """
+    """Make a directory and those above it, their names on the disk."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
@@ -105,11 +88,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or a directory's names, on the disk before going on.
-
-    Raises:
-        OSError: the disk is full or refuses.
-    """
+    """Have a file's content, or a directory's names, on the disk before going on."""
     place = os.open(path, os.O_RDONLY)
     try:
         os.fsync(place)

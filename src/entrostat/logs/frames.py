@@ -12,27 +12,13 @@ if TYPE_CHECKING:
 
 
 def pandas(what: str) -> Any:
-    """The module pandas.
-
-    Raises:
-        ValueError: it is not installed; `what` is what needs it.
-    """
+    """The module pandas, which `what` needs."""
     with extra("notebook", what):
         import pandas
     return pandas
 
 
 def frame(lines: Sequence[dict[str, Any]], index: Sequence[str], what: str) -> pd.DataFrame:
-    """Lines of a log as a frame, a column per key in order of appearance.
-
-    Args:
-        lines: objects, which need not have the same keys.
-        index: keys that become the index.
-        what: what needs pandas, for the error where there is none.
-
-    Raises:
-        ValueError: there is no pandas.
-    """
-    module = pandas(what)
+    """Lines of a log, indexed by `index`, a column per key in order of appearance."""
     columns = list(dict.fromkeys([*index, *(key for line in lines for key in line)]))
-    return module.DataFrame(list(lines), columns=columns).set_index(list(index))
+    return pandas(what).DataFrame(list(lines), columns=columns).set_index(list(index))

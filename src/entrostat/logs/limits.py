@@ -26,15 +26,9 @@ KEYS = {"entropy": "entropy/exact", "perplexity": "entropy/perplexity"}  # what 
 
 @dataclass(frozen=True)
 class Aim:
-    """What a controller was to hold and what came.
+    """What a controller was to hold and what came: the signal and its target by iteration."""
 
-    Attributes:
-        signal: "entropy" or "perplexity".
-        seen: that signal, one an iteration.
-        target: likewise.
-    """
-
-    signal: str
+    signal: str  # "entropy" or "perplexity"
     seen: list[float]
     target: list[float]
 
@@ -51,12 +45,12 @@ class Aim:
         return found is not None and abs(found[0] - found[1]) <= NEAR * abs(found[1])
 
     @property
-    def distance(self) -> str:
-        """How far it is from its target, in words."""
-        found = self.ends_at
-        if found is None:
-            return ""
-        return f" ({self.signal} {found[0]:.3g}, target {found[1]:.3g} in the second half)"
+    def missed(self) -> str:
+        """That it cannot be held, and how far it is from its target."""
+        text = "it cannot hold the target"
+        if (found := self.ends_at) is None:
+            return text
+        return f"{text} ({self.signal} {found[0]:.3g}, target {found[1]:.3g} in the second half)"
 
 
 def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
@@ -67,11 +61,11 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         methods: tables of `name` and all parameters, as in objective.json.
     """
     tables = [table for table in methods if isinstance(table, Mapping)]
-    sentences = []
+    found = []
     for table in tables:
         name, method = str(table.get("name")), _rebuilt(table)
         if isinstance(method, HeldEntropy):
-            sentences += _bound(metrics)
+            found.append(_bound(metrics))
         if method is None or method.actuator is None or method.controls() is None:
             continue
         coefficient, parameter = method.actuator
@@ -80,7 +74,7 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         target = _series(metrics, _key(metrics, name, "target"))
         aim = Aim(signal, _series(metrics, KEYS[signal]), target)
         if isinstance(law, Thermostat):
-            sentences += _without_authority(metrics, coefficient, knob_of(name, coefficient), aim)
+            found.append(_without_authority(metrics, coefficient, knob_of(name, coefficient), aim))
             continue
         limit = 0.0 if parameter is None else float(getattr(method, parameter))
         if isinstance(law, ProportionalIntegral):  # over a range of its own
@@ -89,45 +83,46 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         count = at_limit(values, limit)
         if count is None or aim.held:
             continue
-        text = f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations"
-        text += f": it cannot hold the target{aim.distance}."
+        raised = ""
         if parameter is not None:
             several = sum(parameter in other for other in tables) > 1
-            text += f" Raise --method.{name + '.' if several else ''}{parameter}."
-        sentences.append(text)
-    return sentences
+            raised = f" Raise --method.{name + '.' if several else ''}{parameter}."
+        found.append(
+            f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations: "
+            f"{aim.missed}.{raised}"
+        )
+    return [sentence for sentence in found if sentence]
 
 
-def _bound(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence where the multiplier was at its largest, and that was not enough."""
+def _bound(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Where the multiplier was at its largest, and that was not enough."""
     bound = _series(metrics, "thermostat/bound")
     aim = Aim("entropy", _series(metrics, KEYS["entropy"]), _series(metrics, "control/target"))
     half = bound[len(bound) // 2 :]
     if 2 * sum(half) <= len(half) or aim.held:
-        return []
-    return [
+        return ""
+    return (
         f"the multiplier was at its largest in {sum(bound):.0f} of {len(bound)} iterations, the "
-        f"entropy's gradient as long as the whole one: it cannot hold the target{aim.distance}. "
+        f"entropy's gradient as long as the whole one: {aim.missed}. "
         "Ask for less, or lower optim.lr."
-    ]
+    )
 
 
 def _without_authority(
     metrics: Sequence[Mapping[str, Any]], coefficient: str, knob: str, aim: Aim
-) -> list[str]:
-    """A sentence where a thermostat's knob was at an end of its range and would have gone on."""
-    ends = _series(metrics, "thermostat/saturated")
+) -> str:
+    """Where a thermostat's knob was at an end of its range and would have gone on."""
+    ends = [end != 0 for end in _series(metrics, "thermostat/saturated")]
     half = ends[len(ends) // 2 :]
-    if 2 * sum(end != 0 for end in half) <= len(half) or aim.held:
-        return []
-    last = {key: _series(metrics, f"thermostat/{key}")[-1] for key in ("gain", "drift")}
-    return [
-        f"{coefficient} was at an end of its range in {sum(end != 0 for end in ends)} of "
-        f"{len(ends)} iterations: it cannot hold the target{aim.distance}. All of its range "
-        f"moves entropy by {last['gain']:.2g} nats an iteration, and where it stands entropy still "
-        f"changes by {last['drift']:+.2g}. Let another knob hold in its place (--method.knob of "
-        f"`thermostat`){_by_whom(knob, aim)}."
-    ]
+    if 2 * sum(half) <= len(half) or aim.held:
+        return ""
+    gain, drift = (_series(metrics, f"thermostat/{key}")[-1] for key in ("gain", "drift"))
+    return (
+        f"{coefficient} was at an end of its range in {sum(ends)} of {len(ends)} iterations: "
+        f"{aim.missed}. All of its range moves entropy by {gain:.2g} nats an iteration, and where "
+        f"it stands entropy still changes by {drift:+.2g}. Let another knob hold in its place "
+        f"(--method.knob of `thermostat`){_by_whom(knob, aim)}."
+    )
 
 
 def _by_whom(knob: str, aim: Aim) -> str:
@@ -143,12 +138,10 @@ def _by_whom(knob: str, aim: Aim) -> str:
 def _rebuilt(table: Mapping[str, Any]) -> Method | None:
     """The method that a table means; None where it is not known here, or was another once."""
     name = str(table.get("name"))
-    if name not in METHODS:
-        return None
     given = {key: value for key, value in table.items() if key != "name"}
     try:
         with warnings.catch_warnings(action="ignore"):
-            return built(name, METHODS[name], given)
+            return built(name, METHODS[name], given) if name in METHODS else None
     except (TypeError, ValueError):
         return None
 
@@ -160,5 +153,4 @@ def _key(metrics: Sequence[Mapping[str, Any]], name: str, figure: str) -> str:
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    found = [number(row.get(key)) for row in metrics]
-    return [value for value in found if value is not None]
+    return [value for row in metrics if (value := number(row.get(key))) is not None]

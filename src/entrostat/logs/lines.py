@@ -18,15 +18,10 @@ _BLOCK = 1 << 20  # bytes read at once
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a log had come, and what it said until there.
-
-    Attributes:
-        bytes: its length.
-        sha256: of these bytes, in hexadecimal.
-    """
+    """How far a log had come, and what it said until there."""
 
     bytes: int
-    sha256: str
+    sha256: str  # of these bytes, in hexadecimal
 
 
 class JsonLines:
@@ -58,8 +53,7 @@ class JsonLines:
     def keep_until(self, iteration: int) -> None:
         """Forget what came after `iteration`, and a last line that was cut short.
 
-        Raises:
-            ValueError: a line before the last is damaged; nothing is changed.
+        Where a line before the last is damaged, nothing is changed (ValueError).
         """
         rows = self._rows()
         for place, row in enumerate(rows, 1):
@@ -145,6 +139,15 @@ def _missing(value: Any) -> bool:
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(finite(row), allow_nan=False) + "\n"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where it cannot be read, or is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def number(value: Any) -> float | None:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .files import replacing
+from .run import dump_files
 
 
 @dataclass(repr=False)
@@ -125,7 +126,7 @@ def load_rollouts(path: str | Path, iteration: int | None = None) -> Rollouts:
     path = Path(path)
     if path.is_dir():
         folder = path / "rollouts" if (path / "rollouts").is_dir() else path
-        files = {int(p.stem): p for p in folder.glob("*.safetensors") if p.stem.isdigit()}
+        files = dump_files(folder)
         chosen = max(files, default=None) if iteration is None else iteration
         if chosen not in files:
             there = f"{min(files)} to {max(files)}" if files else "none"

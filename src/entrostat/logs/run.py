@@ -7,7 +7,6 @@ used, and `Run.notes` says in words what is not.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import tomllib
@@ -17,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .lines import number
+from .lines import JsonLines, number, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,13 +33,7 @@ _DECISIVE = ("entropy/exact", "entropy/nll", "entropy/logged", "reward/mean")  #
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a file that could not be read, and was left out.
-
-    Attributes:
-        file: its name.
-        line: from 1; None where the whole file is meant.
-        reason: in words.
-    """
+    """Something in a file that could not be read, and was left out; `line` is from 1."""
 
     file: str
     line: int | None
@@ -49,48 +42,29 @@ class Problem:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, read once: one of our directories, or another trainer's log.
-
-    Attributes:
-        path: the directory.
-        config: settings as nested tables; empty where there is no readable config.toml.
-        config_text: config.toml as written.
-        environment_text: environment.json as written.
-        metrics: one object per iteration, at least one.
-        evaluation: one object per evaluation and set, whose name is its `split`.
-        notes: sentences on what is missing or cut short, and on controllers at their limit.
-        analysis: one object an analysed iteration (`train --analyze`).
-        dumps: iteration -> a function that reads its rollouts, and raises ValueError where they
-            cannot be read.
-        source: the trainer that wrote it.
-        entropy_is: a sentence that says which entropy was logged, or that it cannot be known.
-        problems: what could not be read.
-        answers: one object per evaluation, split and prompt: the right answers, with their counts.
-        best: of the policy in `best/` (`best_of`); None where the run keeps none.
-        group: what the study that it is of calls its settings; None outside of one.
-        broken: metric -> the iteration from which on it is NaN or infinite, to the log's end.
-        settings: another trainer's settings by its own names, as far as the log has them.
-        label: the run's name, where its path is not of this run alone.
-    """
+    """A run, read once: one of our directories, or another trainer's log."""
 
     path: Path
-    config: dict[str, Any]
-    config_text: str
-    environment_text: str
-    metrics: Lines
-    evaluation: Lines
-    notes: tuple[str, ...]
-    analysis: Lines = field(default_factory=list)
+    config: dict[str, Any]  # settings as nested tables; empty without a readable config.toml
+    config_text: str  # config.toml as written
+    environment_text: str  # environment.json as written
+    metrics: Lines  # one object per iteration, at least one
+    evaluation: Lines  # one object per evaluation and set, whose name is its `split`
+    notes: tuple[str, ...]  # on what is missing or cut short, and on controllers at their limit
+    analysis: Lines = field(default_factory=list)  # an object an analysed iteration
+    # iteration -> what reads its rollouts, and raises ValueError where they cannot be read
     dumps: Mapping[int, Callable[[], Rollouts]] = field(default_factory=dict)
-    source: str = "entrostat"
+    source: str = "entrostat"  # the trainer that wrote it
     entropy_is: str = "exact: the mean over tokens of the full next-token entropy"
-    problems: tuple[Problem, ...] = ()
-    answers: Lines = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    group: str | None = None
+    problems: tuple[Problem, ...] = ()  # what could not be read
+    answers: Lines = field(default_factory=list)  # right answers and counts by prompt and split
+    best: dict[str, Any] | None = None  # of the policy in `best/` (`best_of`)
+    group: str | None = None  # what the study that it is of calls its settings
+    # metric -> the iteration from which on it is NaN or infinite, to the log's end
     broken: Mapping[str, int] = field(default_factory=dict)
+    # another trainer's, by its own names, as far as the log has them
     settings: Mapping[str, str] = field(default_factory=dict)
-    label: str | None = None
+    label: str | None = None  # the run's name, where its path is not of this run alone
 
     @property
     def name(self) -> str:
@@ -146,20 +120,15 @@ class Run:
     def frame(self, of: str = "metrics") -> pd.DataFrame:
         """The run's numbers as a pandas frame.
 
-        Args:
-            of: "metrics", a row per iteration, by which they are indexed; or "evaluation", a row
-                per set and iteration, indexed by both (`split`, `iteration`).
-
-        Raises:
-            ValueError: `of` is neither, or there is no pandas.
+        Of "metrics" a row per iteration, by which they are indexed; of "evaluation" a row per set
+        and iteration, indexed by both (`split`, `iteration`).
         """
         from .frames import frame
 
         if of not in ("metrics", "evaluation"):
             raise ValueError(f"Run.frame: of must be 'metrics' or 'evaluation', got {of!r}")
-        if of == "metrics":
-            return frame(self.metrics, ("iteration",), "Run.frame")
-        return frame(self.evaluation, ("split", "iteration"), "Run.frame")
+        index = ("iteration",) if of == "metrics" else ("split", "iteration")
+        return frame(getattr(self, of), index, "Run.frame")
 
     @property
     def coefficients(self) -> list[str]:
@@ -178,15 +147,9 @@ def last_ones(n: int) -> int:
 def paired(
     one: Mapping[int, float], other: Mapping[int, float], lag: int = 0
 ) -> list[tuple[float, float]]:
-    """Two columns by iteration, where both have a value, without the first tenth of them.
+    """Pairs of two columns by iteration, `other` read `lag` later, where both have a value.
 
-    Args:
-        one: by iteration.
-        other: by iteration, read `lag` iterations later.
-        lag: 0 or more.
-
-    Returns:
-        Pairs in order; none where there are fewer than four.
+    Without the first tenth; none where there are fewer than four.
     """
     begin = max(one, default=0) // 10
     pairs = [(one[i], other[i + lag]) for i in sorted(one) if i > begin and i + lag in other]
@@ -206,10 +169,8 @@ def sets_of(run: Run) -> tuple[str, ...]:
 def held_out(sets: Iterable[Sequence[str]]) -> str:
     """The one set by which runs are compared: test, or where no run has it the first that all have.
 
-    Where they share none it is the first of all; "" where nothing was evaluated.
-
-    Args:
-        sets: of each run, those that it was evaluated on (`sets_of`).
+    Where they share none it is the first of all; "" where nothing was evaluated. `sets` has, of
+    each run, those that it was evaluated on (`sets_of`).
     """
     some = [names for names in sets if names]
     every = list(dict.fromkeys(name for names in some for name in names))
@@ -223,11 +184,7 @@ def called(path: Path) -> str:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory.
-
-    Raises:
-        ValueError: it holds no metrics.jsonl, or not one whole line of it.
-    """
+    """Read a run directory; ValueError where it has no whole line of metrics.jsonl."""
     path = Path(path)
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"{str(path)!r} holds no metrics.jsonl; name the directory of a run")
@@ -248,7 +205,8 @@ def read_run(path: Path) -> Run:
     environment = _text(path / "environment.json", notes)
     run = Run(
         path, config, config_text, environment, metrics, evaluation, (),
-        analysis=_lines(path / "analysis.jsonl", notes), dumps=_dumps(path),
+        analysis=_lines(path / "analysis.jsonl", notes),
+        dumps={i: partial(_rollouts, file) for i, file in dump_files(path / "rollouts").items()},
         answers=_by_set(_lines(path / "answers.jsonl", notes)), best=best_of(path / "best"),
         group=_group(path), broken=broken(metrics),
     )  # fmt: skip
@@ -257,20 +215,12 @@ def read_run(path: Path) -> Run:
 
 
 def run_of(run: Path | Run) -> Run:
-    """A run as it is, or read from its directory.
-
-    Raises:
-        ValueError: as `read_run`.
-    """
+    """A run as it is, or read from its directory."""
     return run if isinstance(run, Run) else read_run(run)
 
 
 def broken(metrics: Lines) -> dict[str, int]:
-    """Metrics that end as NaN or infinity, and the iteration from which on they are nothing else.
-
-    Args:
-        metrics: one object an iteration, in order.
-    """
+    """Metrics that end as NaN or infinity, and since which iteration they are nothing else."""
     found: dict[str, int] = {}
     for row in metrics:
         for key, value in row.items():
@@ -296,16 +246,14 @@ def saturated(path: Path, metrics: Lines) -> list[str]:
         return []
     from .limits import saturation  # torch, which a log without controllers does not need
 
-    try:
-        methods = json.loads((path / "objective.json").read_text(encoding="utf-8"))["methods"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []  # another trainer's, or of before it was written
+    methods = read_json(path / "objective.json").get("methods")
     return saturation(metrics, methods) if isinstance(methods, list) else []
 
 
-def _dumps(path: Path) -> dict[int, Callable[[], Rollouts]]:
-    files = {int(p.stem): p for p in (path / "rollouts").glob("*.safetensors") if p.stem.isdigit()}
-    return {iteration: partial(_rollouts, files[iteration]) for iteration in sorted(files)}
+def dump_files(folder: Path) -> dict[int, Path]:
+    """Iteration -> the file of its rollouts in a folder."""
+    files = {int(p.stem): p for p in folder.glob("*.safetensors") if p.stem.isdigit()}
+    return dict(sorted(files.items()))
 
 
 def _rollouts(path: Path) -> Rollouts:
@@ -337,25 +285,19 @@ def _text(path: Path, notes: list[str]) -> str:
 
 
 def best_of(directory: Path) -> dict[str, Any] | None:
-    """What `best/entrostat.json` says: `iteration`, `figure` (SET/FIGURE), `value`, and the `row`.
-
-    None where there is none that can be read.
-    """
-    try:
-        seal = json.loads((directory / "entrostat.json").read_text(encoding="utf-8"))
-        kinds = (("iteration", int), ("figure", str), ("value", float))
-        known = all(type(seal[key]) is kind for key, kind in kinds)
-        return seal if known and 0 <= seal["iteration"] < MOST else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    """`best/entrostat.json`, where it can be read: `iteration`, `figure`, `value`, `row`."""
+    seal = read_json(directory / "entrostat.json")
+    kinds = (("iteration", int), ("figure", str), ("value", float))
+    known = all(type(seal.get(key)) is kind for key, kind in kinds)
+    return seal if known and 0 <= seal["iteration"] < MOST else None
 
 
 def _group(path: Path) -> str | None:
     """What the study whose directory it lies in calls a run's settings."""
     try:
-        text = (Path(os.path.abspath(path)).parent / INDEX).read_text(encoding="utf-8")
-        return str(json.loads(text)["runs"][called(path)]["group"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        study = read_json(Path(os.path.abspath(path)).parent / INDEX)
+        return str(study["runs"][called(path)]["group"])
+    except (LookupError, TypeError):
         return None
 
 
@@ -369,8 +311,6 @@ def _by_set(lines: Lines) -> Lines:
 
 def _lines(path: Path, notes: list[str]) -> Lines:
     """Whole lines of a log; a note where reading stopped before its end."""
-    from .lines import JsonLines
-
     if not path.is_file():
         return []
     # counted before they are read: a run that is still writing can only add whole lines

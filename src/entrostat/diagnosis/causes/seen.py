@@ -48,8 +48,7 @@ class Seen:
 
     def signal(self, what: str) -> Signal | None:
         """A key of `ALIASES`; None where the run does not log it, or fewer than 5 times."""
-        found = signal(self.run, what)
-        return found if found is not None and len(found) >= 5 else None
+        return signal(self.run, what, 5)
 
     def event(self, name: str) -> str | None:
         """What happened, as a sentence without its end; None where it did not."""

@@ -18,19 +18,17 @@ from ...core.probe import probe
 from ...core.stats import TokenStats
 from ...method import Method
 from .cut import cut_culprit, first
-from .finding import Result, ok, skipped, wrong
+from .finding import Finding, ok, skipped, wrong
 from .knobs import ends_of
-from .subject import Subject
+from .subject import NO_SIGNAL, Subject
 
 PIECES = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # of a gradient: float32 leaves 1e-6
 GATE = 0.5  # of the first entropy: GRPO ends at .46 of it after the demo's 150 iterations
 TRIES = 64  # draws of a random selection: Clip-Cov's share of 2e-4 is no token of most draws
 _TOUCHED = 1e-6  # of the largest gradient of a token
 
-NO_SIGNAL = "no group has a signal, so no update would be made"
 
-
-def ratio(subject: Subject) -> Result:
+def ratio(subject: Subject) -> Finding:
     """Whether an iteration's updates move the ratio away from 1."""
     if probe(subject.objective).ratio == "none":
         return skipped(f"`{subject.objective.names[0]}` uses no ratio")
@@ -62,7 +60,7 @@ def ratio(subject: Subject) -> Result:
     )
 
 
-def selection(subject: Subject) -> Result:
+def selection(subject: Subject) -> Finding:
     """Whether what is decided, and the gradient, depend on how the minibatch is cut."""
     moved = subject.moved
     if moved is None:
@@ -86,7 +84,7 @@ def selection(subject: Subject) -> Result:
     return ok(f"the same decisions on 1 rank and on 2; {text}")
 
 
-def gate(subject: Subject) -> Result:
+def gate(subject: Subject) -> Finding:
     """A gate on entropy that stands far below the policy's."""
     H = {"exact": subject.figures["entropy/exact"], "nll": subject.figures["entropy/nll"]}
     gated = [
@@ -109,7 +107,7 @@ def gate(subject: Subject) -> Result:
     return ok(f"`{name}` acts at entropy up to {state.target:.3g}; it is {entropy:.3g}: {where}")
 
 
-def penalties(subject: Subject) -> Result:
+def penalties(subject: Subject) -> Finding:
     """Interventions that change no token's gradient, whatever their state."""
     objective = subject.objective
     if len(objective.methods) == 1:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...core.batch import Terms, TokenBatch
+from ...core.batch import TokenBatch
 from ...core.distributed import Communicator
 from ...core.objective import Objective
 from ...core.thread_ranks import Threads
@@ -22,6 +22,7 @@ from ...core.thread_ranks import Threads
 _NEAR = 1e-5  # of a decision: a rounding of float32, a hundred times
 _DECIDED = ("advantage", "scale", "weight", "ratio_min", "ratio_max", "frozen", "abs_kl", "entropy",
             "ref_kl")  # fmt: skip
+Decisions = dict[str, Tensor | None]
 
 
 def first(objective: Objective, count: int) -> Objective:
@@ -34,73 +35,67 @@ def first(objective: Objective, count: int) -> Objective:
     return found
 
 
-def decided(objective: Objective, batch: TokenBatch) -> Terms:
-    """What an objective makes of measured rollouts [B, T], from rewards to terms."""
-    chance = torch.Generator().manual_seed(0)
-    return objective.plan(objective.rollouts(batch), chance)
-
-
 def culprit(objective: Objective, batch: TokenBatch, wider: TokenBatch) -> str | None:
     """The first method of the chain that decides otherwise on the same rollouts laid out wider."""
     T = batch.mask.shape[1]
 
-    def differs(part: Objective) -> bool:
-        mine, theirs = decided(part, batch), decided(part, wider)
-        return _differ(mine, theirs, batch.mask, lambda x: x[:, :T])
+    def laid_out(part: Objective) -> Decisions:
+        found = _decided(part, wider)
+        return {name: None if x is None else x[:, :T] for name, x in found.items()}
 
-    return _first(objective, differs)
+    return _first(objective, batch, laid_out)
 
 
 def cut_culprit(objective: Objective, batch: TokenBatch) -> str | None:
     """The first method of the chain that decides otherwise where two ranks have half each."""
-    B = len(batch)
-    halves = [torch.arange(start, B, 2) for start in (0, 1)]
+    halves = [torch.arange(start, len(batch), 2).to(batch.mask.device) for start in (0, 1)]
     order = torch.cat(halves).argsort()
 
-    def differs(part: Objective) -> bool:
+    def cut(part: Objective) -> Decisions | None:
+        def on(ranks: Communicator) -> Decisions:
+            return _decided(part, batch[halves[ranks.rank]].replace(ranks=ranks))
+
         try:
-            parts = Threads(2).run(
-                lambda ranks: decided(part, _of(batch, halves[ranks.rank], ranks))
-            )
+            parts = Threads(2).run(on)
         except threading.BrokenBarrierError:
-            return True  # it asks on one rank what it does not ask on the other
-        whole = decided(part, batch)
+            return None  # it asks on one rank what it does not ask on the other
+        found: Decisions = {}
         for name in _DECIDED:
-            values = [getattr(terms, name) for terms in parts]
-            full = getattr(whole, name)
-            if full is None or any(value is None for value in values):
-                if full is not None or any(value is not None for value in values):
-                    return True
-                continue
-            if _apart(full, torch.cat(values)[order], batch.mask):
-                return True
-        return False
+            values = [x for each in parts if (x := each[name]) is not None]
+            if len(values) == 1:
+                return None
+            found[name] = torch.cat(values)[order] if values else None
+        return found
 
-    return _first(objective, differs)
+    return _first(objective, batch, cut)
 
 
-def _first(objective: Objective, differs: Callable[[Objective], bool]) -> str | None:
+def _decided(objective: Objective, batch: TokenBatch) -> Decisions:
+    """What an objective makes of measured rollouts [B, T], from rewards to terms."""
+    chance = torch.Generator().manual_seed(0)
+    terms = objective.plan(objective.rollouts(batch), chance)
+    return {name: getattr(terms, name) for name in _DECIDED}
+
+
+def _first(
+    objective: Objective, batch: TokenBatch, other: Callable[[Objective], Decisions | None]
+) -> str | None:
+    """The first method with which the chain decides otherwise than by `other`."""
+
+    def differs(part: Objective) -> bool:
+        theirs, mine = other(part), _decided(part, batch)
+        if theirs is None:
+            return True
+        return any(_apart(mine[name], theirs[name], batch.mask) for name in _DECIDED)
+
     if not differs(objective):
         return None
     counts = range(1, len(objective.methods) + 1)
     return next(objective.names[k - 1] for k in counts if differs(first(objective, k)))
 
 
-def _of(batch: TokenBatch, rows: Tensor, ranks: Communicator) -> TokenBatch:
-    return batch[rows.to(batch.mask.device)].replace(ranks=ranks)
-
-
-def _differ(mine: Terms, theirs: Terms, mask: Tensor, fit: Callable[[Tensor], Tensor]) -> bool:
-    for name in _DECIDED:
-        a, b = getattr(mine, name), getattr(theirs, name)
-        if (a is None) != (b is None):
-            return True
-        if a is not None and _apart(a, fit(b), mask):
-            return True
-    return False
-
-
-def _apart(a: Tensor, b: Tensor, mask: Tensor) -> bool:
+def _apart(a: Tensor | None, b: Tensor | None, mask: Tensor) -> bool:
     """Whether two [B, T] differ by more than rounding at some token."""
-    a, b = a[mask].double(), b[mask].double()
-    return not torch.allclose(a, b, rtol=_NEAR, atol=1e-9)
+    if a is None or b is None:
+        return a is not b
+    return not torch.allclose(a[mask].double(), b[mask].double(), rtol=_NEAR, atol=1e-9)

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Level = Literal["ok", "wrong", "skipped"]
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one check found, before it is known whose it is.
+class Finding:
+    """What one check found.
 
     Attributes:
         level: "ok", "wrong", or "skipped" where the check has nothing to look at.
         evidence: in words, with its numbers; of what is skipped, why.
         fix: what to do; "" where nothing is wrong.
-    """
-
-    level: Level
-    evidence: str
-    fix: str = ""
-
-
-@dataclass(frozen=True)
-class Finding(Result):
-    """What one check found.
-
-    Attributes:
         name: of the check.
         title: the same in words.
         source: the paper, or the page of ours, that shows why it matters.
     """
 
+    level: Level
+    evidence: str
+    fix: str = ""
     name: str = ""
     title: str = ""
     source: str = ""
@@ -42,22 +33,26 @@ class Finding(Result):
         """Whether something is to be mended."""
         return self.level == "wrong"
 
+    def of(self, name: str, title: str, source: str) -> Finding:
+        """The same of a check."""
+        return replace(self, name=name, title=title, source=source)
+
     def to_dict(self) -> dict[str, str]:
         """Plain data, for a program."""
         names = ("name", "level", "evidence", "fix", "source")
         return {name: getattr(self, name) for name in names}
 
 
-def ok(evidence: str) -> Result:
+def ok(evidence: str) -> Finding:
     """Nothing is wrong."""
-    return Result("ok", evidence)
+    return Finding("ok", evidence)
 
 
-def wrong(evidence: str, fix: str) -> Result:
+def wrong(evidence: str, fix: str) -> Finding:
     """Something is."""
-    return Result("wrong", evidence, fix)
+    return Finding("wrong", evidence, fix)
 
 
-def skipped(reason: str) -> Result:
+def skipped(reason: str) -> Finding:
     """There is nothing to look at."""
-    return Result("skipped", reason)
+    return Finding("skipped", reason)

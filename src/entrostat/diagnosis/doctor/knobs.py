@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ...control import (
@@ -23,8 +23,8 @@ from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
 from ...method.thermostat import HeldEntropy
 from ...models.policy import vocabulary
-from .finding import Result, ok, skipped, wrong
-from .subject import Subject
+from .finding import Finding, ok, skipped, wrong
+from .subject import NO_SIGNAL, Subject
 
 SLOW = 10.0  # times the run's iterations: one iteration's change says no more than the order
 STILL = 1e-5  # of the entropy: what rounding leaves of the difference of two ends
@@ -47,35 +47,18 @@ def ends_of(method: Method) -> tuple[float, float] | None:
     return None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a controller is asked for over the run.
-
-    Attributes:
-        low, high: the lowest and the highest entropy, nats.
-    """
-
-    low: float
-    high: float
-
-    @property
-    def constant(self) -> bool:
-        """Whether it is one entropy."""
-        return self.low == self.high
-
-
-def asked_of(method: Method, state: ControlState, first: float) -> Asked | None:
-    """What is asked of a method's controller; None without one, or of another signal."""
+def asked_of(method: Method, state: ControlState, first: float) -> tuple[float, float] | None:
+    """Lowest and highest entropy asked of a method's controller; None of another signal."""
     law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
     spec = method.target if isinstance(method, AdaptiveEntropy) else getattr(law, "target", None)
     target = parse_target(spec)
     if target.signal != "entropy" or (state.target is None and target.constant):
         return None
     levels = [level.of(first) for level in target.levels]
-    return Asked(min(levels), max(levels))
+    return min(levels), max(levels)
 
 
-def authority(subject: Subject) -> Result:
+def authority(subject: Subject) -> Finding:
     """Whether the ends of a knob's range move entropy the ways that its target asks for."""
     first, texts = subject.figures["entropy/exact"], []
     objective = subject.objective
@@ -90,14 +73,14 @@ def authority(subject: Subject) -> Result:
         if ends is None or asked is None:
             continue
         name = objective.names[k]
-        if asked.high > most:
+        if asked[1] > most:
             return wrong(
-                f"`{name}`: a target of {asked.high:.3g} nats, and a vocabulary of "
+                f"`{name}`: a target of {asked[1]:.3g} nats, and a vocabulary of "
                 f"{round(math.exp(most))} allows {most:.3g} at most",
                 "give a target in nats per token, or as a share of the first entropy (0.8x)",
             )
         if not subject.trained:
-            return skipped("no group has a signal, so no update would be made")
+            return skipped(NO_SIGNAL)
         result = _tried(subject, k, name, ends, asked, first)
         if result.level == "wrong":
             return result
@@ -106,8 +89,10 @@ def authority(subject: Subject) -> Result:
 
 
 def _tried(
-    subject: Subject, k: int, name: str, ends: tuple[float, float], asked: Asked, first: float
-) -> Result:
+    subject: Subject, k: int, name: str, ends: tuple[float, float], asked: tuple[float, float],
+    first: float,
+) -> Finding:  # fmt: skip
+    low, high = asked
     mask, moves = subject.batch.mask, []
     for value in ends:
         after = subject.after(_with(subject.objective, k, value))
@@ -116,14 +101,14 @@ def _tried(
     knob = f"`{name}` at {ends[0]:.3g} and at {ends[1]:.3g}"
     text = (
         f"{knob} moves entropy by {moves[0]:+.2g} and {moves[1]:+.2g} nats an iteration, from "
-        f"{first:.3g}; asked: {asked.low:.3g}" + ("" if asked.constant else f" to {asked.high:.3g}")
+        f"{first:.3g}; asked: {low:.3g}" + ("" if low == high else f" to {high:.3g}")
     )
     fix = "another knob (--method.knob of `thermostat`), a wider range, or a nearer target"
     if up - down <= STILL * first:
         return wrong(f"{text}: it does nothing", fix)
-    for target in {asked.low, asked.high}:
+    for target in {low, high}:
         gap, still = target - first, HOLDS * first
-        if abs(gap) <= NEAR * target and not asked.constant:
+        if abs(gap) <= NEAR * target and low != high:
             continue  # a schedule leaves the first entropy again
         if gap > -NEAR * target and up < -still:
             return wrong(f"{text}: it cannot keep entropy from falling", fix)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.mismatch import mismatch as compared
 from ...models.rounding import FIX, logp_rounding, sixteen_bits
-from .finding import Result, ok, skipped, wrong
+from .finding import Finding, ok, skipped, wrong
 from .subject import Subject
 
 OFF = 0.01  # of a token's entropy: what float32 keeps otherwise is 1e-7
@@ -26,7 +26,7 @@ SAME = 1e-3  # nats: log-probs that agree so closely are of one temperature
 FEW = 8  # tokens that a fit needs
 
 
-def rounding(subject: Subject) -> Result:
+def rounding(subject: Subject) -> Finding:
     """Log-probs, or the logits that they are made of, that went through 16 bits."""
     mask, precision = subject.batch.mask, subject.config.precision
     exact, temperature = subject.exact, subject.config.sampling.temperature
@@ -37,7 +37,7 @@ def rounding(subject: Subject) -> Result:
     found = logp_rounding(subject.batch.old_logp[mask])
     if found.dtype is not None:
         return wrong(
-            f"all {subject.tokens} log-probs fit {_name(found.dtype)} exactly: rounded by "
+            f"all {subject.tokens} log-probs fit {name_of(found.dtype)} exactly: rounded by "
             f"{found.error:.1g} nats a token, and the ratio and its clip with them",
             FIX,
         )
@@ -46,14 +46,14 @@ def rounding(subject: Subject) -> Result:
         if dtype is not None:
             why = f" (precision {precision})" if precision != "fp32" else ""
             return wrong(
-                f"the model's logits come out in {_name(dtype)}{why}: log-probs{error}, and the "
+                f"the model's logits come out in {name_of(dtype)}{why}: log-probs{error}, and the "
                 "ratio and its clip with them",
                 "--precision fp32, or keep the head's output in float32",
             )
     return ok(f"{subject.tokens} log-probs in float32{error}")
 
 
-def cancellation(subject: Subject) -> Result:
+def cancellation(subject: Subject) -> Finding:
     """Entropies that were left over from the difference of two large numbers."""
     exact, temperature = subject.exact, subject.config.sampling.temperature
     if exact is None:
@@ -88,7 +88,7 @@ def _logsumexp_form(z: Tensor) -> Tensor:
     return z.logsumexp(-1) - (z.softmax(-1) * z).sum(-1)
 
 
-def mismatch(subject: Subject) -> Result:
+def mismatch(subject: Subject) -> Finding:
     """The policy that sampled against the one that is trained."""
     found = compared(subject.batch.old_logp, subject.sequences.sampler_logp, subject.own)
     if not found:
@@ -107,7 +107,7 @@ def mismatch(subject: Subject) -> Result:
     return ok(text)
 
 
-def temperature(subject: Subject) -> Result:
+def temperature(subject: Subject) -> Finding:
     """Tokens, the sampler's log-probs and the trainer's: each at the temperature that is set."""
     sampling, mask = subject.config.sampling, subject.own
     T, top_p = sampling.temperature, sampling.top_p
@@ -129,22 +129,23 @@ def temperature(subject: Subject) -> Result:
     assert subject.batch.old_entropy is not None
     H = subject.batch.old_entropy[mask]
     if top_p < 1:
-        return skipped(
-            f"sampling.top_p {top_p:g} cuts the tail, so tokens are likelier than H says"
-        )
-    z = surprise(lp, H)
-    drawn = f"; mean -lp {-float(lp.mean()):.3f}, mean entropy {float(H.mean()):.3f}"
-    drawn += f", {abs(z):.1f} sigma"
+        return cut_tail(top_p)
+    z, text = drawn(lp, H)
     if abs(z) > SIGMAS:
         as_if = ""
         if subject.exact is not None:
             best = _least(lambda t: -float(subject.exact.logp(t).mean()), T)
             as_if = f" as if at {best:.2g}"
         return wrong(
-            f"tokens were not drawn at sampling.temperature {T:g}{as_if}{drawn}",
+            f"tokens were not drawn at sampling.temperature {T:g}{as_if}; {text}",
             "let the sampler and the trainer use one temperature",
         )
-    return ok(f"{T:g}{drawn}")
+    return ok(f"{T:g}; {text}")
+
+
+def cut_tail(top_p: float) -> Finding:
+    """Of tokens that nothing can be said of by their entropies."""
+    return skipped(f"sampling.top_p {top_p:g} cuts the tail, so tokens are likelier than H says")
 
 
 def _fitted(subject: Subject, values: Tensor) -> float | None:
@@ -186,5 +187,13 @@ def surprise(lp: Tensor, H: Tensor) -> float:
     return 0.0 if spread == 0 else float(x.mean()) / spread * math.sqrt(len(x))
 
 
-def _name(dtype: torch.dtype) -> str:
+def drawn(lp: Tensor, H: Tensor) -> tuple[float, str]:
+    """`surprise`, and the same in words."""
+    z = surprise(lp, H)
+    means = f"mean -lp {-float(lp.mean()):.3f}, mean entropy {float(H.mean()):.3f}"
+    return z, f"{means}, {abs(z):.1f} sigma"
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """`bfloat16`, say."""
     return str(dtype).removeprefix("torch.")

@@ -8,7 +8,6 @@ Shapes: n tokens.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,14 +16,15 @@ import torch
 from torch import Tensor
 
 from ...core.mismatch import mismatch as compared
+from ...logs.lines import read_json
 from ...logs.rollouts import Rollouts
 from ...logs.run import Run, last_ones, saturated
 from ...models.rounding import FIX, logp_rounding
 from ..causes.figures import mismatches
 from ..causes.updates import ratio_is_one
 from ..signals import signal
-from .finding import Result, ok, skipped, wrong
-from .numbers import FEW, KL, OFF, SIGMAS, surprise
+from .finding import Finding, ok, skipped, wrong
+from .numbers import FEW, KL, OFF, SIGMAS, cut_tail, drawn, name_of
 from .settings import MORE_UPDATES
 from .tokens import idle_share
 
@@ -32,6 +32,8 @@ DUMPS = 4  # of a run's, spread over it: each is some thousand tokens
 LONG = 10  # iterations in which nothing happened, before it is called never
 WRONG_SHARE = 0.01  # of the tokens whose entropy no distribution can have
 PLAIN = 0.5  # of a mismatch, between noticeable and plain
+NOT_DUMPED = "no rollouts with log-probs are there"
+NO_ENTROPIES = "no rollouts with log-probs and entropies are there"
 _GROUPS = 8  # of an iteration, where a log has their share alone
 
 
@@ -40,6 +42,11 @@ class Record:
     """A run that was read, and some of its rollouts."""
 
     run: Run
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the run's methods."""
+        return str(self.run.methods or "").split("+")
 
     def series(self, key: str) -> list[float]:
         """A metric's values."""
@@ -54,61 +61,53 @@ class Record:
     def dumps(self) -> list[Rollouts]:
         """Some iterations' rollouts; what cannot be read is left out."""
         places = sorted(self.run.dumps)
-        step = max(1, len(places) // DUMPS)
         found = []
-        for place in places[::step][:DUMPS]:
+        for place in places[:: max(1, len(places) // DUMPS)][:DUMPS]:
             try:
                 found.append(self.run.dumps[place]())
             except ValueError:
                 continue
         return found
 
-    def tokens(self, name: str, other: str | None = None) -> tuple[Tensor, Tensor]:
+    def tokens(self, name: str, other: str) -> tuple[Tensor, Tensor]:
         """[n] each: two fields of the dumps' sampled tokens, where both are known."""
-        parts = []
+        both = [torch.zeros(2, 0, dtype=torch.float64)]
         for dump in self.dumps:
-            a, b = getattr(dump, name).double(), getattr(dump, other or name).double()
-            keep = ~(a.isnan() | b.isnan())
-            parts.append(torch.stack([a[keep], b[keep]]))
-        both = torch.cat(parts, 1) if parts else torch.zeros(2, 0)
-        return both[0], both[1]
+            pair = torch.stack([getattr(dump, name).double(), getattr(dump, other).double()])
+            both.append(pair[:, ~pair.isnan().any(0)])
+        a, b = torch.cat(both, 1)
+        return a, b
 
-    def of(self, *keys: str) -> object:
+    def of(self, table: str, key: str) -> object:
         """A setting of the run's configuration; None where it is not known."""
-        value: object = self.run.config
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        found = self.run.config.get(table)
+        return found.get(key) if isinstance(found, Mapping) else None
 
 
-NOT_DUMPED = "no rollouts with log-probs are there"
-
-
-def rounding(record: Record) -> Result:
+def rounding(record: Record) -> Finding:
     """As a host measured it, or by the log-probs dumped."""
     if (error := record.end("numerics/logp_rounding")) is not None and error > 0:
         return wrong(f"the host measured log-probs that are {error:.1g} nats off by rounding", FIX)
-    lp, _ = record.tokens("logp")
+    lp, _ = record.tokens("logp", "logp")
     if not len(lp):
         return skipped(NOT_DUMPED) if error is None else ok("the host measured no rounding")
     found = logp_rounding(lp.float())
     if found.dtype is not None:
-        name = str(found.dtype).removeprefix("torch.")
-        return wrong(f"all {len(lp)} log-probs dumped fit {name}, {found.error:.1g} nats off", FIX)
+        fits = f"all {len(lp)} log-probs dumped fit {name_of(found.dtype)}"
+        return wrong(f"{fits}, {found.error:.1g} nats off", FIX)
     return ok(f"{len(lp)} log-probs dumped, none forced into 16 bits")
 
 
-def cancellation(record: Record) -> Result:
+def cancellation(record: Record) -> Finding:
     """Entropies below what the sampled token's own probability allows, -p lp - (1-p) log(1-p)."""
     below = [x for x in record.series("entropy/exact") if x < 0]
     fix = "compute entropy by entrostat.token_stats (docs/numerics.md)"
     if below:
-        return wrong(
-            f"entropy is below 0 in {len(below)} iterations, {min(below):.2g} at least", fix
-        )
+        text = f"entropy is below 0 in {len(below)} iterations, {min(below):.2g} at least"
+        return wrong(text, fix)
     lp, H = record.tokens("logp", "entropy")
     if not len(lp):
-        return skipped("no rollouts with log-probs and entropies are there")
+        return skipped(NO_ENTROPIES)
     p, rest = lp.exp(), -lp.clamp(max=-1e-300).expm1()
     least = -p * lp - torch.special.xlogy(rest, rest)
     share = float(((1 - OFF) * least - 1e-6 > H).double().mean())
@@ -118,7 +117,7 @@ def cancellation(record: Record) -> Result:
     return wrong(text, fix) if share > WRONG_SHARE else ok(text)
 
 
-def mismatch(record: Record) -> Result:
+def mismatch(record: Record) -> Finding:
     """Sampler against trainer, as logged or as dumped."""
     fix = "one temperature and one precision in sampler and trainer (REPO App. A.2)"
     told, said = mismatches(record.run), ""
@@ -129,17 +128,16 @@ def mismatch(record: Record) -> Result:
             return wrong(said, fix)
     lp, sampler = record.tokens("logp", "sampler_logp")
     if not len(lp):
-        none = skipped("neither log nor rollouts say what the sampler's log-probs were")
-        return ok(said) if told else none
+        none = "neither log nor rollouts say what the sampler's log-probs were"
+        return ok(said) if told else skipped(none)
     kl = compared(lp[None], sampler[None], torch.ones(1, len(lp)))["mismatch/kl"]
     text = f"KL(sampler || trainer) {kl:.1g} nats a token"
     return wrong(text, fix) if kl > KL else ok(text)
 
 
-def ratio(record: Record) -> Result:
+def ratio(record: Record) -> Finding:
     """A ratio that never left 1, by what the updates logged."""
-    optim, method = record.of("optim"), str(record.run.methods or "")
-    if any(name in method.split("+") for name in ("reinforce", "rloo", "opefo")):
+    if any(name in record.methods for name in ("reinforce", "rloo", "opefo")):
         return skipped("strictly on-policy, without a ratio")
     said = ratio_is_one(record.run)
     found = signal(record.run, "step_kl") or signal(record.run, "clip")
@@ -147,25 +145,20 @@ def ratio(record: Record) -> Result:
         return wrong(f"{said}: the clip acts on nothing", MORE_UPDATES)
     if found is not None:
         return ok(f"{found.name} is {float(found.y.mean()):.1g} on average")
-    if isinstance(optim, Mapping) and optim.get("epochs") == optim.get("minibatches") == 1:
+    if record.of("optim", "epochs") == record.of("optim", "minibatches") == 1:
         return wrong("one update per rollout batch: every ratio is 1", MORE_UPDATES)
     return skipped("the log has no figure of the ratio")
 
 
-def temperature(record: Record) -> Result:
+def temperature(record: Record) -> Finding:
     """Whether the tokens are as likely as their entropies say."""
     lp, H = record.tokens("logp", "entropy")
     if len(lp) < FEW:
-        return skipped("no rollouts with log-probs and entropies are there")
+        return skipped(NO_ENTROPIES)
     top_p = record.of("sampling", "top_p")
     if isinstance(top_p, int | float) and top_p < 1:
-        return skipped(
-            f"sampling.top_p {top_p:g} cuts the tail, so tokens are likelier than H says"
-        )
-    z = surprise(lp, H)
-    text = (
-        f"mean -lp {-float(lp.mean()):.3f}, mean entropy {float(H.mean()):.3f}, {abs(z):.1f} sigma"
-    )
+        return cut_tail(top_p)
+    z, text = drawn(lp, H)
     if abs(z) > SIGMAS:
         return wrong(
             f"tokens were not drawn from the distribution that was measured: {text}",
@@ -174,7 +167,7 @@ def temperature(record: Record) -> Result:
     return ok(text)
 
 
-def eos(record: Record) -> Result:
+def eos(record: Record) -> Finding:
     """Rollouts of which none ever ended."""
     cut = signal(record.run, "truncated")
     if cut is None:
@@ -187,7 +180,7 @@ def eos(record: Record) -> Result:
     return ok(f"{1 - cut.y[-1]:.0%} of rollouts end, at the run's end")
 
 
-def zero_advantage(record: Record) -> Result:
+def zero_advantage(record: Record) -> Finding:
     """Groups without a signal, at the run's end."""
     share, prompts = signal(record.run, "no_signal"), record.of("sampling", "prompts")
     if share is None:
@@ -200,19 +193,18 @@ def zero_advantage(record: Record) -> Result:
     return idle_share(round(float(share.y[-last:].mean()) * groups), groups, figures)
 
 
-def group(record: Record) -> Result:
+def group(record: Record) -> Finding:
     """How many rollouts a prompt has."""
     sizes = [dump.group.unique(return_counts=True)[1] for dump in record.dumps if len(dump.group)]
     if not sizes:
         return skipped("no rollouts are there")
     least = min(int(size.min()) for size in sizes)
-    estimator = record.of("advantage")
-    if least == 1 and estimator != "reinforce_pp":
+    if least == 1 and record.run.config.get("advantage") != "reinforce_pp":
         return wrong("there are groups of one rollout: nothing to compare with", "sample several")
     return ok(f"groups of {least} or more")
 
 
-def authority(record: Record) -> Result:
+def authority(record: Record) -> Finding:
     """Controllers at their limit."""
     found = saturated(record.run.path, record.run.metrics)
     if found:
@@ -223,11 +215,10 @@ def authority(record: Record) -> Result:
     return ok("no controller spent the run's end at its limit")
 
 
-def gate(record: Record) -> Result:
+def gate(record: Record) -> Finding:
     """A coefficient behind a gate that stayed 0."""
-    names = str(record.run.methods or "").split("+")
     values = record.series("control/entropy_coef")
-    if "adaptive_entropy" not in names or not values:
+    if "adaptive_entropy" not in record.methods or not values:
         return skipped("no method waits for an entropy")
     target, entropy = record.end("control/target"), record.series("entropy/exact")
     if len(values) >= LONG and not any(values):
@@ -240,7 +231,7 @@ def gate(record: Record) -> Result:
     return ok(f"the bonus acted in {share:.0%} of {len(values)} iterations")
 
 
-def penalties(record: Record) -> Result:
+def penalties(record: Record) -> Finding:
     """Selections and penalties that never had a token."""
     found = []
     for key in ("terms/frozen", "terms/penalised", "touched/share"):
@@ -262,20 +253,16 @@ def _intervenes(record: Record) -> bool:
     """Whether objective.json names an intervention that edits single tokens."""
     from ...method import METHODS
 
-    try:
-        data = json.loads((record.run.path / "objective.json").read_text(encoding="utf-8"))
-        names = [table["name"] for table in data["methods"]]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+    tables = read_json(record.run.path / "objective.json").get("methods")
+    tables = tables if isinstance(tables, list) else []
+    names = [str(table.get("name")) for table in tables if isinstance(table, Mapping)]
     known = [METHODS[name] for name in names if name in METHODS]
     return any(cls.kind == "intervention" and not cls.penalises for cls in known)
 
 
-def padding(record: Record) -> Result:
-    """A dump has no padding, so it cannot show any."""
+def padding(record: Record) -> Finding:
     return skipped("needs the model: dumps are without padding")
 
 
-def selection(record: Record) -> Result:
-    """A log does not say how a minibatch was cut."""
+def selection(record: Record) -> Finding:
     return skipped("needs the configuration: a log does not say how minibatches were cut")

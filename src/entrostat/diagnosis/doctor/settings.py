@@ -22,7 +22,7 @@ from ...method.regularizers import AdaptiveEntropy
 from ...method.thermostat import knob_of
 from ...models.logprob_rounding import rounds
 from ...models.rounding import FIX
-from .finding import Result, wrong
+from .finding import Finding, wrong
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,13 @@ class Plan:
     objective: Objective
 
     @property
-    def updates(self) -> int:
-        """Optimizer steps per rollout batch."""
-        return self.config.updates
-
-    @property
     def chain(self) -> list[tuple[str, Method]]:
         """Names and methods, the surrogate first."""
         return list(zip(self.objective.names, self.objective.methods, strict=True))
 
 
 def plan_of(config: TrainConfig) -> Plan:
-    """The plan of a configuration, without its warnings.
-
-    Raises:
-        ValueError: the objective cannot be built.
-    """
+    """The plan of a configuration, without its warnings; ValueError where it cannot be built."""
     with warnings.catch_warnings(action="ignore"):
         objective = make_objective(
             config.method, advantage=config.advantage, aggregation=config.optim.aggregation,
@@ -57,7 +48,7 @@ def plan_of(config: TrainConfig) -> Plan:
     return Plan(config, objective)
 
 
-def rounding(plan: Plan) -> Result | None:
+def rounding(plan: Plan) -> Finding | None:
     """Rounding that was asked for, or that the processes were launched with."""
     numerics, precision = plan.config.numerics, plan.config.precision
     fsdp2 = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1")
@@ -85,9 +76,9 @@ MORE_UPDATES = (
 )
 
 
-def ratio(plan: Plan) -> Result | None:
+def ratio(plan: Plan) -> Finding | None:
     """One update a rollout batch under what acts by the ratio: a clip, an idle method."""
-    if plan.updates > 1 or probe(plan.objective).ratio == "none":
+    if plan.config.updates > 1 or probe(plan.objective).ratio == "none":
         return None
     idle, clip = idle_at_one(plan.objective)
     name, fix = plan.objective.names[0], "--optim.minibatches 2 or --optim.epochs 2"
@@ -101,11 +92,11 @@ def ratio(plan: Plan) -> Result | None:
     return wrong(f"{ONE_UPDATE.format(what='rollout batch')} {said}", fix)
 
 
-def penalties(plan: Plan) -> Result | None:
+def penalties(plan: Plan) -> Finding | None:
     """Interventions that do nothing while every ratio is 1."""
     edits = [f"`{name}` (" for name, method in plan.chain if method.kind == "intervention"]
     idle = [text for text in idle_at_one(plan.objective)[0] if text.startswith(tuple(edits))]
-    if plan.updates > 1 or not idle:
+    if plan.config.updates > 1 or not idle:
         return None
     return wrong(
         f"{ONE_UPDATE.format(what='rollout batch')} {' and '.join(idle)} does nothing",
@@ -113,7 +104,7 @@ def penalties(plan: Plan) -> Result | None:
     )
 
 
-def authority(plan: Plan) -> Result | None:
+def authority(plan: Plan) -> Finding | None:
     """A thermostat that is asked for what its knob did not hold where all knobs were measured."""
     for name, method in plan.chain:
         law = method.law() if isinstance(method, Controlled) else None
@@ -138,7 +129,7 @@ def authority(plan: Plan) -> Result | None:
     return None
 
 
-def gate(plan: Plan) -> Result | None:
+def gate(plan: Plan) -> Finding | None:
     """A bonus that waits for an entropy of 0."""
     for name, method in plan.chain:
         if isinstance(method, AdaptiveEntropy) and parse_target(method.target).fixed == 0:
@@ -149,7 +140,7 @@ def gate(plan: Plan) -> Result | None:
     return None
 
 
-def group(plan: Plan) -> Result | None:
+def group(plan: Plan) -> Finding | None:
     """One rollout a prompt under an estimator that compares rollouts of a prompt."""
     sampling, estimator = plan.config.sampling, plan.objective.advantage
     least = sampling.enough.least(sampling.rollouts)

@@ -21,26 +21,19 @@ from ...models.policy import Policy
 from ...models.rollout import Sequences
 from ...tasks import Task
 
+NO_SIGNAL = "no group has a signal, so no update would be made"
 PROMPTS = 8  # of a group each: 64 rollouts by default, seconds for the tiny policy
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Some tokens in float64.
+    """Some tokens in float64."""
 
-    Attributes:
-        rows: of the rollouts, [b].
-        z: [n, V] logits in float64, of the head's own operands.
-        given: [n, V] what the model returned, where statistics are made of that; else None.
-        targets: [n] ids.
-        own: log-prob and entropy [n] each as training has them.
-    """
-
-    rows: Tensor
-    z: Tensor
-    given: Tensor | None
-    targets: Tensor
-    own: TokenStats
+    rows: Tensor  # of the rollouts, [b]
+    z: Tensor  # [n, V] logits in float64, of the head's own operands
+    given: Tensor | None  # [n, V] what the model returned, where statistics are made of that
+    targets: Tensor  # [n] ids
+    own: TokenStats  # log-prob and entropy [n] each as training has them
 
     def logp(self, temperature: float, z: Tensor | None = None) -> Tensor:
         """[n] float64, of the targets."""
@@ -55,17 +48,11 @@ class Exact:
 
 @dataclass(frozen=True)
 class Moved:
-    """A policy after an iteration's updates, on the same rollouts.
+    """A policy after an iteration's updates, on the same rollouts."""
 
-    Attributes:
-        stats: [B, T] log-probs and entropies.
-        figures: of the updates.
-        pieces: (a, b, difference): |g_a - g_b| / |g_a| of the gradient in micro-batches of a and
-            of b rollouts.
-    """
-
-    stats: TokenStats
-    figures: dict[str, float]
+    stats: TokenStats  # [B, T] log-probs and entropies
+    figures: dict[str, float]  # of the updates
+    # (a, b, |g_a - g_b| / |g_a|) of the gradient in micro-batches of a and of b rollouts
     pieces: tuple[int, int, float]
 
 

@@ -16,14 +16,14 @@ from ...core.batch import TokenBatch
 from ...core.rollouts import idle_groups
 from ...data.prompts import stop_strings
 from .cut import culprit
-from .finding import Result, ok, skipped, wrong
+from .finding import Finding, ok, skipped, wrong
 from .subject import Subject
 
 IDLE = 0.5  # of the groups: more is more than half of what sampling costs
 _COLUMNS = 7
 
 
-def padding(subject: Subject) -> Result:
+def padding(subject: Subject) -> Finding:
     """Places after a completion's end that count as its tokens, in the mask or to a method."""
     mask, there = subject.batch.mask, subject.sequences.completed
     beyond = mask & ~there
@@ -69,7 +69,7 @@ def _ends(subject: Subject) -> torch.Tensor:
     return torch.tensor(policy.eos, device=policy.device)
 
 
-def eos(subject: Subject) -> Result:
+def eos(subject: Subject) -> Finding:
     """Whether the token that ends a completion is among those trained on."""
     if is_multi_turn(subject.task):
         return skipped("an environment ends these rollouts")
@@ -97,7 +97,7 @@ def eos(subject: Subject) -> Result:
     return ok(f"{count} of {B} rollouts ended, the closing token of each at mask 1")
 
 
-def zero_advantage(subject: Subject) -> Result:
+def zero_advantage(subject: Subject) -> Finding:
     """Groups whose rewards are all equal, which teach nothing."""
     graded = subject.graded
     graded = graded if graded.tempered is None else graded[~graded.tempered]
@@ -105,7 +105,7 @@ def zero_advantage(subject: Subject) -> Result:
     return idle_share(idle_groups(graded), len(graded.group.unique()), subject.figures)
 
 
-def idle_share(idle: float, groups: int, figures: dict[str, float]) -> Result:
+def idle_share(idle: float, groups: int, figures: dict[str, float]) -> Finding:
     """Of groups that were counted: wrong where more than half surely have no signal."""
     share = idle / max(1, groups)
     reward = figures.get("reward/mean")
@@ -132,7 +132,7 @@ def wilson_low(share: float, n: int) -> float:
     return (centre - half) / (1 + z2 / n)
 
 
-def group(subject: Subject) -> Result:
+def group(subject: Subject) -> Finding:
     """Rollouts of a prompt, of which advantages compare several."""
     assert subject.batch.group is not None
     _, sizes = subject.batch.group.unique(return_counts=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .rows import Row
 from .source import Given, UnreadableError, clean, reason_of
-from .wire import BYTES, VARINT, fields, real, signed, text
+from .wire import VARINT, fields, real, signed, text
 
 TITLE = "TensorBoard"
 LARGEST = 1 << 20  # bytes of a record that is read: larger ones are pictures and graphs
@@ -72,14 +72,10 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
             size, place = os.fstat(file.fileno()).st_size, 0
             while head := file.read(_HEAD.size):
                 place += 1
-                if len(head) < _HEAD.size:
-                    given.problem(path, None, f"cut within record {place}")
-                    return
-                length, check = _HEAD.unpack(head)
-                if masked(head[:8]) != check:
-                    given.problem(
-                        path, None, f"record {place} has a damaged length; the rest is not read"
-                    )
+                length, check = _HEAD.unpack(head) if len(head) == _HEAD.size else (size, 0)
+                if len(head) == _HEAD.size and masked(head[:8]) != check:
+                    damaged = f"record {place} has a damaged length; the rest is not read"
+                    given.problem(path, None, damaged)
                     return
                 if file.tell() + length + 4 > size:
                     given.problem(path, None, f"cut within record {place}")
@@ -88,10 +84,10 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
                     file.seek(length + 4, os.SEEK_CUR)
                     continue
                 data = file.read(length)
-                if masked(data) != int.from_bytes(file.read(4), "little"):
-                    given.problem(path, None, f"record {place} is damaged, and left out")
-                else:
+                if masked(data) == int.from_bytes(file.read(4), "little"):
                     yield place, data
+                else:
+                    given.problem(path, None, f"record {place} is damaged, and left out")
     except OSError as error:
         given.problem(path, None, f"cannot be read: {reason_of(error)}")
 
@@ -99,14 +95,14 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
 def _event(data: bytes) -> tuple[int, bool, dict[str, float]]:
     """Step of an event, whether it starts anew after a restart, and its scalars."""
     step, restart, scalars = 0, False, dict[str, float]()
-    for number, kind, value in fields(data):
+    for number, _, value in fields(data):
         if number == 2 and isinstance(value, int):
             step = signed(value)
         elif number == 5 and isinstance(value, bytes):
             for inner, _, each in fields(value):
                 if inner == 1 and isinstance(each, bytes):
                     scalars |= _scalar(each)
-        elif number == 7 and kind == BYTES and isinstance(value, bytes):
+        elif number == 7 and isinstance(value, bytes):
             restart |= (1, VARINT, 1) in list(fields(value))  # SessionLog.status START
     return step, restart, scalars
 
@@ -126,34 +122,26 @@ def _scalar(data: bytes) -> dict[str, float]:
 
 def _tensor(data: bytes) -> float | None:
     """The number of a tensor that has one; None for another."""
-    held = {number: (kind, value) for number, kind, value in fields(data)}
-    dtype = held.get(1, (VARINT, 0))[1]
+    held = {number: value for number, _, value in fields(data)}
+    dtype = held.get(1)
     if not isinstance(dtype, int) or dtype not in _TENSORS:
         return None
     listed, packed = _TENSORS[dtype]
-    content = held.get(4, (BYTES, b""))[1] or (
-        held.get(listed, (BYTES, b""))[1] if dtype < 3 else b""
-    )
+    content = held.get(4) or (held.get(listed) if dtype < 3 else None)
     if isinstance(content, bytes) and len(content) == struct.calcsize(packed):
         return float(struct.unpack(packed, content)[0])
-    if dtype >= 3 and (inner := _whole(held.get(listed))) is not None:
-        return float(inner)
-    return None
+    return _whole(held.get(listed)) if dtype >= 3 else None
 
 
-def _whole(held: tuple[int, int | bytes] | None) -> int | None:
+def _whole(value: int | bytes | None) -> float | None:
     """The only number of a packed list of varints, or a varint that stands alone."""
-    if held is None:
-        return None
-    kind, value = held
-    if isinstance(value, int):
-        return signed(value) if kind == VARINT else None
-    try:  # as the one value of a field
-        numbers = list(fields(b"\x08" + value))
-    except UnreadableError:
-        return None
-    only = numbers[0][2] if len(numbers) == 1 else None
-    return signed(only) if isinstance(only, int) else None
+    if isinstance(value, bytes):
+        try:  # as the one value of a field
+            several = list(fields(b"\x08" + value))
+        except UnreadableError:
+            return None
+        value = several[0][2] if len(several) == 1 else None
+    return float(signed(value)) if isinstance(value, int) else None
 
 
 def _table() -> list[int]:

@@ -107,19 +107,19 @@ def _about(data: bytes) -> tuple[str, dict[str, str]]:
     """A run's own record: its id, its settings."""
     name, settings = "", {}
     for kind, _, value in fields(data):
-        if kind == 1 and text(value):
-            name = clean(text(value))[:200]
-        elif kind == 8 and text(value):
-            settings[CALLED] = clean(text(value))[:200]
+        said = clean(text(value))[:200]
+        if kind == 1 and said:
+            name = said
+        elif kind == 8 and said:
+            settings[CALLED] = said
         elif kind == 4 and isinstance(value, bytes):
             settings |= _config(value)
     return name, settings
 
 
 def _config(data: bytes) -> dict[str, str]:
-    updates = [value for kind, _, value in fields(data) if kind == 1 and isinstance(value, bytes)]
-    named = (_item(update) for update in updates)
-    return {key: str(value)[:_SETTING] for key, value in named if key}
+    updates = (_item(value) for kind, _, value in fields(data) if kind == 1)
+    return {key: str(value)[:_SETTING] for key, value in updates if key}
 
 
 def _history(data: bytes) -> tuple[Any, dict[str, float]]:
@@ -127,7 +127,7 @@ def _history(data: bytes) -> tuple[Any, dict[str, float]]:
     step: Any = None
     values: dict[str, float] = {}
     for kind, _, value in fields(data):
-        if kind == 1 and isinstance(value, bytes):
+        if kind == 1:
             key, told = _item(value)
             if (figure := number(told)) is not None:
                 values[key] = figure
@@ -136,10 +136,10 @@ def _history(data: bytes) -> tuple[Any, dict[str, float]]:
     return values.get("_step", step), values
 
 
-def _item(data: bytes) -> tuple[str, Any]:
+def _item(data: int | bytes) -> tuple[str, Any]:
     """Name and value of an item; a value that is said in JSON stays a text."""
     key, nested, told = "", list[str](), None
-    for kind, wire, value in fields(data):
+    for kind, wire, value in fields(data if isinstance(data, bytes) else b""):
         if kind == 1:
             key = text(value)
         elif kind == 2:

@@ -16,13 +16,9 @@ _FIXED = {EIGHT: 8, FOUR: 4}
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Fields of a message in their order.
+    """Number, wire type and value (from 0 for VARINT, else bytes) of a message's fields.
 
-    Yields:
-        number, wire type, value: a whole number from 0 for VARINT, else bytes.
-
-    Raises:
-        UnreadableError: it is no message.
+    Raises `UnreadableError` where it is no message.
 
     Example:
         >>> list(fields(bytes([0x10, 0x96, 0x01, 0x1A, 0x02, 0x68, 0x69])))
@@ -36,12 +32,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
             value, at = _varint(data, at)
             yield number, kind, value
             continue
-        if kind == BYTES:
-            length, at = _varint(data, at)
-        elif kind in _FIXED:
-            length = _FIXED[kind]
-        else:
-            raise UnreadableError("not a whole message")
+        length, at = _varint(data, at) if kind == BYTES else (_FIXED.get(kind, len(data)), at)
         if at + length > len(data):
             raise UnreadableError("not a whole message")
         yield number, kind, data[at : at + length]
