@@ -89,9 +89,6 @@ def full_line(i: int) -> dict:
             {"text": text, "count": 3, "influence": place - u, "change": 0.1, "entropy": 1.0}
             for place, text in enumerate(["a", " ", "\n", EVIL, "\u202egnp", "\ud800", ""])
         ],
-        "difficulty": [
-            {"from": b / 4, "to": (b + 1) / 4, "prompts": 2, "cov": u} for b in range(4)
-        ],
         "cloud": {
             key: [[(j % 5) - 2 * scale, -j / 600] for j in range(600)]
             for key, scale in (("before", 1.0), ("after", 0.9))
@@ -209,20 +206,6 @@ def test_covariance_of_whole_responses_is_that_of_every_iteration_where_it_is_lo
     assert curves(panels_of(make_run(metrics, lines))[title]) == {
         "all prompts": ([3, 4], [0.375, 0.5]), "hard": ([3], [0.125]), "easy": ([3, 4], [1, 1])
     }  # fmt: skip
-
-
-def test_covariance_by_difficulty_of_older_runs_weighs_by_prompts():
-    lines = [
-        {"iteration": 1, "difficulty": [{"from": 0, "to": 0.5, "prompts": 1, "cov": 0.2},
-                                        {"from": 0.5, "to": 1, "prompts": 0, "cov": 9.0}]},
-        {"iteration": 2, "difficulty": [{"from": 0, "to": 0.5, "prompts": 3, "cov": 0.6},
-                                        {"from": 0.5, "to": 1, "prompts": 2, "cov": 0.1}, "no"]},
-    ]  # fmt: skip
-    panel = panels_of(make_run(analysis=lines))["Covariance of tokens by difficulty"]
-    (bars,) = panel.bars
-    assert list(bars.names) == ["0-0.5", "0.5-1"]
-    assert list(bars.values) == pytest.approx([(0.2 + 3 * 0.6) / 4, 0.1])
-    assert "over 2 analysed iterations" in panel.caption
 
 
 def test_places_are_summed_where_their_bins_do_not_overlap():

@@ -33,16 +33,13 @@ class LawSection:
 
     Attributes:
         steps: what was fitted, "30 evaluations".
-        entropy: which entropy, in words.
-        score: which score, in words.
+        entropy, score: which, in words.
         notes: why another than COV's, what is left out.
         panel: the figure; None where no fit is possible.
         tiles: the fit's figures.
-        doubts: of the fit.
         why: why there is no fit; empty where there is one.
         early: figures of the early prediction.
         early_steps: what it was fitted to, "5 evaluations".
-        early_doubts: of the early prediction.
         early_why: why there is none; empty where there is one.
     """
 

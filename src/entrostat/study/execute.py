@@ -27,8 +27,6 @@ TRIES = 3  # times in a row that a killed training is taken up again without hav
 
 
 class Workers(Protocol):
-    """Where trainings run."""
-
     def room(self, training: Training) -> bool:
         """Whether one more may start now."""
         ...
@@ -179,7 +177,6 @@ def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> b
 
 
 def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:
-    """What `entrostat train` is told."""
     if (training.path / "config.toml").exists():
         return ["--resume", str(training.path), *more]
     config = training.config

@@ -14,11 +14,23 @@ FEW = 5  # iterations below which a cloud over the run says nothing
 CLOUD = 400  # points of one set
 
 
-def curves_of(lines: Iterable[Any], path: Sequence[str], label: str, color: str, dash: Any = "-",
-              width: float = 1.7, sign: float = 1.0) -> tuple[Curve, ...]:  # fmt: skip
-    """One figure of the lines as a curve; none where no line has it."""
-    x, y = series(lines, *path)
-    return (Curve(label, x, [sign * v for v in y], color, dash, width),) if x else ()
+def curves_of(lines: Iterable[Any], *parts: tuple[Any, ...]) -> tuple[Curve, ...]:
+    """A curve for each (keys, label, color[, dash[, width]]) that a line has a figure of.
+
+    The keys are those of nested tables, one behind the other.
+    """
+    lines, curves = list(lines), []
+    for keys, *looks in parts:
+        x, y = series(lines, *([keys] if isinstance(keys, str) else keys))
+        if x:
+            label, *others = looks
+            curves.append(Curve(label, x, y, *others))
+    return tuple(curves)
+
+
+def below(curves: Iterable[Curve]) -> tuple[Curve, ...]:
+    """Curves with their signs turned."""
+    return tuple(replace(curve, y=[-v for v in curve.y]) for curve in curves)
 
 
 def thirds(x: Sequence[float], y: Sequence[float]) -> tuple[Points, ...]:
