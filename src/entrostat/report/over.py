@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..evaluation.checkpoint_correlation import Checkpoint, OfSet
+from ..evaluation.checkpoint_correlation import ENTROPIES, Checkpoint, OfSet
 from .figures import COLORS, short, styled, svg_of
 
 MOST = 12  # sets drawn
@@ -45,8 +45,7 @@ def figure_of(sets: Sequence[OfSet]) -> bytes | None:
 
 def entropy_kind(one: OfSet) -> str:
     """The entropy that a set is drawn over: of the rollouts, unless others are known of more."""
-    kinds = ("rollouts", "responses", "prompts")
-    return max(kinds, key=lambda kind: sum(kind in point.entropies for point in one.points))
+    return max(ENTROPIES, key=lambda kind: sum(kind in point.entropies for point in one.points))
 
 
 def _scatter(

@@ -14,7 +14,7 @@ from ...logs.run import Run, is_line
 from ..figures import Panel
 from . import agreement, course, flow, tokens
 from .agreement import Estimator
-from .reading import rows
+from .drawing import rows
 from .tokens import TokenRow
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..figures import Panel
 from ..seeds import style_of
-from .drawing import curves_of
-from .reading import series
+from .drawing import curves_of, series
 
 WORDS = (
     "Published estimators against what was measured. Where entropy moves: against each token's "

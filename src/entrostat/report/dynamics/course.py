@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from ...logs.run import Run, is_line
@@ -20,8 +21,7 @@ from ..figures import (
     Points,
 )
 from ..runs import drawable, entropy_key
-from .drawing import FEW, curves_of, thirds
-from .reading import at, figure, series
+from .drawing import FEW, at, curves_of, figure, series, thirds
 
 EMA = 0.6
 TINY = 1e-9  # nothing is shown as a share of less
@@ -131,10 +131,6 @@ def _against(
                 low=0,
             )
         )
-    total, cumulative = 0.0, []
-    for value in h:
-        total += value
-        cumulative.append(total)
     for title, x, across, words in (
         (
             "Score against entropy",
@@ -144,7 +140,7 @@ def _against(
         ),
         (
             "Score against cumulative entropy",
-            cumulative,
+            list(accumulate(h)),
             "sum of entropies so far, nats per token",
             # within one run the sum rises with the iteration: what it tells is the iteration
             "The same scores against the sum of all entropies up to their iteration. What it says "

@@ -8,8 +8,7 @@ from typing import Any
 from ...logs.run import Run
 from ..curves import scale_of
 from ..figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Curve, Panel
-from .drawing import FEW, below, curves_of, legible, thirds
-from .reading import at, figure
+from .drawing import FEW, at, below, curves_of, figure, legible, thirds
 
 WORDS = (
     "What raised the entropy and what lowered it in each analysed iteration. Change: entropy after "

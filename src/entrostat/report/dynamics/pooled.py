@@ -15,8 +15,7 @@ from ...logs.run import Run, is_line, sets_of
 from ..figures import BLACK, Panel, Points, slug
 from ..runs import drawable, entropy_key
 from ..seeds import Entry
-from .drawing import FEW
-from .reading import figure
+from .drawing import FEW, figure
 
 LEAST = 16  # checkpoints below which a histogram of 4 by 4 bins says nothing
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, Bars, Curve, Panel, Points
-from .drawing import CLOUD, analysed, curves_of, legible, range_words
-from .reading import at, bins_of, figure, rows
+from .drawing import CLOUD, analysed, at, bins_of, curves_of, figure, legible, range_words, rows
 
 WORDS = "Which tokens carry the flow: by probability and advantage, correctness, place and text."
 TOKENS = 20  # shown of the tokens by influence
