@@ -156,20 +156,6 @@ def test_covariance_of_whole_responses_is_that_of_every_iteration_where_it_is_lo
     }  # fmt: skip
 
 
-def test_covariance_by_difficulty_of_older_runs_weighs_by_prompts():
-    lines = [
-        {"iteration": 1, "difficulty": [{"from": 0, "to": 0.5, "prompts": 1, "cov": 0.2},
-                                        {"from": 0.5, "to": 1, "prompts": 0, "cov": 9.0}]},
-        {"iteration": 2, "difficulty": [{"from": 0, "to": 0.5, "prompts": 3, "cov": 0.6},
-                                        {"from": 0.5, "to": 1, "prompts": 2, "cov": 0.1}, "no"]},
-    ]  # fmt: skip
-    panel = panels_of(make_run(analysis=lines))["Covariance of tokens by difficulty"]
-    (bars,) = panel.bars
-    assert list(bars.names) == ["0-0.5", "0.5-1"]
-    assert list(bars.values) == pytest.approx([(0.2 + 3 * 0.6) / 4, 0.1])
-    assert "over 2 analysed iterations" in panel.caption
-
-
 def test_places_are_summed_where_their_bins_do_not_overlap():
     def row(low, high, influence, change=None):
         return {"from": low, "to": high, "influence": influence, "change": change}

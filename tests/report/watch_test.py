@@ -23,10 +23,9 @@ from entrostat.logs.importers.places import runs_in
 from entrostat.report import write_run_report
 from entrostat.report.live import server as serving
 from entrostat.report.live.auth import Gate, gate_of, is_loopback, name_of, resolve
-from entrostat.report.live.files import newest, stamps
 from entrostat.report.live.reading import Watched, read_watched
 from entrostat.report.live.server import Server
-from entrostat.report.live.watcher import Watcher
+from entrostat.report.live.watcher import Watcher, newest, stamps
 from paths import TESTS
 from watching import checkpoint, log, served, until
 

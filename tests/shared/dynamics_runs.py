@@ -55,9 +55,6 @@ def full_line(i: int) -> dict:
             {"text": text, "count": 3, "influence": place - u, "change": 0.1, "entropy": 1.0}
             for place, text in enumerate(["a", " ", "\n", EVIL, "\u202egnp", "\ud800", ""])
         ],
-        "difficulty": [
-            {"from": b / 4, "to": (b + 1) / 4, "prompts": 2, "cov": u} for b in range(4)
-        ],
         "cloud": {
             key: [[(j % 5) - 2 * scale, -j / 600] for j in range(600)]
             for key, scale in (("before", 1.0), ("after", 0.9))

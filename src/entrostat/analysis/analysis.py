@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,9 +46,6 @@ from .influence import InfluenceInput, influences
 from .responses import by_difficulty, of_responses
 from .update_probe import UpdateProbe, ratio_of
 
-if TYPE_CHECKING:
-    pass
-
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 POSITIONS = 16  # bins at most
 TOKENS = 30  # decoded tokens listed
@@ -60,8 +57,6 @@ class Analysis:
     """An analysis begun; `finish` ends it.
 
     Attributes:
-        meter: measures the policy.
-        sequences: B rollouts.
         before: statistics [B, T] at the start: logp, entropy, moments, outcome advantages, rewards.
         trained: the rows trained on, prepared, with moments; [R, T].
         kept: [R] row numbers.
@@ -290,13 +285,7 @@ def analyse(subject: InfluenceInput) -> Analysis:
 
 @contextmanager
 def watched(analysis: Analysis | None, rows: Tensor, lr: float) -> Iterator[None]:
-    """Around one update: the minibatch before it and after; nothing without an analysis.
-
-    Args:
-        analysis: of the iteration, where it is analysed.
-        rows: [n], of the rows trained on, that the update is made on.
-        lr: its learning rate.
-    """
+    """Around one update of the minibatch `rows` [n], at rate `lr`; nothing if not analysed."""
     if analysis is None:
         yield
         return

@@ -19,13 +19,12 @@ from ..evaluation.metrics import calibration, ngram_diversity, self_bleu
 def of_responses(batch: TokenBatch, completions: Tensor) -> dict[str, dict[str, Any]]:
     """Figures of `calibration` (PAR 5.3) and of diversity (PAR App. C.1), by token ids.
 
+    `calibration` has the mean log-prob per token of right and wrong responses (nats), and their
+    AUC; `diversity` distinct n-grams and Self-BLEU among a prompt's responses, means over prompts.
+
     Args:
         batch: logp, mask, rewards (NaN where unknown) and group of all rollouts.
         completions: [B, T] token ids.
-
-    Returns:
-        calibration: mean log-prob per token of right and wrong responses (nats), and their AUC;
-        diversity: distinct n-grams and Self-BLEU among a prompt's responses, means over prompts.
     """
     assert batch.rewards is not None
     assert batch.group is not None

@@ -43,8 +43,6 @@ class UpdateProbe:
     """The updates of one iteration, measured on the minibatch that each was made on.
 
     Attributes:
-        meter: measures the policy.
-        objective: whose clip counts.
         trained: the rows trained on, prepared, as the iteration found them; [R, T].
         sequences: the same rows.
         generator: for a plan's random selections; none of the training's streams.
@@ -68,13 +66,7 @@ class UpdateProbe:
         return batch
 
     def after(self, rows: Tensor, batch: TokenBatch, lr: float) -> None:
-        """Once the update has been made: its line.
-
-        Args:
-            rows: [n], of the minibatch.
-            batch: what `before` gave for them.
-            lr: the update's learning rate.
-        """
+        """Once the update has been made: its line. `batch` is what `before` gave."""
         began = time.perf_counter()
         assert batch.entropy is not None
         assert batch.advantages is not None

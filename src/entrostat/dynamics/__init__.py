@@ -19,26 +19,8 @@ from .tables import (
 )
 
 __all__ = [
-    "ESTIMATORS",
-    "Agreement",
-    "Flow",
-    "Part",
-    "Piece",
-    "adamw_preconditioner",
-    "agreement",
-    "clipped_sides",
-    "concentration",
-    "covariance_table",
-    "entropy_gradient",
-    "estimate",
-    "first_order",
-    "flow",
-    "forward_mode",
-    "functional",
-    "influence",
-    "influence_in_pieces",
-    "parts",
-    "prompt_covariance",
-    "quadrants",
-    "terciles",
-]
+    "ESTIMATORS", "Agreement", "Flow", "Part", "Piece", "adamw_preconditioner", "agreement",
+    "clipped_sides", "concentration", "covariance_table", "entropy_gradient", "estimate",
+    "first_order", "flow", "forward_mode", "functional", "influence", "influence_in_pieces",
+    "parts", "prompt_covariance", "quadrants", "terciles",
+]  # fmt: skip

@@ -61,9 +61,6 @@ def forward_mode(model: Any) -> Iterator[None]:
     Fused kernels (flash, flex, memory-efficient) have none. A Hugging Face model that uses another
     implementation than "sdpa" or "eager" is switched to "eager"; scaled_dot_product_attention runs
     its mathematical form, in any model.
-
-    Args:
-        model: a torch module, a Hugging Face model in particular.
     """
     config = getattr(model, "config", None)
     before = getattr(config, "_attn_implementation", None)

@@ -49,15 +49,14 @@ from ..core.distributed import GlobalBatch, row_sums
 from ..core.loss import LossOutput, clipped
 from ..method.cov import covariance
 from ..method.opefo import entropy_change
-from ..method.quadrant import Quadrants, in_quadrant
-from .tables import THIRDS, TOP_SHARES, prompt_covariance, terciles
+from ..method.quadrant import in_quadrant
+from .tables import QUADRANTS, THIRDS, TOP_SHARES, prompt_covariance, terciles
 
 # begins the name of a sum; "max" or "min" in a name would tell veRL how to put parts together.
 # What is only to be divided is PART + the name of its divisor + "/" + its own.
 PART = "sum/"
 # figures of the loss that are over all sampled tokens, those of idle rollouts too
 _OVER_SAMPLED = ("loss/", "kl/ref")
-QUADRANTS: tuple[Quadrants, ...] = ("I", "II", "III", "IV")
 PARTS = (
     "tokens", "increase", "decrease", "logp", "advantage", "product", "touched", "touched_entropy",
     *QUADRANTS,
@@ -133,11 +132,8 @@ def of_update(batch: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
     """Every sum of an update, or of a slice of it under the whole's terms: [] float64.
 
     Those of `sums`, those of the loss's metrics and of what methods found out while planning. The
-    latter is of the whole minibatch already and counts with each slice's tokens.
-
-    Args:
-        batch: as for `sums`; the one that the loss was made of.
-        out: what the objective returned for it.
+    latter is of the whole minibatch already and counts with each slice's tokens. `out` is what the
+    objective returned for `batch`.
     """
     terms = out.terms
     found = sums(batch, terms, out.clipped)
@@ -156,9 +152,8 @@ def of_update(batch: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
 def figures(values: Mapping[str, float]) -> dict[str, float]:
     """`values` with the sums among them made into figures; what is unknown is left out.
 
-    Args:
-        values: sums of `of_update`, added up over micro-batches, ranks and updates (or averaged
-            over them: only quotients count), among whatever else; the rest comes back as it is.
+    The sums are those of `of_update`, added up over micro-batches, ranks and updates (or averaged
+    over them: only quotients count); the rest comes back as it is.
     """
     rest: dict[str, float] = {}
     for key, value in values.items():

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..method.quadrant import in_quadrant
+from ..method.quadrant import Quadrants, in_quadrant
 
 TOP_SHARES = (0.0002, 0.002, 0.02, 0.2, 1.0)
+QUADRANTS: tuple[Quadrants, ...] = ("I", "II", "III", "IV")
 THIRDS = ("hard", "middle", "easy")  # in the order of `terciles`
 
 
@@ -43,9 +44,6 @@ def flow(change: Tensor, mask: Tensor) -> Flow:
     Args:
         change: [B, T] float, any token-level change of entropy: estimated, true, or an influence.
         mask: [B, T], 1 where a token counts.
-
-    Raises:
-        ValueError: the shapes differ.
     """
     values = _kept("flow", change, mask)
     up, down = float(values.clamp(min=0).sum()), float((-values).clamp(min=0).sum())
@@ -75,16 +73,7 @@ class Agreement:
 
 
 def agreement(estimate: Tensor, truth: Tensor, mask: Tensor) -> Agreement:
-    """Compare an estimate of tokens' entropy changes with the truth.
-
-    Args:
-        estimate: [B, T] float.
-        truth: [B, T] float, nats.
-        mask: [B, T], 1 where a token counts.
-
-    Raises:
-        ValueError: shapes differ, or no token counts.
-    """
+    """Compare an estimate of tokens' entropy changes with the truth, [B, T] each, nats."""
     from scipy.stats import rankdata  # more than a second to import, which a plain run need not pay
 
     x, y = _kept("agreement", estimate, mask), _kept("agreement", truth, mask)
@@ -114,9 +103,6 @@ def covariance_table(
         covariance: [B, T] float, (lp - mean lp)(A - mean A).
         mask: [B, T], 1 where a token counts.
         shares: of the N tokens, above 0 and at most 1; at least one token each.
-
-    Raises:
-        ValueError: a share is out of range, shapes differ, or no token counts.
     """
     for share in shares:
         if not 0 < share <= 1:
@@ -190,16 +176,10 @@ def prompt_covariance(logp: Tensor, advantages: Tensor, mask: Tensor, group: Ten
 
 
 def terciles(rewards: Tensor) -> Tensor:
-    """Thirds of the prompts by difficulty: 0 the hardest, 1 the middle, 2 the easiest.
+    """Thirds of the prompts by difficulty: 0 the hardest, 1 the middle, 2 the easiest; [G] int64.
 
-    By the rank of a prompt's mean reward; equal rewards are in one third, whatever their order, so
-    that a third may hold more than its share, or nothing.
-
-    Args:
-        rewards: [G] float, mean reward of each prompt's responses.
-
-    Returns:
-        [G] int64.
+    By the rank of a prompt's mean reward [G]; equal rewards are in one third, whatever their order,
+    so that a third may hold more than its share, or nothing.
     """
     below = (rewards[:, None] > rewards).sum(-1)
     equal = (rewards[:, None] == rewards).sum(-1)
@@ -210,13 +190,7 @@ def terciles(rewards: Tensor) -> Tensor:
 def concentration(influence: Tensor, mask: Tensor, share: float) -> float:
     """The part of sum |influence| that the `share` of tokens with the largest has; 0 if all are 0.
 
-    Args:
-        influence: [B, T] float.
-        mask: [B, T], 1 where a token counts.
-        share: of the N tokens, above 0 and at most 1; at least one token.
-
-    Raises:
-        ValueError: the share is out of range, or shapes differ.
+    [B, T] each; at least one token is taken.
     """
     if not 0 < share <= 1:
         raise ValueError(f"concentration: share is in (0, 1], got {share}")
@@ -249,18 +223,7 @@ def parts(
     change: Tensor | None = None,
     influence: Tensor | None = None,
 ) -> dict[str, Part]:
-    """A table of disjoint or overlapping sets of tokens.
-
-    Args:
-        members: name -> [B, T] bool.
-        mask: [B, T], 1 where a token counts.
-        entropy: [B, T] float, nats.
-        change: [B, T] float, nats, or None.
-        influence: [B, T] float, nats, or None.
-
-    Raises:
-        ValueError: shapes differ.
-    """
+    """A table of disjoint or overlapping sets of tokens: `members`, [B, T] bool by name."""
     N = max(1, int(mask.sum()))
     table = {}
     for name, member in members.items():
@@ -281,24 +244,11 @@ def quadrants(advantages: Tensor, logp: Tensor, mask: Tensor) -> dict[str, Tenso
 
     I: A > 0, p > .8 · II: A > 0, p < .2 · III: A < 0, p < .2 · IV: A < 0, p > .8. In a tabular
     policy I and III lower entropy, II and IV raise it.
-
-    Args:
-        advantages: [B, T] float.
-        logp: [B, T] float.
-        mask: [B, T], 1 where a token counts.
-
-    Raises:
-        ValueError: shapes differ.
     """
     _check("quadrants", advantages, mask, "advantages")
     _check("quadrants", logp, mask, "logp")
     p, mask = logp.exp(), mask.bool()
-    found = {
-        "I": in_quadrant("I", advantages, p) & mask,
-        "II": in_quadrant("II", advantages, p) & mask,
-        "III": in_quadrant("III", advantages, p) & mask,
-        "IV": in_quadrant("IV", advantages, p) & mask,
-    }
+    found = {name: in_quadrant(name, advantages, p) & mask for name in QUADRANTS}
     some = torch.stack(list(found.values())).any(0)
     return found | {"rest": mask & ~some}
 
@@ -309,14 +259,7 @@ def clipped_sides(
     """The tokens that PPO's clip holds back, by side, each [B, T] bool.
 
     "high": A > 0 and ratio > 1 + high · "low": A < 0 and ratio < 1 - low. With the tokens' change
-    of entropy: what each side of the clip keeps from going on.
-
-    Args:
-        ratio: [B, T] float, p / p0.
-        advantages: [B, T] float.
-        mask: [B, T], 1 where a token counts.
-        low: the lower bound is 1 - low; one number, or [B, T].
-        high: the upper bound is 1 + high; one number, or [B, T].
+    of entropy: what each side of the clip keeps from going on. The bounds are numbers, or [B, T].
     """
     mask = mask.bool()
     return {

@@ -98,7 +98,7 @@ def samples(
             "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": arguments}},
             "resps": [line["responses"]],
             # as lm-eval says that a filter found nothing
-            "filtered_resps": [one or "[invalid]" for one in line.get("extracted", line["votes"])],
+            "filtered_resps": [one or "[invalid]" for one in line["extracted"]],
             "filter": "none",
             "metrics": metrics,
             "doc_hash": _hash(prompt + target),

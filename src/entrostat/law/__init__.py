@@ -11,11 +11,29 @@ n steps are n pairs (H, R) in the order of training, not necessarily of consecut
 the training rollouts.
 """
 
-from .baselines import Rival, rivals
-from .bootstrap import LawInterval
-from .early import SHARE, EarlyPrediction, early_steps, foretold_changes, predict_early
-from .early_share import SHARES, Spent, spent
-from .fitting import ENTROPY_MOVED, P_LOW, R2_LOW, SIZES_FEW, STEPS_FEW, EntropyLaw, fit
+from .early import (
+    SHARE,
+    SHARES,
+    EarlyPrediction,
+    Rival,
+    Spent,
+    early_of,
+    early_steps,
+    foretold_changes,
+    predict_early,
+    rivals,
+    spent,
+)
+from .fitting import (
+    ENTROPY_MOVED,
+    P_LOW,
+    R2_LOW,
+    SIZES_FEW,
+    STEPS_FEW,
+    EntropyLaw,
+    LawInterval,
+    fit,
+)
 from .pairs import EVALUATIONS_FEW, Pairs, pairs_of
 from .pooled import Pooled, pooled
 from .size import LeftOut, LogLinear, SizeLaw, coefficients_by_size, sizes_left_out
@@ -24,6 +42,7 @@ from .steps import LawError
 __all__ = [
     "ENTROPY_MOVED", "EVALUATIONS_FEW", "P_LOW", "R2_LOW", "SHARE", "SHARES", "SIZES_FEW",
     "STEPS_FEW", "EarlyPrediction", "EntropyLaw", "LawError", "LawInterval", "LeftOut", "LogLinear",
-    "Pairs", "Pooled", "Rival", "SizeLaw", "Spent", "coefficients_by_size", "early_steps", "fit",
-    "foretold_changes", "pairs_of", "pooled", "predict_early", "rivals", "sizes_left_out", "spent",
+    "Pairs", "Pooled", "Rival", "SizeLaw", "Spent", "coefficients_by_size", "early_of",
+    "early_steps", "fit", "foretold_changes", "pairs_of", "pooled", "predict_early", "rivals",
+    "sizes_left_out", "spent",
 ]  # fmt: skip

@@ -1,17 +1,34 @@
-"""What the law of a run's first steps says about its later ones (COV App. B.3, Fig. 10)."""
+"""A run's first steps: what their law says about the later ones (COV App. B.3, Fig. 10).
+
+Two curves that merely drift fit each other. A law of entropy has to do better than a straight line
+in the step, which knows nothing of entropy, above all at steps that it was not fitted to
+(`rivals`). How early entropy is spent and score gained is `spent`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..logs.run import last_ones
 from .fitting import EntropyLaw, fit_steps
-from .steps import STEPS_LEAST, LawError, checked_steps, is_whole, moves, rms
+from .steps import (
+    STEPS_LEAST,
+    Array,
+    LawError,
+    checked_steps,
+    is_whole,
+    moves,
+    rms,
+    straight_line,
+)
 
 SHARE = 0.15  # COV's
+SHARES = (1 / 12, 1 / 3)  # COV's: 200 and 800 of 2,400 gradient steps
 _FIRST = 8  # steps before the first forecast of a change
 
 
@@ -138,6 +155,16 @@ def predict_early(
     )  # fmt: skip
 
 
+def early_of(law: EntropyLaw, share: float = SHARE) -> EarlyPrediction:
+    """`predict_early` of the steps of a law, its error at the end over the last fifteenth.
+
+    One step of a score that is a batch's mean is noise; COV evaluates on whole test sets.
+    """
+    n = len(law.score)
+    end = min(last_ones(n), max(1, n - early_steps(n, share)))
+    return predict_early(law.entropy, law.score, share, end)
+
+
 def foretold_changes(entropy: ArrayLike, score: ArrayLike) -> list[float | None]:
     """What the law of the steps so far says that entropy does next.
 
@@ -164,3 +191,99 @@ def foretold_changes(entropy: ArrayLike, score: ArrayLike) -> list[float | None]
             change = log(share) - float(h[t]) if share > 0 else None
         changes.append(change)
     return changes
+
+
+@dataclass(frozen=True)
+class Rival:
+    """R = c + d x by least squares.
+
+    Attributes:
+        of: x: "exp(H)" (the law itself), "H" (nats per token) or "step" (0, 1, ..).
+        rmse: in-sample, over all steps, in units of the score.
+        rmse_predicted: at the later steps, of the line through the first ones; NaN where x does not
+            move in these.
+    """
+
+    of: str
+    rmse: float
+    rmse_predicted: float
+
+
+def rivals(entropy: ArrayLike, score: ArrayLike, share: float = SHARE) -> tuple[Rival, ...]:
+    """The law beside lines in H and in the step, each of two coefficients.
+
+    Args:
+        entropy: [n] H, nats per token, in the order of training.
+        score: [n] R at the same policies.
+        share: share of the steps that the prediction is fitted to, as `predict_early` takes it.
+
+    Example:
+        >>> [rival.of for rival in rivals([2.0, 1.0, 0.5, 0.2], [0.1, 0.2, 0.3, 0.4], 0.75)]
+        ['exp(H)', 'H', 'step']
+    """
+    h, r = checked_steps("rivals", entropy, score)
+    first = early_steps(len(h), share)
+    if not STEPS_LEAST <= first < len(h):
+        raise LawError(
+            "rivals",
+            f"share={share:g} of {len(h)} steps are {first}; {STEPS_LEAST} or more are fitted, and "
+            "one has to be left to predict",
+        )
+    found = []
+    for of, x in (("exp(H)", np.exp(h)), ("H", h), ("step", np.arange(len(h), dtype=np.float64))):
+        if not moves(x):
+            raise LawError("rivals", f"entropy is {h[0]:g} at all {len(h)} steps")
+        later = float("nan")
+        if moves(x[:first]):
+            c, d = straight_line(x[:first], r[:first])
+            later = rms(r[first:] - c - d * x[first:])
+        c, d = straight_line(x, r)
+        found.append(Rival(of, rms(r - c - d * x), later))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What had happened after a share of the run.
+
+    Attributes:
+        share: of the steps, 0 to 1.
+        entropy: (H_1 - H) / (H_1 - H_end), 1 at the end; NaN of a run that ends no lower.
+        score: (R - R_1) / (R_end - R_1), likewise; NaN of one that ends no better.
+    """
+
+    share: float
+    entropy: float
+    score: float
+
+
+def spent(
+    entropy: ArrayLike, score: ArrayLike, shares: Sequence[float] = SHARES
+) -> tuple[Spent, ...]:
+    """Shares of the entropy spent and of the score gained (COV 2.3, Fig. 2).
+
+    Args:
+        entropy: [n] H, nats per token, in the order of training.
+        score: [n] R at the same policies.
+        shares: of the steps, each above 0 and at most 1; between two steps a straight line is
+            taken. The end is the mean of the last fifteenth.
+
+    Example:
+        >>> (half,) = spent([2.0, 1.0, 1.0, 1.0, 1.0], [0.0, 0.1, 0.2, 0.3, 0.4], [0.5])
+        >>> half.entropy, half.score
+        (1.0, 0.5)
+    """
+    for share in shares:
+        if not 0 < share <= 1:
+            raise ValueError(f"spent: a share is above 0 and at most 1, got {share!r}")
+    h, r = checked_steps("spent", entropy, score)
+    return tuple(Spent(s, _done(h, s, falls=True), _done(r, s, falls=False)) for s in shares)
+
+
+def _done(values: Array, share: float, falls: bool) -> float:
+    n = len(values)
+    moved = values - values[0]
+    end = float(moved[-last_ones(n) :].mean())
+    if (end >= 0) if falls else (end <= 0):
+        return float("nan")
+    return float(np.interp(share * (n - 1), np.arange(n), moved)) / end

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from math import exp, isnan, lgamma, log, sqrt
+from math import ceil, exp, isnan, lgamma, log, sqrt
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..logs.run import last_ones
-from .bootstrap import LawInterval, block_length, bootstrap
 from .steps import EXACT, Array, LawError, checked_steps, is_whole, moves, rank_correlation, rms
 
 # where `doubts` speaks
@@ -21,6 +20,24 @@ ENTROPY_MOVED = 0.1  # nats, largest minus smallest entropy
 STEPS_FEW = 20
 SIZES_FEW = 4
 _P_PRINTED = 1e-6
+
+
+@dataclass(frozen=True)
+class LawInterval:
+    """Bootstrap intervals of the coefficients and of the ceiling b - a, (low, high) each.
+
+    Attributes:
+        level: share of such intervals that should hold the truth.
+        block: steps that were drawn together.
+        samples: bootstrap samples.
+    """
+
+    a: tuple[float, float]
+    b: tuple[float, float]
+    ceiling: tuple[float, float]
+    level: float
+    block: int
+    samples: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +180,37 @@ def fit_steps(where: str, h: Array, r: Array) -> EntropyLaw:
     residual = dr + a * dx
     r2 = float(1 - residual @ residual / (dr @ dr)) if moves(r) else float("nan")
     return EntropyLaw(a, b, b - a, rms(residual), r2, h, r)
+
+
+def block_length(residuals: Array) -> int:
+    """Steps per block, see `EntropyLaw.interval`."""
+    n, power = len(residuals), float(residuals @ residuals)
+    r = float(residuals[1:] @ residuals[:-1]) / power if power > 0 else 0.0
+    r = min(max(r, 0.0), 0.95)
+    steps = 1.5 * n ** (1 / 3) * max(1.0, (sqrt(6) * r / (1 - r * r)) ** (2 / 3))
+    return max(1, min(ceil(steps), n // 4))
+
+
+def bootstrap(x: Array, y: Array, samples: int, block: int, seed: int) -> tuple[Array, Array]:
+    """Both coefficients, [samples] each, of circular blocks of (x, y)."""
+    n, rng = len(x), np.random.default_rng(seed)
+    x_mean, y_mean = x.mean(), y.mean()
+    dx, dy = x - x_mean, y - y_mean
+    at_once = max(1, 1_000_000 // n)  # bounds the memory
+    least = n * (1e-9 * np.ptp(x)) ** 2
+    a, b = [], []
+    for start in range(0, samples, at_once):
+        count = min(at_once, samples - start)
+        first = rng.integers(0, n, size=(count, -(-n // block), 1))
+        drawn = ((first + np.arange(block)) % n).reshape(count, -1)[:, :n]
+        u, v = dx[drawn], dy[drawn]
+        u_mean, v_mean = u.mean(1), v.mean(1)
+        spread = (u * u).sum(1) - n * u_mean**2
+        told = spread > least  # a sample of one entropy only tells nothing
+        slope = ((u * v).sum(1) - n * u_mean * v_mean)[told] / spread[told]
+        a.append(-slope)
+        b.append(y_mean + v_mean[told] - slope * (x_mean + u_mean[told]))
+    return np.concatenate(a), np.concatenate(b)
 
 
 def data_doubts(law: EntropyLaw) -> list[str]:

@@ -43,7 +43,6 @@ class Bar:
 
     @property
     def distinct(self) -> int:
-        """How many different right answers there are."""
         return len(self.right) + self.more
 
 

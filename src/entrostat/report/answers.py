@@ -35,15 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class BarFigure:
-    """A figure to be drawn: what one policy said, a bar per prompt.
-
-    Attributes:
-        name: what it goes by in commands and file names.
-        title: its heading.
-        caption: a line on all prompts.
-        color: of the bars.
-        bars: those that are shown.
-    """
+    """A figure to be drawn: what one policy said, a bar per prompt; `caption` is on all prompts."""
 
     name: str
     title: str
@@ -60,7 +52,6 @@ class Answers:
         samples: answers per prompt.
         example: a prompt's label and its last line.
         figures: one per column.
-        titles: the columns' titles.
         table: the label of each prompt listed, and a bar per column.
         notes: sentences on what is not shown.
     """

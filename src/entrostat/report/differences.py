@@ -26,9 +26,7 @@ SURROGATE = "surrogate"
 class Difference:
     """A setting that is not the same in all runs.
 
-    Attributes:
-        key: its dotted name.
-        values: each value, with the labels of the runs that have it; the most frequent first.
+    `values` are each value with the labels of the runs that have it, the most frequent first.
     """
 
     key: str
@@ -71,9 +69,7 @@ class Differences:
 def differences_of(runs: Sequence[Run], labels: Sequence[str]) -> Differences:
     """What runs differ in; a setting that a run does not write down has its default.
 
-    Args:
-        runs: the runs.
-        labels: of each run; seeds of one setting may share theirs.
+    Seeds of one setting may share their label.
     """
     table = {i: some for i, run in enumerate(runs) if (some := _settings(run)) is not None}
     keys = dict.fromkeys(key for some in table.values() for key in some)

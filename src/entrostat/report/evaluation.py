@@ -75,9 +75,6 @@ def write_evaluation(results: Sequence[Mapping[str, Any]], directories: Sequence
         directories: where they lie, with the responses.
         output: the file to write.
         title: heading of the page.
-
-    Raises:
-        ValueError: the file cannot be written.
     """
     names = dict.fromkeys(name for one in results for name in one["sets"])
     pairs = [
@@ -204,7 +201,7 @@ def _examples(lines: Sequence[Mapping[str, Any]]) -> list[Shown]:
     for line in lines[:PROBLEMS]:
         scores = dict(zip(line["responses"], line["scores"], strict=True))
         common = Counter(line["responses"]).most_common(RESPONSES)
-        answers = dict(zip(line["responses"], line.get("extracted", line["votes"]), strict=True))
+        answers = dict(zip(line["responses"], line["extracted"], strict=True))
         right = sum(score >= 1 for score in line["scores"])
         found.append(
             Shown(
@@ -225,7 +222,6 @@ def _cut(text: str) -> str:
 
 
 def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) -> Path:
-    """The page of an evaluation, in its directory."""
     places, found = zip(*results, strict=True)
     title = str(found[0]["model"]) if len(found) == 1 else f"{len(found)} models"
     return write_evaluation(found, places, root / PAGE, f"Evaluation of {title}")

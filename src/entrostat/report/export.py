@@ -30,14 +30,7 @@ TABLES = {".md": as_markdown, ".tex": as_latex, ".csv": as_csv}
 
 
 def parts_of(runs: Run | Sequence[Run]) -> Parts:
-    """What the page of a run, or the one that compares several, is made of.
-
-    Args:
-        runs: a run, or a sequence, also of one, that is compared.
-
-    Raises:
-        ValueError: an empty sequence.
-    """
+    """What the page of a run is made of, or of a sequence, also of one, that is compared."""
     if isinstance(runs, Run):
         return RunParts(with_dumps(runs))
     if not runs:
@@ -52,11 +45,7 @@ def names_of(parts: Parts) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def figure_named(parts: Parts, name: str) -> Figure:
-    """A figure of a page, or one of a metric that a run logs, under the metric's own name.
-
-    Raises:
-        ValueError: neither goes by the name; the line lists the figures that there are.
-    """
+    """A figure of a page, or one of a metric that a run logs, under the metric's own name."""
     asked, found = _plain(name), []
     for known, figure in named(parts.figures()):
         if known == asked:
@@ -72,11 +61,7 @@ def figure_named(parts: Parts, name: str) -> Figure:
 
 
 def table_named(parts: Parts, name: str) -> Table:
-    """A table of a page.
-
-    Raises:
-        ValueError: none goes by the name, or it is empty; the line lists those that there are.
-    """
+    """A table of a page that is not empty."""
     tables = {table.name: table for table in parts.tables() if table.rows}
     if (found := tables.get(_plain(name))) is not None:
         return found
@@ -84,12 +69,7 @@ def table_named(parts: Parts, name: str) -> Table:
 
 
 def write_figure(parts: Parts, name: str, output: Path) -> Path:
-    """Write a figure as SVG, PNG (200 dpi) or CSV, as the file's name ends; returns its path.
-
-    Raises:
-        ValueError: no figure goes by the name, the file's name ends otherwise, or it cannot be
-            written.
-    """
+    """Write a figure as SVG, PNG (200 dpi) or CSV, as the file's name ends; returns its path."""
     suffix = _suffix(output, FIGURES, "a figure")
     figure = figure_named(parts, name)
     if suffix == ".csv":
@@ -100,12 +80,7 @@ def write_figure(parts: Parts, name: str, output: Path) -> Path:
 
 
 def write_table(parts: Parts, name: str, output: Path) -> Path:
-    """Write a table as Markdown, LaTeX or CSV, as the file's name ends; returns its path.
-
-    Raises:
-        ValueError: no table goes by the name, the file's name ends otherwise, or it cannot be
-            written.
-    """
+    """Write a table as Markdown, LaTeX or CSV, as the file's name ends; returns its path."""
     suffix = _suffix(output, TABLES, "a table")
     return _write(output, TABLES[suffix](table_named(parts, name)).encode("utf-8"))
 
@@ -118,7 +93,6 @@ def picture(figure: Figure, size: tuple[float, float] | None = None) -> Picture:
 
 
 def numbers_of(figure: Figure) -> list[list[Value]]:
-    """What a figure shows, in rows under a heading."""
     if isinstance(figure, BarFigure):
         head: list[Value] = ["prompt", "kind", "answer", "count"]
         return [head, *(row for bar in figure.bars for row in _answers(bar))]

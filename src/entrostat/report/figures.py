@@ -128,10 +128,8 @@ class Panel:
     """A figure to be drawn.
 
     Attributes:
-        title: its heading.
         caption: one line that says what it means.
         unit: label of the vertical axis.
-        curves: lines.
         scale: "linear", "log" or "symlog".
         low: where a linear axis begins, unless a value lies below.
         high: where it ends, unless a value lies above.
@@ -166,7 +164,6 @@ class Panel:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not (self.curves or self.bands or self.points or self.bars)
 
     @property
@@ -230,7 +227,6 @@ def slug(text: str) -> str:
 
 
 def draw(panel: Panel) -> Image:
-    """Draw a panel that is not empty."""
     with styled():
         src = address(picture_of(panel))
     caption = " ".join(filter(None, (panel.caption, AXES[panel.scale])))
@@ -240,12 +236,7 @@ def draw(panel: Panel) -> Image:
 def picture_of(panel: Panel, size: tuple[float, float] | None = None) -> Picture:
     """A panel that is not empty as a matplotlib figure, to be called within `styled`.
 
-    Args:
-        panel: what to draw.
-        size: width and height, inches; None takes the pages', higher with a longer legend.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    `size` is width and height, inches; None takes the pages', higher with a longer legend.
     """
     with extra("page", "a figure"):
         from .picture import Picture

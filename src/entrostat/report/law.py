@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..logs.run import Run, last_ones
+from ..logs.run import Run
 from .figures import BLACK, BLUE, ORANGE, RED, Curve, Panel, Points
 from .runs import HUGE
 
@@ -33,16 +33,13 @@ class LawSection:
 
     Attributes:
         steps: what was fitted, "30 evaluations".
-        entropy: which entropy, in words.
-        score: which score, in words.
+        entropy, score: which, in words.
         notes: why another than COV's, what is left out.
         panel: the figure; None where no fit is possible.
         tiles: the fit's figures.
-        doubts: of the fit.
         why: why there is no fit; empty where there is one.
         early: figures of the early prediction.
         early_steps: what it was fitted to, "5 evaluations".
-        early_doubts: of the early prediction.
         early_why: why there is none; empty where there is one.
     """
 
@@ -62,14 +59,15 @@ class LawSection:
 
 def law_of(run: Run) -> LawSection:
     """Fit the law to the entropy and score that `entrostat law` takes by default."""
-    from ..law import SHARE, LawError, early_steps, fit, pairs_of, predict_early
+    from ..law import LawError, early_of, fit, pairs_of
 
     try:
         pairs = _drawable(pairs_of(run))
     except LawError as error:
         return LawSection(why=f"No fit: {error.why}.")
-    n = len(pairs.score)
-    said = LawSection(_counted(n, pairs.point), pairs.entropy_is, pairs.score_is, pairs.notes)
+    said = LawSection(
+        _counted(len(pairs.score), pairs.point), pairs.entropy_is, pairs.score_is, pairs.notes
+    )
     try:
         law = fit(pairs.entropy, pairs.score)
     except LawError as error:
@@ -78,8 +76,7 @@ def law_of(run: Run) -> LawSection:
     early: EarlyPrediction | None = None
     why = ""
     try:
-        end = min(last_ones(n), max(1, n - early_steps(n)))
-        early = predict_early(pairs.entropy, pairs.score, SHARE, end)
+        early = early_of(law)
     except LawError as error:
         why = f"No early prediction: {error.why}."
     return replace(

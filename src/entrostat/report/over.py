@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..evaluation.checkpoint_correlation import Checkpoint, OfSet
-from .figures import COLORS, short, styled
+from ..evaluation.checkpoint_correlation import ENTROPIES, Checkpoint, OfSet
+from .figures import COLORS, short, styled, svg_of
 
 MOST = 12  # sets drawn
 
@@ -41,16 +40,12 @@ def figure_of(sets: Sequence[OfSet]) -> bytes | None:
                 handles, [short(run) for run in runs][: len(handles)], ncols=3,
                 loc="outside lower center", frameon=False,
             )  # fmt: skip
-        svg = io.BytesIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(svg, format="svg", metadata=nothing)
-    return svg.getvalue()
+        return svg_of(figure)
 
 
 def entropy_kind(one: OfSet) -> str:
     """The entropy that a set is drawn over: of the rollouts, unless others are known of more."""
-    kinds = ("rollouts", "responses", "prompts")
-    return max(kinds, key=lambda kind: sum(kind in point.entropies for point in one.points))
+    return max(ENTROPIES, key=lambda kind: sum(kind in point.entropies for point in one.points))
 
 
 def _scatter(

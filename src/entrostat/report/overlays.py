@@ -22,8 +22,8 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
     )
     exact = all(entropy_key(run) in ("entropy/exact", None) for run in runs)
     targets = _targets(shown)
-    entropy = [_entry(some, entry, entropy_key(some[0]) or "") for some, entry in shown]
-    reward = [_entry(some, entry, "reward/mean", smooth=True) for some, entry in shown]
+    entropy, entropy_bands = _drawn(shown)
+    reward, reward_bands = _drawn(shown, "reward/mean", smooth=True)
     panels = [
         Panel(
             "Entropy",
@@ -37,25 +37,23 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
             * " Dashed: the controllers' target, in a run's colour where they differ."
             + said,
             "nats per token",
-            (*targets, *(curve for curves, _ in entropy for curve in curves)),
+            (*targets, *entropy),
             low=0,
-            bands=tuple(band for _, some in entropy for band in some),
+            bands=entropy_bands,
         ),
         Panel(
             "Reward",
             "Mean reward of an iteration's rollouts{smooth}."
             + (said and f"{said[:-1]}, of the seeds' averages."),
             "reward",
-            tuple(curve for curves, _ in reward for curve in curves),
+            reward,
             low=0,
             high=1,
-            bands=tuple(band for _, some in reward for band in some),
+            bands=reward_bands,
         ),
     ]
     for key in dict.fromkeys(key for run in runs for key in run.coefficients):
-        parts = [_entry(some, entry, key) for some, entry in shown]
-        curves = tuple(curve for curves, _ in parts for curve in curves)
-        in_bands = tuple(band for _, some in parts for band in some)
+        curves, in_bands = _drawn(shown, key)
         panels.append(
             Panel(
                 f"Coefficient {key.removeprefix('control/')}",
@@ -76,10 +74,19 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
 
 def metric_panel(runs: Sequence[Run], entries: Sequence[Entry], key: str) -> Panel:
     """One metric under its own name; empty where no run logged it as a number."""
-    parts = [_entry([runs[i] for i in entry.members], entry, key) for entry in entries]
-    curves = tuple(curve for curves, _ in parts for curve in curves)
-    bands = tuple(band for _, some in parts for band in some)
+    curves, bands = _drawn([([runs[i] for i in entry.members], entry) for entry in entries], key)
     return Panel(key, f"{key}, as it was logged.", key, curves, bands=bands)
+
+
+def _drawn(
+    shown: Sequence[tuple[Sequence[Run], Entry]], key: str | None = None, smooth: bool = False
+) -> tuple[tuple[Curve, ...], tuple[Band, ...]]:
+    """The lines and bands of all entries; without a key each one's own entropy."""
+    parts = [
+        _entry(runs, entry, key or entropy_key(runs[0]) or "", smooth) for runs, entry in shown
+    ]
+    curves = tuple(curve for some, _ in parts for curve in some)
+    return curves, tuple(band for _, some in parts for band in some)
 
 
 def _entry(

@@ -14,7 +14,7 @@ from importlib import resources
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from .._text import printable
@@ -29,52 +29,31 @@ from .figures import Image, draw
 from .panels import with_dumps
 from .parts import ComparisonParts, RunParts
 from .runs import apart, entropy_key, k_words, pretty_environment
-from .scripts import script
+from .scripts import Live, script
 from .seeds import entries_of, labels_of
 from .summary import ends_note, notes_of_all, summary_of, summary_of_all
 from .tokens import token_view
-
-if TYPE_CHECKING:
-    from .live.embedded import Live
 
 _MISSING = "—"
 SUFFIXES = ("", ".html", ".htm")
 
 
 def write_run_report(run: Path, output: Path | None = None) -> Path:
-    """Write the page of one run; returns its path.
+    """Write the page of one run, which may still be going on; returns its path.
 
-    Args:
-        run: the run directory; the run may still be going on.
-        output: the file to write; None takes RUN/report.html.
-
-    Raises:
-        ValueError: the directory holds no whole line of metrics, or the file cannot be written.
+    None as `output` is RUN/report.html.
     """
     read = read_run(run)
     return write_report(read, Path(output) if output is not None else read.path / "report.html")
 
 
 def write_report(run: Run, output: Path) -> Path:
-    """Write the page of a run already read, ours or another trainer's; returns its path.
-
-    Args:
-        run: what was read.
-        output: the file to write.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
+    """Write the page of a run already read, ours or another trainer's; returns its path."""
     return _put(_page(output), page_of(run))
 
 
 def page_of(run: Run, live: Live | None = None) -> str:
-    """The page of a run as HTML.
-
-    Args:
-        run: what was read.
-        live: what a page that is served while the run goes on has in addition.
-    """
+    """The page of a run as HTML; `live` is what a page has that is served while the run goes on."""
     parts = RunParts(with_dumps(run))
     run, row, answers = parts.run, parts.row, parts.answers
     dynamics, law = parts.dynamics, parts.law
@@ -122,10 +101,6 @@ def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Com
         runs: run directories, or runs already read, ours or other trainers'; one or more.
         output: the file to write.
         title: heading of the page.
-
-    Raises:
-        ValueError: no runs, a directory without a whole line of metrics, or the file cannot be
-            written.
     """
     if not runs:
         raise ValueError("write_comparison: runs is empty; name at least one run directory")
@@ -139,11 +114,7 @@ def comparison_of(
 ) -> str:
     """The page that overlays several runs as HTML.
 
-    Args:
-        read: one run or more.
-        title: its heading.
-        output: where it will lie, from where the runs' own pages are linked; None links none.
-        live: as in `page_of`.
+    `output` is where it will lie, from where the runs' own pages are linked; None links none.
     """
     parts = ComparisonParts(tuple(read))
     rows, entries, answers = parts.rows, parts.entries, parts.answers
@@ -253,17 +224,18 @@ def _link(run: Run, output: Path) -> str | None:
     report = run.path / "report.html"
     if not report.is_file() or report.resolve() == output.resolve():
         return None
+    return address(report, output)
+
+
+def address(page: Path, output: Path) -> str:
+    """What leads from the page at `output` to another."""
     # every character but the slash is quoted, so that a name cannot be another kind of address
-    path = os.path.relpath(report, output.parent)  # a link of a study keeps its name
+    path = os.path.relpath(page, output.parent)  # a link of a study keeps its name
     return quote(os.fsencode(path), safe="/")  # a name need not be UTF-8
 
 
 def _page(output: Path) -> Path:
-    """Where a page goes.
-
-    Raises:
-        ValueError: its name is that of another kind of file.
-    """
+    """Where a page goes; refuses the name of another kind of file."""
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
         parts = {".svg": "--figure", ".png": "--figure", ".csv": "--figure or --table",
@@ -288,20 +260,11 @@ def _render(template: str, live: Live | None = None, **values: Any) -> str:
 
 
 def _write(template: str, output: Path, **values: Any) -> Path:
-    """Render, and put the file in place whole.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
+    """Render, and put the file in place whole."""
     return _put(output, _render(template, **values))
 
 
 def _put(output: Path, html: str) -> Path:
-    """Put the file in place whole.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
     try:
         with atomic(output) as part:
             part.write_bytes(html.encode("utf-8", "replace"))

@@ -16,8 +16,7 @@ from .law import LawSection, law_of
 from .overlays import comparison_panels, metric_panel
 from .panels import run_panels
 from .runs import Row, rows_of
-from .seeds import Entry, entries_of
-from .spread import Spread, spread_of
+from .seeds import Entry, Spread, entries_of, spread_of
 from .tables import Table, answers_table, estimators, evaluation, results, runs_table, seeds, tokens
 
 if TYPE_CHECKING:
@@ -34,12 +33,10 @@ class RunParts:
 
     @cached_property
     def row(self) -> Row:
-        """What the run came to."""
         return rows_of([self.run])[0]
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """What became of its entropy."""
         from ..diagnosis import diagnose_run  # numpy, which a list of names does not need
 
         return diagnose_run(self.run)
@@ -50,7 +47,6 @@ class RunParts:
 
     @cached_property
     def dynamics(self) -> Dynamics:
-        """The sections on entropy's dynamics."""
         return dynamics_of(self.run)
 
     @cached_property
@@ -92,7 +88,6 @@ class ComparisonParts:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """What each run came to."""
         return rows_of(self.runs)
 
     @cached_property
@@ -119,7 +114,6 @@ class ComparisonParts:
 
     @cached_property
     def bands(self) -> list[Spread]:
-        """What the seeds of the same settings came to."""
         return [spread_of(e, self.rows, self.runs) for e in self.entries if e.is_band]
 
     @cached_property
@@ -132,11 +126,9 @@ class ComparisonParts:
         yield from self.answers.figures if self.answers else ()
 
     def metric(self, key: str) -> Panel:
-        """One metric as it was logged; empty where no run logged it."""
         return metric_panel(self.runs, self.entries, key)
 
     def tables(self) -> Iterator[Table]:
-        """Every table, also those without a row."""
         yield results(self.rows)
         yield seeds(self.bands, self.rows)
         if self.answers:

@@ -27,8 +27,7 @@ class Script:
     """What a page needs to be live.
 
     Attributes:
-        text: the script.
-        policy: the source expression that lets a Content-Security-Policy run that text alone.
+        policy: the source expression that lets a Content-Security-Policy run `text` alone.
         style: what uPlot wants of a style sheet.
     """
 
@@ -39,7 +38,6 @@ class Script:
 
 @cache
 def script() -> Script:
-    """The script of every page."""
     ours = "\n".join(_read(f"js/{name}.js") for name in FILES)
     text = (
         f"/*\n{_read('vendor/uPlot.LICENSE').strip()}\n*/\n{_read('vendor/uPlot.iife.min.js')}"
@@ -48,10 +46,27 @@ def script() -> Script:
     return Script(text, _policy(text), _read("vendor/uPlot.min.css").strip())
 
 
-def single(name: str) -> Script:
-    """One of the package's files as a script of its own: "live/live.js"."""
-    text = _read(name)
-    return Script(text, _policy(text))
+@dataclass(frozen=True)
+class Live:
+    """What a page that is served has beside what is written to a file.
+
+    Attributes:
+        version: names the page; another name is another page.
+        refresh: seconds after which a browser without JavaScript asks again.
+        script: live.js.
+        problem: why nothing could be read; empty where something was.
+    """
+
+    version: str
+    refresh: int
+    script: Script
+    problem: str = ""
+
+
+def live_part(version: str, every: float, problem: str = "") -> Live:
+    """The parts of a page that is made at most every `every` seconds."""
+    text = _read("live/live.js")
+    return Live(version, max(10, round(every)), Script(text, _policy(text)), problem)
 
 
 def _policy(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Which runs belong together: equal settings but for the seed."""
+"""Which runs belong together, equal settings but for the seed, and what these came to."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Any
 
 from ..logs.run import Run
 from .figures import COLORS, DASHES
+from .runs import Row
 
 _OWN = ("seed", "output")  # what the runs of one group may differ in
+# field of a row, digits shown
+MEASURES = (
+    ("entropy_after", 3), ("entropy_kept", 1), ("avg_after", 3), ("pass_after", 3),
+    ("reward_last", 3),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Entry:
     """What a comparison shows as one: a run as a line, or seeds as a mean with a band.
 
-    Attributes:
-        label: for legends and tables.
-        members: places of its runs in the comparison, in order.
-        color: its colour.
-        dash: its dash.
+    `members` are the places of its runs in the comparison, in order.
     """
 
     label: str
@@ -32,7 +34,6 @@ class Entry:
 
     @property
     def is_band(self) -> bool:
-        """Whether it stands for several seeds."""
         return len(self.members) > 1
 
 
@@ -118,3 +119,46 @@ def labels_of(entries: Sequence[Entry]) -> list[str]:
 def style_of(i: int) -> tuple[str, Any]:
     """Colour and dash of the i-th entry; colours repeat after seven, then with another dash."""
     return COLORS[i % len(COLORS)], DASHES[i // len(COLORS) % len(DASHES)]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One line of the table over seeds.
+
+    Attributes:
+        label: what its runs have in common.
+        color: its colour in the figures.
+        runs: label and seed of each.
+        ranges: mean, lowest and highest of each of `MEASURES`; None where a run does not say.
+    """
+
+    label: str
+    color: str
+    runs: tuple[tuple[str, str], ...]
+    ranges: tuple[tuple[float, float, float] | None, ...]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The ranges in words; empty where there is none."""
+        return tuple(
+            "" if some is None else "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(*some, d=digits)
+            for some, (_, digits) in zip(self.ranges, MEASURES, strict=True)
+        )
+
+
+def spread_of(entry: Entry, rows: Sequence[Row], runs: Sequence[Run]) -> Spread:
+    some = [rows[i] for i in entry.members]
+    return Spread(
+        entry.label,
+        entry.color,
+        tuple((rows[i].label, str(runs[i].config.get("seed", "—"))) for i in entry.members),
+        tuple(_range([getattr(row, name) for row in some]) for name, _ in MEASURES),
+    )
+
+
+def _range(values: Sequence[float | None]) -> tuple[float, float, float] | None:
+    """A figure that one run lacks would speak for fewer seeds: then there is none."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return sum(known) / len(known), min(known), max(known)

@@ -11,7 +11,7 @@ from .answer_bars import Bar, words_of
 from .answers import Answers
 from .dynamics import Dynamics
 from .runs import Row, k_words
-from .spread import MEASURES, Spread
+from .seeds import MEASURES, Spread
 
 Value = str | int | float | None
 
@@ -37,8 +37,6 @@ class Table:
 
     Attributes:
         name: what it goes by in commands and file names.
-        title: its heading.
-        columns: what it has.
         rows: for each row a tuple of values for each column, None where there is no value.
     """
 
@@ -55,7 +53,6 @@ _SPREAD_HEADS = (
 
 
 def results(rows: Sequence[Row]) -> Table:
-    """What each run came to."""
     k = k_words(rows)
     columns = (
         Column("run", ("label",)),
@@ -137,7 +134,6 @@ def evaluation(run: Run) -> Table:
 
 
 def answers_table(answers: Answers) -> Table:
-    """What each policy answered to the held-out prompts."""
     # policies are told by their place, as their figures are: a title is long, and may hold anything
     heads = [Column(t, (f"answers_{i}",)) for i, t in enumerate(answers.titles, 1)]
     cells = [((label,), *((_answers(bar),) for bar in bars)) for label, bars in answers.table]
@@ -145,7 +141,6 @@ def answers_table(answers: Answers) -> Table:
 
 
 def estimators(dynamics: Dynamics) -> Table:
-    """How far the estimators agree with what was measured."""
     columns = (
         Column("estimator", ("estimator",)),
         *_agreement("update", ("mse_eta_l", "MSE, times η/L"), ("scaled_mse", "MSE, scaled"),
@@ -162,7 +157,6 @@ def estimators(dynamics: Dynamics) -> Table:
 
 
 def tokens(dynamics: Dynamics) -> Table:
-    """The decoded tokens that move entropy most."""
     columns = (
         Column("token", ("token",)),
         Column("times", ("count",)),

@@ -3,26 +3,40 @@
 Two runs of the same address are one training, whatever they are called and in whichever file they
 stand. The address is a hash of the settings as they were asked for (without where the run goes and
 who else is told of it), of the bytes of a model, a data file or a directory of them on this
-machine, of the source of code that they name (`code.py`), and, where the run begins with another's
-policy, of that run's address. Names of ours and of the hub stand for themselves. The version of
-entrostat is no part of it.
+machine, of the source of code that they name, and, where the run begins with another's policy, of
+that run's address. Names of ours and of the hub stand for themselves. The version of entrostat is
+no part of it.
+
+Source is a module's own file and what that imports beside it; nothing is imported. The standard
+library's `modulefinder` reads which modules a module imports; only those are followed that lie
+under the same place of the search path, so that a method in `my_methods.py` that uses `helpers.py`
+beside it has changed when either has. Of a module that was installed (`site-packages`) its own file
+alone counts: what it needs has versions. What a module imports by a computed name, or reads as
+data, is not seen.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
+import importlib.util
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any, Literal
 
+from .._plugins import offers
 from ..config import Forecast, TrainConfig
 from ..model_files import is_ours
 from ..tasks.rows import SUFFIXES
 from ..tasks.trust import is_code, is_code_task
-from .source_hash import offered_source, source_of
 
 LENGTH = 16  # hexadecimal digits: 64 bits
 # settings of a later version, left out where nobody uses them: older addresses hold
@@ -31,6 +45,7 @@ _LATER: dict[tuple[str, ...], Any] = {
     ("sampling", "redraws"): 0,
     ("optim", "keep_size"): False,
 }
+_INSTALLED = ("site-packages", "dist-packages")
 _WEIGHTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 
 
@@ -71,7 +86,7 @@ def address_of(
 
 
 def code_of(config: TrainConfig) -> dict[str, str | None]:
-    """A hash of the source of what is not ours, by the name in the settings (`code.py`)."""
+    """A hash of the source of what is not ours, by the name in the settings."""
     tasks = _tasks(config)
     named = [("method", each["name"] if isinstance(each, Mapping) else each)
              for each in config.method]  # fmt: skip
@@ -138,3 +153,67 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
             whole.update(f"{Path(path).name} ".encode())
             whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.hexdigest()
+
+
+def source_of(name: str) -> str | None:
+    """A hash of the source behind "MODULE:NAME": a SHA-256, hexadecimal.
+
+    The module is looked for in the current folder, then where Python looks. None where there is no
+    such module, or it has no source.
+    """
+    module = name.partition(":")[0]
+    found = _located(module)
+    if found is None:
+        return None
+    root, file = found
+    files = {module: file} if root.name in _INSTALLED else _beside(module, root) | {module: file}
+    whole = hashlib.sha256()
+    for each in sorted(files):
+        whole.update(f"{each} ".encode())
+        whole.update(hashlib.sha256(files[each].read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def _located(module: str) -> tuple[Path, Path] | None:
+    """The place of the search path under which a module's source lies, and that source."""
+    importlib.invalidate_caches()  # a file may be as new as what was listed last
+    parts = module.split(".")
+    spec = top = _top(parts[0])
+    for count in range(2, len(parts) + 1):
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        spec = PathFinder.find_spec(".".join(parts[:count]), places) if places else None
+    if spec is None or top is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    inner = list(top.submodule_search_locations or ())
+    root = Path(inner[0]).parent if inner else Path(spec.origin).parent
+    return root.absolute(), Path(spec.origin)
+
+
+def _top(name: str) -> ModuleSpec | None:
+    """A module without a point: in the current folder, or by whoever finds modules here."""
+    found = PathFinder.find_spec(name, [os.getcwd()])
+    try:  # also those of an editable install, which no path leads to
+        return found or importlib.util.find_spec(name)
+    except ValueError:  # one that was made by hand
+        return None
+
+
+def offered_source(kind: str, name: str) -> str | None:
+    """The same of what installed packages offer under a name; None where none does."""
+    target = _offered(kind, tuple(sys.path)).get(name)
+    return None if target is None else source_of(target)
+
+
+@lru_cache(8)
+def _offered(kind: str, path: tuple[str, ...]) -> dict[str, str]:
+    """MODULE:NAME by name; packages are looked for under `path`."""
+    return {offer.name: offer.target for offer in offers(kind)}
+
+
+def _beside(module: str, root: Path) -> dict[str, Path]:
+    """The modules under a place that a module leads to, by name; those that can be read."""
+    finder = ModuleFinder(path=[str(root)])
+    with suppress(ImportError, SyntaxError):  # the run itself says so
+        finder.import_hook(module)
+    files = {name: getattr(each, "__file__", None) for name, each in finder.modules.items()}
+    return {name: Path(file) for name, file in files.items() if file and file.endswith(".py")}

@@ -27,8 +27,6 @@ TRIES = 3  # times in a row that a killed training is taken up again without hav
 
 
 class Workers(Protocol):
-    """Where trainings run."""
-
     def room(self, training: Training) -> bool:
         """Whether one more may start now."""
         ...
@@ -125,28 +123,28 @@ def _start_more(
     for address in list(state.waiting):
         training = plan.trainings[address]
         before = training.after
+        why = ""
         if before is not None and before in state.failed:
-            state.waiting.remove(address)
-            state.failed[address] = _not_run(plan, before)
-        elif before is None or before in state.done:
-            if before is not None and _stripped(plan, training):
-                state.waiting.remove(address)
-                state.failed[address] = (
-                    f"not run: the policy of {plan.name_of(before)} was removed (--lean); with its "
-                    "--record it is trained again"
-                )
-                continue
-            if not workers.room(training):
-                return
-            if (name := _changed(training)) is not None:
-                state.waiting.remove(address)
-                state.failed[address] = f"not run: {_OTHER_CODE.format(name)}"
-                continue
-            state.waiting.remove(address)
-            state.working.add(address)
-            training.failure.unlink(missing_ok=True)
-            said[address] = training.log.stat().st_size if training.log.exists() else 0
-            workers.start(training, _words(plan, training, more))
+            why = _not_run(plan, before)
+        elif before is not None and before not in state.done:
+            continue
+        elif before is not None and _stripped(plan, training):
+            why = (
+                f"not run: the policy of {plan.name_of(before)} was removed (--lean); with its "
+                "--record it is trained again"
+            )
+        elif not workers.room(training):
+            return
+        elif (name := _changed(training)) is not None:
+            why = f"not run: {_OTHER_CODE.format(name)}"
+        state.waiting.remove(address)
+        if why:
+            state.failed[address] = why
+            continue
+        state.working.add(address)
+        training.failure.unlink(missing_ok=True)
+        said[address] = training.log.stat().st_size if training.log.exists() else 0
+        workers.start(training, _words(plan, training, more))
 
 
 def _changed(training: Training) -> str | None:
@@ -179,7 +177,6 @@ def _again(kills: dict[str, tuple[int, int]], address: str, iteration: int) -> b
 
 
 def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:
-    """What `entrostat train` is told."""
     if (training.path / "config.toml").exists():
         return ["--resume", str(training.path), *more]
     config = training.config

@@ -227,11 +227,16 @@ def _inside(row: Any, key: str) -> Any:
 
 def _rank_correlation(run: Run, key: str) -> float | None:
     """Spearman's rho of the policies' entropy and a figure; a policy's rollouts come next."""
-    from scipy.stats import spearmanr
-
     entropy = dict(zip(*run.series("entropy/exact"), strict=True))
     pairs = [(entropy[i + 1], v) for i, v in zip(*_evaluations(run, key), strict=True)
              if i + 1 in entropy]  # fmt: skip
-    if len(pairs) < 4 or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
+    return None if len(pairs) < 4 else spearman(pairs)
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Spearman's rho; None where either side is constant."""
+    from scipy.stats import spearmanr
+
+    if any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
         return None
     return float(spearmanr(*zip(*pairs, strict=True)).statistic)

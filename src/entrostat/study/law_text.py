@@ -293,35 +293,36 @@ def _coefficient(value: float, interval: tuple[float, float]) -> str:
 
 
 def laws_json(laws: Laws) -> dict[str, Any]:
-    """The same as data for JSON: no NaN in it."""
+    """The same as data for JSON, which has no word for NaN: null in its place."""
     found, together = laws.found, laws.together
     scores, entropies = (
         {one.pairs.score_key for one in found}, {one.pairs.entropy_key for one in found}
     )  # fmt: skip
-    return {
-        "law": "R = -a exp(H) + b",
-        # of all runs, null where they differ
-        "score": scores.pop() if len(scores) == 1 else None,
-        "entropy": entropies.pop() if len(entropies) == 1 else None,
-        "share": laws.share,
-        "runs": [_run_json(one) for one in found],
-        "not_fitted": laws.failed,
-        "sizes": None if laws.sizes is None else _sizes_json(*laws.sizes),
-        "together": None
-        if together is None
-        else {
-            "a": together.law.a,
-            "b": together.law.b,
-            "rmse_own": together.rmse_own,
-            "rmse_alike": _finite(together.rmse_alike),
-            "rmse_others": _finite(together.rmse_others),
-            "rmse_one": together.rmse_one,
-        },
-    }
+    all_runs = None
+    if together is not None:
+        errors = {key: value for key, value in vars(together).items() if key != "law"}
+        all_runs = {"a": together.law.a, "b": together.law.b} | errors
+    return _finite(
+        {
+            "law": "R = -a exp(H) + b",
+            # of all runs, null where they differ
+            "score": scores.pop() if len(scores) == 1 else None,
+            "entropy": entropies.pop() if len(entropies) == 1 else None,
+            "share": laws.share,
+            "runs": [_run_json(one) for one in found],
+            "not_fitted": laws.failed,
+            "sizes": None if laws.sizes is None else _sizes_json(*laws.sizes),
+            "together": all_runs,
+        }
+    )
 
 
 def _run_json(one: RunLaw) -> dict[str, Any]:
     law, span, early, pairs = one.law, one.interval, one.early, one.pairs
+    coefficients = {
+        name: {"value": getattr(law, name), "interval": list(getattr(span, name))}
+        for name in ("a", "b", "ceiling")
+    }
     return {
         "run": one.name,
         "path": str(one.run.path),
@@ -332,13 +333,11 @@ def _run_json(one: RunLaw) -> dict[str, Any]:
         "entropy_is": pairs.entropy_is,
         "notes": list(pairs.notes),
         "steps": len(law.entropy),
-        "a": {"value": law.a, "interval": list(span.a)},
-        "b": {"value": law.b, "interval": list(span.b)},
-        "ceiling": {"value": law.ceiling, "interval": list(span.ceiling)},
+        **coefficients,
         "level": span.level,
         "block": span.block,
         "rmse": law.rmse,
-        "r2": law.r2 if isfinite(law.r2) else None,
+        "r2": law.r2,
         "early": None if early is None else {
             "steps": early.steps,
             "a": early.law.a,
@@ -350,33 +349,17 @@ def _run_json(one: RunLaw) -> dict[str, Any]:
             "end_steps": early.end,
             "reached": early.reached,
         },
-        "rivals": [
-            {"of": each.of, "rmse": each.rmse, "rmse_predicted": _finite(each.rmse_predicted)}
-            for each in one.rivals
-        ],
-        "spent": [
-            {"share": each.share, "entropy": _finite(each.entropy), "score": _finite(each.score)}
-            for each in one.spent
-        ],
+        "rivals": [vars(each) for each in one.rivals],
+        "spent": [vars(each) for each in one.spent],
         "size": one.size,
         "size_counted_without_embeddings": one.counted,
         "doubts": list(one.doubts),
     }  # fmt: skip
 
 
-def _finite(value: float) -> float | None:
-    """Null where there is none, which JSON has no word for."""
-    return value if isfinite(value) else None
-
-
 def _sizes_json(known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> dict[str, Any]:
     lines = {
-        name: {
-            "slope": line.slope,
-            "intercept": line.intercept,
-            "r2": line.r2 if isfinite(line.r2) else None,
-            "residuals": list(line.residuals),
-        }
+        name: {key: getattr(line, key) for key in ("slope", "intercept", "r2", "residuals")}
         for name, line in (("a", law.a), ("b", law.b))
     }
     return {
@@ -384,3 +367,12 @@ def _sizes_json(known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) ->
         "left_out": [vars(one) for one in _left_out(known)],
         "doubts": list(doubts),
     }  # fmt: skip
+
+
+def _finite(value: Any) -> Any:
+    """Data with None for what is no number."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -22,17 +22,16 @@ from ..law import (
     Rival,
     SizeLaw,
     coefficients_by_size,
-    early_steps,
+    early_of,
     fit,
     pairs_of,
     pooled,
-    predict_early,
     rivals,
     spent,
 )
 from ..logs.files import atomic
 from ..logs.importers import read_all
-from ..logs.run import Run, last_ones
+from ..logs.run import Run
 from ..model_files import find
 from ..report.runs import labels
 from .law_text import Laws, RunLaw, alike, laws_json, print_laws
@@ -90,12 +89,10 @@ def run_law(
 
 def _law_of(run: Run, name: str, pairs: Pairs, share: float) -> RunLaw:
     law = fit(pairs.entropy, pairs.score)
-    n, early, doubts = len(pairs.score), None, list(law.doubts)
+    early, doubts = None, list(law.doubts)
     beside: tuple[Rival, ...] = ()
-    # one step of a score that is a batch's mean is noise; COV evaluates on whole test sets
-    end = min(last_ones(n), max(1, n - early_steps(n, share)))
     try:
-        early = predict_early(law.entropy, law.score, share, end)
+        early = early_of(law, share)
     except LawError as error:
         doubts.append(f"No early prediction: {error.why}.")
     else:

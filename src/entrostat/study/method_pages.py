@@ -19,12 +19,11 @@ from ..logs.run import read_run
 from ..method import MethodInfo, methods
 from ..report.figures import Image, draw
 from ..report.overlays import comparison_panels
-from ..report.page import _write
+from ..report.page import _write, address
 from ..report.seeds import Entry, style_of
 from .claims import Decided
 from .confounding import Arm
 from .file import Study
-from .page import address
 from .plan import Plan
 from .results import Experiment, Group, Results
 

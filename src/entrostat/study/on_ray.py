@@ -75,7 +75,6 @@ class OnRay:
         return found
 
     def close(self) -> None:
-        """End what runs, and the cluster if it is ours."""
         for _, task in self._running.values():
             self._ray.cancel(task, force=True)
         self._ray.shutdown()

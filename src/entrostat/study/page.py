@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
-from ..report.page import _write
+from ..report.page import _write, address
 from .claims import VERDICTS, Decided
 from .results import KEPT, SCORE, Experiment, Group, Results
 
@@ -116,11 +114,6 @@ def _part(experiment: Experiment, page: Path | None, output: Path) -> Part:
         None if page is None else address(page, output), columns, tuple(rows), experiment.held_out,
         None if panel is None else draw(panel), experiment.failed,
     )  # fmt: skip
-
-
-def address(page: Path, output: Path) -> str:
-    """What leads from the page at `output` to another."""
-    return quote(os.fsencode(os.path.relpath(page, output.parent)), safe="/")
 
 
 def numbers_of(experiment: Experiment) -> dict[str, str]:

@@ -201,7 +201,6 @@ def _put(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _settings(training: Training) -> str:
-    """What a run resolved, without the paths of a machine."""
     config = from_dict(load(training.path / "config.toml"))
     config.output = ""
     if training.after is not None:

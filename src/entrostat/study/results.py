@@ -101,7 +101,6 @@ class Results:
 
     @property
     def waiting(self) -> tuple[Decided, ...]:
-        """Claims whose trainings are not there."""
         return tuple(one for one in self.decided if one.waits)
 
 

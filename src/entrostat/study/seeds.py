@@ -37,7 +37,6 @@ class Interval:
         return f"{self.mean:.2f} ± {self.half:.2f}"
 
     def cell(self, digits: int = 3, sign: str = "") -> str:
-        """For a table: of one seed the value alone."""
         reach = f" ± {self.half:.{digits}f}" if self.n > 1 else ""
         return f"{self.mean:{sign}.{digits}f}{reach}"
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...logs.run import Run
+from ...logs.run import Run, is_line
 from ..figures import Panel
 from . import agreement, course, flow, tokens
 from .agreement import Estimator
-from .reading import rows
+from .drawing import rows
 from .tokens import TokenRow
 
 
@@ -56,12 +56,7 @@ class Dynamics:
 
 
 def dynamics_of(run: Run) -> Dynamics:
-    """What a run's logs say about its entropy's dynamics."""
-    lines = [
-        line
-        for line in run.analysis
-        if isinstance(line, dict) and type(line.get("iteration")) is int
-    ]
+    lines = [line for line in run.analysis if is_line(line)]
     sections = (
         Section("course", "Entropy and score", course.WORDS, course.panels_of(run, lines)),
         Section(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..figures import COLORS, DASHES, Panel
-from .drawing import curves_of
-from .reading import series
+from ..figures import Panel
+from ..seeds import style_of
+from .drawing import curves_of, series
 
 WORDS = (
     "Published estimators against what was measured. Where entropy moves: against each token's "
@@ -112,24 +112,16 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
             ("pcc", "Pearson", "of the estimates"),
             ("srcc", "Spearman", "of their ranks"),
         ):
-            curves = tuple(
-                curve
+            parts = [
+                (("estimators", name, kind, key), name, *style_of(i), 1.4)
                 for i, name in enumerate(names)
-                for curve in curves_of(
-                    lines,
-                    ("estimators", name, kind, key),
-                    name,
-                    COLORS[i % len(COLORS)],
-                    DASHES[i // len(COLORS) % len(DASHES)],
-                    1.4,
-                )
-            )
+            ]
             panels.append(
                 Panel(
                     f"{heading}: {title}",
                     f"Correlation {words} with {against}.",
                     "correlation",
-                    curves,
+                    curves_of(lines, *parts),
                     low=0,
                     high=1,
                 )

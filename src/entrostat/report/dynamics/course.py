@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
-from ...logs.run import Run
+from ...logs.run import Run, is_line
 from ..figures import (
     BLACK,
     BLUE,
@@ -20,8 +21,7 @@ from ..figures import (
     Points,
 )
 from ..runs import drawable, entropy_key
-from .drawing import FEW, curves_of, thirds
-from .reading import at, figure, series
+from .drawing import FEW, at, curves_of, figure, series, thirds
 
 EMA = 0.6
 TINY = 1e-9  # nothing is shown as a share of less
@@ -29,7 +29,6 @@ WORDS = "How entropy and score went together, over the run and among its tokens.
 
 
 def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
-    """The section's figures, without those that have nothing to show."""
     key = entropy_key(run)
     entropy, score = _logged(run, key), _logged(run, "reward/mean")
     kind = {"entropy/exact": "exact", "entropy/nll": "NLL"}.get(key or "", "as logged")
@@ -59,11 +58,12 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "Mean entropy of the tokens of right completions (reward of 1 or more) and of wrong "
             "ones, and by the sign of their advantage.",
             "nats per token",
-            (
-                *curves_of(lines, ("entropy", "right"), "right", GREEN),
-                *curves_of(lines, ("entropy", "wrong"), "wrong", RED),
-                *curves_of(lines, ("entropy", "positive"), "A > 0", GREEN, "--"),
-                *curves_of(lines, ("entropy", "negative"), "A < 0", RED, "--"),
+            curves_of(
+                lines,
+                (("entropy", "right"), "right", GREEN),
+                (("entropy", "wrong"), "wrong", RED),
+                (("entropy", "positive"), "A > 0", GREEN, "--"),
+                (("entropy", "negative"), "A < 0", RED, "--"),
             ),
             low=0,
         )
@@ -74,9 +74,10 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "Mean log-prob per token of right responses (reward of 1 or more) and of wrong ones: a "
             "calibrated policy finds right ones likelier.",
             "nats per token",
-            (
-                *curves_of(lines, ("calibration", "right"), "right", GREEN),
-                *curves_of(lines, ("calibration", "wrong"), "wrong", RED),
+            curves_of(
+                lines,
+                (("calibration", "right"), "right", GREEN),
+                (("calibration", "wrong"), "wrong", RED),
             ),
         )
     )
@@ -86,9 +87,10 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "Among one prompt's responses, means over prompts: the share of distinct n-grams "
             "(1 to 4), and Self-BLEU, which is 1 where all are alike.",
             "share",
-            (
-                *curves_of(lines, ("diversity", "ngram"), "distinct n-grams", BLUE),
-                *curves_of(lines, ("diversity", "self_bleu"), "Self-BLEU", ORANGE),
+            curves_of(
+                lines,
+                (("diversity", "ngram"), "distinct n-grams", BLUE),
+                (("diversity", "self_bleu"), "Self-BLEU", ORANGE),
             ),
             low=0, high=1,
         )
@@ -129,10 +131,6 @@ def _against(
                 low=0,
             )
         )
-    total, cumulative = 0.0, []
-    for value in h:
-        total += value
-        cumulative.append(total)
     for title, x, across, words in (
         (
             "Score against entropy",
@@ -142,7 +140,7 @@ def _against(
         ),
         (
             "Score against cumulative entropy",
-            cumulative,
+            list(accumulate(h)),
             "sum of entropies so far, nats per token",
             # within one run the sum rises with the iteration: what it tells is the iteration
             "The same scores against the sum of all entropies up to their iteration. What it says "
@@ -177,9 +175,10 @@ def _quantiles(lines: list[Any]) -> list[Panel]:
         if known:
             x, a, b = (list(column) for column in zip(*known, strict=True))
             bands.append(Band(label, x, a, b, BLUE, alpha))
-    curves = (
-        *curves_of(lines, ("quantiles", "0.5"), "median", BLUE, width=2.0),
-        *curves_of(lines, ("quantiles", "0.99"), "99 %", RED, "--", 1.2),
+    curves = curves_of(
+        lines,
+        (("quantiles", "0.5"), "median", BLUE, "-", 2.0),
+        (("quantiles", "0.99"), "99 %", RED, "--", 1.2),
     )
     return [
         Panel(
@@ -197,11 +196,11 @@ def _quantiles(lines: list[Any]) -> list[Panel]:
 def _evaluations(run: Run) -> list[Panel]:
     """What the evaluations' splits say, where there are several evaluations."""
     splits: dict[str, list[Any]] = {}
-    for line in run.evaluation:
-        if isinstance(line, dict) and type(line.get("iteration")) is int:
-            splits.setdefault(str(line.get("split", "held out")), []).append(line)
+    rows = [line for line in run.evaluation if is_line(line)]
+    for line in rows:
+        splits.setdefault(str(line.get("split", "held out")), []).append(line)
     scores = []
-    ks = {k for line in run.evaluation if isinstance(line, dict) and (k := figure(line.get("k")))}
+    ks = {k for line in rows if (k := figure(line.get("k")))}
     k = f"{ks.pop():g}" if len(ks) == 1 else "k"
     for i, (split, found) in enumerate(splits.items()):
         color = COLORS[i % len(COLORS)]

@@ -7,9 +7,8 @@ from typing import Any
 
 from ...logs.run import Run
 from ..curves import scale_of
-from ..figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Bars, Curve, Panel
-from .drawing import FEW, analysed, curves_of, legible, range_words, thirds
-from .reading import at, bins_of, figure
+from ..figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Curve, Panel
+from .drawing import FEW, at, below, curves_of, figure, legible, thirds
 
 WORDS = (
     "What raised the entropy and what lowered it in each analysed iteration. Change: entropy after "
@@ -29,12 +28,9 @@ SOURCES = (
 
 
 def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
-    """The section's figures, without those that have nothing to show."""
-
     def sides(key: str) -> tuple[Curve, ...]:
-        return (
-            *curves_of(lines, ("clipped", "high", key), "high", RED),
-            *curves_of(lines, ("clipped", "low", key), "low", BLUE),
+        return curves_of(
+            lines, (("clipped", "high", key), "high", RED), (("clipped", "low", key), "low", BLUE)
         )
 
     of_tokens = "of the iteration's updates, under the policy that its update starts from"
@@ -47,11 +43,12 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "from the parameters' real change (first order, Simpson's rule), and the sum of the "
             "influences, which take one step on the whole batch.",
             "nats per iteration",
-            (
-                *curves_of(lines, ("change/mean",), "true", BLACK, width=2.2),
-                *curves_of(lines, ("change/first_order",), "first order", BLUE, width=1.2),
-                *curves_of(lines, ("change/simpson",), "Simpson", GREEN, "--", 1.4),
-                *curves_of(lines, ("influence/sum",), "influences", ORANGE, width=1.2),
+            curves_of(
+                lines,
+                ("change/mean", "true", BLACK, "-", 2.2),
+                ("change/first_order", "first order", BLUE, "-", 1.2),
+                ("change/simpson", "Simpson", GREEN, "--", 1.4),
+                ("influence/sum", "influences", ORANGE, "-", 1.2),
             ),
         )
     ]
@@ -70,9 +67,9 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
                 "0); the net S+ - S-.",
                 unit,
                 (
-                    *curves_of(lines, ("flow", key, "increase"), "increase", GREEN),
-                    *curves_of(lines, ("flow", key, "decrease"), "decrease", RED, sign=-1),
-                    *curves_of(lines, ("flow", key, "net"), "net", BLACK, width=2.0),
+                    *curves_of(lines, (("flow", key, "increase"), "increase", GREEN)),
+                    *below(curves_of(lines, (("flow", key, "decrease"), "decrease", RED))),
+                    *curves_of(lines, (("flow", key, "net"), "net", BLACK, "-", 2.0)),
                 ),
             )
         )
@@ -84,20 +81,14 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "tokens.",
             "no unit, per token",
             (
-                *curves_of(run.metrics, ("flow/increase",), "increase", GREEN),
-                *curves_of(run.metrics, ("flow/decrease",), "decrease", RED, sign=-1),
+                *curves_of(run.metrics, ("flow/increase", "increase", GREEN)),
+                *below(curves_of(run.metrics, ("flow/decrease", "decrease", RED))),
             ),
             name="flow_updates",
         )
     )
-    balances = [
-        curve
-        for key, label, color, dash in SOURCES
-        for curve in curves_of(lines, ("flow", key, "balance"), label, color, dash)
-    ]
-    balances += curves_of(
-        run.metrics, ("flow/balance",), "Eq. 6, every iteration", PURPLE, width=1.0
-    )
+    sources = [(("flow", key, "balance"), *looks) for key, *looks in SOURCES]
+    every = ("flow/balance", "Eq. 6, every iteration", PURPLE, "-", 1.0)
     panels.append(
         Panel(
             "Balance λ",
@@ -106,7 +97,7 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
             "what raises it does. 1 + λ on the raising side and 1 - λ on the lowering one would "
             "balance them.",
             "λ",
-            tuple(balances),
+            (*curves_of(lines, *sources), *curves_of(run.metrics, every)),
         )
     )
     panels += _covariance(run, lines)
@@ -151,12 +142,9 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
         ("0.0002", "top 0.02 %", RED), ("0.002", "top 0.2 %", ORANGE), ("0.02", "top 2 %", GREEN),
         ("0.2", "top 20 %", BLUE), ("1", "all", BLACK),
     )  # fmt: skip
-    curves = [
-        curve
-        # a log of every iteration's has a figure of its own
-        for key, label, color in (() if run.series("cov/top_2")[0] else shares)
-        for curve in curves_of(lines, ("covariance", key), label, color)
-    ]
+    curves: tuple[Curve, ...] = ()
+    if not run.series("cov/top_2")[0]:  # a log of every iteration's has a figure of its own
+        curves = curves_of(lines, *((("covariance", key), *looks) for key, *looks in shares))
     pairs, under_pg = [], []
     for line in lines:
         cov = figure(line.get("cov/mean"))
@@ -166,14 +154,13 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
             pairs.append((cov, -change))
         if of_pg is not None and change is not None:
             under_pg.append((of_pg, -change))
-    bars, seen = _difficulty(lines)
     return [
         Panel(
             "Covariance of log-prob and advantage",
             "(log p - mean)(A - mean) of a token, means over the batch's tokens (COV Eq. 8), "
             "averaged over the tokens where it is largest: a few carry most of it.",
             "covariance",
-            tuple(curves),
+            curves,
             scale_of(y for curve in curves for y in curve.y),
         ),
         Panel(
@@ -194,15 +181,6 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
             "covariance",
             _whole_responses(run, lines),
         ),
-        Panel(
-            "Covariance of tokens by difficulty",
-            "The tokens' covariance of above, whose means are the whole batch's, averaged over a "
-            "prompt's tokens and by the mean reward of its responses (hard prompts left), over "
-            f"{analysed(seen)}. Not COV's Eq. 7, which is a prompt's own.",
-            "covariance",
-            bars=bars,
-            across="mean reward of the group",
-        ),
     ]
 
 
@@ -217,8 +195,8 @@ def _whole_responses(run: Run, lines: list[Any]) -> tuple[Curve, ...]:
     return tuple(
         curve
         for key, path, label, color in parts
-        for curve in curves_of(run.metrics, (key,), label, color)
-        or curves_of(lines, ("prompt_covariance", *path), label, color)
+        for curve in curves_of(run.metrics, (key, label, color))
+        or curves_of(lines, (("prompt_covariance", *path), label, color))
     )
 
 
@@ -238,16 +216,3 @@ def _together(pairs: Sequence[tuple[float, float]], lead: str = "") -> str:
     if abs(r) > 1.001 or ranks is None:
         return ""
     return f" {lead}Pearson {r:.2f}, Spearman {ranks.rho:.2f}."
-
-
-def _difficulty(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
-    """Tokens' covariance by bins of reward, which older runs logged, over all iterations."""
-    bins, seen = bins_of(lines, "difficulty", ("cov",))
-    names, values = [], []
-    for place, table in bins.items():
-        pairs = [(figure(row.get("prompts")), figure(row.get("cov"))) for row in table]
-        known = [(n, v) for n, v in pairs if n is not None and n > 0 and v is not None]
-        if known:
-            names.append(range_words(*place))
-            values.append(sum(n * v for n, v in known) / sum(n for n, _ in known))
-    return ((Bars("", names, values, BLUE),) if names else ()), seen

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ...logs.run import Run
+from ...logs.run import Run, is_line, sets_of
 from ..figures import BLACK, Panel, Points, slug
 from ..runs import drawable, entropy_key
 from ..seeds import Entry
-from .drawing import FEW
-from .reading import figure
+from .drawing import FEW, figure
 
 LEAST = 16  # checkpoints below which a histogram of 4 by 4 bins says nothing
 
@@ -39,23 +38,15 @@ class Checkpoint:
 
 
 def checkpoints(run: Run, split: str, key: str) -> list[Checkpoint]:
-    """A run's evaluations on a split after training began, where its entropies are all logged.
-
-    Args:
-        run: the run.
-        split: which evaluations.
-        key: the metric that is the entropy.
-    """
+    """A run's evaluations on a split after training began, where its entropies are all logged."""
     x, y = drawable(run, key)
     entropies = dict(zip(x, y, strict=True))
     first = next((i for i in range(1, len(x) + 2) if i not in entropies), 1)
     sums = list(accumulate(entropies[i] for i in range(1, first)))
     found = []
-    for line in run.evaluation:
-        if not isinstance(line, dict):
-            continue
-        i, score = line.get("iteration"), figure(line.get("avg@k"))
-        if line.get("split") == split and type(i) is int and 0 < i < first and score is not None:
+    for line in filter(is_line, run.evaluation):
+        i, score = line["iteration"], figure(line.get("avg@k"))
+        if line.get("split") == split and 0 < i < first and score is not None:
             found.append(Checkpoint(i, entropies[i], sums[i - 1], score))
     return found
 
@@ -68,12 +59,7 @@ def pooled_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Panel]:
     key = next((key for run in runs if (key := entropy_key(run))), None)
     if key is None:
         return []
-    splits = dict.fromkeys(
-        line["split"]
-        for run in runs
-        for line in run.evaluation
-        if isinstance(line, dict) and type(line.get("split")) is str
-    )
+    splits = dict.fromkeys(name for run in runs for name in sets_of(run))
     return [
         panel
         for split in splits

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, Bars, Curve, Panel, Points
-from .drawing import CLOUD, analysed, curves_of, legible, range_words
-from .reading import at, bins_of, figure, rows
+from .drawing import CLOUD, analysed, at, bins_of, curves_of, figure, legible, range_words, rows
 
 WORDS = "Which tokens carry the flow: by probability and advantage, correctness, place and text."
 TOKENS = 20  # shown of the tokens by influence
@@ -33,8 +32,7 @@ class TokenRow:
         count: how often it was sampled.
         influence: sum of its influences, nats.
         change: sum of the change at its states over N, nats; None where not logged.
-        left: where its bar begins, percent of the bars' width.
-        width: how wide it is, percent.
+        left, width: where its bar begins and how wide it is, percent of the bars' width.
     """
 
     text: str
@@ -46,16 +44,10 @@ class TokenRow:
 
 
 def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
-    """The section's figures, without those that have nothing to show."""
-
     def split(
         table: str, name: str, parts: Iterable[tuple[str, str, str, Any]]
     ) -> tuple[Curve, ...]:
-        return tuple(
-            curve
-            for key, label, color, dash in parts
-            for curve in curves_of(lines, (table, key, name), label, color, dash)
-        )
+        return curves_of(lines, *(((table, key, name), *looks) for key, *looks in parts))
 
     bars, seen = _positions(lines)
     panels = [
@@ -63,9 +55,10 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
             "Concentration of influence",
             "Share of the sum of |influence| that the most influential tokens hold.",
             "share",
-            (
-                *curves_of(lines, ("influence/top_1",), "top 1 %", RED),
-                *curves_of(lines, ("influence/top_10",), "top 10 %", BLUE),
+            curves_of(
+                lines,
+                ("influence/top_1", "top 1 %", RED),
+                ("influence/top_10", "top 10 %", BLUE),
             ),
             low=0,
             high=1,

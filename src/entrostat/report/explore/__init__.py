@@ -40,13 +40,7 @@ class Explore:
 
 
 def explore_of(runs: Sequence[Run], entries: Sequence[Entry], labels: Sequence[str]) -> Explore:
-    """The curves of some runs.
-
-    Args:
-        runs: the runs.
-        entries: what is shown as one: a run, or several seeds.
-        labels: a name for each run.
-    """
+    """The curves of some runs, each with its label; an entry is a run, or several seeds."""
     every = metrics_of(runs)
     constants = [m for m in every if m.constant is not None and not m.key.startswith(KEPT)]
     metrics = [metric for metric in every if metric not in constants]

@@ -26,7 +26,7 @@ class Gate:
     Attributes:
         token: a secret; None where nobody but this machine can ask.
         loopback: whether the server listens on this machine's own addresses alone.
-        cookie: name of the cookie; another one for each port, which browsers do not tell apart.
+        cookie: its name; another one for each port, which browsers do not tell apart.
     """
 
     token: str | None
@@ -42,7 +42,6 @@ class Gate:
         return "This page needs the address with its token, which `entrostat watch` printed."
 
     def by_address(self, query: str) -> bool:
-        """Whether the address has the token."""
         try:
             given = parse_qs(query[:1000], max_num_fields=8).get("token", [])
         except ValueError:
@@ -50,7 +49,6 @@ class Gate:
         return any(self._fits(word) for word in given)
 
     def set_cookie(self) -> str:
-        """The header that keeps the token."""
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
 
     def _by_cookie(self, cookies: str | None) -> bool:
@@ -83,11 +81,7 @@ def name_of(host: str | None) -> str:
 
 
 def resolve(host: str) -> tuple[socket.AddressFamily, str]:
-    """Family and IP address of what a user wants to listen on.
-
-    Raises:
-        ValueError: it is no address of any machine.
-    """
+    """Family and IP address of what a user wants to listen on."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

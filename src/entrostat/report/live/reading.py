@@ -11,7 +11,7 @@ from ...logs.importers import read_all
 from ...logs.importers.places import runs_in
 from ...logs.run import Run
 from ..page import comparison_of, page_of
-from .embedded import Live
+from ..scripts import Live
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,7 @@ class Watched:
 
     Attributes:
         paths: runs, logs, or directories in which runs lie or will lie; one or more.
-        format: as `logs.importers.read` takes it.
-        columns: as it takes them.
+        format, columns: as `logs.importers.read` takes them.
     """
 
     paths: tuple[Path, ...]
@@ -61,11 +60,7 @@ class Reading:
 
 
 def read_watched(watched: Watched) -> Reading:
-    """Read all that is there; of several runs, one that cannot be read is left out.
-
-    Raises:
-        ValueError: nothing can be read.
-    """
+    """Read all that is there; of several runs, one that cannot be read is left out."""
     places = [place for path in watched.paths for place in runs_in(path)]
     runs: list[Run] = []
     problems: list[str] = []
@@ -83,18 +78,13 @@ def read_watched(watched: Watched) -> Reading:
 
 
 def html_of(reading: Reading, title: str, live: Live) -> str:
-    """The page of what was read."""
     if reading.alone:
         return page_of(reading.runs[0], live)
     return comparison_of(reading.runs, title, live=live)
 
 
 def as_paths(words: Sequence[str]) -> tuple[Path, ...]:
-    """Paths as typed.
-
-    Raises:
-        ValueError: one of them can never come to be: the directory that it lies in is not there.
-    """
+    """Paths as typed; refuses one that can never come to be, as its directory is not there."""
     for path in map(Path, words):
         if not path.exists() and not path.absolute().parent.is_dir():
             raise ValueError(

@@ -48,9 +48,6 @@ class Server(ThreadingMixIn, TCPServer):
         host: a name or an address of this machine.
         port: 0 takes any that is free.
         token: whether one is asked for on loopback too; elsewhere it always is.
-
-    Raises:
-        ValueError: the address is none, or in use.
     """
 
     allow_reuse_address = True
@@ -75,7 +72,6 @@ class Server(ThreadingMixIn, TCPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return self.server_address[1]
 
     @property
@@ -132,19 +128,15 @@ class Server(ThreadingMixIn, TCPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
     server: Server  # pyrefly: ignore
     timeout = ASK
     server_version = "entrostat"
     sys_version = ""
 
     def do_GET(self) -> None:
-        """The page, or its events."""
         self._answer(with_body=True)
 
     def do_HEAD(self) -> None:
-        """What a GET would say first."""
         self._answer(with_body=False)
 
     def _answer(self, with_body: bool) -> None:

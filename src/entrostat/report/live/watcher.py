@@ -1,7 +1,9 @@
 """One thread that looks, reads and draws; whoever serves asks it for the last page.
 
 Drawing takes seconds of a processor that may be training: a page is made only where something
-changed, at most once in `every` seconds, with a rest after each one.
+changed, at most once in `every` seconds, with a rest after each one. Changes are seen by asking for
+names, sizes and times: file systems that tell of changes do so for this machine's own alone, and a
+cluster's runs lie on a network's.
 """
 
 from __future__ import annotations
@@ -9,21 +11,26 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..._text import printable
 from ...errors import in_one_line
+from ...logs.importers import BINARY, MAX_DEPTH, MAX_FILES
 from ..page import waiting_page
-from .embedded import Live, live_part
-from .files import Stamp, newest, stamps
+from ..scripts import Live, live_part
 from .reading import Reading, Watched, html_of, read_watched
 
 LOOK = 1.0  # seconds between two looks at the files, at least
 SHARE = 0.1  # of the time that may go into looking
+Stamp = tuple[str, int, int]
+"""A file's name, its size in bytes, the time of its last change in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +67,7 @@ class State:
 class Watcher:
     """Keeps the page of what is watched.
 
-    Args:
-        watched: what.
-        every: seconds between the beginnings of two readings, at least.
-        draw: makes the page of what was read; `html_of`.
+    Readings begin at least `every` seconds apart; `draw` makes the page of what was read.
     """
 
     def __init__(
@@ -159,3 +163,43 @@ def _state(
     page = html.encode("utf-8", "replace")
     packed = gzip.compress(page, 3, mtime=0)
     return State(0, version, page, packed, words, problem, changed, waits)
+
+
+def stamps(paths: Sequence[Path]) -> tuple[Stamp, ...]:
+    """A stamp for each file that a page is made of; other values than before are a change.
+
+    Weights and pages are left out: they say nothing that a page shows. Of a directory at most as
+    many files are looked at, and as deep, as the importers read.
+    """
+    return tuple(stamp for path in paths for stamp in _under(path))
+
+
+def newest(found: Sequence[Stamp]) -> float | None:
+    """Time of the last change of all, in seconds since 1970; None without a file."""
+    return max((ns for _, _, ns in found), default=0) / 1e9 or None
+
+
+def _under(path: Path) -> Iterator[Stamp]:
+    if not path.is_dir():
+        yield from _stamp(path)
+        return
+    count = 0
+    for folder, names, files in os.walk(path):
+        deep = len(Path(folder).relative_to(path).parts) >= MAX_DEPTH
+        names[:] = [] if deep else sorted(n for n in names if not n.startswith("."))
+        dumps = os.path.basename(folder) == "rollouts"
+        for name in sorted(files):
+            if name.startswith(".") or name.endswith((".html", ".htm")):
+                continue
+            if name.endswith(BINARY) and not dumps:
+                continue
+            count += 1
+            if count > MAX_FILES:
+                return
+            yield from _stamp(Path(folder, name))
+
+
+def _stamp(path: Path) -> Iterator[Stamp]:
+    with suppress(OSError):  # it was removed, or cannot be reached for now
+        there = path.stat()
+        yield str(path), there.st_size, there.st_mtime_ns

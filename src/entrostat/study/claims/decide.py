@@ -110,12 +110,8 @@ def decide(
         planned_of: as `seeds_of`, the seeds whose runs there are to be.
     """
     sources = [
-        _Source(
-            claim, figure_of, _among(claim, seeds_of), _among(claim, lost_of), hint_of,
-            _among(claim, planned_of),
-        )
-        for claim in claims.claims
-    ]  # fmt: skip
+        _Source(claim, figure_of, seeds_of, lost_of, hint_of, planned_of) for claim in claims.claims
+    ]
     effects = [source.effects() for source in sources]
     lost = [source.lost(each) for source, each in zip(sources, effects, strict=True)]
     whole = [{} if why else each for why, each in zip(lost, effects, strict=True)]
@@ -130,7 +126,7 @@ def decide(
         robust = verdict == _verdict(plainly[i], plainly_not[i], claims.alpha)
         why = lost[i]
         if verdict == VERDICTS[2] and not why:
-            why = _why(claim, each, sources[i].seeds_of, _alone(low, high, claim.least))
+            why = sources[i].why(each, low, high)
         estimate = float(np.mean(values)) if values else None
         found.append(
             Decided(
@@ -139,13 +135,6 @@ def decide(
             )
         )  # fmt: skip
     return found
-
-
-def _alone(low: float | None, high: float | None, least: float) -> str:
-    """What a claim's own interval says; "" for nothing."""
-    if low is not None and low > least:
-        return VERDICTS[0]
-    return VERDICTS[1] if high is not None and high < least else ""
 
 
 def _both(
@@ -264,28 +253,24 @@ def _bootstrap(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(shift == 0, 0.0, scores)
 
 
-def _among(
-    claim: Claim, seeds_of: Callable[[str, str], Collection[int]]
-) -> Callable[[str], Collection[int]]:
-    """By group, the seeds that may decide a claim."""
-
-    def own(group: str) -> list[int]:
-        seeds = seeds_of(claim.experiment, group)
-        return [seed for seed in seeds if claim.seeds is None or seed in claim.seeds]
-
-    return own
-
-
 @dataclass(frozen=True)
 class _Source:
-    """What the runs have for a claim: figures by group and seed, seeds done, seeds that failed."""
+    """What the runs have for a claim; the arguments of `decide`."""
 
     claim: Claim
     figure_of: Callable[[str, str, int, Figure], float | None]
-    seeds_of: Callable[[str], Collection[int]]
-    lost_of: Callable[[str], Collection[int]]
+    seeds_of: Callable[[str, str], Collection[int]]
+    lost_of: Callable[[str, str], Collection[int]]
     hint_of: Callable[[str, str, int, Figure], str]
-    planned_of: Callable[[str], Collection[int]]
+    planned_of: Callable[[str, str], Collection[int]]
+
+    def _among(self, of: Callable[[str, str], Collection[int]], group: str) -> list[int]:
+        """A group's seeds that may decide the claim."""
+        mine = self.claim.seeds
+        return [s for s in of(self.claim.experiment, group) if mine is None or s in mine]
+
+    def _seeds(self, group: str) -> list[int]:
+        return self._among(self.seeds_of, group)
 
     def _figure(self, group: str, seed: int, figure: Figure) -> float | None:
         return self.figure_of(self.claim.experiment, group, seed, figure)
@@ -298,15 +283,15 @@ class _Source:
         return {seed: value for seed, value in found.items() if value is not None}
 
     def shared(self) -> set[int]:
-        return set.intersection(*(set(self.seeds_of(g)) for g in self.claim.every_group))
+        return set.intersection(*(set(self._seeds(g)) for g in self.claim.every_group))
 
     def broken(self) -> str:
         """Which run failed, or has not a figure, so that others must not speak for it; or ""."""
         claim = self.claim
         for group in claim.every_group:
-            if failed := sorted(self.lost_of(group)):
+            if failed := sorted(self._among(self.lost_of, group)):
                 return f"{group!r} did not end well with seed {failed[0]}: {_CHOICE}"
-            for seed, figure in product(self.seeds_of(group), claim.figures):
+            for seed, figure in product(self._seeds(group), claim.figures):
                 if self._figure(group, seed, figure) is None:
                     hint = self.hint_of(claim.experiment, group, seed, figure)
                     said = f"{group!r} does not have the figure ({figure}) with seed {seed}."
@@ -318,10 +303,10 @@ class _Source:
         if why := self.broken():
             return why
         for group, seed in product(self.claim.every_group, self.claim.seeds or ()):
-            if seed not in self.seeds_of(group):
+            if seed not in self._seeds(group):
                 return f"{group!r} has not been trained with seed {seed}, which decides, too."
         for group in self.claim.every_group:
-            done, planned = set(self.seeds_of(group)), set(self.planned_of(group))
+            done, planned = (set(self._among(of, group)) for of in (self.seeds_of, self.planned_of))
             if done and planned - done:
                 return (
                     f"{len(planned & done)} of the {len(planned)} seeds of {group!r} are done; it "
@@ -330,18 +315,22 @@ class _Source:
         without = sorted(self.shared() - set(effects))
         return f"The statistic is not defined with seed {without[0]}: {_CHOICE}" if without else ""
 
-
-def _why(
-    claim: Claim, effects: Mapping[int, float], seeds_of: Callable[[str], Collection[int]],
-    alone: str,
-) -> str:  # fmt: skip
-    if len(effects) >= LEAST:
+    def why(self, effects: Mapping[int, float], low: float | None, high: float | None) -> str:
+        """Why it cannot be told of runs that are all there, with the claim's own interval."""
+        n, alone = len(effects), ""
+        if n < LEAST:
+            for group in self.claim.every_group:
+                if len(done := self._seeds(group)) < LEAST:
+                    return (
+                        f"{group!r} has {len(done)} of the {LEAST} seeds that are needed at least."
+                    )
+            return f"{n} seeds are shared by all its groups."
         if len(set(effects.values())) == 1:
-            return f"All {len(effects)} seeds have the same number, which says little of others."
+            return f"All {n} seeds have the same number, which says little of others."
+        if low is not None and low > self.claim.least:
+            alone = VERDICTS[0]
+        elif high is not None and high < self.claim.least:
+            alone = VERDICTS[1]
         if alone:
             return f"By its own interval it {alone}; among so many claims that is not enough."
         return "The smallest effect that counts is within its interval."
-    for group in claim.every_group:
-        if len(done := seeds_of(group)) < LEAST:
-            return f"{group!r} has {len(done)} of the {LEAST} seeds that are needed at least."
-    return f"{len(effects)} seeds are shared by all its groups."

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from statistics import mean
 
-from ..figures import Figure
+from ..figures import Figure, spearman
 from .file import Claim
 
 FigureOf = Callable[[str, Figure], float | None]  # of a group, for one seed
@@ -36,7 +36,9 @@ def effect(claim: Claim, figure_of: FigureOf) -> float | None:
         else:
             assert claim.other is not None
             others = [figure_of(name, claim.other) for name in names]
-            found = _spearman(values, others)
+            pairs = [(x, y) for x, y in zip(values, others, strict=True)
+                     if x is not None and y is not None]  # fmt: skip
+            found = spearman(pairs) if len(pairs) == len(names) else None
     else:
         means = {k: _mean(names, claim.figure, figure_of) for k, names in claim.groups.items()}
         if claim.other is not None:
@@ -69,12 +71,3 @@ def _trend(values: list[float], n: int) -> float | None:
     middle = (n - 1) / 2
     squares = sum((i - middle) ** 2 for i in range(n))
     return (n - 1) * sum((i - middle) * value for i, value in enumerate(values)) / squares
-
-
-def _spearman(values: list[float | None], others: list[float | None]) -> float | None:
-    from scipy.stats import spearmanr
-
-    pairs = [(x, y) for x, y in zip(values, others, strict=True) if None not in (x, y)]
-    if len(pairs) < len(values) or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
-        return None
-    return float(spearmanr(*zip(*pairs, strict=True)).statistic)
