@@ -1,4 +1,4 @@
-"""What each paper's estimator says of one update, beside the truth (docs/dynamics_record.md).
+"""What each paper's estimator says of one update, beside the truth: docs/dynamics_record.md.
 
 The demo's settings: the tiny policy on `target_sum`, 32 prompts x 8 rollouts at temperature 1,
 GRPO, AdamW (.9, .95). One update per iteration on the whole batch, so that the truth (entropy after

@@ -14,7 +14,7 @@ Printed: the confusion table of verdicts; how many onsets are within 10% of the 
 three; every run that was missed.
 
 At the borders the truth is that of the course without its noise, by the definitions of
-docs/diagnose.md: level at 35 to 65% of the first entropy (collapse or held), at 130 to 170%
+docs/diagnosis_rules.md: level at 35 to 65% of the first entropy (collapse or held), at 130 to 170%
 (explosion or held), or sloping by 5 to 30% (drift or held); 60 to 200 iterations, noise of 2 to 6%
 with correlation .5. There, what is right or wrong is a matter of chance; what must be true is the
 confidence.

@@ -178,6 +178,8 @@ def test_the_site_shows_pages_and_names_that_there_are(stage: Any) -> None:
     borrowed = {page: source for source, page in stage.BORROWED.items()}
     for page in named:
         assert (ROOT / borrowed.get(page, f"docs/{page}")).is_file(), page
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not page.startswith("study/")} == {*named} - borrowed.keys()
     for name in [name for _, names in stage.API.values() for name in names]:
         assert pkgutil.resolve_name(name).__doc__, name
 

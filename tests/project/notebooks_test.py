@@ -1,12 +1,7 @@
-"""The notebooks of examples/ run, and hold nothing but what was written into them.
-
-Their cells run in this process, where torch is loaded and no socket opens: a kernel would talk over
-sockets, and load everything again for each notebook.
-"""
+"""The notebooks of examples/ run, and show what is stored in them (`examples/store_outputs.py`)."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import sys
@@ -19,8 +14,10 @@ import pytest
 
 import entrostat as es
 from paths import ROOT
+from scripts import load_script
 
 EXAMPLES = ROOT / "examples"
+STORE = load_script("examples/store_outputs.py")
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 # sizes for `make test`, in place of those in the cell that is tagged "parameters"
 SMALL: dict[str, dict[str, Any]] = {
@@ -30,26 +27,14 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def run(path: Path, values: dict[str, Any]) -> list[Any]:
-    """What the cells of a notebook end with; one namespace, the module `__main__`.
-
-    `values` are set after the cell that is tagged "parameters", as papermill does.
-    """
-    module = sys.modules["__main__"]
-    ends = []
-    for i, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
-        if cell["cell_type"] != "code":
-            continue
-        where = f"{path.name}[{i}]"
-        tree = ast.parse("".join(cell["source"]), where)
-        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, where, "exec"), vars(module))
-        if isinstance(last, ast.Expr):
-            ends.append(eval(compile(ast.Expression(last.value), where, "eval"), vars(module)))
-        if "parameters" in cell["metadata"].get("tags", ()):
-            assert values.keys() <= vars(module).keys()
-            vars(module).update(values)
-    return ends
+def run(path: Path, values: dict[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each cell of code as it is stored, and its outputs now."""
+    book = json.loads(path.read_text(encoding="utf-8"))
+    cells = STORE.run(book, values)
+    return [
+        (cell, STORE.outputs(printed, value, count))
+        for count, (cell, printed, value) in enumerate(cells, 1)
+    ]
 
 
 @pytest.fixture
@@ -72,27 +57,38 @@ def test_every_notebook_is_here() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_outputs_are_stripped_and_links_lead_somewhere(path: Path) -> None:
-    book = json.loads(path.read_text(encoding="utf-8"))
+def test_outputs_are_stored_and_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    book = json.loads(text)
     assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
-    assert path.stat().st_size < 20_000
+    assert len(text) < 250_000
+    assert "/tmp" not in text
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     for cell in book["cells"]:
-        if cell["cell_type"] == "code":
-            assert (cell["outputs"], cell["execution_count"]) == ([], None)
-        else:
+        if cell["cell_type"] == "markdown":
             for target in re.findall(r"\]\(([^)#]+)", "".join(cell["source"])):
                 assert (path.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(
-    ("name", "figures"), [("add_a_method", 1), ("diagnose_a_trl_run", 6), ("hold_entropy", 4)]
-)
-def test_a_notebook_runs(name: str, figures: int, notebook: Any) -> None:
-    ends = notebook(EXAMPLES / f"{name}.ipynb", SMALL[name])
-    shown = [value._repr_png_() for value in ends if hasattr(value, "_repr_png_")]
-    assert [data[:4] for data in shown] == [b"\x89PNG"] * figures
-    assert any("<table" in value._repr_html_() for value in ends if hasattr(value, "loc"))
+@pytest.mark.parametrize("name", SMALL)
+def test_a_notebook_runs_and_shows_what_is_stored(name: str, notebook: Any) -> None:
+    """The same kinds of output in each cell; the same text where nothing is trained."""
+    trained = False
+    for cell, found in notebook(EXAMPLES / f"{name}.ipynb", SMALL[name]):
+        trained |= "es.train(" in "".join(cell["source"])
+        assert kinds(found) == kinds(cell["outputs"])
+        if not trained:
+            assert texts(found) == texts(cell["outputs"])
+
+
+def kinds(outputs: list[dict[str, Any]]) -> list[list[str]]:
+    return [sorted(one.get("data", [one["output_type"]])) for one in outputs]
+
+
+def texts(outputs: list[dict[str, Any]]) -> list[str]:
+    return ["".join(one.get("text", one.get("data", {}).get("text/plain", []))) for one in outputs]
 
 
 def test_the_recorded_runs_are_what_the_notebook_says() -> None:
@@ -116,9 +112,9 @@ def test_the_recorded_runs_are_what_the_notebook_says() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_thermostat_of_the_notebook_holds_the_tiny_policys_entropy(notebook: Any) -> None:
-    table = next(
-        value for value in notebook(EXAMPLES / "hold_entropy.ipynb", {}) if hasattr(value, "loc")
-    )
+    notebook(EXAMPLES / "hold_entropy.ipynb", {})
+    names = vars(sys.modules["__main__"])
+    table = es.compare(names["runs"])
     target = table.loc["held", "target"]
     assert abs(table.loc["held", "entropy_after"] - target) < 0.1 * target
     assert table.loc["grpo", "entropy_after"] < 0.9 * target

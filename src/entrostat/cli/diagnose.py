@@ -20,7 +20,7 @@ entropy (collapse, explosion, drift, held, cannot tell), its score and its
 lengths, when it began, what went with it, the plainest first, and what to try,
 as lines to paste for the trainer that wrote the run. A path is what `entrostat
 report` takes; of several runs in it there is a table, the worst first.
-docs/diagnose.md has the rules and how often they are right.
+docs/diagnosis_rules.md has the rules and how often they are right.
 
 Examples:
   entrostat diagnose runs/demo

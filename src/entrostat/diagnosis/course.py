@@ -27,7 +27,7 @@ SHORTEST = 3  # places in a piece at least
 PENALTY = 3.0  # parameters that a further piece costs: a level, a slope and where it begins
 CORRELATION = 0.8  # more than this is a curve, not its noise
 # of twice the log likelihood: 2.7 would do for 90% if the model were true; this is what it takes on
-# planted courses of many shapes (docs/diagnose.md)
+# planted courses of many shapes (docs/diagnosis_rules.md)
 LEVEL = 10.0
 
 

@@ -43,7 +43,7 @@ def first_order(
     step, then on its quarters and so on, until doing so again would change the result by less
     than `TOLERANCE` of its root mean square. Exact where H is a polynomial of degree 4 on each
     part; five forward-mode passes where the step is small, 33 at most. (AdamW's first steps are
-    not small: docs/dynamics.md.)
+    not small: docs/dynamics_record.md.)
 
     Args:
         entropy_fn: parameters -> [B, T] (any shape), through operations that have a forward-mode

@@ -18,8 +18,8 @@ class EntropyAlarm(TrainerCallback):
 
     It reads the `entropy` (or our `entropy/exact`) of every logged line that has a reward, and a
     controller's target where one is logged. The defaults' detection and false-alarm rates are in
-    docs/diagnose.md. Nothing is stopped: where you want that, `stop=True` ends training after the
-    step in which the alarm is raised.
+    docs/diagnosis_rules.md. Nothing is stopped: where you want that, `stop=True` ends training
+    after the step in which the alarm is raised.
 
     Args:
         low: where the band begins: nats, or "0.5x" of the first entropy.
