@@ -1,4 +1,4 @@
-"""The four trackers, alike: `id`, `place`, `log(iteration, figures)`, `finish(ok)`.
+"""The four trackers, alike: `id`, `place`, `log(iteration, figures)`, `alert(words)`, `finish(ok)`.
 
 They run in `child.py`'s process, alone there. An iteration is a tracker's step. Nothing is uploaded
 that is no figure or setting: no code, no model, no rollouts.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, float]
+ALARM = "entropy alarm"
 
 
 class WandB:
@@ -40,6 +41,9 @@ class WandB:
     def log(self, iteration: int, figures: Figures) -> None:
         self._run.log(dict(figures), step=iteration, commit=True)
 
+    def alert(self, words: str) -> None:
+        self._run.alert(ALARM, words)
+
     def finish(self, ok: bool) -> None:
         self._run.finish(exit_code=0 if ok else 1)
 
@@ -59,6 +63,11 @@ class Trackio:
 
     def log(self, iteration: int, figures: Figures) -> None:
         self._run.log(dict(figures), step=iteration)
+
+    def alert(self, words: str) -> None:
+        import trackio
+
+        trackio.alert(ALARM, words)
 
     def finish(self, ok: bool) -> None:
         self._run.finish()
@@ -82,6 +91,9 @@ class TensorBoard:
         summary = self._summary(value=values)
         self._writer.add_event(self._event(wall_time=time.time(), step=iteration, summary=summary))
         self._writer.flush()
+
+    def alert(self, words: str) -> None:
+        """None: it has no such thing; `alarm/raised` is among the figures."""
 
     def finish(self, ok: bool) -> None:
         self._writer.close()
@@ -116,8 +128,24 @@ class MLflow:
         for first in range(0, len(metrics), 1000):
             self._client.log_batch(self.id, metrics=metrics[first : first + 1000])
 
+    def alert(self, words: str) -> None:
+        self._client.set_tag(self.id, ALARM, words)
+
     def finish(self, ok: bool) -> None:
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
+
+
+def alert_here(names: Collection[str], words: str) -> None:
+    """Push an alarm through trackers that other code has begun in this process."""
+    if "trackio" in names:
+        import trackio
+
+        trackio.alert(ALARM, words)
+    if "wandb" in names:
+        import wandb
+
+        if wandb.run is not None:
+            wandb.run.alert(ALARM, words)
 
 
 SERVICES: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
