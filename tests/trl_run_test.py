@@ -371,7 +371,8 @@ def test_redraws_are_exact_under_kill_and_resume(tmp_path: Path) -> None:
     lines = rows(whole)
     assert sum(row["rollout/redrawn"] for row in lines) > 0
     task = TargetSum()
-    for r in es.load_rollouts(whole):  # each rollout beside the prompt that it answers
+    for row in lines:  # each rollout beside the prompt that it answers
+        r = es.load_rollouts(whole, row["iteration"])
         answers = [tuple(map(int, p.rstrip(":").split("/"))) for p in r.prompts]
         scores = [
             task.score(text, Example(prompt, answer))
