@@ -196,11 +196,6 @@ def _existence(text: str, keywords: Sequence[str]) -> bool:
     return all(found)
 
 
-def _frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    found = re.findall(_expression(keyword.strip()), text, re.IGNORECASE)
-    return _compare(len(found), relation, frequency)
-
-
 def _forbidden(text: str, forbidden_words: Sequence[str]) -> bool:
     return not any(
         re.search(rf"\b{_expression(word)}\b", text, re.IGNORECASE)
@@ -223,19 +218,6 @@ def _words(given: Sequence[str]) -> list[str]:
     return list(given)
 
 
-def _letter(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
-    return _compare(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
-
-
-def _language(text: str, language: str) -> bool:
-    guess = _detect(text)
-    return guess is None or guess == language
-
-
-def _sentences(text: str, num_sentences: int, relation: str) -> bool:
-    return _compare(count_sentences(text), relation, num_sentences)
-
-
 def _paragraphs(text: str, num_paragraphs: int) -> bool:
     """Paragraphs between lines of ***; an empty one may stand at either end alone."""
     first, *inner = re.split(r"\s?\*\*\*\s?", text)
@@ -243,10 +225,6 @@ def _paragraphs(text: str, num_paragraphs: int) -> bool:
     if not all(map(str.strip, inner)):
         return False
     return len(inner) + bool(first.strip()) + bool(last.strip()) == num_paragraphs
-
-
-def _number_of_words(text: str, num_words: int, relation: str) -> bool:
-    return _compare(len(re.findall(r"\w+", text)), relation, num_words)
 
 
 def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
@@ -257,10 +235,6 @@ def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: 
     words = parts[int(nth_paragraph) - 1].split()
     word = words[0].lstrip("'").lstrip('"') if words else ""
     return re.split(r"[.,?!'\"]", word)[0].lower() == first_word.strip().lower() != ""
-
-
-def _placeholders(text: str, num_placeholders: int) -> bool:
-    return sum(map(_bracketed, text.split("\n"))) >= num_placeholders
 
 
 def _bracketed(line: str) -> int:
@@ -284,10 +258,6 @@ def _bullets(text: str, num_bullets: int) -> bool:
     lines = [line.lstrip() for line in text.split("\n")]
     starred = (line[:1] == "*" and line[1:2] not in ("", "*") for line in lines)
     return sum(starred) + sum(line[:1] == "-" for line in lines) == num_bullets
-
-
-def _constrained(text: str) -> bool:
-    return any(answer in text for answer in ANSWERS)
 
 
 def _highlights(text: str, num_highlights: int) -> bool:
@@ -327,30 +297,6 @@ def _two_responses(text: str) -> bool:
     return all(inner) and len(answers) == 2 and answers[0] != answers[1]
 
 
-def _repeat(text: str, prompt_to_repeat: str) -> bool:
-    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
-
-
-def _end(text: str, end_phrase: str) -> bool:
-    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
-
-
-def _capital_words(text: str, capital_frequency: int, capital_relation: str) -> bool:
-    return _compare(capital_words(text), capital_relation, capital_frequency)
-
-
-def _capital(text: str) -> bool:
-    return text.isupper() and _language(text, "en")
-
-
-def _lowercase(text: str) -> bool:
-    return text.islower() and _language(text, "en")
-
-
-def _no_comma(text: str) -> bool:
-    return "," not in text
-
-
 def _quotation(text: str) -> bool:
     text = text.strip()
     return len(text) > 1 and text[0] == text[-1] == '"'
@@ -379,30 +325,46 @@ def _arguments(name: str) -> list[str]:
 
 CHECKS: dict[str, Check] = {
     "keywords:existence": _existence,
-    "keywords:frequency": _frequency,
+    "keywords:frequency": lambda text, keyword, frequency, relation: _compare(
+        len(re.findall(_expression(keyword.strip()), text, re.IGNORECASE)), relation, frequency
+    ),
     "keywords:forbidden_words": _forbidden,
-    "keywords:letter_frequency": _letter,
-    "language:response_language": _language,
-    "length_constraints:number_sentences": _sentences,
+    "keywords:letter_frequency": lambda text, letter, let_frequency, let_relation: _compare(
+        text.lower().count(letter.strip().lower()), let_relation, let_frequency
+    ),
+    "language:response_language": lambda text, language: _detect(text) in (None, language),
+    "length_constraints:number_sentences": lambda text, num_sentences, relation: _compare(
+        count_sentences(text), relation, num_sentences
+    ),
     "length_constraints:number_paragraphs": _paragraphs,
-    "length_constraints:number_words": _number_of_words,
+    "length_constraints:number_words": lambda text, num_words, relation: _compare(
+        len(re.findall(r"\w+", text)), relation, num_words
+    ),
     "length_constraints:nth_paragraph_first_word": _first_word,
-    "detectable_content:number_placeholders": _placeholders,
+    "detectable_content:number_placeholders": lambda text, num_placeholders: (
+        sum(map(_bracketed, text.split("\n"))) >= num_placeholders
+    ),
     "detectable_content:postscript": _postscript,
     "detectable_format:number_bullet_lists": _bullets,
-    "detectable_format:constrained_response": _constrained,
+    "detectable_format:constrained_response": lambda text: any(one in text for one in ANSWERS),
     "detectable_format:number_highlighted_sections": _highlights,
     "detectable_format:multiple_sections": _sections,
     "detectable_format:json_format": _json,
     "detectable_format:title": _title,
     "combination:two_responses": _two_responses,
-    "combination:repeat_prompt": _repeat,
-    "startend:end_checker": _end,
+    "combination:repeat_prompt": lambda text, prompt_to_repeat: (
+        text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+    ),
+    "startend:end_checker": lambda text, end_phrase: (
+        text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+    ),
     "startend:quotation": _quotation,
-    "change_case:capital_word_frequency": _capital_words,
-    "change_case:english_capital": _capital,
-    "change_case:english_lowercase": _lowercase,
-    "punctuation:no_comma": _no_comma,
+    "change_case:capital_word_frequency": lambda text, capital_frequency, capital_relation: (
+        _compare(capital_words(text), capital_relation, capital_frequency)
+    ),
+    "change_case:english_capital": lambda text: text.isupper() and _detect(text) in (None, "en"),
+    "change_case:english_lowercase": lambda text: text.islower() and _detect(text) in (None, "en"),
+    "punctuation:no_comma": lambda text: "," not in text,
 }
 LANGUAGE = frozenset(
     {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
