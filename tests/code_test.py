@@ -230,8 +230,8 @@ def test_lists_and_trees_as_leetcode_writes_them(
     for right, other in ERRORS.items():
         assert right in wrong
         wrong = wrong.replace(right, other)
-    for program in (wrong, "x = 1", "", f"{LISTS}\n    {name} = lambda self, *_: None"):
-        assert grade_code(f"```python\n{program}\n```", tests) == 0
+    for source in (wrong, "x = 1", "", f"{LISTS}\n    {name} = lambda self, *_: None"):
+        assert grade_code(f"```python\n{source}\n```", tests) == 0
 
 
 @needs_sandbox

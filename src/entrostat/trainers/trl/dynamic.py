@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -40,6 +41,13 @@ def check(trainer: Trainer, redraws: int) -> None:
             f"{who}: a group lies on two processes; make per_device_train_batch_size * "
             f"steps_per_generation a multiple of num_generations = {args.num_generations}"
         )
+
+
+def dataset_rows(trainer: Trainer, draw: int, count: int) -> list[dict[str, Any]]:
+    """Rows of `count` prompts of the data set, of this process and a generation batch's `draw`."""
+    rank, data = trainer.accelerator.process_index, trainer.train_dataset
+    rng = np.random.default_rng([trainer.args.seed, trainer.state.global_step, draw, rank])
+    return [data[int(i)] for i in np.resize(rng.permutation(len(data))[:count], count)]
 
 
 @torch.no_grad()

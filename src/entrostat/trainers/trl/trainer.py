@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
@@ -46,7 +45,7 @@ from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
 from .dynamic import check as check_redraws
-from .dynamic import redrawn
+from .dynamic import dataset_rows, redrawn
 from .held import check_whole, look
 from .iteration import (
     IMAGES,
@@ -336,10 +335,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
         """Rows of `count` other prompts for this process, of a generation batch's `draw`-th."""
-        words = [self.args.seed, self.state.global_step, draw, self.accelerator.process_index]
-        data: Any = self.train_dataset
-        chosen = np.random.default_rng(words).permutation(len(data))[:count]
-        return [data[int(i)] for i in np.resize(chosen, count)]
+        return dataset_rows(self, draw, count)
 
     def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
         """Of this rank's completions their texts, and which ended by themselves."""
