@@ -339,9 +339,7 @@ def test_rollout_correction_under_ray(tmp_path: Path) -> None:
         "algorithm.rollout_correction.rollout_rs": "token_k1",
         "algorithm.rollout_correction.rollout_rs_threshold": "0.5_2.0",
     }
-    recipe = write_recipe(
-        tmp_path / "recipe.toml", CPU | ranks(1) | TRANSFORMERS | correction, 2, evaluation=""
-    )
+    recipe = write_recipe(tmp_path / "recipe.toml", CPU | ranks(1) | TRANSFORMERS | correction, 2)
     run = tmp_path / "run"
     with cluster(train("--config", recipe, "--output", run), tmp_path / "said.txt") as started:
         assert started.wait(LIMIT) == 0, started.tail()
