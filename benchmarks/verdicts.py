@@ -72,16 +72,17 @@ def planted(truth: Path) -> list[Case]:
 def recorded(file: Path) -> list[Case]:
     """Cases of a compressed file of recorded runs: a line each, with its family's verdict."""
     cases = []
-    for text in lzma.open(file, "rt").read().splitlines():
-        row: dict[str, Any] = json.loads(text)
+    with lzma.open(file, "rt") as lines:
+        found: list[dict[str, Any]] = [json.loads(text) for text in lines]
+    for row in found:
         rows: list[dict[str, Any]] = [{"iteration": i} for i in range(1, row["iterations"] + 1)]
         for name, values in row["series"].items():  # a number alone stands for all iterations
             several = values if isinstance(values, list) else [values] * len(rows)
             for line, value in zip(rows, several, strict=True):
                 line[name] = value
         run = Run(Path(row["name"]), row["config"], "", "", rows, [], ())
-        found = diagnose_run(run)
-        cases.append(Case(row["name"], row["verdict"], None, row.get("cause"), len(rows), found))
+        said = diagnose_run(run)
+        cases.append(Case(row["name"], row["verdict"], None, row.get("cause"), len(rows), said))
     return cases
 
 

@@ -7,7 +7,13 @@ import torch
 from torch.testing import assert_close
 
 import entrostat as es
-from entrostat.core.rollouts import MetricAccumulator, describe, idle_groups
+from entrostat.core.rollouts import (
+    MetricAccumulator,
+    describe,
+    idle_groups,
+    of_kinds,
+    outcome_figures,
+)
 from entrostat.dynamics import online
 
 NAN = math.nan
@@ -56,6 +62,9 @@ def test_how_rollouts_look() -> None:
             # of (1, 0, .5): sqrt(1/6); of (1, 1): 0; of (1, 0): 1/2
             "reward/std_in_group": (math.sqrt(1 / 6) + 0 + 0.5) / 3,
             "reward/best_in_group": 1.0,
+            "groups/all_right": 1 / 3,
+            "groups/all_wrong": 0.0,
+            "groups/mixed": 2 / 3,
             "rollout/length_mean": 21 / 8,
             "rollout/length_max": 4.0,
             "rollout/tokens": 21.0,
@@ -63,6 +72,26 @@ def test_how_rollouts_look() -> None:
         rel=1e-12,
     )
     assert describe(batch, torch.full((8,), 9))["rollout/length_mean"] == 9
+
+
+def test_group_outcomes_and_advantages_by_hand() -> None:
+    rewards = torch.tensor([1.0, 1.0, 0.0, -1.0, 0.5, 0.5, 1.0, 0.0])
+    batch = make_batch().replace(rewards=rewards, group=torch.arange(8) // 2)
+    found = describe(batch)
+    shares = {key: found[f"groups/{key}"] for key in ("all_right", "all_wrong", "mixed")}
+    assert shares == {"all_right": 0.25, "all_wrong": 0.25, "mixed": 0.5}
+    # quantiles of -3 .. 4: between neighbours in proportion
+    graded = batch.replace(advantages=torch.arange(8.0) - 3, idle=torch.zeros(8).bool())
+    assert outcome_figures(graded) == {
+        "rollout/zero_advantage_groups": 0.0, "advantage/min": -3.0,
+        "advantage/p10": pytest.approx(-2.3), "advantage/p50": 0.5,
+        "advantage/p90": pytest.approx(3.3), "advantage/max": 4.0,
+    }  # fmt: skip
+    kinds = ["a", "b", "a", None, "b", "b", "a", "c"]
+    assert of_kinds(rewards, kinds) == {
+        "rewards/a/mean": pytest.approx(2 / 3), "rewards/b/mean": pytest.approx(2 / 3),
+        "rewards/c/mean": 0.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -166,6 +166,74 @@ def test_functions_that_are_called() -> None:
     assert grade_code("if __name__ == '__main__': exit()\ndef f(a, b): return a, b", tests) == 1
 
 
+LISTS = """class Solution:
+    def addTwoNumbers(self, l1: Optional[ListNode], l2: Optional[ListNode]) -> Optional[ListNode]:
+        head = at = ListNode()
+        carry = 0
+        while l1 or l2 or carry:
+            carry += (l1.val if l1 else 0) + (l2.val if l2 else 0)
+            at.next = at = ListNode(carry % 10)
+            carry //= 10
+            l1, l2 = l1 and l1.next, l2 and l2.next
+        return head.next
+
+    def mergeKLists(self, lists: List[Optional[ListNode]]) -> Optional[ListNode]:
+        values, head = [], None
+        for one in lists:
+            while one:
+                values, one = [*values, one.val], one.next
+        for value in sorted(values, reverse=True):
+            head = ListNode(value, head)
+        return head
+
+    def deleteSecond(self, head: Optional[ListNode]) -> None:
+        head.next = head.next.next
+
+    def invertTree(self, root: Optional[TreeNode]) -> Optional[TreeNode]:
+        if root:
+            root.left, root.right = self.invertTree(root.right), self.invertTree(root.left)
+        return root
+
+    def maxDepth(self, root: Optional[TreeNode]) -> int:
+        return 0 if root is None else 1 + max(self.maxDepth(root.left), self.maxDepth(root.right))
+"""
+OWN_NODE = (
+    "class ListNode:\n  def __init__(self, val=0, next=None): self.val, self.next = val, next\n"
+)
+ERRORS = {
+    "% 10": "% 9", ", head)": ")", "head.next.next": "head.next",
+    "self.invertTree(root.right)": "self.invertTree(root.left)", "1 + max": "1 + min",
+}  # fmt: skip
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs"),
+    [
+        ("addTwoNumbers", [[[2, 4, 3], [5, 6, 4]], [[0], [0]], [[9, 9], [1]]],
+         [[7, 0, 8], [0], [0, 0, 1]]),
+        ("mergeKLists", [[[[1, 4, 5], [1, 3], [2, 6]]], [[]], [[[]]]],
+         [[1, 1, 2, 3, 4, 5, 6], [], []]),
+        ("deleteSecond", [[[1, 2, 3]], [[1, 2]]], [[1, 3], [1]]),
+        ("invertTree", [[[4, 2, 7, 1, 3, 6, 9]], [[]], [[1, 2]]],
+         [[4, 7, 2, 9, 6, 3, 1], [], [1, None, 2]]),
+        ("maxDepth", [[[3, 9, 20, None, None, 15, 7]], [[1, None, 2]], [[]]], [3, 2, 0]),
+    ],
+)  # fmt: skip
+def test_lists_and_trees_as_leetcode_writes_them(
+    name: str, inputs: list[Any], outputs: list[Any]
+) -> None:
+    tests = json.dumps({"kind": "calls", "name": name, "inputs": inputs, "outputs": outputs})
+    assert grade_code(f"```python\n{LISTS}```", tests) == 1
+    assert grade_code(f"```python\n{OWN_NODE}{LISTS}```", tests) == 1
+    wrong = LISTS
+    for right, other in ERRORS.items():
+        assert right in wrong
+        wrong = wrong.replace(right, other)
+    for source in (wrong, "x = 1", "", f"{LISTS}\n    {name} = lambda self, *_: None"):
+        assert grade_code(f"```python\n{source}\n```", tests) == 0
+
+
 @needs_sandbox
 def test_assertions() -> None:
     tests = asserts("assert f(1) == 2", "import math\nassert f(2) == math.sqrt(16)", "assert f(3)")

@@ -32,7 +32,11 @@ KINDS = [
         ["A Cat and a dog.", "dogs chase concatenation"], ["A cat.", ""],
     ),
     (
-        "keywords:existence", {"keywords": ["a.c", "(x"]}, ["a.c (x)"], ["abc (x)"],
+        # expressions, as in the authors' program; one that is none is a text
+        "keywords:existence", {"keywords": ["a.c", "(x"]}, ["abc (x)"], ["ac (x)", "abc x)"],
+    ),
+    (
+        "keywords:forbidden_words", {"forbidden_words": ["cats?"]}, ["scatter"], ["a cat", "CATS!"],
     ),
     (
         "keywords:frequency", {"keyword": "ha", "frequency": 3, "relation": "at least"},

@@ -122,3 +122,18 @@ def test_a_weight_follows_the_policy_within_a_minibatch_without_a_pass_before_it
 def test_what_cannot_be_meant(spec, words):
     with pytest.raises(ValueError, match=words):
         es.make_objective(spec)
+
+
+def test_off_policy_mask_leaves_out_what_has_drifted_further_than_delta():
+    """Mean drifts .5 (not above), .5 + 1e-4, .499, and .75 of which a half is at mask 0."""
+    T = 64
+    drift = torch.tensor([0.5, 0.5 + 1e-4, 0.499, 0.75])[:, None].repeat(1, T)
+    mask = torch.ones(4, T, dtype=torch.bool)
+    mask[3, T // 2 :] = False
+    batch = es.TokenBatch(
+        -1 - drift, torch.full((4, T), -1.0), mask, torch.tensor([-1.0, -1.0, -1.0, -1.0]),
+        group=torch.zeros(4, dtype=torch.long), rewards=torch.zeros(4),
+    )  # fmt: skip
+    objective = es.make_objective(["grpo", "off_policy_mask"])
+    terms = objective.plan(objective.prepare(batch))
+    assert objective.local(batch, terms).weight[:, 0].tolist() == [1, 0, 1, 0]

@@ -487,6 +487,15 @@ def test_what_an_environment_said_is_greyed(browser, tmp_path):
     assert "2 tokens" in facts
     assert "1 token of its environment" in facts
     assert "not over: its turns or its context ran out" in facts
+    assert "rollout 1, group 1" in facts
+    assert "advantage 1.500" in facts  # mean of its two own tokens, 3 x .5 each
+    assert first.locator(".tv-turn").all_inner_texts() == ["policy", "environment", "policy"]
+    assert page.locator(".tv-turn").count() == 3  # none where the policy alone speaks
+    first.locator(".tok").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text(":focus") == "dos "
+    page.keyboard.press("Home")
+    assert page.inner_text(":focus") == "uno "
     first.locator(".tok.observed").hover()
     assert "Said by the environment" in page.inner_text("#tv-tip")
     assert page.locator("#tv-tip dt").count() == 0

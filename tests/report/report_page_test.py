@@ -101,6 +101,27 @@ def test_what_is_logged_is_drawn(tmp_path, metrics, title, labels):
     assert bool(said) == ("Logged as" in panel.caption)
 
 
+def test_what_people_look_at_is_drawn(tmp_path):
+    line = {
+        "groups/mixed": 0.5, "groups/all_right": 0.25, "groups/all_wrong": 0.25,
+        "advantage/min": -2.0, "advantage/p10": -1.0, "advantage/p50": 0.0, "advantage/p90": 1.5,
+        "advantage/max": 3.0, "rewards/files/mean": 0.5, "train/rewards/length/mean": 0.75,
+        "reward/gsm8k/mean": 0.25, "reward/all/mean": 0.1, "off_policy_level/all/mean": 1.5,
+        "fully_async/staleness/max": 4.0, "async/version_offset_mean": 2.0,
+    }  # fmt: skip
+    lines = [{"iteration": i, **line} for i in (1, 2)]
+    panels = {p.title: p for p in run_panels(read_run(make_run(tmp_path / "a", lines=lines)))}
+    drawn = {
+        title: {curve.label: curve.y[0] for curve in panel.curves}
+        for title, panel in panels.items()
+    }
+    assert drawn["Group outcomes"] == {"mixed": 0.5, "all right": 0.25, "all wrong": 0.25}
+    assert drawn["Reward by part"] == {"files": 0.5, "length": 0.75, "gsm8k": 0.25}
+    assert sorted(curve.y[0] for curve in panels["Staleness"].curves) == [1.5, 2.0, 4.0]
+    bands = [(band.low[0], band.high[0]) for band in panels["Advantages"].bands]
+    assert bands == [(-2.0, 3.0), (-1.0, 1.5)]
+
+
 def test_answers_that_could_not_be_scored_are_drawn_only_if_there_were_any(tmp_path):
     for name, failed, shown in (("a", (0, 0), False), ("b", (0, 1), True)):
         lines = [{"iteration": i, "reward/failed": n} for i, n in enumerate(failed, 1)]

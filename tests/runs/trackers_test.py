@@ -15,6 +15,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -164,6 +165,27 @@ def test_a_tracker_is_told_every_iteration_and_the_end(tmp_path: Path, fake: Pat
         assert figures[f"eval/{row['split']}/avg@k"] == row["avg@k"]
     seal = json.loads((run / "trackers/trackio.json").read_text())
     assert (seal["id"], seal["logged"]) == ("run", 3)
+
+
+def test_an_alarm_is_pushed(tmp_path: Path, fake: Path) -> None:
+    band = {"low": "2x", "high": "9x"}  # the first entropy is outside
+    run = train(recipe(tmp_path / "run", "trackio", alarm=band, iterations=9))
+    (pushed,) = [what for what in told(fake) if what[0] == "alert"]
+    assert pushed[1] == "entropy alarm"
+    assert pushed[2].startswith("alarm: ")
+    assert max(row.get("alarm/raised", 0) for row in rows(run)) == 1
+
+
+def test_trls_callback_pushes_it_where_trackio_runs(fake: Path) -> None:
+    pytest.importorskip("trl")
+    from entrostat.trainers.trl import EntropyAlarm
+
+    alarm = EntropyAlarm(low="2x", high="9x")
+    state, control = SimpleNamespace(log_history=[]), SimpleNamespace()
+    alarm.on_train_begin(SimpleNamespace(report_to=["trackio"]), state, control)
+    for _ in range(9):
+        alarm.on_log(None, state, control, {"reward": 0.0, "entropy": 0.5})
+    assert [what[:2] for what in told(fake)] == [["alert", "entropy alarm"]]
 
 
 @pytest.mark.parametrize(

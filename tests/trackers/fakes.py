@@ -36,6 +36,10 @@ class Run:
         note("finish")
 
 
+def alert(title, text):
+    note("alert", title, text)
+
+
 def init(project, name, config, resume, embed):
     if MODE == "init":
         raise RuntimeError("no such server")

@@ -326,3 +326,27 @@ def test_two_ranks_and_two_replicas(tmp_path: Path) -> None:
     assert {path.name for path in actor.glob("model_world_size_*")} == {
         "model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt",
     }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LIMIT)
+def test_rollout_correction_under_ray(tmp_path: Path) -> None:
+    """veRL's weights of tokens and its rejection beside the objective; their figures are logged."""
+    correction = {
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "algorithm.rollout_correction.rollout_is": "token",
+        "algorithm.rollout_correction.rollout_is_threshold": 1.5,
+        "algorithm.rollout_correction.rollout_rs": "token_k1",
+        "algorithm.rollout_correction.rollout_rs_threshold": "0.5_2.0",
+    }
+    recipe = write_recipe(tmp_path / "recipe.toml", CPU | ranks(1) | TRANSFORMERS | correction, 2)
+    run = tmp_path / "run"
+    with cluster(train("--config", recipe, "--output", run), tmp_path / "said.txt") as started:
+        assert started.wait(LIMIT) == 0, started.tail()
+    rows = metrics(run)
+    assert [row["iteration"] for row in rows] == [1, 2]
+    for row in rows:
+        # engine and trainer differ by rounding: every weight is near 1, nothing is rejected
+        assert row["verl/rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-3)
+        assert row["verl/rollout_corr/rollout_rs_masked_fraction"] == 0
+        assert row["mismatch/ratio_max"] == pytest.approx(1, abs=1e-2)

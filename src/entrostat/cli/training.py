@@ -91,9 +91,8 @@ Examples:
 """
 
 _FIRST = "runs/first"
-_FIRST_RUN: list[str] = (
-    f"--method thermostat --method.target 0.75x --iterations 60 --output {_FIRST}".split()
-)
+_FIRST_RUN = ["--method", "thermostat", "--method.target", "0.75x", "--iterations", "60"]
+_FIRST_RUN += ["--output", _FIRST]
 _NEXT = f"""\
 
 Next:

@@ -8,7 +8,7 @@ Shapes: B rollouts of this rank, A of all, T completion tokens at most.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -57,11 +57,33 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
         "reward/mean": rewards.mean(),
         "reward/std_in_group": (variance.sqrt() / groups.own_size).sum() / len(groups.size),
         "reward/best_in_group": best.mean(),
+        **_group_outcomes(rewards, groups),
         "rollout/length_mean": lengths.double().mean(),
         "rollout/length_max": lengths.max(),
         "rollout/tokens": lengths.sum(),
     }
     return {key: float(value) for key, value in values.items()}
+
+
+def _group_outcomes(rewards: Tensor, groups: Groups) -> dict[str, Tensor]:
+    """Shares of the groups whose rewards [A] are all right (1 or more), all wrong (0 or less)."""
+
+    def every(holds: Tensor) -> Tensor:
+        count = torch.zeros_like(groups.size).index_add_(0, groups.index, holds.double())
+        return count == groups.size
+
+    right, wrong = every(rewards >= 1), every(rewards <= 0)
+    found = {"all_right": right, "all_wrong": wrong, "mixed": ~(right | wrong)}
+    return {f"groups/{name}": share.double().mean() for name, share in found.items()}
+
+
+def of_kinds(rewards: Tensor, kinds: Sequence[str | None]) -> dict[str, float]:
+    """`rewards/KIND/mean`, TRL's name of a column: mean reward [B] of the rollouts of each kind."""
+    found: dict[str, list[float]] = {}
+    for kind, reward in zip(kinds, rewards.tolist(), strict=True):
+        if kind is not None:
+            found.setdefault(kind, []).append(reward)
+    return {f"rewards/{kind}/mean": sum(r) / len(r) for kind, r in sorted(found.items())}
 
 
 def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
@@ -86,6 +108,24 @@ def standard_error(H: Tensor, tokens: Tensor, group: Tensor) -> float:
     mean = (H * N).sum() / N.sum().clamp(min=1)
     off = N.new_zeros(P).index_add_(0, units, (H - mean) * N)
     return float((P / (P - 1) * off.square().sum()).sqrt() / N.sum().clamp(min=1))
+
+
+def outcome_figures(batch: TokenBatch) -> dict[str, float]:
+    """`rollout/zero_advantage_groups`, and of the advantages [A] least, largest and quantiles.
+
+    Args:
+        batch: with the estimator's advantages, [B], or [B, T] of which a response's mean is taken,
+            and the rollouts that are `idle`.
+    """
+    assert batch.advantages is not None
+    A = batch.advantages.double()
+    if A.ndim == 2:
+        A = row_sums(torch.where(batch.mask, A, 0)) / batch.lengths.clamp(min=1)
+    (A,), _ = batch.whole.gather(A)
+    shares = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
+    found = A.quantile(A.new_tensor([*shares.values()]))
+    quantiles = {f"advantage/{name}": float(x) for name, x in zip(shares, found, strict=True)}
+    return {"rollout/zero_advantage_groups": float(idle_groups(batch)), **quantiles}
 
 
 def idle_groups(batch: TokenBatch) -> int:

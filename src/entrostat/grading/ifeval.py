@@ -7,7 +7,7 @@ eight readings: without the first line, the last, or both, each with and without
 
 Where this deviates from the authors' program:
 
-- keywords are texts, not regular expressions; any sign may be counted as a letter;
+- a keyword that is no regular expression is a text; any sign may be counted as a letter;
 - a thought (<think>...</think>) is taken off before;
 - sentences are counted by Punkt's rules with its abbreviations (`count_sentences`), without what
   its model has learned of other words; words in capitals by rules that agree with NLTK's word
@@ -15,7 +15,7 @@ Where this deviates from the authors' program:
 - the language is langdetect's guess as there (`pip install langdetect`), with its seed fixed. There
   is no grading without it: rows that ask for a language are then left out, and counted.
 
-All checks take time linear in the response.
+All checks take time linear in the response, but for what a data set's own expressions may take.
 """
 
 from __future__ import annotations
@@ -192,38 +192,30 @@ def _compare(count: int, relation: str, threshold: float) -> bool:
 
 
 def _existence(text: str, keywords: Sequence[str]) -> bool:
-    lower = text.lower()
-    return all(word.lower() in lower for word in _words(keywords))
-
-
-def _frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    return _compare(text.lower().count(keyword.strip().lower()), relation, frequency)
+    found = (re.search(_expression(word), text, re.IGNORECASE) for word in _words(keywords))
+    return all(found)
 
 
 def _forbidden(text: str, forbidden_words: Sequence[str]) -> bool:
     return not any(
-        re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)
+        re.search(rf"\b{_expression(word)}\b", text, re.IGNORECASE)
         for word in _words(forbidden_words)
     )
+
+
+def _expression(word: str) -> str:
+    """What a data set gives as a word: a regular expression there, a text where it is none."""
+    try:
+        re.compile(word)
+    except re.error:
+        return re.escape(word)
+    return word
 
 
 def _words(given: Sequence[str]) -> list[str]:
     if isinstance(given, str) or not all(isinstance(one, str) for one in given):
         raise ValueError("a list of words is needed")
     return list(given)
-
-
-def _letter(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
-    return _compare(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
-
-
-def _language(text: str, language: str) -> bool:
-    guess = _detect(text)
-    return guess is None or guess == language
-
-
-def _sentences(text: str, num_sentences: int, relation: str) -> bool:
-    return _compare(count_sentences(text), relation, num_sentences)
 
 
 def _paragraphs(text: str, num_paragraphs: int) -> bool:
@@ -235,10 +227,6 @@ def _paragraphs(text: str, num_paragraphs: int) -> bool:
     return len(inner) + bool(first.strip()) + bool(last.strip()) == num_paragraphs
 
 
-def _number_of_words(text: str, num_words: int, relation: str) -> bool:
-    return _compare(len(re.findall(r"\w+", text)), relation, num_words)
-
-
 def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
     """The number of paragraphs between empty lines, and the first word of one of them."""
     parts = text.split("\n\n")
@@ -247,10 +235,6 @@ def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: 
     words = parts[int(nth_paragraph) - 1].split()
     word = words[0].lstrip("'").lstrip('"') if words else ""
     return re.split(r"[.,?!'\"]", word)[0].lower() == first_word.strip().lower() != ""
-
-
-def _placeholders(text: str, num_placeholders: int) -> bool:
-    return sum(map(_bracketed, text.split("\n"))) >= num_placeholders
 
 
 def _bracketed(line: str) -> int:
@@ -267,7 +251,7 @@ def _bracketed(line: str) -> int:
 def _postscript(text: str, postscript_marker: str) -> bool:
     marker = postscript_marker.strip()
     patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
-    return re.search(patterns.get(marker, re.escape(marker.lower())), text.lower()) is not None
+    return re.search(patterns.get(marker, _expression(marker.lower())), text.lower()) is not None
 
 
 def _bullets(text: str, num_bullets: int) -> bool:
@@ -276,17 +260,14 @@ def _bullets(text: str, num_bullets: int) -> bool:
     return sum(starred) + sum(line[:1] == "-" for line in lines) == num_bullets
 
 
-def _constrained(text: str) -> bool:
-    return any(answer in text for answer in ANSWERS)
-
-
 def _highlights(text: str, num_highlights: int) -> bool:
     found = re.findall(r"\*[^\n*]*\*", text) + re.findall(r"\*\*[^\n*]*\*\*", text)
     return sum(bool(one.strip("*").strip()) for one in found) >= num_highlights
 
 
 def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", text)) >= num_sections
+    word = _expression(section_spliter.strip())
+    return len(re.findall(rf"{word}\s?\d+", text)) >= num_sections
 
 
 def _json(text: str) -> bool:
@@ -314,30 +295,6 @@ def _two_responses(text: str) -> bool:
     last = inner.pop() if inner else ""
     answers = [part for part in (first, *inner, last) if part]
     return all(inner) and len(answers) == 2 and answers[0] != answers[1]
-
-
-def _repeat(text: str, prompt_to_repeat: str) -> bool:
-    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
-
-
-def _end(text: str, end_phrase: str) -> bool:
-    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
-
-
-def _capital_words(text: str, capital_frequency: int, capital_relation: str) -> bool:
-    return _compare(capital_words(text), capital_relation, capital_frequency)
-
-
-def _capital(text: str) -> bool:
-    return text.isupper() and _language(text, "en")
-
-
-def _lowercase(text: str) -> bool:
-    return text.islower() and _language(text, "en")
-
-
-def _no_comma(text: str) -> bool:
-    return "," not in text
 
 
 def _quotation(text: str) -> bool:
@@ -368,30 +325,46 @@ def _arguments(name: str) -> list[str]:
 
 CHECKS: dict[str, Check] = {
     "keywords:existence": _existence,
-    "keywords:frequency": _frequency,
+    "keywords:frequency": lambda text, keyword, frequency, relation: _compare(
+        len(re.findall(_expression(keyword.strip()), text, re.IGNORECASE)), relation, frequency
+    ),
     "keywords:forbidden_words": _forbidden,
-    "keywords:letter_frequency": _letter,
-    "language:response_language": _language,
-    "length_constraints:number_sentences": _sentences,
+    "keywords:letter_frequency": lambda text, letter, let_frequency, let_relation: _compare(
+        text.lower().count(letter.strip().lower()), let_relation, let_frequency
+    ),
+    "language:response_language": lambda text, language: _detect(text) in (None, language),
+    "length_constraints:number_sentences": lambda text, num_sentences, relation: _compare(
+        count_sentences(text), relation, num_sentences
+    ),
     "length_constraints:number_paragraphs": _paragraphs,
-    "length_constraints:number_words": _number_of_words,
+    "length_constraints:number_words": lambda text, num_words, relation: _compare(
+        len(re.findall(r"\w+", text)), relation, num_words
+    ),
     "length_constraints:nth_paragraph_first_word": _first_word,
-    "detectable_content:number_placeholders": _placeholders,
+    "detectable_content:number_placeholders": lambda text, num_placeholders: (
+        sum(map(_bracketed, text.split("\n"))) >= num_placeholders
+    ),
     "detectable_content:postscript": _postscript,
     "detectable_format:number_bullet_lists": _bullets,
-    "detectable_format:constrained_response": _constrained,
+    "detectable_format:constrained_response": lambda text: any(one in text for one in ANSWERS),
     "detectable_format:number_highlighted_sections": _highlights,
     "detectable_format:multiple_sections": _sections,
     "detectable_format:json_format": _json,
     "detectable_format:title": _title,
     "combination:two_responses": _two_responses,
-    "combination:repeat_prompt": _repeat,
-    "startend:end_checker": _end,
+    "combination:repeat_prompt": lambda text, prompt_to_repeat: (
+        text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+    ),
+    "startend:end_checker": lambda text, end_phrase: (
+        text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+    ),
     "startend:quotation": _quotation,
-    "change_case:capital_word_frequency": _capital_words,
-    "change_case:english_capital": _capital,
-    "change_case:english_lowercase": _lowercase,
-    "punctuation:no_comma": _no_comma,
+    "change_case:capital_word_frequency": lambda text, capital_frequency, capital_relation: (
+        _compare(capital_words(text), capital_relation, capital_frequency)
+    ),
+    "change_case:english_capital": lambda text: text.isupper() and _detect(text) in (None, "en"),
+    "change_case:english_lowercase": lambda text: text.islower() and _detect(text) in (None, "en"),
+    "punctuation:no_comma": lambda text: "," not in text,
 }
 LANGUAGE = frozenset(
     {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}

@@ -17,10 +17,10 @@ from ..logs.run import Run
 from .answer_bars import Bar, picture_of_bars
 from .answers import BarFigure
 from .figures import Panel, picture_of, styled, svg_of
-from .panels import with_dumps
 from .parts import ComparisonParts, Figure, Parts, RunParts, named
 from .table_text import as_csv, as_latex, as_markdown, csv_text
 from .tables import Table, Value
+from .tokens.dumps import with_dumps
 
 if TYPE_CHECKING:
     from .picture import Picture

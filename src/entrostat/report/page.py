@@ -26,13 +26,13 @@ from .differences import differences_of
 from .dynamics import Dynamics
 from .explore import explore_of
 from .figures import Image, draw
-from .panels import with_dumps
 from .parts import ComparisonParts, RunParts
 from .runs import apart, entropy_key, k_words, pretty_environment
 from .scripts import Live, script
 from .seeds import entries_of, labels_of
 from .summary import ends_note, notes_of_all, summary_of, summary_of_all
 from .tokens import token_view
+from .tokens.dumps import with_dumps
 
 _MISSING = "—"
 SUFFIXES = ("", ".html", ".htm")

@@ -11,14 +11,17 @@ from ..logs.run import Run
 from .curves import coefficient, curves_of, logged, named, say_smoothed, scale_of, smoothed
 from .figures import BLACK, BLUE, COLORS, ORANGE, PURPLE, RED, Band, Curve, Panel
 from .runs import drawable
-from .tokens.dumps import choose_iterations, read_dump
 from .update_panels import update_panels
 
-DUMPS = 16  # dumps that are read for what a run did not log
 SCORES = 7  # of other trainers' evaluations drawn
 
 # other trainers' scores of evaluations, and what is beside them and none
 _SCORE = re.compile(r"eval_reward$|eval_rewards/.*mean$|val-core/|eval/|val/|test_score/")
+# a mean reward of a part: TRL's and ours of a function or kind, prime-rl's of an environment
+_PART = re.compile(r"(?:train/)?rewards?/(?!all/)(.+)/mean$")
+_STALE = re.compile(
+    r"(.*/)?(off_policy_level(/all)?/|(staleness|version_(offset|gap))[_/])(mean|max)$"
+)
 _NO_SCORE = re.compile(r"entropy|length|len/|len_|truncat|clip|runtime|std|loss|time|num_|kl")
 
 
@@ -81,6 +84,15 @@ def _outcome(run: Run) -> Iterator[Panel]:
         low=0,
         high=1,
     )
+    of_parts = {key: m[1] for key in _names(run) if (m := _PART.match(key))}
+    looks = zip(of_parts.items(), COLORS, strict=False)
+    yield Panel(
+        "Reward by part",
+        "Mean reward of each reward function, environment or kind of task.",
+        "reward",
+        curves_of(run, *((key, part, {"color": color}) for (key, part), color in looks)),
+        low=0,
+    )
     for key in run.coefficients:
         yield _one(
             run, key, f"Coefficient {key.removeprefix('control/')}",
@@ -128,10 +140,15 @@ def _standard_errors(run: Run) -> tuple[Band, ...]:
     return (Band("", x, low, high, BLUE),)
 
 
+def _names(run: Run) -> list[str]:
+    """All that its lines have."""
+    return list(dict.fromkeys(key for line in run.metrics for key in line))
+
+
 def _imported_scores(run: Run) -> Panel:
     found = [
         name
-        for name in dict.fromkeys(key for line in run.metrics for key in line)
+        for name in _names(run)
         if _SCORE.match(name) and not _NO_SCORE.search(name) and drawable(run, name)[0]
     ]
     more = f" The first {SCORES} of {len(found)} are drawn." if len(found) > SCORES else ""
@@ -227,6 +244,21 @@ def _rollouts(run: Run) -> Iterator[Panel]:
         "share of groups", low=0, high=1, name="zero_advantage_share",
     )  # fmt: skip
     yield Panel(
+        "Group outcomes",
+        "Share of the prompts whose rollouts are all right (a reward of 1 or more), all wrong "
+        "(0 or less), or neither.",
+        "share of groups",
+        curves_of(
+            run,
+            ("groups/mixed", "mixed", {"color": BLUE}),
+            ("groups/all_right", "all right", {"color": ORANGE}),
+            ("groups/all_wrong", "all wrong", {"color": RED}),
+        ),
+        low=0,
+        high=1,
+    )
+    yield _advantages(run)
+    yield Panel(
         "Completion length",
         "Tokens of a completion, its end included.",
         "tokens",
@@ -248,6 +280,21 @@ def _rollouts(run: Run) -> Iterator[Panel]:
             "The scorer raised at them, gave no number, took too long or too much memory: they "
             "score 0.", "answers", low=0, name="failed_answers",
         )  # fmt: skip
+
+
+def _advantages(run: Run) -> Panel:
+    keys = [f"advantage/{name}" for name in ("min", "p10", "p90", "max")]
+    rows = [line for line in run.metrics if all(key in line for key in keys)]
+    x = [row["iteration"] for row in rows]
+    low, p10, p90, high = ([row[key] for row in rows] for key in keys)
+    return Panel(
+        "Advantages",
+        "Distribution of the rollouts' advantages: their range, that of the middle 80 %, and the "
+        "median.",
+        "advantage",
+        curves_of(run, ("advantage/p50", "median", {"color": BLUE})),
+        bands=(Band("all", x, low, high, alpha=0.12), Band("middle 80 %", x, p10, p90, alpha=0.25)),
+    )
 
 
 def _prime(run: Run) -> Iterator[Panel]:
@@ -315,6 +362,16 @@ def _machine(run: Run) -> Iterator[Panel]:
         "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
         "probability", low=0, name="mismatch_probability",
     )  # fmt: skip
+    stale = [key for key in _names(run) if _STALE.match(key)]
+    looks = zip(stale, COLORS, strict=False)
+    yield Panel(
+        "Staleness",
+        "Versions of the weights between the policy that sampled and the one that trains. Logged "
+        f"as {', '.join(stale)}.",
+        "versions",
+        curves_of(run, *((key, key.rpartition("/")[2], {"color": color}) for key, color in looks)),
+        low=0,
+    )
     yield _one(
         run, "time/tokens_per_second", "Speed",
         "Completion tokens per second of the whole iteration: sampling, scoring, measuring, "
@@ -340,31 +397,3 @@ def _each(run: Run, keys: list[str], title: str, caption: str, unit: str, **axis
             if not any((curve.x, curve.y) == (other.x, other.y) for other in curves):
                 curves.append(replace(curve, color=color))
     return Panel(title, caption + named(run, *keys), unit, tuple(curves), **axis)
-
-
-def with_dumps(run: Run) -> Run:
-    """Another trainer's run with the entropy dynamics of its dumped rollouts, if it logged none.
-
-    At most `DUMPS` are read, of iterations that have a line of metrics; what a line has stays. A
-    note says so.
-    """
-    if run.source == "entrostat" or run.keys("flow") or run.keys("quadrant"):
-        return run
-    lines = {line["iteration"]: line for line in run.metrics}
-    found = {}
-    for iteration in choose_iterations(run.dumps.keys() & lines.keys(), (), DUMPS):
-        if (rollouts := read_dump(run, iteration, {})) is not None:
-            from .dumped import of_dump  # torch, which a log of numbers does not need
-
-            if figures := of_dump(rollouts):
-                found[iteration] = figures | lines[iteration]
-    if not found:
-        return run
-    which = f"{len(found)} iteration" + "s" * (len(found) > 1)
-    note = (
-        "Entropy flow, covariances and quadrants are not logged: they were computed for this page "
-        f"from the rollouts of {which}, under the policy whose log-probs the dump has, over the "
-        "groups with a signal."
-    )
-    metrics = [found.get(line["iteration"], line) for line in run.metrics]
-    return replace(run, metrics=metrics, notes=(*run.notes, note))

@@ -77,9 +77,11 @@ def objective_of(
         updates=config.updates,
     )
     objective.check_host(host, fields, config.updates)
-    if config.sampling.redraws and host != "lab":
-        verl = "; veRL has its own, verl.algorithm.filter_groups.enable" if host == "verl" else ""
-        raise ValueError(f"host {host!r}: sampling.redraws is for the lab{verl}")
+    if config.sampling.redraws and host == "verl":
+        raise ValueError(
+            f"host 'verl': sampling.redraws is {config.sampling.redraws}, and veRL has its own; "
+            "set verl.algorithm.filter_groups.enable, and drop it"
+        )
     enough = config.sampling.enough
     if enough.on and host != "lab":
         raise ValueError(

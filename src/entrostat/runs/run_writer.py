@@ -22,14 +22,23 @@ class RunWriter:
         run: the run directory.
         config: of the run.
         progress: shows iterations and alarms.
+        alert: given an alarm's sentence, too.
     """
 
-    def __init__(self, run: RunDirectory, config: TrainConfig, progress: Progress) -> None:
+    def __init__(
+        self, run: RunDirectory, config: TrainConfig, progress: Progress,
+        alert: Callable[[str], None] = lambda words: None,
+    ) -> None:  # fmt: skip
         self.run, self.progress = run, progress
         self.metrics, self.evaluations = JsonLines(run.metrics), JsonLines(run.evaluations)
         self.answers, self.analysis = JsonLines(run.answers), JsonLines(run.analysis)
         self.best = BestCheckpoint(run.path, config.save.best)
-        self._monitor = entropy_monitor(config, progress.note, self.metrics.read())
+
+        def tell(words: str) -> None:
+            progress.note(words)
+            alert(words)
+
+        self._monitor = entropy_monitor(config, tell, self.metrics.read())
         self._durable: set[str] = set()
 
     def line(self, iteration: int, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,6 +150,7 @@ def test_entropy_beside_an_objective_is_refused(tmp_path):
         ({"scale_rewards": False}, "scale_rewards='none' becomes advantage='grpo'"),
         ({"entropy_coef": 0.01}, "entropy_coef=0.01 is not used"),
         ({"beta": 0.04}, "beta=0.04 is not used"),
+        ({"beta": 0.04, "sync_ref_model": True}, "beta=0.04 is not used"),
         ({"loss_type": "cispo", "epsilon_high": 5.0}, "epsilon_high=5.0 becomes ppo"),
     ],
 )
@@ -164,6 +165,7 @@ def test_one_warning_names_what_an_objective_changes(tmp_path, settings, words):
     # the figures that TRL logs are of what trains, the user's own object is left alone
     assert (settled.loss_type, settled.epsilon_high) == ("dapo", 0.2)
     assert (settled.scale_rewards, settled.entropy_coef, settled.beta) == ("group", 0.0, 0.0)
+    assert not settled.sync_ref_model  # which TRL refuses without a reference
     assert all(getattr(args, k) == (v or "none") for k, v in settings.items())
 
 

@@ -51,12 +51,13 @@ def test_what_is_trained_on_is_what_was_drawn(tmp_path):
     trainer.model.train()
     rows = [{"prompt": p} for p in PROMPTS[:4] for _ in range(K)]
     output = trainer._generate_and_score_completions(rows)
-    scores, completions = trainer._scored
+    scores, scored = trainer._scored
     prompts = trainer.processing_class.batch_decode(output["prompt_ids"], skip_special_tokens=True)
     prompts = [text.replace(" ", "") for text in prompts]
     ids = [row[m.bool()].tolist() for row, m in zip(
         output["completion_ids"], output["completion_mask"], strict=True)]  # fmt: skip
-    assert ids == [list(c) for c in completions]
+    assert ids == [list(one.ids) for one in scored]
+    assert prompts == [one.row["prompt"] for one in scored]
     assert scores[:, 0].tolist() == half(prompts, ids)
     assert prompts != [row["prompt"] for row in rows]  # some gave way
     assert int(output["num_items_in_batch"]) == sum(map(len, ids))

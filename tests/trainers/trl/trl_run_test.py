@@ -226,6 +226,7 @@ def test_with_the_labs_samples_and_minibatches_it_makes_the_labs_updates(
     anywhere (order, masks, advantages, controllers, scale, rates, AdamW) would grow.
     """
     from entrostat.data.generation import answer
+    from entrostat.data.prompts import draw
     from entrostat.data.seeds import generator, stream_seed
     from entrostat.trainers.trl import iteration
     from entrostat.trainers.trl.recipe import RecipeTrainer
@@ -242,7 +243,7 @@ def test_with_the_labs_samples_and_minibatches_it_makes_the_labs_updates(
         chance["cuts"] = cuts
         torch.manual_seed(stream_seed(config.seed, i, "sample"))
         found = answer(
-            policy, self.recipe.config, task, "train", self.recipe.drawn.of(i),
+            policy, self.recipe.config, task, "train", draw(task, config, i),
             prompt_ids[::ROLLOUTS], training=True, rollouts=ROLLOUTS, generator=draws,
             on_progress=lambda _tokens: None, where="here",
         ).sequences  # fmt: skip
@@ -316,6 +317,29 @@ def die_while_saving(config: TrainConfig) -> None:
 
     Trainer._save_optimizer_and_scheduler = dies
     train(config)
+
+
+def test_redraws_are_exact_under_kill_and_resume(tmp_path: Path) -> None:
+    configs = [
+        recipe(tmp_path / name, sampling={"redraws": 3}, eval={"prompts": 0}) for name in "ab"
+    ]
+    whole = train(configs[0])
+    killed(partial(trains, "trl"), partial(die_after_updates, configs[1]))
+    part = train(configs[1], resume=True)
+    assert timeless(whole) == timeless(part)
+    assert same_weights(whole, part)
+    lines = rows(whole)
+    assert sum(row["rollout/redrawn"] for row in lines) > 0
+    task = TargetSum()
+    for row in lines:  # each rollout beside the prompt that it answers
+        r = es.load_rollouts(whole, row["iteration"])
+        answers = [tuple(map(int, p.rstrip(":").split("/"))) for p in r.prompts]
+        scores = [
+            task.score(text, Example(prompt, answer))
+            for text, prompt, answer in zip(r.completions, r.prompts, answers, strict=True)
+        ]
+        assert r.rewards.tolist() == scores
+        assert len(set(zip(r.group.tolist(), r.prompts, strict=True))) == PROMPTS
 
 
 def die_before_the_seal(config: TrainConfig) -> None:

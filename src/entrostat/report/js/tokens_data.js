@@ -33,6 +33,8 @@ const tokensData = (() => {
           reward: source.reward[k] ?? NaN,
           finished: Boolean(source.finished[k]),
           trained: Boolean(source.trained[k]),
+          group: source.group[k],
+          advantage: source.advantage[k] ?? NaN,
           meanEntropy: source.entropy[k] ?? NaN,
           influence: source.influence[k] ?? NaN,
           observed: source.observed[k],

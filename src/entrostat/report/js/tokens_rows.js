@@ -17,6 +17,11 @@ const tokensRows = (() => {
     for (let i = 0; i < rollout.shown; i++) {
       const at = rollout.start + i;
       const token = of.tokens[at];
+      if (rollout.observed > 0 && (i === 0 || seen(of, at) !== seen(of, at - 1))) {
+        const turn = element("div", "tv-turn", seen(of, at) ? "environment" : "policy");
+        turn.setAttribute("role", "presentation");
+        box.append(turn);
+      }
       const words = visible(of.pieces[token]).replaceAll("\n", "↵\n");
       const span = element("span", "tok", words || "[" + of.ids[token] + "]");
       if (rollout.finished && i === rollout.length - 1) span.classList.add("end");
@@ -49,13 +54,14 @@ const tokensRows = (() => {
     const { of } = rollout;
     const list = element("ul", "tv-facts");
     const fact = (className, words) => list.append(element("li", className, words));
-    fact("", "rollout " + (rollout.place + 1));
+    fact("", "rollout " + (rollout.place + 1) + ", group " + rollout.group);
     if (Number.isNaN(rollout.reward)) {
       fact("verdict", "reward —");
     } else {
       const kind = rollout.reward >= 1 ? "right" : "wrong";
       fact("verdict " + kind, "reward " + round(rollout.reward) + " (" + kind + ")");
     }
+    if (!Number.isNaN(rollout.advantage)) fact("", "advantage " + plain(rollout.advantage));
     if (rollout.length > 0) fact("", count(rollout.length - rollout.observed, "token"));
     if (rollout.observed > 0) fact("", count(rollout.observed, "token") + " of its environment");
     if ("entropy" in of.values) fact("", "mean entropy " + plain(rollout.meanEntropy));

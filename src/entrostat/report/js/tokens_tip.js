@@ -12,13 +12,21 @@ const tokensTip = (() => {
     ["advantage", (t) => signed(t.advantage)],
   ];
 
+  // The next token (1) or the one before (-1) in a completion; whose turn it is is no token.
+  function beside(span, step) {
+    let other = span;
+    do {
+      other = step > 0 ? other.nextElementSibling : other.previousElementSibling;
+    } while (other !== null && !other.classList.contains("tok"));
+    return other;
+  }
+
   // The token nearest above (-1) or below (1) on the next line of text.
   function vertical(span, step) {
     const from = span.getClientRects()[0];
     let best = null;
     let line = null;
-    for (let other = step > 0 ? span.nextElementSibling : span.previousElementSibling;
-      other !== null; other = step > 0 ? other.nextElementSibling : other.previousElementSibling) {
+    for (let other = beside(span, step); other !== null; other = beside(other, step)) {
       const rect = other.getClientRects()[0];
       if (Math.abs(rect.top - from.top) < from.height / 2) continue;
       if (line !== null && Math.abs(rect.top - line) >= from.height / 2) break;
@@ -30,11 +38,11 @@ const tokensTip = (() => {
   }
 
   const MOVES = {
-    ArrowRight: (span) => span.nextElementSibling,
-    ArrowLeft: (span) => span.previousElementSibling,
+    ArrowRight: (span) => beside(span, 1),
+    ArrowLeft: (span) => beside(span, -1),
     ArrowDown: (span) => vertical(span, 1),
     ArrowUp: (span) => vertical(span, -1),
-    Home: (span) => span.parentElement.firstElementChild,
+    Home: (span) => span.parentElement.querySelector(".tok"),
     End: (span) => span.parentElement.lastElementChild,
   };
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...logs.rollouts import Rollouts
     from ...logs.run import Run
 
+DUMPS = 16  # dumps that are read for what a run did not log
 MOST_ID = 2**24  # a page holds a token's id in three bytes
 
 
@@ -62,3 +64,31 @@ def listed(numbers: Iterable[int]) -> str:
     """Numbers in words; of many the first and the last."""
     words = [str(i) for i in numbers]
     return ", ".join(words if len(words) <= 20 else [*words[:10], "...", *words[-3:]])
+
+
+def with_dumps(run: Run) -> Run:
+    """Another trainer's run with the entropy dynamics of its dumped rollouts, if it logged none.
+
+    At most `DUMPS` are read, of iterations that have a line of metrics; what a line has stays. A
+    note says so.
+    """
+    if run.source == "entrostat" or run.keys("flow") or run.keys("quadrant"):
+        return run
+    lines = {line["iteration"]: line for line in run.metrics}
+    found = {}
+    for iteration in choose_iterations(run.dumps.keys() & lines.keys(), (), DUMPS):
+        if (rollouts := read_dump(run, iteration, {})) is not None:
+            from ..dumped import of_dump  # torch, which a log of numbers does not need
+
+            if figures := of_dump(rollouts):
+                found[iteration] = figures | lines[iteration]
+    if not found:
+        return run
+    which = f"{len(found)} iteration" + "s" * (len(found) > 1)
+    note = (
+        "Entropy flow, covariances and quadrants are not logged: they were computed for this page "
+        f"from the rollouts of {which}, under the policy whose log-probs the dump has, over the "
+        "groups with a signal."
+    )
+    metrics = [found.get(line["iteration"], line) for line in run.metrics]
+    return replace(run, metrics=metrics, notes=(*run.notes, note))

@@ -107,7 +107,9 @@ def encode(r: Rollouts, iteration: int, step: int) -> Part:
         "trained": [int(r.trained[i]) for i in rows],
         "length": lengths,
         "observed": [observed(r, i) for i in rows],
+        "group": [int(r.group[i]) + 1 for i in rows],
         "entropy": [_mean(values["entropy"][s]) for s in spans],
+        "advantage": [_mean(values["advantage"][s]) for s in spans],
         "influence": [_total(values["influence"][s]) for s in spans] if "influence" in values else
         [None] * len(spans),
         "tokens": pack(index),

@@ -109,6 +109,11 @@ class Trackers:
             tracker.send({"iteration": iteration, "figures": numbers})
         self._look()
 
+    def alert(self, words: str) -> None:
+        """An alarm, to those that have such a thing."""
+        for tracker in self._all:
+            tracker.send({"alert": words})
+
     def _look(self, until_done: bool = False) -> None:
         """Take in what they answer; those that failed, or do not answer, are dropped."""
         while self._all:

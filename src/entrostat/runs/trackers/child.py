@@ -2,6 +2,7 @@
 
     {"folder": ..., "project": ..., ...}     -> {"imported": ...}, then {"begun": where}
     {"iteration": 3, "figures": {...}}       -> {"done": 3}
+    {"alert": in words}                      -> {"done": null}
     {"finish": true}                         -> {"finished": true}
 
 What goes wrong is the last answer: {"failed": in words}. Where orders end without "finish" the run
@@ -72,6 +73,10 @@ def serve(name: str, answer: Any) -> None:
         if "finish" in order:
             ok = order["finish"]
             break
+        if "alert" in order:
+            service.alert(order["alert"])
+            answer(done=None)
+            continue
         if order["iteration"] > seal["logged"]:
             # before it is given: where a kill comes between, a tracker lacks one and has none twice
             write_seal(folder, name, seal | {"logged": order["iteration"]})

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 Figures = Mapping[str, float]
+ALARM = "entropy alarm"
 
 
 class Service(Protocol):
@@ -45,6 +46,10 @@ class Service(Protocol):
 
     def log(self, iteration: int, figures: Figures) -> None:
         """Log an iteration's figures. Iterations come in order, each once."""
+        ...
+
+    def alert(self, words: str) -> None:
+        """Push a raised alarm, where the tracker can."""
         ...
 
     def finish(self, ok: bool) -> None:
@@ -79,6 +84,9 @@ class WandB:
     def log(self, iteration: int, figures: Figures) -> None:
         self._run.log(dict(figures), step=iteration, commit=True)
 
+    def alert(self, words: str) -> None:
+        self._run.alert(ALARM, words)
+
     def finish(self, ok: bool) -> None:
         self._run.finish(exit_code=0 if ok else 1)
 
@@ -101,6 +109,11 @@ class Trackio:
 
     def log(self, iteration: int, figures: Figures) -> None:
         self._run.log(dict(figures), step=iteration)
+
+    def alert(self, words: str) -> None:
+        import trackio
+
+        trackio.alert(ALARM, words)
 
     def finish(self, ok: bool) -> None:
         self._run.finish()
@@ -127,6 +140,9 @@ class TensorBoard:
         summary = self._summary(value=values)
         self._writer.add_event(self._event(wall_time=time.time(), step=iteration, summary=summary))
         self._writer.flush()
+
+    def alert(self, words: str) -> None:
+        """None: it has no such thing; `alarm/raised` is among the figures."""
 
     def finish(self, ok: bool) -> None:
         self._writer.close()
@@ -164,8 +180,24 @@ class MLflow:
         for first in range(0, len(metrics), 1000):
             self._client.log_batch(self.id, metrics=metrics[first : first + 1000])
 
+    def alert(self, words: str) -> None:
+        self._client.set_tag(self.id, ALARM, words)
+
     def finish(self, ok: bool) -> None:
         self._client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
+
+
+def alert_here(names: Collection[str], words: str) -> None:
+    """Push an alarm through trackers that other code has begun in this process."""
+    if "trackio" in names:
+        import trackio
+
+        trackio.alert(ALARM, words)
+    if "wandb" in names:
+        import wandb
+
+        if wandb.run is not None:
+            wandb.run.alert(ALARM, words)
 
 
 SERVICES: dict[str, type[Service]] = {

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import frames, kernel
+from . import frames, kernel, nodes
 from .bodies import ORDERS, execute, module, say
 from .remote import DONE, FREE, Gone, Program
 from .remote import module as solution
@@ -176,8 +176,13 @@ def _done(scope: dict[str, Any], objects: _Objects, order: dict[str, Any]) -> di
             return {"value": ["t", [encode(arguments[0])]], "arguments": ["l", [None]]}
         except TypeError:
             return {"value": None, "arguments": ["l", [None]]}
-    function = _function(scope, do.removeprefix("call ")) if do.startswith("call ") else DONE[do]
-    value = function(*arguments, **named)
+    if do.startswith("call "):
+        classes = (
+            scope["__builtins__"] | scope if isinstance(scope["__builtins__"], dict) else scope
+        )
+        value = nodes.called(_function(scope, do.removeprefix("call ")), arguments, classes)
+    else:
+        value = DONE[do](*arguments, **named)
     return {"value": encode(value, objects.handle), "arguments": encode(arguments, objects.handle)}
 
 

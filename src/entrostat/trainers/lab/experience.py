@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core.batch import TokenBatch
 from ...core.mismatch import mismatch
-from ...core.rollouts import describe, idle_groups
+from ...core.rollouts import describe, of_kinds, outcome_figures
 from ...core.stats import TokenStats
 from ...data.generation import Answers, answer
 from ...data.prompts import draw, encode
@@ -139,11 +139,14 @@ def measured(sequences: Sequences, rewards: Tensor, old: TokenStats) -> TokenBat
     )  # fmt: skip
 
 
-def rollout_figures(batch: TokenBatch, answers: Answers) -> dict[str, float]:
+def rollout_figures(batch: TokenBatch, sampled: Sampled) -> dict[str, float]:
     """How a rollout batch looks, before any update."""
-    sequences = answers.sequences
+    assert batch.rewards is not None
+    answers, sequences = sampled.answers, sampled.sequences
+    kinds = [sampled.examples[i].data.get("kind") for i in sequences.prompt.tolist()]
     truncated = 1 - float(sequences.finished.float().mean())
     figures = describe(batch) | {"rollout/truncated": truncated} | answers.figures
+    figures |= of_kinds(batch.rewards, kinds)
     if sequences.sampler_entropy is not None:  # the old policy's figures are the sampler's
         return figures
     return figures | mismatch(batch.old_logp, sequences.sampler_logp, batch.mask)
@@ -177,7 +180,7 @@ def select(state: State, sampled: Sampled, batch: TokenBatch) -> Selection:
     kept, chosen = state.objective.drop_zero_advantage(ready)
     outcome = ready.replace(advantages=ready.outcome)
     own = outcome if batch.tempered is None else outcome[~batch.tempered]
-    figures: dict[str, float] = {"rollout/zero_advantage_groups": idle_groups(own)}
+    figures = outcome_figures(own)
     if len(kept):
         assert batch.rewards is not None
         assert ready.outcome is not None

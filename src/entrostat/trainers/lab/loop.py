@@ -79,7 +79,7 @@ def train(
             progress.end(run.path)
             return run.path
         start = restore_newest(run, config.iterations, state.restore, resume, say)
-        record = Record(run, state, progress, start)
+        record = Record(run, state, progress, start, trackers.alert)
         say(record.schedule.words())
         found = {"packed": state.policy.packs, "model": state.policy.origin, "said": say.said}
         run.write_settings(config, state.objective.describe(), found)
@@ -100,7 +100,7 @@ def train(
 
             # the old policy, exactly: what controllers see and the ratio's denominator
             batch = measure(state, sampled, rewards)
-            metrics = rollout_figures(batch, sampled.answers)
+            metrics = rollout_figures(batch, sampled)
             metrics |= score.figures() | dynamic | observe(state, metrics, iteration)
             clock.lap("measure")
             # a method may learn from rollouts at another temperature, too

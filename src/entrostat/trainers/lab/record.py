@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...analysis import analysis as dynamics
@@ -26,12 +27,16 @@ class Record:
         state: of what.
         progress: told of what takes a while.
         start: the iteration that the run goes on after.
+        alert: given an alarm's sentence.
     """
 
-    def __init__(self, run: RunDirectory, state: State, progress: Progress, start: int) -> None:
+    def __init__(
+        self, run: RunDirectory, state: State, progress: Progress, start: int,
+        alert: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self.run, self.state, self.progress = run, state, progress
         self.schedule = checkpoints.Schedule(state.config.save, state.needs.checkpoint, start)
-        self._writer = RunWriter(run, state.config, progress)
+        self._writer = RunWriter(run, state.config, progress, alert)
 
     def iteration(
         self,

@@ -214,7 +214,7 @@ def rehearse(
         else:
             sampled, rewards = sampled_of(recorded, state)
         batch = measure(state, sampled, rewards)
-        figures: dict[str, float] = rollout_figures(batch, sampled.answers) | score.figures()
+        figures: dict[str, float] = rollout_figures(batch, sampled) | score.figures()
         observe(state, figures, 1)
         sampled, rewards, batch = with_resampled(
             state, sampled, rewards, batch, score, lambda count: None, figures

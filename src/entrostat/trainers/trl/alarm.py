@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from transformers import TrainerCallback
@@ -11,6 +12,7 @@ from transformers.trainer_callback import CallbackHandler
 from ..._text import say
 from ...control import Alarm
 from ...runs.entropy_monitor import EntropyMonitor
+from ...runs.trackers.services import alert_here
 
 
 class EntropyAlarm(TrainerCallback):
@@ -41,12 +43,9 @@ class EntropyAlarm(TrainerCallback):
     def _tell(self, sentence: str) -> None:
         self.told = sentence
         say(sentence)
-        if self._trackio:
-            import trackio
+        alert_here(self._trackers, sentence)
 
-            trackio.alert("entropy alarm", sentence)
-
-    _trackio = False
+    _trackers: Collection[str] = ()
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Go before the trackers, which log what a line has when it reaches them."""
@@ -55,7 +54,7 @@ class EntropyAlarm(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Likewise, of trackers that were added since."""
         _to_the_front(self)
-        self._trackio = "trackio" in (args.report_to or ())
+        self._trackers = args.report_to or ()
 
     told: str | None = None
     """The last alarm's sentence; None before one."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from ...runs.dump import flatten, token_pieces
 from ...runs.run_directory import forget_rollouts
 
 if TYPE_CHECKING:
+    from .iteration import Scored
     from .state import Trainer
 
 
@@ -122,27 +124,22 @@ def _said(method: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_rows(
-    tokenizer: Any,
-    output: dict[str, Any],
-    texts: list[str],
-    mask: Tensor,
-    finished: list[bool],
+    prompts: list[str], output: dict[str, Any], scored: Sequence[Scored], mask: Tensor
 ) -> list[Any]:
     """This rank's rollouts as plain data, to be gathered: texts, ids, the sampler's log-probs.
 
-    `texts` are of all that was generated, of truncated rollouts that TRL masks as well; `mask`
-    [B, T] says which tokens the policy sampled, `finished` which rollouts ended by themselves.
+    `scored` has texts also of truncated rollouts that TRL masks; `mask` [B, T] says which tokens
+    the policy sampled.
     """
     rows = []
     sampler = output.get("sampling_per_token_logps")
-    for i, text in enumerate(texts):
+    for i, (prompt, one) in enumerate(zip(prompts, scored, strict=True)):
         there = output["completion_mask"][i].bool()  # what tools or an environment said, too
-        prompt = output["prompt_ids"][i][output["prompt_mask"][i].bool()]
         rows.append(
             {
-                "prompt": tokenizer.decode(prompt, skip_special_tokens=True),
-                "completion": text,
-                "finished": finished[i],
+                "prompt": prompt,
+                "completion": one.text,
+                "finished": one.finished,
                 "tokens": output["completion_ids"][i][there].tolist(),
                 "own": mask[i][there].tolist(),
                 "sampler": None if sampler is None else sampler[i][there].tolist(),

@@ -1,6 +1,6 @@
 """Dynamic sampling in TRL: other prompts in the place of groups without a signal (DAPO, Eq. 11).
 
-Every draw of prompts is seeded by (seed, step, draw, process), so that a resumed run repeats it.
+Every draw of prompts is seeded by its place in the run, so that a resumed run repeats it.
 
 Shapes: B rollouts of this process, K of a prompt; A rollouts of all processes, F reward functions.
 """
@@ -43,6 +43,13 @@ def check(trainer: Trainer, redraws: int) -> None:
         )
 
 
+def dataset_rows(trainer: Trainer, draw: int, count: int) -> list[dict[str, Any]]:
+    """Rows of `count` prompts of the data set, of this process and a generation batch's `draw`."""
+    rank, data = trainer.accelerator.process_index, trainer.train_dataset
+    rng = np.random.default_rng([trainer.args.seed, trainer.state.global_step, draw, rank])
+    return [data[int(i)] for i in np.resize(rng.permutation(len(data))[:count], count)]
+
+
 @torch.no_grad()
 def redrawn(
     trainer: Trainer, output: dict[str, Any], generate: Generate, redraws: int
@@ -50,7 +57,7 @@ def redrawn(
     """A generation batch whose groups without a signal have given way to others.
 
     Args:
-        trainer: with `_scored`, the rewards [A, F] of all processes and this one's completions.
+        trainer: with `_scored`, the rewards [A, F] of all processes and this one's rollouts.
         output: what TRL made of this process's B rollouts.
         generate: makes such a batch of other prompts, and leaves `_scored` of it.
         redraws: at most so many draws.
@@ -64,7 +71,7 @@ def redrawn(
     K, world = trainer.num_generations, trainer.accelerator.num_processes
     rank, B = trainer.accelerator.process_index, len(output["completion_ids"])
     assert trainer._scored is not None
-    scores, completions = trainer._scored
+    scores, rows = trainer._scored
     first = _total(trainer, scores)
     costs = torch.zeros(3, dtype=torch.float64)
     for draw in range(1, redraws + 1):
@@ -72,13 +79,9 @@ def redrawn(
         count = int(idle.sum(-1).max())  # processes generate together: as many on each
         if not count:
             break
-        words = [trainer.args.seed, trainer.state.global_step, draw, rank]
-        size = len(trainer.train_dataset)
-        chosen = np.random.default_rng(words).permutation(size)[:count]
-        rows = [trainer.train_dataset[int(i)] for i in np.resize(chosen, count) for _ in range(K)]
-        more = generate(rows)
+        more = generate([row for row in trainer.other_rows(draw, count) for _ in range(K)])
         assert trainer._scored is not None
-        extra, texts = trainer._scored
+        extra, others = trainer._scored
         good = _teaches(_total(trainer, extra), K).view(world, -1)
         costs += torch.tensor([1, count * world, 0], dtype=torch.float64)
         costs[2] += sum_over_ranks({"n": loss_mask(more).sum().double()})["n"]
@@ -91,11 +94,10 @@ def redrawn(
                 scores[process * B + here] = extra[process * count * K + there]
             if process == rank and swaps:
                 output = _replaced(trainer, output, more, swaps)
-                completions = list(completions)
+                rows = list(rows)
                 for here, there in swaps:
-                    completions[here] = texts[there]
-        trainer._scored = scores, completions
-    trainer._scored = scores, completions
+                    rows[here] = others[there]
+    trainer._scored = scores, rows
     if costs[0]:
         tokens = sum_over_ranks({"n": loss_mask(output).sum().double()})["n"]
         output["num_items_in_batch"] = torch.full_like(output["num_items_in_batch"], int(tokens))

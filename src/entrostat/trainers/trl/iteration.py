@@ -8,7 +8,8 @@ Shapes: B rollouts of a micro-batch, or of all ranks; T completion tokens at mos
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,22 @@ IMAGES = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes",
     "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
 )  # fmt: skip
+
+
+class Scored(NamedTuple):
+    """A rollout of this process as it was scored.
+
+    Attributes:
+        row: of the data set.
+        ids: its tokens, before any is masked.
+        text: of them.
+        finished: whether it ended by itself.
+    """
+
+    row: Mapping[str, Any]
+    ids: list[int]
+    text: str
+    finished: bool
 
 
 def loss_mask(inputs: dict[str, Any]) -> Tensor:

@@ -21,13 +21,15 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback
 
 from ...agents import is_multi_turn
+from ...core.rollouts import of_kinds
 from ...data.generation import Answers
 from ...data.seeds import stream_seed
 from ...models.stops import cut
 from ...runs.progress import Progress
 from ...runs.schedule import learning_rate_at
 from ...runs.timer import Timer
-from .iteration import cut_anew
+from ...tasks import Example
+from .iteration import Scored, cut_anew
 from .record import EachIteration, Record
 from .state import Recipe
 from .trainer import EntropyGRPOTrainer
@@ -57,8 +59,9 @@ class RecipeTrainer(EntropyGRPOTrainer):
 
     def __init__(self, recipe: Recipe, record: Record, progress: Progress, args: Any) -> None:
         self.recipe, self.progress = recipe, progress
-        self._clock, self._norms = Timer(), []
+        self._clock, self._norms, self._failed = Timer(), [], 0
         self.answers: Answers | None = None
+        self._played: dict[str, float] | None = None
         config, policy = recipe.config, recipe.policy
         if policy.tokenizer.pad_token_id != policy.pad:  # none, or none of the model's
             policy.tokenizer.pad_token = policy.tokenizer.convert_ids_to_tokens(policy.pad)
@@ -66,6 +69,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         super().__init__(
             policy.model, self._rewards, args, objective=recipe.objective, stop=recipe.stop,
             dump_rollouts=record, analyze_every=config.analyze.every,
+            redraws=config.sampling.redraws,
             train_dataset=Dataset.from_dict({"prompt": places}), processing_class=policy.tokenizer,
         )  # fmt: skip
         if is_multi_turn(recipe.task):  # set here: as an argument it warns of being experimental
@@ -80,16 +84,18 @@ class RecipeTrainer(EntropyGRPOTrainer):
     # ------------------------------------------------------------------ rollouts
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        self._clock, self._norms = Timer(), []
+        self._clock, self._norms, self._failed, self._played = Timer(), [], 0, None
         iteration, rank = self._iteration, self.accelerator.process_index
         seed = stream_seed(self.recipe.config.seed, iteration, "sample")
         torch.manual_seed((seed + rank) % 2**63)
         output = super()._generate_and_score_completions(inputs)
-        failed = gather_object([self.recipe.scorer.figures().get("reward/failed")])
-        if known := [count for count in failed if count is not None]:
-            self._record({"reward/failed": float(sum(known))})
-        if self.answers is not None:  # processes have equal shares of the rollouts
-            every = gather_object([self.answers.figures])
+        assert self._scored is not None
+        scores, rows = self._scored
+        kinds = [one.data.get("kind") for one in self._examples(rows)]
+        self._record(of_kinds(scores[:, 0], gather_object(kinds)))
+        self._record({"reward/failed": float(sum(gather_object([self._failed])))})
+        if self._played is not None:  # processes have equal shares of the rollouts
+            every = gather_object([self._played])
             self._record({key: sum(f[key] for f in every) / len(every) for key in every[0]})
         self._clock.lap("measure")
         return output
@@ -124,6 +130,9 @@ class RecipeTrainer(EntropyGRPOTrainer):
         judged = None if self.answers is None else self.answers.judged
         examples = self.recipe.drawn.examples(prompts)
         rewards = self.recipe.scorer(texts, examples, self._iteration, judged)
+        self._failed += self.recipe.scorer.failed
+        if self.answers is not None and self._played is None:  # as the lab: of the first draw
+            self._played = self.answers.figures
         self._clock.lap("score")
         return rewards.tolist()
 
@@ -133,6 +142,19 @@ class RecipeTrainer(EntropyGRPOTrainer):
             return self.answers.texts, self.answers.sequences.finished.tolist()
         texts = [cut(text, self.recipe.stop) for text in self.recipe.policy.texts(completions)]
         return texts, super()._said(completions)[1]
+
+    def _examples(self, rows: list[Scored]) -> list[Example]:
+        return self.recipe.drawn.examples([one.row["prompt"] for one in rows])
+
+    def _prompts(self, output: dict[str, Any], rows: list[Scored]) -> list[str]:
+        """As the task has them."""
+        return [example.prompt for example in self._examples(rows)]
+
+    def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
+        """The lab's: of all processes one after the other."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        places = self.recipe.drawn.others(self._iteration, draw, count * world)
+        return [{"prompt": place} for place in places[rank * count : (rank + 1) * count]]
 
     # ------------------------------------------------------------------ updates
 

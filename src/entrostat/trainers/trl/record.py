@@ -8,7 +8,6 @@ Every process evaluates, with the same prompts and chance, so that none waits fo
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,11 @@ from transformers import TrainerCallback
 
 from ...errors import RunStopped
 from ...evaluation.in_training import evaluate
-from ...logs.rollouts import Rollouts
 from ...runs import checkpoint as lab_checkpoints
 from ...runs.progress import Progress
 from ...runs.run_directory import RunDirectory
 from ...runs.run_writer import RunWriter
+from ...runs.trackers.services import alert_here
 from .checkpoints import keep, seal
 from .dump import RunLog
 
@@ -46,7 +45,9 @@ class Record(RunLog):
     ) -> None:
         super().__init__(run.path, max(1, recipe.config.save.rollouts_every))
         self.run, self.recipe, self.progress, self.main = run, recipe, progress, main
-        self._writer = RunWriter(run, recipe.config, progress)
+        self._writer = RunWriter(
+            run, recipe.config, progress, lambda words: alert_here(recipe.config.log.to, words)
+        )
         trained = sum(p.numel() * p.element_size() for p in recipe.policy.trained().values())
         # weights and AdamW's two moments
         self.schedule = lab_checkpoints.Schedule(recipe.config.save, 3 * trained, start)
@@ -67,12 +68,6 @@ class Record(RunLog):
     def line(self, iteration: int, figures: dict[str, float]) -> None:
         """Keep an iteration's figures until its last step has been made."""
         self.held = figures
-
-    def rollouts(self, rollouts: Rollouts) -> None:
-        """One file of tokens, with the task's prompts."""
-        examples = self.recipe.drawn.of(rollouts.iteration)
-        prompts = [examples[g].prompt for g in rollouts.group.tolist()]
-        super().rollouts(dataclasses.replace(rollouts, prompts=prompts))
 
     # ------------------------------------------------------------------ called after an iteration
 

@@ -163,6 +163,7 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
         "off_policy_mask_threshold": None,
     }
     args.beta, args.use_bias_correction_kl = _beta(objective)
+    args.sync_ref_model = args.sync_ref_model and args.beta > 0  # TRL refuses it without one
     for name, value in wanted.items():
         setattr(args, name, value)
     return args

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ...config import TrainConfig
 from ...core.distributed import Communicator
 from ...core.objective import Objective
-from ...data.prompts import draw, encode
+from ...data.prompts import draw, encode, redrawn
 from ...data.scoring import Scorer
 from ...evaluation.eval_sets import ResolvedEvalSets
 from ...models.policy import Policy
@@ -42,6 +42,7 @@ class Trainer(Protocol):
     @property
     def ranks(self) -> Communicator: ...
     def begin(self, state: Any) -> None: ...
+    def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]: ...
 
     extra_pass: Callable[..., Any]
 
@@ -93,31 +94,40 @@ class Recipe:
 
 
 class Drawn:
-    """The prompts of a run by their place among its draws; one iteration's are kept."""
+    """The prompts of a run by their place among its draws; one iteration's are kept.
+
+    A place is a number, or "ITERATION.DRAW.ROW" of prompts drawn in the place of others.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._recipe, self._iteration = recipe, 0
-        self._examples: list[Example] = []
-        self._ids: list[list[int]] = []
-
-    def of(self, iteration: int) -> list[Example]:
-        """An iteration's."""
-        if iteration != self._iteration:
-            recipe = self._recipe
-            self._examples = draw(recipe.task, recipe.config, iteration)
-            self._ids = encode(recipe.policy, recipe.config, self._examples, recipe.new)
-            self._iteration = iteration
-        return self._examples
+        self._recipe = recipe
+        self._found: dict[str, tuple[Example, list[int]]] = {}
 
     def examples(self, places: list[str]) -> list[Example]:
         """At places."""
-        return [self.of(iteration)[row] for iteration, row in map(self._split, places)]
+        return [self._at(place)[0] for place in places]
 
     def token_ids(self, places: list[str]) -> list[list[int]]:
         """At places."""
-        self.examples(places)
-        return [list(self._ids[row]) for _, row in map(self._split, places)]
+        return [list(self._at(place)[1]) for place in places]
 
-    def _split(self, place: str) -> tuple[int, int]:
-        before, row = divmod(int(place), self._recipe.config.sampling.prompts)
-        return before + 1, row
+    def others(self, iteration: int, again: int, count: int) -> list[str]:
+        """The places of `count` prompts of an iteration's `again`-th further draw."""
+        recipe = self._recipe
+        examples = redrawn(recipe.task, recipe.config, iteration, again, count)
+        return self._keep([f"{iteration}.{again}.{row}" for row in range(count)], examples)
+
+    def _at(self, place: str) -> tuple[Example, list[int]]:
+        if place not in self._found:
+            recipe, prompts = self._recipe, self._recipe.config.sampling.prompts
+            first = int(place) // prompts * prompts
+            places = [str(first + row) for row in range(prompts)]
+            self._found = {}
+            self._keep(places, draw(recipe.task, recipe.config, first // prompts + 1))
+        return self._found[place]
+
+    def _keep(self, places: list[str], examples: list[Example]) -> list[str]:
+        recipe = self._recipe
+        ids = encode(recipe.policy, recipe.config, examples, recipe.new)
+        self._found |= dict(zip(places, zip(examples, ids, strict=True), strict=True))
+        return places

@@ -35,7 +35,7 @@ from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
 from ...core.objective import Objective, Plan
 from ...core.process_ranks import gather_batch, ranks, shared_generator, sum_over_ranks
-from ...core.rollouts import MetricAccumulator, describe, idle_groups
+from ...core.rollouts import MetricAccumulator, describe, outcome_figures
 from ...dynamics import online
 from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
@@ -45,12 +45,13 @@ from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
 from .dynamic import check as check_redraws
-from .dynamic import redrawn
+from .dynamic import dataset_rows, redrawn
 from .held import check_whole, look
 from .iteration import (
     IMAGES,
     OLD_ENTROPY,
     OLD_LOGP,
+    Scored,
     addition,
     loss_mask,
     shares,
@@ -145,7 +146,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         named = isinstance(dump_rollouts, str | Path)
         self._run_log = RunLog(dump_rollouts, dump_every) if named else dump_rollouts
         self._passes: list[Pass] | None = None
-        self._scored: tuple[Tensor, list[list[int]]] | None = None
+        self._scored: tuple[Tensor, list[Scored]] | None = None
         self._plan: _Step | None = None
         self._moved: Moved | None = None  # of the optimizer step under way
         self._generated_at: int | None = None
@@ -218,7 +219,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
     ) -> Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         # [B of all ranks, reward functions], and this rank's completions before any is masked
-        self._scored = rewards, completion_ids_list
+        said = zip(inputs, completion_ids_list, *self._said(completion_ids_list), strict=True)
+        self._scored = rewards, [Scored(*each) for each in said]
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -269,7 +271,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
     def _grade(self, output: dict[str, Any]) -> None:
         """Controllers, advantages [B, T] and figures of a generation batch, over all ranks."""
         assert self._scored is not None
-        scores, completions = self._scored
+        scores, rows = self._scored
         mask = loss_mask(output)
         B, first = len(mask), self.accelerator.process_index * len(mask)
         rewards = (scores * self.reward_weights.to(scores.device)).nansum(1)
@@ -283,10 +285,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
             rollout=torch.arange(len(rewards), device=mask.device)[mine], ranks=self.ranks,
         )  # fmt: skip
         # a truncated completion that TRL masks is as long as it is
-        full = torch.tensor([len(ids) for ids in completions], device=mask.device)
+        full = torch.tensor([len(row.ids) for row in rows], device=mask.device)
         figures = describe(batch, torch.where(mask.any(1), mask.sum(1), full))
-        texts, finished = self._said(completions)
-        (ended,), _ = batch.whole.gather(torch.tensor(finished, device=mask.device))
+        if len(self.reward_func_names) > 1:  # TRL's log has them
+            each = zip(self.reward_func_names, scores.nanmean(0).tolist(), strict=True)
+            self._tally.add({f"rewards/{name}/mean": mean for name, mean in each})
+        finished = torch.tensor([row.finished for row in rows], device=mask.device)
+        (ended,), _ = batch.whole.gather(finished)
         figures["rollout/truncated"] = 1 - float(ended.float().mean())
         sampler = output.get("sampling_per_token_logps")  # vLLM says them
         if sampler is not None:
@@ -294,7 +299,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         if self.objective is None:
             A = output["advantages"]
             (signals,) = batch.whole.group_sums(group[mine], (A != 0).long())
-            outcome = ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
+            ready = batch.replace(advantages=A[:, None] * mask, idle=signals == 0)
+            outcome = ready.replace(advantages=A)
             figures |= watched(ready, A, exact=self.updates == 1)
         else:
             if self.objective.advantage == "gdpo":
@@ -311,16 +317,25 @@ class EntropyGRPOTrainer(GRPOTrainer):
             output |= addition(ready)
             if self._analyst is not None:
                 self._analyst.generated(output, outcome.replace(rewards=batch.rewards), ready)
-        figures["rollout/zero_advantage_groups"] = idle_groups(outcome)
+        figures |= outcome_figures(outcome)
         self._record(figures)
         iteration = self.state.global_step // self.updates + 1
         if self._run_log is not None and self._run_log.due(iteration):
-            rows = own_rows(self._tokenizer, output, texts, mask, finished)
-            rows, whole = gather_object(rows), gather_batch(ready)
+            own = own_rows(self._prompts(output, rows), output, rows, mask)
+            every, whole = gather_object(own), gather_batch(ready)
             if self.accelerator.is_main_process:
                 self._run_log.rollouts(
-                    rollouts_of(iteration, whole, rewards, rows, self._tokenizer)
+                    rollouts_of(iteration, whole, rewards, every, self._tokenizer)
                 )
+
+    def _prompts(self, output: dict[str, Any], rows: list[Scored]) -> list[str]:
+        """The texts of this rank's prompts."""
+        prompts = zip(output["prompt_ids"], output["prompt_mask"].bool(), strict=True)
+        return [self._tokenizer.decode(ids[m], skip_special_tokens=True) for ids, m in prompts]
+
+    def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
+        """Rows of `count` other prompts for this process, of a generation batch's `draw`-th."""
+        return dataset_rows(self, draw, count)
 
     def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
         """Of this rank's completions their texts, and which ended by themselves."""

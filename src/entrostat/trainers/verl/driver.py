@@ -24,7 +24,7 @@ from ...core.batch import TokenBatch
 from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
 from ...core.objective import Objective
-from ...core.rollouts import describe, idle_groups
+from ...core.rollouts import describe, outcome_figures
 from ...core.thread_ranks import Threads
 from ...dynamics import online
 
@@ -116,7 +116,7 @@ def _judged(
     (group,), _ = share.whole.gather(share.group)
     figures = {
         "rollout/groups": float(len(group.unique())),
-        "rollout/zero_advantage_groups": float(idle_groups(outcome)),
+        **outcome_figures(outcome),
         **online.of_rollouts(ready, ready.outcome, share.rewards),
     }
     if sampler_logp is not None:
