@@ -74,7 +74,7 @@ def serve(name: str, answer: Any) -> None:
             ok = order["finish"]
             break
         if "alert" in order:
-            service.alert(order["alert"])
+            tracker.alert(order["alert"])
             answer(done=None)
             continue
         if order["iteration"] > seal["logged"]:
