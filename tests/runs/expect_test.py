@@ -1,11 +1,9 @@
 """`[expect]`: a recipe's assertions on its own figures."""
 
-import subprocess
-import sys
-
 import pytest
 
 from builders import refused
+from entrostat.cli import main
 from entrostat.config.expect import Expectation
 
 VALUES = [1.0, 2.0, 6.0, 3.0]
@@ -35,16 +33,14 @@ def test_what_is_no_assertion(text):
     refused(lambda: Expectation("reward/mean", text), "expect:", "'reward/mean'")
 
 
-def test_the_command_fails_where_one_does_not_hold(tmp_path):
+@pytest.mark.usefixtures("unrendered")
+def test_the_command_fails_where_one_does_not_hold(tmp_path, capsys):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         f'iterations = 1\noutput = "{tmp_path / "run"}"\nsampling = {{prompts = 2, rollouts = 2}}\n'
         '[eval]\nprompts = 0\n[expect]\n"entropy/exact" = "last > 0"\n"reward/mean" = "last > 2"\n'
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "entrostat", "train", "--config", str(recipe)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "expected reward/mean last > 2, got " in done.stderr
-    assert "entropy/exact" not in done.stderr
+    assert main(["train", "--config", str(recipe)]) == 1
+    said = capsys.readouterr().err
+    assert "expected reward/mean last > 2, got " in said
+    assert "entropy/exact" not in said

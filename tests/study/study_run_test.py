@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -10,13 +12,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from builders import json_lines, refused
+from entrostat.cli import main
 from entrostat.logs.run import read_run
-from entrostat.study import run_study
+from entrostat.study import on_ray, run_study
 from entrostat.study.execute import execute
 from entrostat.study.file import read_study
 from entrostat.study.on_ray import train
@@ -180,6 +184,12 @@ class AnotherNode:
 def test_a_node_may_lack_the_directory_that_the_study_was_started_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def here(command: list[str], cwd: str, **how: Any) -> SimpleNamespace:
+        """The training's process is this one."""
+        with contextlib.chdir(cwd), contextlib.redirect_stdout(io.StringIO()):
+            return SimpleNamespace(returncode=main(command[3:]))
+
+    monkeypatch.setattr(on_ray, "subprocess", SimpleNamespace(run=here, DEVNULL=None))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 4)
     (tmp_path / "s.toml").write_text(
@@ -196,8 +206,6 @@ def test_a_node_may_lack_the_directory_that_the_study_was_started_in(
 def test_what_a_cluster_is_told_is_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from entrostat.study import on_ray
-
     told: list[list[str]] = []
 
     class Cluster(AnotherNode):
