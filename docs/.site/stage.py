@@ -108,7 +108,8 @@ def navigation(nav: list, pages: list[str]) -> list:
 def turned(text: str, source: str, page: str) -> str:
     """The text with its links from one place in the repository to those from one on the site.
 
-    A link to a file that is no page becomes the file's name.
+    A link to a file that is no page becomes the file's name. A link whose words are a page's file
+    name gets the page's title.
     """
 
     def turn(match: re.Match[str]) -> str:
@@ -121,6 +122,9 @@ def turned(text: str, source: str, page: str) -> str:
             file += "/README.md"
         if file not in BORROWED and not file.startswith("docs/"):
             return words[words.index("[") + 1 : -1]
+        if words.endswith(".md]"):
+            title = (ROOT / file).read_text(encoding="utf-8").partition("\n")[0]
+            words = f"[{title.removeprefix('# ')}]"
         there = BORROWED.get(file, file.removeprefix("docs/"))
         return f"{words}({posixpath.relpath(there, posixpath.dirname(page) or '.')}{hash_}{anchor})"
 

@@ -192,6 +192,7 @@ def test_the_site_shows_pages_and_names_that_there_are(stage: Any) -> None:
         ("[a](recipes/papers)", "README.md", "index.md", "[a](recipes/papers.md)"),
         ("[a](../lab.md)", "docs/hosts/trl.md", "hosts/trl.md", "[a](../lab.md)"),
         ("[a](../tests/x.py), b", "docs/lab.md", "lab.md", "a, b"),
+        ("[lab.md](lab.md)", "docs/demo.md", "demo.md", "[Train with the lab](lab.md)"),
         ("![a](docs/demo.png)", "README.md", "index.md", "![a](demo.png)"),
         ("[a](https://x.org) [b](#c)", "README.md", "index.md", "[a](https://x.org) [b](#c)"),
     ],
