@@ -72,7 +72,7 @@ def test_whatever_make_objective_takes_is_taken(method: Any) -> None:
 
 def test_what_is_declared_is_let_pass() -> None:
     quadrant = Allowed(random=True, all_of={"share": 1.0})
-    check_method("quadrant", allowed=quadrant, rules=["order", "chance"])
+    check_method("quadrant", {"share": 0.25}, allowed=quadrant, rules=["order", "chance"])
     bonus = Allowed(added=Added(entropy=2e-3))
     check_method("entropy_bonus", {"coef": 2e-3}, allowed=bonus, rules=["zero_advantages"])
     check_method("entropy_bonus", {"coef": 2e-3}, rules=["zero_advantages"])  # from its terms
