@@ -48,7 +48,7 @@ def report(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tab(browser):
     page = browser.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(60_000)
     return page
 
 
@@ -376,7 +376,7 @@ def test_a_run_of_150_iterations_is_small_and_usable(browser, tmp_path):
     report = write_page(tmp_path)
     assert report.stat().st_size < 15_000_000
     page = browser.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(60_000)
     wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto(report.as_uri())

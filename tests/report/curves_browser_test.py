@@ -65,7 +65,7 @@ def report(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tab(browser):
     tab = browser.new_page(viewport={"width": 1400, "height": 900})
-    tab.set_default_timeout(15_000)
+    tab.set_default_timeout(60_000)
     return tab
 
 

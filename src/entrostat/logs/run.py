@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .files import dump_files
 from .lines import JsonLines, number, read_json
 
 if TYPE_CHECKING:
@@ -248,12 +249,6 @@ def saturated(path: Path, metrics: Lines) -> list[str]:
 
     methods = read_json(path / "objective.json").get("methods")
     return saturation(metrics, methods) if isinstance(methods, list) else []
-
-
-def dump_files(folder: Path) -> dict[int, Path]:
-    """Iteration -> the file of its rollouts in a folder."""
-    files = {int(p.stem): p for p in folder.glob("*.safetensors") if p.stem.isdigit()}
-    return dict(sorted(files.items()))
 
 
 def _rollouts(path: Path) -> Rollouts:
