@@ -42,10 +42,10 @@ def positive(weight: float) -> torch.Tensor:
 
 
 def test_pos_adv_by_entropy_over_a_run():
-    # starts at 0; - .05 unless entropy > .2, + .05 where it is; kept in [0, 1]
+    # starts at 1; - .01 unless entropy > .2, + .01 where it is; kept in [0, 1]
     objective = es.make_objective("pos_adv")
-    assert objective.metrics() == {"control/pos_weight": 0.0, "control/target": 0.2}
-    steps = ((0.1, 0.0), (0.5, 0.05), (0.21, 0.1), (0.2, 0.05), (0.3, 0.1), (0.0, 0.05))
+    assert objective.metrics() == {"control/pos_weight": 1.0, "control/target": 0.2}
+    steps = ((0.5, 1.0), (0.1, 0.99), (0.2, 0.98), (0.21, 0.99), (0.0, 0.98), (0.0, 0.97))
     for entropy, lam in steps:
         objective.observe(entropy=entropy)
         assert objective.metrics()["control/pos_weight"] == pytest.approx(lam, rel=1e-12)
@@ -111,7 +111,7 @@ def test_pos_adv_goes_on_after_a_checkpoint():
     two = es.make_objective("pos_adv", weight=0.5)
     two.load_state_dict(json.loads(json.dumps(one.state_dict())))
     two.observe(entropy=0.1)
-    assert two.metrics()["control/pos_weight"] == pytest.approx(0.4, rel=1e-12)
+    assert two.metrics()["control/pos_weight"] == pytest.approx(0.48, rel=1e-12)
 
 
 # ---------------------------------------------------------------------------- one side
@@ -468,8 +468,8 @@ DEFAULTS = {
     "pos_adv": {
         "schedule": "entropy",
         "target": 0.2,
-        "delta": 0.05,
-        "weight": 0.0,
+        "delta": 0.01,
+        "weight": 1.0,
         "epochs": 10,
     },
     "pos_only": {},

@@ -41,15 +41,15 @@ class PosAdv(Controlled):
         weight: lam at first (schedule "entropy").
         epochs: E (schedule "epoch"); e follows from the progress of the training.
 
-    The formulas are lost from the text at hand. Step and start of schedule "entropy", .05 and 0,
-    are those of public notes on the paper's third version. Ours: E, and that lam stays within
-    [0, 1].
+    The formulas are lost from the text at hand. Ours: step and start of schedule "entropy", E, and
+    that lam stays within [0, 1]. Public notes on the paper's third version have the step .05 and
+    the start 0, which its recipe takes.
     """
 
     schedule: Schedule = "entropy"
     target: float | str = 0.2
-    delta: float = 0.05
-    weight: float = 0.0
+    delta: float = 0.01
+    weight: float = 1.0
     epochs: int = 10
 
     paper: ClassVar[str] = "PAR 7.3"
