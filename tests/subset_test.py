@@ -257,6 +257,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["subset"]) == 2
     assert "Examples:" in capsys.readouterr().out
     for words in (["--help"], ["my.jsonl", "--help"]):
-        with pytest.raises(SystemExit, match="0"):
-            main(["subset", *words])
-        assert "--clusters {None}|INT" in capsys.readouterr().out
+        assert main(["subset", *words]) == 0
+        assert "--clusters N" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["subset", "my.jsonl", "--help-all"])
+    assert "--clusters {None}|INT" in capsys.readouterr().out
