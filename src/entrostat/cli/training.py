@@ -91,7 +91,9 @@ Examples:
 """
 
 _FIRST = "runs/first"
-_FIRST_RUN = f"--method thermostat --method.target 0.75x --iterations 60 --output {_FIRST}".split()
+_FIRST_RUN: list[str] = [
+    "--method", "thermostat", "--method.target", "0.75x", "--iterations", "60", "--output", _FIRST,
+]  # fmt: skip
 _NEXT = f"""\
 
 Next:
