@@ -254,5 +254,9 @@ def test_a_task_that_a_file_cannot_hold_is_refused(capsys: pytest.CaptureFixture
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["subset"]) == 2
     assert "Examples:" in capsys.readouterr().out
-    assert main(["subset", "--help"]) == 0
-    assert "--clusters" in capsys.readouterr().out
+    for words in (["--help"], ["my.jsonl", "--help"]):
+        assert main(["subset", *words]) == 0
+        assert "--clusters N" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["subset", "my.jsonl", "--help-all"])
+    assert "--clusters {None}|INT" in capsys.readouterr().out

@@ -136,10 +136,10 @@ def test_help_of_every_verb_fits_two_screens(verb: str, capsys: pytest.CaptureFi
         assert shown.index("Examples:") < next(options, len(shown))
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "subset", "pretrain"])
+@pytest.mark.parametrize("verb", ["train", "eval", "pretrain"])
 def test_every_setting_has_help(verb: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
-        main([verb, "--help-all"] if verb != "subset" else [verb, "my.jsonl", "--help-all"])
+        main([verb, "--help-all"])
     assert left.value.code == 0
     assert "--seed INT" in capsys.readouterr().out
 

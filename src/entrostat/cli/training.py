@@ -91,8 +91,9 @@ Examples:
 """
 
 _FIRST = "runs/first"
-_FIRST_RUN = ["--method", "thermostat", "--method.target", "0.75x", "--iterations", "60"]
-_FIRST_RUN += ["--output", _FIRST]
+_FIRST_RUN: list[str] = [
+    "--method", "thermostat", "--method.target", "0.75x", "--iterations", "60", "--output", _FIRST,
+]  # fmt: skip
 _NEXT = f"""\
 
 Next:
