@@ -91,12 +91,14 @@ def test_a_page_has_the_figures_that_go_by_names(tmp_path: Path) -> None:
 
 
 NAMES = [
-    "foretold", "thermostat", "evaluation_scores", "ratio", "kl_old", "kl_reference", "loss",
+    "reward_by_part", "foretold", "thermostat", "evaluation_scores", "ratio", "kl_old",
+    "kl_reference", "loss",
     "token_weight", "held_tokens", "learning_rate", "zero_advantage_groups",
-    "zero_advantage_share", "completion_length", "truncated", "failed_answers",
+    "zero_advantage_share", "group_outcomes", "advantages", "completion_length", "truncated",
+    "failed_answers",
     "token_covariance", "touched_tokens", "touched_entropy", "quadrants", "prime_loss",
     "prime_accuracy", "prime_reward", "prime_gradient_norm", "mismatch", "mismatch_ratio",
-    "mismatch_probability", "speed", "flow_updates", "balance",
+    "mismatch_probability", "staleness", "speed", "flow_updates", "balance",
     "covariance_of_whole_responses",
 ]  # fmt: skip
 
@@ -111,7 +113,9 @@ def test_names_are_those_of_this_list(tmp_path: Path) -> None:
         "reward/failed", "prime/loss", "prime/accuracy", "prime/reward_mean", "prime/grad_norm",
         "mismatch/kl", "mismatch/ratio_max", "mismatch/prob_abs_mean", "time/tokens_per_second",
         "cov/mean", "touched/share", "touched/entropy", "quadrant/I", "flow/increase",
-        "flow/balance", "cov/prompt",
+        "flow/balance", "cov/prompt", "rewards/f/mean", "groups/mixed", "advantage/min",
+        "advantage/p10", "advantage/p50", "advantage/p90", "advantage/max",
+        "off_policy_level/all/mean",
     )  # fmt: skip
     lines = [{"iteration": i, "optim/lr": i / 8, **dict.fromkeys(keys, 0.5)} for i in (1, 2)]
     run = make_run(tmp_path / "a", lines=lines, evaluation=[])
