@@ -99,6 +99,12 @@ def sync(path: Path) -> None:
         os.close(place)
 
 
+def dump_files(folder: Path) -> dict[int, Path]:
+    """Iteration -> the file of its rollouts in a folder."""
+    files = {int(p.stem): p for p in folder.glob("*.safetensors") if p.stem.isdigit()}
+    return dict(sorted(files.items()))
+
+
 def in_bytes(count: float) -> str:
     """A size as people read it: 540 MB, 1.6 GB."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -15,8 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .files import replacing
-from .run import dump_files
+from .files import dump_files, replacing
 
 
 @dataclass(repr=False)

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .files import dump_files
 from .lines import JsonLines, number, read_json
 
 if TYPE_CHECKING:
@@ -91,18 +92,15 @@ class Run:
 
     @property
     def task(self) -> str:
-        """The task's name."""
         task = self.config.get("task", "unknown task")
         return str(task.get("name", "unknown task") if isinstance(task, dict) else task)
 
     @property
     def done(self) -> int:
-        """The last iteration logged."""
         return self.metrics[-1]["iteration"]
 
     @property
     def planned(self) -> int | None:
-        """Iterations asked for."""
         planned = self.config.get("iterations")
         return planned if type(planned) is int and 0 < planned < MOST else None
 
@@ -248,12 +246,6 @@ def saturated(path: Path, metrics: Lines) -> list[str]:
 
     methods = read_json(path / "objective.json").get("methods")
     return saturation(metrics, methods) if isinstance(methods, list) else []
-
-
-def dump_files(folder: Path) -> dict[int, Path]:
-    """Iteration -> the file of its rollouts in a folder."""
-    files = {int(p.stem): p for p in folder.glob("*.safetensors") if p.stem.isdigit()}
-    return dict(sorted(files.items()))
 
 
 def _rollouts(path: Path) -> Rollouts:

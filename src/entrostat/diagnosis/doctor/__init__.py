@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ...config import TrainConfig
+from ...logs.files import dump_files
 from ...logs.rollouts import Rollouts, load_rollouts
-from ...logs.run import Run, dump_files
+from ...logs.run import Run
 from ..checks import TABLE
 from . import recorded, settings
 from .finding import Finding, skipped
