@@ -22,7 +22,7 @@ import pytest
 from builders import refused
 from entrostat.cli import main
 from entrostat.logs.importers import read as read_run
-from entrostat.logs.importers import several, tensorboard, wandb
+from entrostat.logs.importers import tensorboard, wandb
 from entrostat.logs.importers.source import UnreadableError
 from entrostat.logs.importers.wire import fields
 from entrostat.logs.run import Run
@@ -306,8 +306,6 @@ def test_several_runs_in_a_directory(tmp_path: Path, capsys) -> None:
     run = read_run(tmp_path / "logs")
     assert run.done == 3
     assert run.notes == ("Read b; other runs beside it are not, name their directories: a.",)
-    assert several(tmp_path / "logs") == [tmp_path / "logs/a", tmp_path / "logs/b"]
-    assert several(tmp_path / "logs/a") == []
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "logs"), "--output", str(page)]) == 0
     assert "runs: a, b" in capsys.readouterr().out
@@ -400,7 +398,6 @@ def test_a_run_that_went_on_in_a_second_directory_is_one(offline: Path) -> None:
     # a text of 100,000 characters spans blocks; what is no number is left out
     assert run.metrics[2] == {"iteration": 3, **OURS[0][1], "nested.a": 2.0}
     assert run.notes[0] == "Unfinished: 3 of 4 iterations are logged."
-    assert several(offline / "again") == []
 
 
 def test_anyones_in_wandb_and_several_runs(offline: Path) -> None:

@@ -13,17 +13,9 @@ from .remedies import Remedy
 from .verdict import Judged, Movement, judge
 
 __all__ = [
-    "Cause",
-    "Diagnosis",
-    "Event",
-    "Judged",
-    "Movement",
-    "Remedy",
-    "diagnose",
-    "diagnose_run",
-    "judge",
-    "table",
-]
+    "Cause", "Diagnosis", "Event", "Judged", "Movement", "Remedy", "diagnose", "diagnose_run",
+    "judge", "table",
+]  # fmt: skip
 
 
 def diagnose(

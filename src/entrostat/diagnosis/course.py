@@ -33,21 +33,13 @@ LEVEL = 10.0
 
 @dataclass(frozen=True)
 class Course:
-    """A curve in straight pieces.
+    """A curve in straight pieces."""
 
-    Attributes:
-        fitted: [n] the pieces' values.
-        left: [n] what they leave.
-        starts: index at which each piece begins; the first is 0.
-        noise: standard deviation of what is left.
-        correlation: between neighbouring residuals, 0 to .8.
-    """
-
-    fitted: Array
-    left: Array
-    starts: tuple[int, ...]
-    noise: float
-    correlation: float
+    fitted: Array  # [n] the pieces' values
+    left: Array  # [n] what they leave
+    starts: tuple[int, ...]  # index at which each piece begins; the first is 0
+    noise: float  # standard deviation of what is left
+    correlation: float  # between neighbouring residuals, 0 to .8
 
     @property
     def worth(self) -> float:
@@ -64,6 +56,11 @@ class Onset:
     high: int
 
 
+def moving_mean(y: Array, width: int) -> Array:
+    """[n - width + 1] means of neighbours."""
+    return np.convolve(y, np.ones(width) / width, "valid")
+
+
 def thinned(x: Array, y: Array) -> tuple[Array, Array]:
     """Means of equal blocks, at most `MOST` of them: places [m] and values [m]."""
     size = math.ceil(len(x) / MOST)
@@ -75,12 +72,10 @@ def thinned(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def course(y: Array, floor: float = 0.0) -> Course:
-    """A curve's straight pieces.
+    """The straight pieces of a curve y [n] of finite values at equal distances, n of 1 or more.
 
-    Args:
-        y: [n] finite values at equal distances; n of 1 or more.
-        floor: a standard deviation below which noise is not believed, so that a curve without any
-            is not cut into pieces that nobody would see.
+    `floor` is a standard deviation below which noise is not believed, so that a curve without any
+    is not cut into pieces that nobody would see.
     """
     n = len(y)
     costs = _costs(y)
@@ -139,7 +134,6 @@ def _assemble(y: Array, cuts: list[NDArray[np.intp]], k: int) -> tuple[Array, tu
 
 
 def _line(y: Array) -> Array:
-    """Values of the straight line through y."""
     t = np.arange(len(y)) - (len(y) - 1) / 2
     over = float(t @ t)
     slope = float(t @ y) / over if over else 0.0
@@ -159,11 +153,8 @@ def onset(y: Array, noise: float) -> Onset:
     """When the movement in which y [n] ends began, by model (1).
 
     The noise's worth is taken from what the best fit leaves: where the model is wrong that is
-    correlated over long stretches, and the interval is the wider for it.
-
-    Args:
-        y: values that start level (or already moving) and go to one side.
-        noise: standard deviation below which residuals are not believed.
+    correlated over long stretches, and the interval is the wider for it. Residuals below `noise`,
+    a standard deviation, are not believed.
     """
     n = len(y)
     t = np.arange(n, dtype=float)

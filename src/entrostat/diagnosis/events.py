@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..logs.run import Run
+from .course import moving_mean
 from .signals import ENTROPIES, Signal, signal
 from .verdict import Judged, floor_of
 
@@ -71,7 +72,6 @@ class Score:
 
     @property
     def died(self) -> bool:
-        """Whether half of the best or more is gone."""
         return self.lost >= DIED
 
     @property
@@ -81,7 +81,6 @@ class Score:
 
     @property
     def words(self) -> str:
-        """How it went."""
         s = self.signal
         if self.lost > HURT:
             return f"the score fell from {self.best:.3g} at its best to {self.late:.3g}"
@@ -97,7 +96,7 @@ def score_of(run: Run) -> Score | None:
     if found is None:
         return None
     width = max(3, len(found) // 10)
-    smooth = np.convolve(found.y, np.ones(width) / width, "valid")
+    smooth = moving_mean(found.y, width)
     start, late = float(found.y[:3].mean()), float(smooth[-1])
     best = max(start, float(smooth.max()))
     floor, top = floor_of(found.y), float(found.y.max())

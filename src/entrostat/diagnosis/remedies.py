@@ -168,7 +168,6 @@ def _tenth(run: Run) -> str:
 
 
 def _rate(run: Run, divisor: float, unknown: str) -> str:
-    """The highest learning rate that a run logged, divided."""
     rate = signal(run, "rate")
     highest = 0.0 if rate is None else float(rate.y.max())
     return f"{highest / divisor:.2g}" if highest > 0 else unknown

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..logs.importers.names import ALIASES, folded
 from ..logs.run import Run
-from .course import Array
+from .course import Array, moving_mean
 
 HUGE = 1e12  # a larger number in a log is none
 TENTH = 10
@@ -29,22 +29,15 @@ class Signal:
     @property
     def smooth(self) -> Array:
         """Means of a moving tenth."""
-        return np.convolve(self.y, np.ones(self._tenth) / self._tenth, "valid")
+        return moving_mean(self.y, self._tenth)
 
     @property
     def early(self) -> float:
-        """Mean of the first tenth."""
         return float(self.y[: self._tenth].mean())
 
     @property
     def late(self) -> float:
-        """Mean of the last tenth."""
         return float(self.y[-self._tenth :].mean())
-
-    @property
-    def late_noise(self) -> float:
-        """Standard deviation of the last tenth."""
-        return float(self.y[-self._tenth :].std())
 
     @property
     def _tenth(self) -> int:
@@ -72,7 +65,6 @@ def signal(run: Run, what: str, least: int = 1) -> Signal | None:
 
 
 def of(run: Run, name: str) -> Signal | None:
-    """A metric by its own name."""
     x, y = run.series(name)
     pairs = [(i, v) for i, v in zip(x, y, strict=True) if abs(v) < HUGE]
     if not pairs:

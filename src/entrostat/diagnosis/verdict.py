@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 
 from ..logs.run import last_ones
-from .course import Array, Course, course, onset, thinned
+from .course import Array, Course, course, moving_mean, onset, thinned
 
 Verdict = Literal["collapse", "explosion", "drift", "held", "cannot tell"]
 
@@ -49,13 +49,7 @@ SIGMAS = 2.0
 
 @dataclass(frozen=True)
 class Movement:
-    """When what became of entropy began.
-
-    Attributes:
-        iteration: the best single answer.
-        low: where its 90% interval begins, an iteration.
-        high: where it ends.
-    """
+    """The iteration with which what became of entropy began, and its 90% interval."""
 
     iteration: int
     low: int
@@ -64,35 +58,20 @@ class Movement:
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict and what it was read from.
-
-    Attributes:
-        verdict: what became of entropy.
-        confidence: share of the resampled courses with the same verdict, 0 to 1.
-        others: the verdicts of the rest, with their shares, most frequent first.
-        falling: whether entropy ends lower than it was; None for a run that held or says nothing.
-        onset: when the movement began; None where there is none.
-        first: h0, nats.
-        last: h1, nats.
-        trend: see the rules; positive upwards.
-        iterations: logged ones that have an entropy.
-        numbers: of the first and the last of them, as the trainer counts.
-        noise: standard deviation about the course, as a share of the entropy.
-        peak: iteration and value of a maximum well above both ends, or of a minimum well below.
-    """
+    """A verdict and what it was read from."""
 
     verdict: Verdict
-    confidence: float
-    others: tuple[tuple[Verdict, float], ...] = ()
-    falling: bool | None = None
+    confidence: float  # share of the resampled courses with the same verdict, 0 to 1
+    others: tuple[tuple[Verdict, float], ...] = ()  # of the rest, most frequent first
+    falling: bool | None = None  # None for a run that held or says nothing
     onset: Movement | None = None
-    first: float = math.nan
-    last: float = math.nan
-    trend: float = math.nan
-    iterations: int = 0
-    numbers: tuple[int, int] = (0, 0)
-    noise: float = math.nan
-    peak: tuple[int, float] | None = None
+    first: float = math.nan  # h0, nats
+    last: float = math.nan  # h1, nats
+    trend: float = math.nan  # see the rules; positive upwards
+    iterations: int = 0  # logged ones that have an entropy
+    numbers: tuple[int, int] = (0, 0)  # of the first and the last of them, as the trainer counts
+    noise: float = math.nan  # standard deviation about the course, as a share of the entropy
+    peak: tuple[int, float] | None = None  # iteration, value: well above both ends, or below
 
 
 def judge(
@@ -125,20 +104,16 @@ def judge(
     }  # fmt: skip
     far = abs(last / first - 1) > STILL
     unsure = verdict == ("held" if far else "drift")  # of so few, the ends and the trend must agree
-    if unsure and goal is None and n < FEW:
-        return Judged("cannot tell", share, ((verdict, share), *others), **known)
-    if share < SURE:
+    if share < SURE or (unsure and goal is None and n < FEW):
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
     if verdict == "held":
         return Judged(verdict, share, tuple(others), **known)
     falling = _falls(verdict, y)
-    return Judged(
-        verdict, share, tuple(others), falling, _onset(places, pieces, values, falling), **known
-    )
+    began = _onset(places, pieces, values, falling)
+    return Judged(verdict, share, tuple(others), falling, began, **known)
 
 
 def _rules(y: Array, worth: float, score_lost: float, goal: float | None) -> Verdict:
-    """The verdict by the rules in the module's text."""
     first, last = _first(y), _last(y)
     if goal is not None and abs(float(y[-(len(y) // 3) :].mean()) - goal) <= NEAR * abs(goal):
         return "held"
@@ -178,7 +153,7 @@ def _score_lost(score: Sequence[float]) -> float:
     if len(score) < FEWEST:
         return 0.0
     y, width = np.asarray(score, dtype=float), max(1, len(score) // 10)
-    means = np.convolve(y, np.full(width, 1 / width), "valid")
+    means = moving_mean(y, width)
     best, floor = float(means.max()), floor_of(y)
     if floor < 0 and best - means[-1] < SIGMAS * float(np.diff(y).std()) / math.sqrt(2 * width):
         return 0.0  # of a score without a natural zero, noise is no loss
@@ -195,7 +170,7 @@ def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float]
     """Iteration and value of a maximum well above both ends, or a minimum well below."""
     fitted = first * np.maximum(np.exp(pieces.fitted) - SHIFT, 0.0)
     ends, width = (_first(y), _last(y)), max(1, len(y) // 50)
-    means = np.convolve(y, np.full(width, 1 / width), "valid")
+    means = moving_mean(y, width)
     if float(fitted.max()) >= PEAK * max(ends):
         at = int(np.argmax(means))
     elif float(fitted.min()) * PEAK <= min(ends):
@@ -231,7 +206,6 @@ def _resampled(
 
 
 def _falls(verdict: Verdict, y: Array) -> bool:
-    """Which way entropy went in the end."""
     if verdict != "drift":
         return verdict == "collapse"
     trend, last = _trend(y, 1.0)[0], _last(y) - _first(y)

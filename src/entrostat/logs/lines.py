@@ -110,7 +110,6 @@ class JsonLines:
         return len(rest.splitlines())
 
     def remove(self) -> None:
-        """Forget all."""
         if self.path.exists():
             self.path.unlink()
             sync(self.path.parent)

@@ -92,18 +92,15 @@ class Run:
 
     @property
     def task(self) -> str:
-        """The task's name."""
         task = self.config.get("task", "unknown task")
         return str(task.get("name", "unknown task") if isinstance(task, dict) else task)
 
     @property
     def done(self) -> int:
-        """The last iteration logged."""
         return self.metrics[-1]["iteration"]
 
     @property
     def planned(self) -> int | None:
-        """Iterations asked for."""
         planned = self.config.get("iterations")
         return planned if type(planned) is int and 0 < planned < MOST else None
 

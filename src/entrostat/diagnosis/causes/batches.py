@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..course import moving_mean
 from ..verdict import floor_of
 from .seen import LATE, Plain, Seen, cause, ramp, short
 
@@ -27,7 +28,7 @@ def reward_saturated(seen: Seen) -> Plain:
     plain = ramp((score.late - floor) / (1 - floor), *SATURATED)
     if plain == 0:
         return None
-    means = np.convolve(score.y, np.ones(k := max(1, len(score) // 20)) / k, "valid")
+    means = moving_mean(score.y, max(1, len(score) // 20))
     level = floor + SATURATED[0] * (1 - floor)
     when = int(score.x[np.argmax(means >= level)])
     # entropy that fell long before cannot have fallen for this

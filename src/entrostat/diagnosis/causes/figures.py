@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...logs.run import Run
+from ..course import moving_mean
 from ..signals import Signal, of, shared, signal
 from .seen import Plain, Seen, cause, decades, ramp, short
 
@@ -74,7 +75,7 @@ def _length(seen: Seen) -> tuple[float, str] | None:
     if len(H) < 10 or H.min() <= 0 or L.min() <= 0:
         return None
     k = max(1, len(H) // 20)
-    h, n = (np.convolve(np.log(v), np.ones(k) / k, "valid") for v in (H, L))
+    h, n = (moving_mean(np.log(v), k) for v in (H, L))
     if n.max() - n.min() < np.log(LONGER) or h.std() == 0:
         return None
     correlation = float(np.corrcoef(h, n)[0, 1])

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from ...logs.run import Run
+from ..course import moving_mean
 from ..events import Event
 from ..signals import Signal, signal
 from ..verdict import Judged
@@ -57,7 +58,6 @@ class Seen:
 
     @property
     def falling(self) -> bool:
-        """Whether entropy fell."""
         return bool(self.judged.falling)
 
     def follows(self, found: Signal) -> bool:
@@ -68,7 +68,7 @@ class Seen:
         """
         before = found.before(self.onset)
         k = max(1, len(found) // 20)
-        means = np.convolve(found.y, np.ones(k) / k, "valid")
+        means = moving_mean(found.y, k)
         grace = self.span if self.falling else self.span / 5
         half = before + (float(means.max()) - before) / 2
         return int(found.x[k // 2 + int(np.argmax(means >= half))]) > self.onset + grace
@@ -118,5 +118,4 @@ def decades(value: float, low: float, high: float) -> float:
 
 
 def short(value: float) -> str:
-    """Three digits."""
     return f"{value:.3g}"

@@ -108,7 +108,6 @@ def learning_rate(seen: Seen) -> Plain:
 
 
 def _jump(seen: Seen) -> tuple[float, str] | None:
-    """Of the learning rate, close to the onset."""
     rate = seen.signal("rate")
     if rate is None:
         return None

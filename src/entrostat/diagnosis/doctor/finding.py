@@ -30,29 +30,23 @@ class Finding:
 
     @property
     def wrong(self) -> bool:
-        """Whether something is to be mended."""
         return self.level == "wrong"
 
     def of(self, name: str, title: str, source: str) -> Finding:
-        """The same of a check."""
         return replace(self, name=name, title=title, source=source)
 
     def to_dict(self) -> dict[str, str]:
-        """Plain data, for a program."""
         names = ("name", "level", "evidence", "fix", "source")
         return {name: getattr(self, name) for name in names}
 
 
 def ok(evidence: str) -> Finding:
-    """Nothing is wrong."""
     return Finding("ok", evidence)
 
 
 def wrong(evidence: str, fix: str) -> Finding:
-    """Something is."""
     return Finding("wrong", evidence, fix)
 
 
 def skipped(reason: str) -> Finding:
-    """There is nothing to look at."""
     return Finding("skipped", reason)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.mismatch import mismatch as compared
 from ...models.rounding import FIX, logp_rounding, sixteen_bits
 from .finding import Finding, ok, skipped, wrong
-from .subject import Subject
+from .subject import Exact, Subject
 
 OFF = 0.01  # of a token's entropy: what float32 keeps otherwise is 1e-7
 OFF_SHARE = 0.01  # of the tokens that may be so far off: sums that do not cancel leave none
@@ -62,7 +62,8 @@ def cancellation(subject: Subject) -> Finding:
     true = exact.entropy(temperature, z)
     found = exact.own.entropy.double()
     share, mean = _off(found, true)
-    usual = _logsumexp_form(z.float() / temperature)
+    x = z.float() / temperature
+    usual = x.logsumexp(-1) - (x.softmax(-1) * x).sum(-1)
     theirs, _ = _off(usual.double(), true)
     figures = (
         f"entropy of {share:.1%} of {len(true)} tokens is more than {OFF:.0%} off float64, the "
@@ -82,10 +83,6 @@ def _off(found: Tensor, true: Tensor) -> tuple[float, float]:
     far = (found - true).abs() > OFF * true.clamp(min=LEAST)
     total = float(true.sum())
     return float(far.double().mean()), abs(float(found.sum()) - total) / max(total, LEAST)
-
-
-def _logsumexp_form(z: Tensor) -> Tensor:
-    return z.logsumexp(-1) - (z.softmax(-1) * z).sum(-1)
 
 
 def mismatch(subject: Subject) -> Finding:
@@ -117,8 +114,8 @@ def temperature(subject: Subject) -> Finding:
     if subject.exact is not None:
         for who, values in (("trainer", subject.batch.old_logp),
                             ("sampler", subject.sequences.sampler_logp)):  # fmt: skip
-            fitted = _fitted(subject, values)
-            if fitted is not None and abs(fitted / T - 1) > WARMER:
+            fitted = _fitted(subject.exact, subject.of_exact(values).double(), T)
+            if abs(fitted / T - 1) > WARMER:
                 return wrong(
                     f"sampling.temperature is {T:g}, but the {who}'s log-probs are those of "
                     f"temperature {fitted:.3g}",
@@ -148,19 +145,14 @@ def cut_tail(top_p: float) -> Finding:
     return skipped(f"sampling.top_p {top_p:g} cuts the tail, so tokens are likelier than H says")
 
 
-def _fitted(subject: Subject, values: Tensor) -> float | None:
-    """The temperature at which exact log-probs are nearest to these [B, T]; None: none fits."""
-    assert subject.exact is not None
-    exact, given = subject.exact, subject.of_exact(values).double()
+def _fitted(exact: Exact, given: Tensor, T: float) -> float:
+    """The temperature at which exact log-probs are nearest to given ones [n]; T where none fits."""
     known = ~given.isnan()
-    if int(known.sum()) < FEW:
-        return None
 
     def error(t: float) -> float:
         return float((exact.logp(t)[known] - given[known]).square().mean())
 
-    T = subject.config.sampling.temperature
-    if error(T) < SAME**2:
+    if int(known.sum()) < FEW or error(T) < SAME**2:
         return T
     best = _least(error, T)
     # another cause of a mismatch, or certainties that no temperature changes, fit no better

@@ -45,11 +45,9 @@ class Record:
 
     @property
     def methods(self) -> list[str]:
-        """Names of the run's methods."""
         return str(self.run.methods or "").split("+")
 
     def series(self, key: str) -> list[float]:
-        """A metric's values."""
         return self.run.series(key)[1]
 
     def end(self, key: str) -> float | None:

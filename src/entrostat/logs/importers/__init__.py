@@ -15,12 +15,12 @@ from . import places, tensorboard, trl, wandb
 from .detect import detect
 from .found import Found
 from .names import KINDS
-from .places import BINARY, MAX_DEPTH, MAX_FILES, several
+from .places import BINARY, MAX_DEPTH, MAX_FILES
 from .source import Given, clean, records
 
 __all__ = [
-    "BINARY", "FORMATS", "MAX_DEPTH", "MAX_FILES", "detect", "read", "read_all", "several",
-    "tensorboard", "wandb",
+    "BINARY", "FORMATS", "MAX_DEPTH", "MAX_FILES", "detect", "read", "read_all", "tensorboard",
+    "wandb",
 ]  # fmt: skip
 
 FORMATS: dict[str, str] = {

@@ -224,7 +224,6 @@ def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
 
 
 def notebook(path: Path) -> bool:
-    """Whether a file is a Jupyter notebook."""
     head = "".join(head_of(path, 200))[:100_000]
     return head.lstrip()[:1] == "{" and '"cells"' in head and '"cell_type"' in head
 

@@ -146,16 +146,6 @@ def find(quantity: str, names: Mapping[str, str]) -> str | None:
     return next((names[each] for each in ALIASES[quantity] if each in names), None)
 
 
-def candidates(quantity: str, names: Iterable[str]) -> list[str]:
-    """Names that mention "entropy" or "score" and may be its mean, the likeliest first."""
-    found: list[tuple[int, int, str]] = []
-    for place, name in enumerate(names):
-        words = set(fold(name).replace("@", "_").split("_"))
-        if words & set(_WORDS[quantity]) and not words & _OTHER:
-            found.append((-len(words & _MEANS), place, name))
-    return [name for _, _, name in sorted(found)]
-
-
 def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
     """The name of "entropy" or "score", and the candidates where there is none that is surely it.
 
@@ -172,7 +162,12 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
         last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
         if len(last) == 1:
             return last[0], []
-    found = candidates(quantity, names)
+    likely: list[tuple[int, int, str]] = []  # names that may be its mean, the likeliest first
+    for place, name in enumerate(names):
+        words = set(fold(name).replace("@", "_").split("_"))
+        if words & set(_WORDS[quantity]) and not words & _OTHER:
+            likely.append((-len(words & _MEANS), place, name))
+    found = [name for _, _, name in sorted(likely)]
     means = [n for n in found if set(fold(n).split("_")) & _MEANS]
     one = found if len(found) == 1 else means if len(means) == 1 else []
     return (one[0], []) if one else (None, found)

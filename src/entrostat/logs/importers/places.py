@@ -37,16 +37,13 @@ def run_beside(output: Path) -> Path | None:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The runs within a study's, several studies' or a tracker's directory.
-
-    A run, or what is none of these, as it is.
-    """
+    """The runs within a study's or several studies' directory; what is neither as it is."""
     if not path.is_dir() or _is_one(path):
         return [path]
     folders = _folders(path)
     studies = [run for each in folders if (each / INDEX).is_file() for run in _folders(each)]
     runs = [each for each in folders if _is_one(each)] or [run for run in studies if _is_one(run)]
-    return runs or several(path) or [path]
+    return runs or [path]
 
 
 def _is_one(path: Path) -> bool:
@@ -56,20 +53,6 @@ def _is_one(path: Path) -> bool:
 
 def _folders(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.is_dir())
-
-
-def several(root: Path) -> list[Path]:
-    """Directories under `root` with a run each that TensorBoard or W&B kept; empty for one run."""
-    events: dict[Path, None] = {}
-    logs: dict[str, list[Path]] = {}
-    for file in walk(root, Given(root)):
-        if "tfevents" in file.name:
-            events[file.parent] = None
-        elif file.suffix == ".wandb":
-            logs.setdefault(file.name, []).append(file.parent)
-    if len(logs) > 1 and all(len(folders) == 1 for folders in logs.values()):
-        return sorted(folder for (folder,) in logs.values())
-    return sorted(events) if len(events) > 1 else []
 
 
 def walk(root: Path, given: Given) -> Iterator[Path]:

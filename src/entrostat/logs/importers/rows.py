@@ -57,7 +57,6 @@ class Piece:
 
     @property
     def file(self) -> Path:
-        """Its file."""
         return self.rows[0].path
 
     @property
@@ -88,7 +87,6 @@ class Group:
                 self.known.setdefault(step, []).append(row)
 
     def takes(self, piece: Piece) -> bool:
-        """Whether a piece is of this run."""
         elsewhere = piece.home != self.home and not (piece.run and piece.run == self.run)
         if elsewhere:
             shared, apart = self._compared(piece, COPIED, 0.0, _COPIES)

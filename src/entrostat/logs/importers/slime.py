@@ -62,12 +62,10 @@ NONE = "none: the source has no entropy"
 
 
 def is_line(text: str) -> bool:
-    """Whether a line of a console is metrics."""
     return ": {'" in text and LINE_OF.search(ANSI.sub("", text)) is not None
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is an exported sample."""
     length = record.get("response_lengths", record.get("response_length"))
     return isinstance(record.get("tokens"), list) and step_of(length) is not None
 

@@ -53,7 +53,6 @@ class Given:
     broken: dict[str, int] = field(default_factory=dict)
 
     def problem(self, path: Path, line: int | None, reason: str) -> None:
-        """Note something that was left out."""
         self.count += 1
         if len(self.kept) < KEPT:
             name = str(path.relative_to(self.root)) if path != self.root else path.name
@@ -130,7 +129,6 @@ def head_of(path: Path, most: int) -> list[str]:
 
 
 def first_line(path: Path) -> str:
-    """The first line that is not empty."""
     return next((text for _, text, _ in lines(path, Given(path)) if text.strip()), "")
 
 

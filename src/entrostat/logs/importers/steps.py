@@ -186,7 +186,6 @@ def column(record: Mapping[str, Any], key: str, length: int) -> list[float | Non
 
 
 def token_ids(values: Any) -> list[int] | None:
-    """A list of token ids, or None."""
     if not isinstance(values, list):
         return None
     good = all(type(v) is int and 0 <= v < MAX_TOKEN for v in values)
@@ -221,7 +220,6 @@ class Dumped:
                 files.append(rollout.path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Means, one object per step."""
         return [
             {"iteration": step}
             | {name: total / count for name, (total, count) in self.sums[step].items()}

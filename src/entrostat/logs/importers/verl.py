@@ -88,7 +88,6 @@ NONE = "none: the log has no actor/entropy"
 
 
 def is_line(text: str) -> bool:
-    """Whether a line of a console is metrics."""
     return "step:" in text and STEP.search(ANSI.sub("", text)) is not None
 
 

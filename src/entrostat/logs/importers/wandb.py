@@ -104,7 +104,6 @@ def _row(
 
 
 def _about(data: bytes) -> tuple[str, dict[str, str]]:
-    """A run's own record: its id, its settings."""
     name, settings = "", {}
     for kind, _, value in fields(data):
         said = clean(text(value))[:200]
@@ -123,7 +122,6 @@ def _config(data: bytes) -> dict[str, str]:
 
 
 def _history(data: bytes) -> tuple[Any, dict[str, float]]:
-    """Step and numbers of a row."""
     step: Any = None
     values: dict[str, float] = {}
     for kind, _, value in fields(data):
