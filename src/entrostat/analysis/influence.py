@@ -23,8 +23,6 @@ class InfluenceInput:
     """What is analysed: an iteration as its updates begin, as any host knows it.
 
     Attributes:
-        meter: measures the policy.
-        objective: that it is trained by.
         optimizer: AdamW over what is trained, as the last iteration left it.
         lr: of the iteration's first update; None where the optimizer has it already.
         clip: norm that the gradient is clipped to; infinity for none.

@@ -56,14 +56,6 @@ class _View:
         return _field(self.name, self.batch, field)
 
 
-def _cov(x: _View) -> Tensor:
-    return -covariance(x.lp, x.A, x.mask)
-
-
-def _cov_pg(x: _View) -> Tensor:
-    return -covariance(x.lp, x.lp.exp() * x.A, x.mask)
-
-
 def _corollary1(x: _View) -> Tensor:
     old = x.batch.old_entropy is not None
     L = x.lp0 + x.old_entropy if old else x.lp + x.entropy
@@ -74,26 +66,18 @@ def _omega(x: _View) -> Tensor:
     return -steer_omega(x.A, x.lp, x.lp0, x.entropy, x.clipped)
 
 
-def _omega_realised(x: _View) -> Tensor:
-    return x.lp.exp() * _omega(x)
-
-
-def _opefo(x: _View) -> Tensor:
-    return opefo_change(x.A, x.lp, x.entropy)
-
-
 def _tabular(x: _View) -> Tensor:
     p, H, S2, S2L = x.lp.exp(), x.entropy, x.sum_p2, x.sum_p2_logp
     return x.A * (-p * (x.lp + H) + S2L + H * S2)
 
 
 ESTIMATORS: dict[str, Callable[[_View], Tensor]] = {
-    "cov": _cov,
-    "cov_pg": _cov_pg,
+    "cov": lambda x: -covariance(x.lp, x.A, x.mask),
+    "cov_pg": lambda x: -covariance(x.lp, x.lp.exp() * x.A, x.mask),
     "corollary1": _corollary1,
     "omega": _omega,
-    "omega_realised": _omega_realised,
-    "opefo": _opefo,
+    "omega_realised": lambda x: x.lp.exp() * _omega(x),
+    "opefo": lambda x: opefo_change(x.A, x.lp, x.entropy),
     "tabular": _tabular,
 }
 

@@ -24,8 +24,7 @@ class Bar:
     """The answers to one prompt.
 
     Attributes:
-        label: the prompt's short name.
-        question: its last line.
+        question: the prompt's last line.
         k: samples.
         right: right answers with their counts, the most frequent first.
         more: how many other right answers there are.

@@ -73,16 +73,16 @@ def write_figure(parts: Parts, name: str, output: Path) -> Path:
     suffix = _suffix(output, FIGURES, "a figure")
     figure = figure_named(parts, name)
     if suffix == ".csv":
-        return _write(output, csv_text(numbers_of(figure)).encode("utf-8"))
+        return write_file(output, csv_text(numbers_of(figure)).encode("utf-8"))
     with styled():
         drawn = picture(figure)
-        return _write(output, drawn.png() if suffix == ".png" else svg_of(drawn))
+        return write_file(output, drawn.png() if suffix == ".png" else svg_of(drawn))
 
 
 def write_table(parts: Parts, name: str, output: Path) -> Path:
     """Write a table as Markdown, LaTeX or CSV, as the file's name ends; returns its path."""
     suffix = _suffix(output, TABLES, "a table")
-    return _write(output, TABLES[suffix](table_named(parts, name)).encode("utf-8"))
+    return write_file(output, TABLES[suffix](table_named(parts, name)).encode("utf-8"))
 
 
 def picture(figure: Figure, size: tuple[float, float] | None = None) -> Picture:
@@ -170,10 +170,11 @@ def _suffix(output: Path, known: Iterable[str], what: str) -> str:
     return suffix
 
 
-def _write(output: Path, data: bytes) -> Path:
+def write_file(output: Path, data: bytes, what: str = "output") -> Path:
+    """Put a file in place whole; `what` begins the message of a ValueError."""
     try:
         with atomic(output) as part:
             part.write_bytes(data)
     except OSError as error:
-        raise ValueError(f"output: cannot write {str(output)!r}: {error.strerror}") from None
+        raise ValueError(f"{what}: cannot write {str(output)!r}: {error.strerror}") from None
     return output

@@ -36,10 +36,8 @@ class LawSection:
         entropy, score: which, in words.
         notes: why another than COV's, what is left out.
         panel: the figure; None where no fit is possible.
-        tiles: the fit's figures.
         why: why there is no fit; empty where there is one.
-        early: figures of the early prediction.
-        early_steps: what it was fitted to, "5 evaluations".
+        early_steps: what the early prediction was fitted to, "5 evaluations".
         early_why: why there is none; empty where there is one.
     """
 

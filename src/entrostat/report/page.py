@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from importlib import resources
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,16 +18,16 @@ from urllib.parse import quote
 
 from .._text import printable
 from .._version import __version__
-from ..logs.files import atomic
 from ..logs.lines import number
 from ..logs.run import Run, read_run, run_of
 from .differences import differences_of
 from .dynamics import Dynamics
 from .explore import explore_of
+from .export import write_file
 from .figures import Image, draw
 from .parts import ComparisonParts, RunParts
 from .runs import apart, entropy_key, k_words, pretty_environment
-from .scripts import Live, script
+from .scripts import Live, read_file, script
 from .seeds import entries_of, labels_of
 from .summary import ends_note, notes_of_all, summary_of, summary_of_all
 from .tokens import token_view
@@ -265,24 +264,14 @@ def _write(template: str, output: Path, **values: Any) -> Path:
 
 
 def _put(output: Path, html: str) -> Path:
-    try:
-        with atomic(output) as part:
-            part.write_bytes(html.encode("utf-8", "replace"))
-    except OSError as error:
-        raise ValueError(f"report: cannot write {str(output)!r}: {error.strerror}") from None
-    return output
+    return write_file(output, html.encode("utf-8", "replace"), "report")
 
 
 def _environment() -> Any:
     import jinja2
 
-    def source(name: str) -> str:
-        return (
-            resources.files(__name__.rpartition(".")[0]).joinpath(name).read_text(encoding="utf-8")
-        )
-
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(source),
+        loader=jinja2.FunctionLoader(read_file),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -38,12 +38,12 @@ class Script:
 
 @cache
 def script() -> Script:
-    ours = "\n".join(_read(f"js/{name}.js") for name in FILES)
+    ours = "\n".join(read_file(f"js/{name}.js") for name in FILES)
     text = (
-        f"/*\n{_read('vendor/uPlot.LICENSE').strip()}\n*/\n{_read('vendor/uPlot.iife.min.js')}"
+        f"/*\n{read_file('vendor/uPlot.LICENSE').strip()}\n*/\n{read_file('vendor/uPlot.iife.min.js')}"
         f'(() => {{\n"use strict";\n{ours}}})();'
     )
-    return Script(text, _policy(text), _read("vendor/uPlot.min.css").strip())
+    return Script(text, _policy(text), read_file("vendor/uPlot.min.css").strip())
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Live:
 
 def live_part(version: str, every: float, problem: str = "") -> Live:
     """The parts of a page that is made at most every `every` seconds."""
-    text = _read("live/live.js")
+    text = read_file("live/live.js")
     return Live(version, max(10, round(every)), Script(text, _policy(text)), problem)
 
 
@@ -74,7 +74,7 @@ def _policy(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _read(name: str) -> str:
+def read_file(name: str) -> str:
     """A file of this package, with line breaks as HTML reads them: the hash is of what it reads."""
     package = resources.files(__name__.rpartition(".")[0])
     text = package.joinpath(name).read_text(encoding="utf-8")

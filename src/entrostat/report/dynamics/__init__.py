@@ -70,10 +70,9 @@ def dynamics_of(run: Run) -> Dynamics:
             "agreement", "Do the estimators agree?", agreement.WORDS, agreement.panels_of(lines)
         ),
     )
-    table, by_text = agreement.estimators(lines), tokens.token_rows(lines)
+    table = agreement.estimators(lines)
+    by_text, zero = tokens.token_rows(lines)
     tables = {"tokens": by_text, "agreement": table}
-    low = min([0.0, *(row.influence for row in by_text)])
-    high = max([0.0, *(row.influence for row in by_text)])
     listed = [n for line in lines if (n := len(rows(line, "tokens")))]
     return Dynamics(
         tuple(s for s in sections if s.panels or tables.get(s.anchor)),
@@ -84,5 +83,5 @@ def dynamics_of(run: Run) -> Dynamics:
         len(listed),
         max(listed, default=0),
         max((n for line in lines if type(n := line.get("pieces")) is int), default=1),
-        100 * -low / ((high - low) or 1.0),
+        zero,
     )

@@ -39,16 +39,13 @@ class Estimator:
     """One line of the estimators' table: averages over the analysed iterations, or None.
 
     Attributes:
-        name: the estimator.
         words: what it is; empty for one that is not known here.
-        update: against each token's change in one update, means over an iteration's updates:
-            mean squared error of the estimate times eta / L as STEER's Theorem 1 has it (the
-            learning rate over the update's tokens), nats squared; the error after the best positive
-            factor, over the truth's mean square; the error of the estimate as it stands; Pearson;
-            Spearman.
-        where: against each token's change in the iteration: mean squared error scaled (after the
-            best positive factor, over the truth's mean square) and as it stands, Pearson, Spearman.
-        which: Pearson, Spearman, share of equal signs against each token's influence.
+        update: `UPDATE` against each token's change in one update, means over an iteration's
+            updates. `mse_eta_l` is of the estimate times eta / L as STEER's Theorem 1 has it (the
+            learning rate over the update's tokens), nats squared; `scaled_mse` after the best
+            positive factor, over the truth's mean square; `mse` of the estimate as it stands.
+        where: `WHERE` against each token's change in the iteration.
+        which: `WHICH` against each token's influence.
     """
 
     name: str

@@ -159,25 +159,27 @@ def _pairs(value: Any) -> list[tuple[float, float]]:
     return known[:: max(1, -(-len(known) // CLOUD))]
 
 
-def token_rows(lines: list[Any]) -> tuple[TokenRow, ...]:
-    """Decoded tokens of largest |influence|, summed over the lines, the largest first."""
-    sums: dict[str, list[list[float]]] = {}
+def token_rows(lines: list[Any]) -> tuple[tuple[TokenRow, ...], float]:
+    """Decoded tokens of largest |influence|, summed over the lines, the largest first.
+
+    Then where their bars have their zero, percent of the width.
+    """
+    sums: dict[str, dict[str, list[float]]] = {}
     for line in lines:
         for row in rows(line, "tokens"):
-            text, influence = row.get("text"), figure(row.get("influence"))
-            if isinstance(text, str) and influence is not None:
-                parts = sums.setdefault(text, [[], [], []])
-                parts[0].append(influence)
-                for part, key in zip(parts[1:], ("change", "count"), strict=True):
+            text = row.get("text")
+            if isinstance(text, str) and figure(row.get("influence")) is not None:
+                parts = sums.setdefault(text, {"influence": [], "change": [], "count": []})
+                for key, part in parts.items():
                     if (value := figure(row.get(key))) is not None:
                         part.append(value)
-    found = sorted(sums.items(), key=lambda item: -abs(sum(item[1][0])))[:TOKENS]
-    low = min([0.0, *(sum(parts[0]) for _, parts in found)])
-    high = max([0.0, *(sum(parts[0]) for _, parts in found)])
+    totals = {text: sum(parts["influence"]) for text, parts in sums.items()}
+    found = sorted(sums, key=lambda text: -abs(totals[text]))[:TOKENS]
+    low, high = (end(0.0, *(totals[text] for text in found), 0.0) for end in (min, max))
     span = (high - low) or 1.0
     table = []
-    for text, (influences, changes, counts) in found:
-        total = sum(influences)
+    for text in found:
+        total, changes, counts = totals[text], sums[text]["change"], sums[text]["count"]
         table.append(
             TokenRow(
                 shown(text),
@@ -188,7 +190,7 @@ def token_rows(lines: list[Any]) -> tuple[TokenRow, ...]:
                 100 * abs(total) / span,
             )
         )
-    return tuple(table)
+    return tuple(table), 100 * -low / span
 
 
 def shown(text: str) -> str:

@@ -38,10 +38,9 @@ class State:
     """What is served at one moment.
 
     Attributes:
-        number: counts the states; another number is another state.
+        number: counts the states.
         version: names the page.
-        page: HTML, UTF-8.
-        packed: the same by gzip.
+        packed: the page by gzip.
         words: how far the runs are.
         problem: why the last reading failed, or what it left out; empty where nothing is wrong.
         changed: seconds since 1970 of the files' last change; None without files.
