@@ -12,24 +12,22 @@ from ..tasks import Task
 RIGHT = "\u2713 expected"  # the one right answer of a grader that knows one, however written
 
 
-def _number(text: str, options: Any) -> str | None:
-    places = {"extract": options["extract"]} if "extract" in options else {}
+def _number(text: str, places: Any) -> str | None:
     found = last_number(text, **places)
     return None if found is None else str(found)
 
 
-def _mathematics(text: str, options: Any) -> str | None:
+def _mathematics(text: str, places: Any) -> str | None:
     from ..formulas import tokens
     from ..grading import mathematics
 
-    places = {"extract": options["extract"]} if "extract" in options else {}
     found = mathematics.extracted(text, **places)
     return " and ".join(" ".join(str(t.value) for t in tokens(one)) for one in found) or None
 
 
 # graders that know one right answer: what a response gives as its own
 _ANSWERS: dict[str, Callable[[str, Any], str | None]] = {
-    "exact": lambda text, options: final_answer(text) or None,
+    "exact": lambda text, places: final_answer(text) or None,
     "number": _number,
     "math": _mathematics,
 }
@@ -55,9 +53,9 @@ def votes(task: Task, responses: Sequence[str], scores: Sequence[float]) -> list
         if task.name.startswith("gym:"):
             return [final_answer(text) or None for text in responses]
         return forms(task, responses)
-    options = getattr(task, "grader_options", {})
+    places = _places(task)
     return [
-        RIGHT if score >= 1 else answer(text, options)
+        RIGHT if score >= 1 else answer(text, places)
         for text, score in zip(responses, scores, strict=True)
     ]
 
@@ -67,9 +65,15 @@ def extracted(task: Task, responses: Sequence[str]) -> list[str | None]:
 
     Of graders that know one right answer; of others the response's final answer.
     """
-    find = _ANSWERS.get(getattr(task, "grader", ""), lambda text, options: final_answer(text))
+    find = _ANSWERS.get(getattr(task, "grader", ""), lambda text, places: final_answer(text))
+    places = _places(task)
+    return [find(text, places) or None for text in responses]
+
+
+def _places(task: Task) -> dict[str, Any]:
+    """Where the task's grader looks for an answer, if it says so."""
     options = getattr(task, "grader_options", {})
-    return [find(text, options) or None for text in responses]
+    return {"extract": options["extract"]} if "extract" in options else {}
 
 
 def canonical(task: Task, text: str, where: str = "") -> str:

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..agents import is_multi_turn
 from ..config import TrainConfig
 from ..data.generation import Answers, answer
 from ..data.prompts import encode, new_tokens, stop_strings, turns_of, uses_chat
@@ -110,7 +109,7 @@ class LabSampler:
             raise RunStopped(f"{one.name}: {words}") from error
         numbers = None
         if not asked.decoding.greedy:
-            most = new * (turns_of(one.task, one.split) if is_multi_turn(one.task) else 1)
+            most = new * turns_of(one.task, one.split)
             each = [uniform(asked.seed, one.name, i, k, most) for i in asked.problems]
             numbers = torch.cat(each).to(policy.device)
         said = answer(

@@ -94,9 +94,7 @@ def run_set(
 ) -> dict[str, Any]:  # fmt: skip
     """Answer what is missing of a set; its entry in results.json.
 
-    Raises:
-        ValueError: the responses that are there were made with other settings, or of problems that
-            have changed since.
+    Responses that are there must be of the same settings and problems.
     """
     from ..data.prompts import example  # torch, which a plan does not need
 

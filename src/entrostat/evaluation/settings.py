@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
@@ -172,5 +171,5 @@ class EvalConfig:
     def _tokens(self, found: Decoding) -> int | None:
         return found.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
 
-    def names(self) -> Iterator[str]:
-        yield from filter(None, (name.strip() for name in self.on.split(",")))
+    def names(self) -> list[str]:
+        return [name for part in self.on.split(",") if (name := part.strip())]
