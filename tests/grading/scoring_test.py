@@ -208,7 +208,7 @@ def test_a_grader_that_raises_hangs_or_errs_does_not_end_the_run(
             "output": "run",
             "sampling": {"prompts": 2, "rollouts": 12, "max_new_tokens": 8},
             "eval": {"prompts": 2, "samples": 4},
-            "scoring": {"timeout": 0.3, "workers": 2},
+            "scoring": {"timeout": 3.0, "workers": 2},
         }
     )
     told = Told()

@@ -339,8 +339,8 @@ def test_a_wandb_folder_with_a_copy_and_a_crash(tmp_path, capsys):
     write(first / "files/output.log", *(f"step:{i} - actor/entropy:9.0" for i in range(1, 9)))
     runs, skipped = read_all(folder)
     assert [(run.done, len(run.metrics)) for run in runs] == [(29, 30)]
-    (sentence,) = skipped
-    assert second.name in sentence
+    # W&B's service may still write to the first one's file, of which there is a copy
+    (sentence,) = (each for each in skipped if second.name in each)
     assert "no step is logged" in sentence
     assert main(["diagnose", str(folder)]) == 0
     told = capsys.readouterr().out
