@@ -44,3 +44,4 @@ def test_the_command_fails_where_one_does_not_hold(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "expected reward/mean last > 2, got " in said
     assert "entropy/exact" not in said
+    assert main(["train", "--resume", str(tmp_path / "run"), "--no-report"]) == 1

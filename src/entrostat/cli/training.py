@@ -223,7 +223,7 @@ def train_verb(args: list[str]) -> int:
     check_output(Path(config.output), config.iterations, run is not None)
     if run is not None and RunDirectory(Path(run)).complete(config.iterations):
         say(f"{run} already has {config.iterations} iterations; raise --iterations to go on")
-        return 0 if bare else _finish(Path(run), config.expect)
+        return _finish(Path(run), config.expect, page=not bare)
     check_model(config.model)
     if config.host != "verl":  # whose environment is another, and is asked
         check_installed(config.log.to)
@@ -258,7 +258,7 @@ def train_verb(args: list[str]) -> int:
     progress = for_stream() if main else Progress()
     try:
         path = train(config, task=task, progress=progress, resume=run is not None, **options)
-        return 0 if bare or not main else _finish(path, config.expect)
+        return _finish(path, config.expect, page=not bare) if main else 0
     except RunStopped as error:
         progress.close()
         return tell(str(error), code=1)
@@ -292,20 +292,22 @@ def _first_run() -> int:
     return code
 
 
-def _finish(path: Path, expect: Mapping[str, str]) -> int:
+def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
     """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
     from ..config.expect import expectations
     from ..errors import MissingExtraError
     from ..logs.run import read_run, saturated
-    from ..report import write_run_report
 
     run = read_run(path)
     for sentence in saturated(path, run.metrics):
         show_warning(sentence)
-    try:
-        say(f"report: {write_run_report(path)}")
-    except MissingExtraError as error:  # the run is done all the same
-        say(f"no page: {error}")
+    if page:
+        from ..report import write_run_report
+
+        try:
+            say(f"report: {write_run_report(path)}")
+        except MissingExtraError as error:  # the run is done all the same
+            say(f"no page: {error}")
     found = [one.broken(run.series(one.figure)[1]) for one in expectations(expect)]
     for sentence in found:
         if sentence is not None:
