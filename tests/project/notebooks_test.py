@@ -26,9 +26,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "hold_entropy": {"ITERATIONS": 2, "PROMPTS": 2, "HELD_OUT": 2},
 }
 
-# its cells train for minutes: `python examples/store_outputs.py hold_entropy` is still to be run
-UNSTORED = {"hold_entropy"}
-
 
 def run(path: Path, values: dict[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Each cell of code as it is stored, and its outputs now."""
@@ -68,8 +65,7 @@ def test_outputs_are_stored_and_links_lead_somewhere(path: Path) -> None:
     assert len(text) < 250_000
     assert "/tmp" not in text
     code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
-    counts = [None] * len(code) if path.stem in UNSTORED else list(range(1, len(code) + 1))
-    assert [cell["execution_count"] for cell in code] == counts
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     for cell in book["cells"]:
         if cell["cell_type"] == "markdown":
             for target in re.findall(r"\]\(([^)#]+)", "".join(cell["source"])):
@@ -82,8 +78,6 @@ def test_a_notebook_runs_and_shows_what_is_stored(name: str, notebook: Any) -> N
     trained = False
     for cell, found in notebook(EXAMPLES / f"{name}.ipynb", SMALL[name]):
         trained |= "es.train(" in "".join(cell["source"])
-        if name in UNSTORED:
-            continue
         assert kinds(found) == kinds(cell["outputs"])
         if not trained:
             assert texts(found) == texts(cell["outputs"])
