@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -51,7 +52,7 @@ def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """trackio is the fake; returns what it is told."""
     folder, log = tmp_path / "fakes", tmp_path / "told.jsonl"
     folder.mkdir()
@@ -59,7 +60,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("ENTROSTAT_FAKE_LOG", str(log))
     monkeypatch.setenv("ENTROSTAT_FAKE", "")
-    return log
+    yield log
+    sys.modules.pop("trackio", None)  # where a test has imported it here
 
 
 def told(log: Path) -> list[list[Any]]:
@@ -264,6 +266,7 @@ def test_what_it_prints_is_kept_from_the_terminal(tmp_path, fake, monkeypatch, c
 
 KILLED = """
 import os, sys
+from collections.abc import Iterator
 from pathlib import Path
 from entrostat.config import from_dict
 from entrostat.runs.trackers import Trackers
