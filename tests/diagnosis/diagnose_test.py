@@ -303,7 +303,7 @@ def test_lab_lines_are_taken(name, tmp_path, monkeypatch):
         return Path(config.output)
 
     monkeypatch.setattr("entrostat.trainers.lab.train", train)
-    monkeypatch.setattr("entrostat.cli.training._finish", lambda *_: 0)
+    monkeypatch.setattr("entrostat.cli.training._finish", lambda *_, **__: 0)
     lines = [line for remedy in remedies for line in remedy.paste.splitlines()]
     trained = [line for line in lines if line.startswith("entrostat train")]
     for line in trained:
