@@ -56,11 +56,20 @@ def outputs(printed: str, value: Any, count: int) -> list[dict[str, Any]]:
         return found
     data: dict[str, Any] = {"text/plain": lines(repr(value))}
     if hasattr(value, "_repr_png_"):
-        data = {"image/png": base64.b64encode(value.png(DPI)).decode()}
+        data = {"image/png": base64.b64encode(few_colors(value.png(DPI))).decode()}
     elif hasattr(value, "_repr_html_"):
         data["text/html"] = lines(value._repr_html_())
     result = {"output_type": "execute_result", "metadata": {}, "execution_count": count}
     return [*found, result | {"data": data}]
+
+
+def few_colors(png: bytes) -> bytes:
+    """A figure in 32 colours: a third of its bytes."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(32).save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 def lines(text: str) -> list[str]:

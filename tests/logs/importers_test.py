@@ -18,7 +18,7 @@ import torch
 
 from builders import refused
 from entrostat.diagnosis.signals import signal
-from entrostat.logs.importers import FORMATS, detect, read
+from entrostat.logs.importers import FORMATS, detect, read, read_all
 from entrostat.logs.run import Problem
 from paths import ROOT, TESTS
 
@@ -692,3 +692,21 @@ def check(path: Path, format: str | None, count: dict[str, int]) -> None:
         names = ("tokens", "logp", "sampler_logp", "entropy", "advantage")
         assert {len(getattr(rollouts, name)) for name in names} == {int(rollouts.start[-1])}
         "".join(rollouts.prompts + rollouts.completions).encode()
+
+
+def test_a_study_is_its_runs(tmp_path) -> None:
+    """Its runs are links into .store; its tables and pages are about them."""
+    for name, store in (("grpo", "a1"), ("held", "b2")):
+        run = tmp_path / ".store" / store
+        run.mkdir(parents=True)
+        rows = [{"iteration": i, "entropy/exact": 0.9, "reward/mean": 0.5} for i in (1, 2)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / name).symlink_to(Path(".store") / store)
+    (tmp_path / "study.json").write_text("{}")
+    table = "<table><tr><th>step</th><th>entropy</th></tr><tr><td>1</td><td>9</td></tr></table>"
+    (tmp_path / "study.html").write_text(table)
+    runs, skipped = read_all(tmp_path)
+    assert [(run.name, run.done, run.source) for run in runs] == [
+        ("grpo", 2, "entrostat"), ("held", 2, "entrostat"),
+    ]  # fmt: skip
+    assert skipped == ()

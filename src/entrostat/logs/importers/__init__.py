@@ -87,7 +87,8 @@ def read_all(
             raise ValueError(f"{str(path)!r} is neither a file nor a directory")
         ours, skipped = _ours(path, format) if format in (None, "entrostat") else ([], [])
         found = Found(path, format, given, [run.path for run in ours])
-        runs, more = found.runs()
+        # what else a study has is about its runs
+        runs, more = ([], []) if ours and places.is_study(path) else found.runs()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(f"{str(path)!r} cannot be read: {reason}") from None
@@ -120,12 +121,14 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
         run = _read_ours(beside)
         return [replace(run, notes=(*run.notes, note))], []
     runs, skipped = [], []
-    for file in places.walk(path, Given(path)):
-        if file.name == "metrics.jsonl" and places.is_run(file.parent):
-            try:
-                runs.append(_read_ours(file.parent))
-            except ValueError as error:
-                skipped.append(str(error))
+    logs = (file for file in places.walk(path, Given(path)) if file.name == "metrics.jsonl")
+    # a study's runs are links, which no walk follows
+    folders = places.runs_in(path) if places.is_study(path) else (file.parent for file in logs)
+    for folder in filter(places.is_run, folders):
+        try:
+            runs.append(_read_ours(folder))
+        except ValueError as error:
+            skipped.append(str(error))
     if format == "entrostat" and not runs:
         raise ValueError(f"{str(path)!r} holds no metrics.jsonl of entrostat")
     return runs, skipped

@@ -28,6 +28,11 @@ def is_begun(directory: Path) -> bool:
     return all((directory / name).is_file() for name in ("config.toml", "objective.json"))
 
 
+def is_study(directory: Path) -> bool:
+    """Whether a directory is a study's."""
+    return (directory / INDEX).is_file()
+
+
 def run_beside(output: Path) -> Path | None:
     """The one run directory that EntropyGRPOTrainer left in TRL's output directory."""
     if output.name.startswith("checkpoint-"):
@@ -41,7 +46,7 @@ def runs_in(path: Path) -> list[Path]:
     if not path.is_dir() or _is_one(path):
         return [path]
     folders = _folders(path)
-    studies = [run for each in folders if (each / INDEX).is_file() for run in _folders(each)]
+    studies = [run for each in folders if is_study(each) for run in _folders(each)]
     runs = [each for each in folders if _is_one(each)] or [run for run in studies if _is_one(run)]
     return runs or [path]
 
