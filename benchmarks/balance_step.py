@@ -17,9 +17,9 @@ weights on the second batch) and of the entropy at its states. "real step" is th
 of what one more iteration of the training moves the parameters by, of those that it moves.
 
 Beside OPEFO's rule, which takes the sampled token's term of Eq. 6, the letter of Eq. 6, whose mean
-over the vocabulary has the sign of the advantage. And how lam depends on the share of an answer that
-decides its reward: with rewards shuffled within groups, and with `--join` answers in a row, whose
-reward is the first one's.
+over the vocabulary has the sign of the advantage. And how lam depends on the share of an answer
+that decides its reward: with rewards shuffled within groups, and with `--join` answers in a row,
+whose reward is the first one's.
 
 Policies: the base, and after `--iterations` of on-policy training and of OPEFO. Each gradient is of
 `--prompts` x `--rollouts` answers; a seed draws its own.
