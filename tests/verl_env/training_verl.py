@@ -240,7 +240,8 @@ def test_twenty_steps(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert log[-1]["control/zeta"] > 1e-3
     if method == "thermostat":
         # the driver's state is what the workers left: foretold change and multiplier move
-        assert all(m["thermostat/foretold"] != 0 for m in log[1:])
+        # (of the first iteration no change is wanted, so that its own may be 0)
+        assert all(m["thermostat/foretold"] != 0 for m in log[2:])
         assert all(m["control/multiplier"] != 0 for m in log[1:])
         late = sum(entropy[-5:]) / 5
         assert abs(late / entropy[0] - 1) < 0.1
