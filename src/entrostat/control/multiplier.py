@@ -44,14 +44,14 @@ LARGEST = 1.0  # the bonus' gradient over the whole one, norms
 # of the first entropy, an iteration: what is asked for at most; entropy that is pushed fast costs
 # the score
 RISE, FALL = 0.04, 0.05
-# standard deviations an iteration, of the first entropy: chosen by the likelihood of the entropies
-# of the first runs, both policies (docs/thermostat_record.md)
-WANDER = 0.01  # of the entropy beside what is foretold,
-UNSURE = 0.25  # and as a share of that
-RESTLESS = 0.003  # of the bias
-BIASED = 0.05  # of the bias at first
+# standard deviations an iteration, chosen by the likelihood of the entropies of earlier runs
+# (docs/thermostat_record.md). Of the entropy beside what is foretold:
+WANDER = 0.5  # of its standard error, for where few prompts carry it, it moves more,
+UNSURE = 0.25  # and of what is foretold
+RESTLESS = 0.003  # of the bias, of the first entropy
+BIASED = 0.05  # the same at first
 FADING = 0.7  # of the bias, an iteration: what was not foreseen need not last
-POOL = 20  # iterations over which the relative standard error is averaged
+POOL = 10  # iterations over which the relative standard error is averaged
 SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
 
 
@@ -156,6 +156,16 @@ class MultiplierState(ControlState):
         """The first entropy, nats."""
         return max(self.first or 0.0, 1e-3)
 
+    @property
+    def stderr(self) -> float:
+        """Standard error of an iteration's entropy, nats.
+
+        It is that of the entropy expected: a high one, whose error is large too, must not count for
+        less.
+        """
+        level = self.mean[0] if self.mean else self.last or 0.0
+        return max(self.noise * level, 1e-3 * self.scale)
+
     def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
         return replace(
             self, mean=tuple(mean.tolist()), covariance=tuple(covariance.ravel().tolist()), **others
@@ -214,13 +224,12 @@ class Multiplier:
         if seen.stderr is not None and seen.entropy > 0:
             relative = seen.stderr / seen.entropy
             noise = math.sqrt((n * noise**2 + relative**2) / (n + 1))
-        # of the entropy expected: a high one, whose error is large too, must not count for less
-        error = max(noise * (state.mean[0] if state.mean else seen.entropy), 1e-3 * state.scale)
         state = replace(
             state, noise=noise, seen=state.seen + 1, last=seen.entropy, foretold=0.0,
             promised=state.foretold,
             realised=0.0 if state.last is None else seen.entropy - state.last,
         )  # fmt: skip
+        error = state.stderr
         if not state.mean:
             prior = np.diag([error**2, 0.0, (BIASED * state.scale) ** 2])
             return state._filtered(np.array([seen.entropy, 0.0, 0.0]), prior)
@@ -283,8 +292,10 @@ class Multiplier:
         """
         assert state.target is not None
         H, _, bias = state.mean
-        wanted = (state.target - H) / (HORIZON * updates) - bias / updates
-        return pace * min(wanted, RISE * state.scale / updates)
+        # the policy has been at its first entropy; above it, slowly
+        fastest = max(RISE * state.scale, (state.scale - H) / HORIZON)
+        wanted = min((state.target - H) / HORIZON, fastest) - bias
+        return pace * wanted / updates
 
     def slow(
         self, multiplier: Callable[[float], float], state: MultiplierState, updates: int,
@@ -331,7 +342,7 @@ class Multiplier:
         F = np.array([[1, 0, 1 / updates], [0, 1, 1 / updates], [0, 0, 1]])
         x = F @ x + np.array([change, change, 0])
         P = F @ P @ F.T
-        P[:2, :2] += (WANDER * state.scale) ** 2 / updates + (UNSURE * change) ** 2
+        P[:2, :2] += (WANDER * state.stderr) ** 2 / updates + (UNSURE * change) ** 2
         return state._filtered(x, P, foretold=state.foretold + change)
 
     def stepped(
@@ -371,6 +382,6 @@ class Multiplier:
             return {}
         return {
             "foretold": state.promised, "realised": state.realised, "bias": state.mean[2],
-            "level": state.mean[0], "stderr": state.noise * state.mean[0], "share": state.share,
+            "level": state.mean[0], "stderr": state.stderr, "share": state.share,
             "bound": float(state.bound),
         }  # fmt: skip

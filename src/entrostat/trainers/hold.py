@@ -28,7 +28,7 @@ from ..core.objective import Objective
 from ..core.rollouts import standard_error
 from ..method.thermostat import HeldEntropy
 
-SAMPLE, LEAST = 4, 8  # the gradient is of every fourth rollout of a minibatch, of 8 at least
+SAMPLE, LEAST = 4, 8  # the gradient is of a fourth of a minibatch, of 8 rollouts at least
 _CHANGED = (
     "value", "mean", "covariance", "coming", "foretold", "inside", "drift", "gain", "slope",
     "clipping", "norm", "share", "bound",
@@ -225,18 +225,39 @@ class Hold:
         self.state = self.law.stepped(self.state, norm, clip, lasting, updates)
 
 
-def sample(count: int, generator: torch.Generator, world: int = 1, multiple: int = 1) -> Tensor:
-    """Choose the rows [n] of a minibatch whose entropy is differentiated, in ascending order.
+def sample(
+    entropy: Tensor, generator: torch.Generator, world: int = 1, multiple: int = 1, size: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Draw what of a minibatch is differentiated, in proportion to its entropy.
+
+    Few rollouts may carry most of the entropy. One that has n times the mean's is drawn n times as
+    often, and counts 1/n as much: the weighted sum over the sample has the minibatch's expectation
+    (Horvitz and Thompson, 1952). A fifth of the chance is the same for all.
 
     Args:
-        count: rollouts of the minibatch on this rank.
+        entropy: [n] of each rollout, or micro-batch, its sum over tokens.
         generator: chooses.
-        world: number of ranks.
-        multiple: n is rounded up to a multiple of it, at most to `count`.
+        world: number of ranks, each with rows of its own.
+        multiple: the number drawn is rounded up to a multiple of it, at most to n.
+        size: rollouts of a row.
+
+    Returns:
+        Rows [k], in ascending order, and their weights [k], both on the CPU.
     """
-    wanted = max(math.ceil(LEAST / world), math.ceil(count / SAMPLE))
-    n = min(count, multiple * math.ceil(wanted / multiple))
-    return torch.randperm(count, generator=generator)[:n].sort().values
+    n, mass = len(entropy), entropy.double().cpu()
+    wanted = max(math.ceil(LEAST / world / size), math.ceil(n / SAMPLE))
+    k = min(n, multiple * math.ceil(wanted / multiple))
+    mass = mass + mass.mean() / 4 + 1e-9
+    chance, certain = k * mass / mass.sum(), torch.zeros(n, dtype=torch.bool)
+    while (more := (chance >= 1) & ~certain).any():
+        certain |= more
+        left = (k - certain.sum()) * mass / mass[~certain].sum()
+        chance = torch.where(certain, 1.0, left)
+    order = torch.randperm(n, generator=generator)
+    end = chance[order].cumsum(0) + torch.rand((), generator=generator, dtype=torch.float64)
+    drawn = end.floor() > (end - chance[order]).floor()
+    rows = order[drawn].sort().values
+    return rows, 1 / chance[rows]
 
 
 def response(
@@ -267,7 +288,9 @@ def response(
         group = groups[id(p)]
         b1, b2 = map(float, group["betas"])
         h, m, v = (_local(x) for x in (h, state["exp_avg"], state["exp_avg_sq"]))
-        Ph = h * float(group["lr"]) / ((v / (1 - b2**t)).sqrt_().add_(group["eps"]))
+        # the coming gradient's part of the coming v: its square is expected to be the mean
+        v = torch.lerp(v / (1 - b2**t), v.mean() / (1 - b2**t), (1 - b2) / (1 - b2 ** (t + 1)))
+        Ph = h * float(group["lr"]) / v.sqrt_().add_(group["eps"])
         products = ((Ph, m), (Ph, h), (h, h))
         sums += torch.stack([(x * y).sum(dtype=torch.float64) for x, y in products]).cpu()
     A, B, hh = (sums if total is None else total(sums)).tolist()

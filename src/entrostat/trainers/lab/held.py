@@ -31,12 +31,12 @@ def look(
         generator: chooses the rollouts.
     """
     state.optimizer.zero_grad(set_to_none=True)  # the last update's, for memory
-    rows = sample(len(batch), generator).to(batch.mask.device)
-    gradient = Gradient(state)
-    part, own = batch[rows], sequences[rows]
-    for piece in torch.arange(len(rows), device=rows.device).split(state.config.optim.micro_batch):
-        stats = state.policy.token_stats(own[piece], state.config.sampling.temperature)
-        gradient.add(stats.entropy, part[piece], part.mask.sum(), keep=False)
+    assert batch.old_entropy is not None
+    rows, weights = (x.to(batch.mask.device) for x in sample(batch.old_entropy.sum(1), generator))
+    gradient, size = Gradient(state), state.config.optim.micro_batch
+    for piece, weight in zip(rows.split(size), weights.split(size), strict=True):
+        stats = state.policy.token_stats(sequences[piece], state.config.sampling.temperature)
+        gradient.add(stats.entropy * weight[:, None], batch[piece], batch.mask.sum(), keep=False)
     found = response(state.optimizer, gradient.parameters, gradient.values)
     hold.look(state.optimizer, found)
 
