@@ -128,14 +128,16 @@ def test_a_response_by_autograd(steps):
     optimizer = adamw(parameters, steps, 0.0)
     entropy = drawn(5)
     found = response(optimizer, parameters, entropy)
-    # A: of a step whose gradient is what momentum holds, so that m and v stay what they are; B: its
-    # derivative by the momentum, along h
+    # A: of a step whose gradient is what momentum holds, so that m stays what it is, and its square
+    # v's mean; B: its derivative by the momentum, along h
     drift = gain = 0.0
     for p, h in zip(parameters, entropy, strict=True):
         s = optimizer.state[p]
         shift = torch.zeros((), dtype=torch.float64, requires_grad=True)
         m_hat = s["exp_avg"] / (1 - BETAS[0] ** steps) - shift * h
-        v_hat = s["exp_avg_sq"] / (1 - BETAS[1] ** steps)
+        square = s["exp_avg_sq"].mean() / (1 - BETAS[1] ** steps)
+        v = BETAS[1] * s["exp_avg_sq"] + (1 - BETAS[1]) * square
+        v_hat = v / (1 - BETAS[1] ** (steps + 1))
         change = (h * (-1e-2 * m_hat / (v_hat.sqrt() + 1e-8))).sum()
         drift += float(change.detach())
         gain += float(torch.autograd.grad(change, shift)[0])
@@ -166,7 +168,7 @@ def test_another_optimizer_is_refused():
 # ---------------------------------------------------------------------------- the filter
 
 
-def posterior(entropies, errors, foretold, scale) -> np.ndarray:
+def posterior(entropies, errors, wandering, foretold, scale) -> np.ndarray:
     """Mean of (H, b) from the joint Gaussian of everything that is drawn, one update an iteration.
 
     z = (H_0, b_0, then of each iteration the wandering of H, that of b); H and b are linear in z.
@@ -179,7 +181,7 @@ def posterior(entropies, errors, foretold, scale) -> np.ndarray:
         H[t], b[t] = H[t - 1] + b[t - 1], module.FADING * b[t - 1]
         H[t, 2 * t], b[t, 2 * t + 1] = 1, 1
         fixed[t] = fixed[t - 1] + foretold[t - 1]
-        wander = (module.WANDER * scale) ** 2 + (module.UNSURE * foretold[t - 1]) ** 2
+        wander = wandering[t - 1] ** 2 + (module.UNSURE * foretold[t - 1]) ** 2
         variance += [wander, (module.RESTLESS * scale) ** 2]
     P = np.diag(variance)
     seen, off = H[1:], np.array(entropies[1:]) - entropies[0] - fixed[1:]
@@ -191,15 +193,16 @@ def posterior(entropies, errors, foretold, scale) -> np.ndarray:
 def test_the_filter_is_the_exact_posterior():
     law = Multiplier("1x")
     entropies, foretold = [1.0, 0.93, 0.97, 0.9, 0.95], [-0.02, 0.03, -0.05, 0.01]
-    state, errors = law.init(), []
+    state, errors, wandering = law.init(), [], []
     for i, H in enumerate(entropies):
         # an error of 2% of the entropy that is expected
         expected = state.mean[0] if state.mean else H
         errors.append(0.02 * expected)
         state = law.observe(state, Observation(H, stderr=0.02 * H))
         if i < len(foretold):
+            wandering.append(0.5 * 0.02 * state.mean[0])  # half the error of the entropy known
             state = law.foretell(state, foretold[i], 1)
-    mean = posterior(entropies, errors, foretold, 1.0)
+    mean = posterior(entropies, errors, wandering, foretold, 1.0)
     assert (state.mean[0], state.mean[2]) == pytest.approx(tuple(mean), rel=1e-9)
 
 
@@ -237,9 +240,12 @@ def test_the_multiplier_by_hand():
     still = replace(state, norm=9.0, drift=-0.002)  # A = 0
     down = law.decide(replace(still, mean=(2.1, 0.0, 0.0)), held, 4)
     assert down.value == pytest.approx((0.1 - 0.0125 / 0.006) / 0.5)
-    # upwards by .04
-    up = law.decide(replace(still, mean=(0.1, 0.0, 0.0)), held, 4)
-    assert up.value == pytest.approx((0.1 + 0.01 / 0.006) / 0.5)
+    # upwards by a third of the distance to the first entropy, or by .04 of it where that is more;
+    # a bias comes on top
+    for H, bias, wanted in ((0.1, 0.0, 0.8 / 12), (1.1, -0.02, 0.06 / 4)):
+        far_up = replace(still, target=H + 0.8, mean=(H, 0.0, bias), norm=99.0)
+        up = law.decide(far_up, held, 4)
+        assert up.value == pytest.approx((0.1 + wanted / 0.006) / 0.5)
     # and none at all where entropy falls faster by itself, if that is less than what is wanted
     fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0), drift=-0.052), held, 4)
     assert fast.value == 0
@@ -399,12 +405,31 @@ def test_the_gradient_is_taken_once_an_iteration():
 def test_a_sample_is_a_fourth_and_eight_at_least():
     g = torch.Generator()
     for count, n in ((64, 16), (20, 8), (5, 5), (33, 9)):
-        rows = sample(count, g.manual_seed(0))
-        assert len(rows) == n
+        rows, weights = sample(torch.rand(count, generator=g), g.manual_seed(0))
+        assert len(rows) == len(weights) == n
         assert len(rows.unique()) == n
         assert rows.max() < count
-    assert len(sample(64, g, world=4, multiple=5)) == 20
-    assert len(sample(8, g, world=4)) == 2
+    flat = torch.ones(64)
+    assert len(sample(flat, g, world=4, multiple=5)[0]) == 20
+    assert len(sample(flat[:8], g, world=4)[0]) == 2
+    assert len(sample(flat[:6], g, size=4)[0]) == 2  # micro-batches of four rollouts
+    assert sample(torch.zeros(5), g)[1].tolist() == [1.0] * 5
+
+
+def test_rollouts_are_drawn_by_their_entropy_and_weighed_by_their_chance():
+    # two carry nearly all: they are always drawn, and the other six places fall to thirty alike
+    entropy = torch.full((32,), 0.1).index_fill(0, torch.tensor([3, 20]), 6.0)
+    g, drawn, total = torch.Generator().manual_seed(0), torch.zeros(32), 0.0
+    other = torch.randn(32, generator=g, dtype=torch.float64)  # anything that is summed
+    for _ in range(1000):
+        rows, weights = sample(entropy, g)
+        drawn[rows] += 1
+        total += float(other[rows] @ weights)
+        assert {3, 20} <= set(rows.tolist())
+        assert weights[rows == 3].item() == 1
+    assert drawn[0] / 1000 == pytest.approx(6 / 30, abs=0.05)
+    # a draw's standard deviation is about sqrt(30 * (30 / 6 - 1)) = 11
+    assert total / 1000 == pytest.approx(float(other.sum()), abs=4 * 11 / 1000**0.5)
 
 
 def test_the_standard_error_between_prompts_by_hand():

@@ -28,6 +28,7 @@ pytest.importorskip("trl", reason="trl is an extra")
 from accelerate import DistributedType
 
 from builders import json_lines, refused
+from entrostat.trainers import hold
 from entrostat.trainers.trl import held
 from paths import ROOT
 from trl_runs import (
@@ -379,9 +380,9 @@ def scripted_run(folder, name: str, **settings) -> dict:
     trainer = entropy_trainer(folder, objective=objective, **RUN | settings)
     scripted(trainer)
     start = torch.cat([x.flatten() for x in weights(trainer)])
-    sampled, held.SAMPLE = held.SAMPLE, 1  # two processes take the same rollouts: all
+    sampled, hold.SAMPLE = hold.SAMPLE, 1  # two processes take the same rollouts: all
     trainer.train()
-    held.SAMPLE = sampled
+    hold.SAMPLE = sampled
     moved = torch.cat([x.flatten() for x in weights(trainer)]) - start
     keys = ["entropy/exact", "reward/mean", "loss/policy", "rollout/tokens"]
     if name == "thermostat":

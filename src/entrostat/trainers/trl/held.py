@@ -5,7 +5,7 @@ Shapes: n rollouts of an optimizer step on this rank, T completion tokens at mos
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ import torch.distributed as dist
 from accelerate import DistributedType
 from torch import Tensor, nn
 
+from ...core.batch import TokenBatch
 from ...core.process_ranks import shared_generator
-from ..hold import LEAST, SAMPLE, Hold, response
-from .iteration import IMAGES, token_batch
+from ..hold import Hold, response, sample
+from .iteration import IMAGES, loss_mask, token_batch
 
 if TYPE_CHECKING:
     from .state import Trainer
@@ -51,8 +52,8 @@ def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, 
         model: as TRL runs it.
         pieces: this rank's micro-batches.
     """
-    parts = _sample(pieces, trainer)
-    tokens = token_batch(parts).replace(ranks=trainer.ranks).whole.tokens
+    batch = token_batch(pieces).replace(ranks=trainer.ranks)
+    tokens = max(1, batch.whole.tokens)
     optimizer = trainer.optimizer
     assert optimizer is not None
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -62,12 +63,11 @@ def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, 
     with quiet, torch.enable_grad():
         for p in parameters:
             p.grad = None
-        for part in parts:
+        for part, weights in _sample(pieces, batch, trainer):
             entropy = trainer.extra_pass(model, part)[1]
             assert entropy is not None
-            mine = token_batch([part]).replace(entropy=entropy)
-            assert mine.entropy is not None
-            (mine.entropy.sum() / max(1, tokens)).backward()
+            of_rollouts = torch.where(loss_mask(part), entropy, 0).sum(1)
+            (of_rollouts @ weights.to(of_rollouts) / tokens).backward()
     gradient = [p.grad for p in parameters]
     for p, old in zip(parameters, kept, strict=True):
         p.grad = old
@@ -78,21 +78,29 @@ def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, 
     hold.look(optimizer, found)
 
 
-def _sample(pieces: list[dict[str, Any]], trainer: Trainer) -> list[dict[str, Any]]:
-    """About a fourth of the rollouts of a step, as micro-batches."""
-    ranks, step = trainer.ranks.world, trainer.state.global_step
-    size = len(pieces[0]["completion_ids"])
-    wanted = max(math.ceil(len(pieces) * size / SAMPLE), math.ceil(LEAST / ranks))
-    chance = shared_generator(trainer.args.seed, "hold", step)
-    places = torch.randperm(len(pieces), generator=chance)[: math.ceil(wanted / size)].tolist()
-    chosen = [pieces[place] for place in sorted(places)]
-    if len(chosen) > 1 or any(chosen[0].get(key) is not None for key in IMAGES):
-        return chosen
-    rows = torch.randperm(size, generator=chance)[:wanted].sort().values
-    return [
-        {
-            key: value[rows.to(value.device)]
-            if isinstance(value, Tensor) and value.ndim and len(value) == size else value
-            for key, value in chosen[0].items()
-        }
-    ]  # fmt: skip
+def _sample(
+    pieces: list[dict[str, Any]], batch: TokenBatch, trainer: Trainer
+) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """Some of the rollouts of a step, micro-batch by micro-batch, and their weights [n]."""
+    assert batch.old_entropy is not None
+    chance = shared_generator(trainer.args.seed, "hold", trainer.state.global_step)
+    size, world = len(pieces[0]["completion_ids"]), trainer.ranks.world
+    mass = batch.old_entropy.sum(1)
+    if any(pieces[0].get(key) is not None for key in IMAGES):  # they belong to the micro-batch
+        places, weights = sample(mass.view(-1, size).sum(1), chance, world, size=size)
+        for place, weight in zip(places.tolist(), weights, strict=True):
+            yield pieces[place], weight.expand(size)
+        return
+    rows, weights = sample(mass, chance, world)
+    for place, piece in enumerate(pieces):
+        own = rows // size == place
+        if own.any():
+            yield _of_rows(piece, rows[own] % size, size), weights[own]
+
+
+def _of_rows(piece: dict[str, Any], rows: Tensor, size: int) -> dict[str, Any]:
+    return {
+        key: value[rows.to(value.device)]
+        if isinstance(value, Tensor) and value.ndim and len(value) == size else value
+        for key, value in piece.items()
+    }  # fmt: skip

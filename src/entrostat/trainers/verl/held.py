@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,8 +37,11 @@ def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[An
         stream: seed and step, which choose the rollouts.
     """
     whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
-    rows = sample(len(batch), shared_generator(*stream), batch.ranks.world, whole)
-    part = batch[rows.to(batch.mask.device)]
+    assert batch.old_entropy is not None
+    mass, world = batch.old_entropy.sum(1), batch.ranks.world
+    rows, weights = sample(mass, shared_generator(*stream), world, whole)
+    mask = batch.mask[rows.to(batch.mask.device)]
+    part = Part(mask, weights.to(mass) / max(1, batch.whole.tokens))
     view = tu.index_select_tensor_dict(data, rows)
     view[ROW] = torch.arange(len(rows))
     engine.optimizer_zero_grad()
@@ -50,14 +53,27 @@ def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[An
     hold.look(engine.optimizer, found)
 
 
+class Part(NamedTuple):
+    """Some rollouts of a minibatch.
+
+    Attributes:
+        mask: [n, T] bool.
+        weights: [n] of their sums in the minibatch's mean.
+    """
+
+    mask: Tensor
+    weights: Tensor
+
+
 def _mean_entropy(
-    config: TokenBatch, model_output: dict[str, Any], data: Any, dp_group: Any = None
+    config: Part, model_output: dict[str, Any], data: Any, dp_group: Any = None
 ) -> tuple[Tensor, dict[str, Any]]:
     """A micro-batch's part of the mean entropy, as veRL's engines call a loss."""
-    mask = config.mask
+    mask, weights = config
+    rows = data[ROW].to(mask.device)
     H = responses(model_output["entropy"], data, mask.shape[1])
-    total = torch.where(mask[data[ROW].to(mask.device)], H, 0).sum()
-    return total * data["dp_size"] / max(1, config.whole.tokens), {}
+    total = torch.where(mask[rows], H, 0).sum(1) @ weights[rows]
+    return total * data["dp_size"], {}
 
 
 def _over_shards(parameters: list[Any]) -> Any:
