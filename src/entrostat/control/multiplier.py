@@ -49,8 +49,8 @@ RISE, FALL = 0.04, 0.05
 WANDER = 0.5  # of its standard error, for where few prompts carry it, it moves more,
 UNSURE = 0.25  # and of what is foretold
 RESTLESS = 0.003  # of the bias, of the first entropy
-BIASED = 0.05  # the same at first
-FADING = 0.7  # of the bias, an iteration: what was not foreseen need not last
+BIASED = 0.03  # the same at first
+FADING = 0.9  # of the bias, an iteration: what was not foreseen need not last
 POOL = 10  # iterations over which the relative standard error is averaged
 SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
 
