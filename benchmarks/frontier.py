@@ -47,7 +47,8 @@ TASKS = {
     "target_sum": "",
     "words": SMOLLM2,
     "arithmetic": SMOLLM2,
-    "gym:chain_sum": SMOLLM2,
+    "gym:chain_sum": f"{SMOLLM2} --task.min-terms 2 --task.max-terms 2 --task.max-digits 1 "
+    "--task.max-new-tokens 8 --prompt.chat false --sampling.stop NEWLINE",  # as in llm_gym
 }
 FIGURES = ("entropy", "avg@k", "pass@k", "distinct")
 TITLES = {"avg@k": "avg@16", "pass@k": "pass@16", "distinct": "distinct right answers of 16"}
@@ -74,6 +75,7 @@ def command(job: Job, given: argparse.Namespace) -> list[str]:
         f"--eval.prompts {given.problems} --eval.samples 16 --eval.every 100000 "
         "--save.checkpoint-every 1000 --save.rollouts-every 0"
     ).split()
+    words = [word.replace("NEWLINE", "\n") for word in words]
     path = ["--output", str(job.path(given.output))]
     return [sys.executable, "-m", "entrostat", "train", *words, *path]
 
