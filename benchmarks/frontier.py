@@ -47,8 +47,8 @@ TASKS = {
     "target_sum": "",
     "words": SMOLLM2,
     "arithmetic": SMOLLM2,
-    "gym:chain_sum": f"{SMOLLM2} --task.min-terms 2 --task.max-terms 2 --task.max-digits 1 "
-    "--task.max-new-tokens 8 --prompt.chat false --sampling.stop NEWLINE",  # as in llm_gym
+    "gym:chain_sum": f"{SMOLLM2} --task.min_terms 2 --task.max_terms 2 --task.max_digits 1 "
+    "--task.max_new_tokens 8 --prompt.chat false --sampling.stop NEWLINE",  # as in llm_gym
 }
 FIGURES = ("entropy", "avg@k", "pass@k", "distinct")
 TITLES = {"avg@k": "avg@16", "pass@k": "pass@16", "distinct": "distinct right answers of 16"}
@@ -70,8 +70,8 @@ class Job:
 def command(job: Job, given: argparse.Namespace) -> list[str]:
     method = RIVALS[job.method].format(f"{job.target}x")
     words = (
-        f"--method {method} --advantage grpo --optim.aggregation token_mean {TASKS[given.task]} "
-        f"--task {given.task} --seed {job.seed} --iterations {given.iterations} "
+        f"--method {method} --advantage grpo --optim.aggregation token_mean "
+        f"--task {given.task} {TASKS[given.task]} --seed {job.seed} --iterations {given.iterations} "
         f"--eval.prompts {given.problems} --eval.samples 16 --eval.every 100000 "
         "--save.checkpoint-every 1000 --save.rollouts-every 0"
     ).split()

@@ -58,6 +58,11 @@ def test_open_flags() -> None:
     ]  # fmt: skip
     task = flags("--task", "gym:chain_sum", "--task.max_terms", "3", "--task.word", "abc").task
     assert task == {"name": "gym:chain_sum", "max_terms": 3, "word": "abc"}
+    # a name is read before its parameters, wherever it stands
+    turned = flags("--task.k_max", "4", "--method.target", "0.7", "--task", "t", "--method", "m")
+    assert (turned.task, turned.method) == (
+        {"name": "t", "k_max": 4}, [{"name": "m", "target": 0.7}],
+    )  # fmt: skip
     assert flags("--task.k_max", "4").task == {"name": "target_sum", "k_max": 4}
     host = flags(
         "--trl.use_vllm", "true", "--verl.trainer.nnodes", "2", data={"trl": {"beta": 0.0}}

@@ -37,7 +37,7 @@ def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], s
 
 
 def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]) -> dict[str, Any]:
-    """Nested tables with `--method` and `--task` flags applied, in order.
+    """Nested tables with `--method` and `--task` flags applied: names first, then parameters.
 
     `--method A,B` replaces the methods, `--method.NAME.KEY VALUE` sets a parameter of one of them
     (`--method.KEY VALUE` where one of them alone has it); `--task NAME` replaces the task,
@@ -56,7 +56,7 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
     task = {"name": task} if isinstance(task, str) else dict(task)
     hosts = {name: dict(_table(data.get(name, {}), name)) for name in _HOSTS}
     replaced = False
-    for path, text in flags:
+    for path, text in sorted(flags, key=lambda flag: len(flag[0]) > 1):
         if path == ["method"]:
             new: list[Any] = [name.strip() for name in text.split(",")]
             methods, replaced = (methods + new if replaced else new), True
