@@ -71,9 +71,9 @@ def command(job: Job, given: argparse.Namespace) -> list[str]:
     method = RIVALS[job.method].format(f"{job.target}x")
     words = (
         f"--method {method} --advantage grpo --optim.aggregation token_mean "
-        f"--task {given.task} {TASKS[given.task]} --seed {job.seed} --iterations {given.iterations} "
-        f"--eval.prompts {given.problems} --eval.samples 16 --eval.every 100000 "
-        "--save.checkpoint-every 1000 --save.rollouts-every 0"
+        f"--task {given.task} {TASKS[given.task]} --seed {job.seed} "
+        f"--iterations {given.iterations} --eval.prompts {given.problems} "
+        "--eval.samples 16 --eval.every 100000 --save.checkpoint-every 1000 --save.rollouts-every 0"
     ).split()
     words = [word.replace("NEWLINE", "\n") for word in words]
     path = ["--output", str(job.path(given.output))]
