@@ -185,8 +185,7 @@ def lab_facts(c: TrainConfig) -> dict[str, Any]:
     return {
         "objective": repr(objective),
         "model": c.model,
-        "data": Path(c.task["name"]).stem,
-        "grader": c.task["grader"],
+        "data": c.task["name"],
         "prompts": c.sampling.prompts,
         "rollouts": c.sampling.rollouts,
         "epochs": c.optim.epochs,
@@ -239,9 +238,7 @@ def test_every_paper_is_there_and_every_file_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("path", LAB, ids=lambda p: p.name)
-def test_lab_recipes_run_in_the_lab(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lab_recipes_run_in_the_lab(path: Path, tmp_path: Path) -> None:
     config = lab_config(path)
     objective = es.make_objective(
         config.method,
@@ -250,14 +247,26 @@ def test_lab_recipes_run_in_the_lab(
         updates=config.updates,
     )
     objective.check_host("lab", FIELDS, config.updates)
-    # the task's parameters, on a file of the shape that the header makes
-    lines = [json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(100)]
-    (tmp_path / config.task["name"]).write_text("\n".join(lines))
-    monkeypatch.chdir(tmp_path)
-    task = make_task(**config.task)
+    # the task's parameters, on a file with the columns of the named set
+    asked, right = [f"What is {i} + 1?" for i in range(100)], [str(i + 1) for i in range(100)]
+    if config.task["name"] == "dapo_math":
+        rows = [
+            {"prompt": [{"role": "user", "content": q}], "reward_model": {"ground_truth": a}}
+            for q, a in zip(asked, right, strict=True)
+        ]
+    else:
+        valid = {"synthetic": False, "question_type": "math-word-problem", "source": "amc_aime"}
+        valid |= {"problem_is_valid": "Yes", "solution_is_valid": "Yes"}
+        rows = [{"problem": q, "answer": a} | valid for q, a in zip(asked, right, strict=True)]
+    file = tmp_path / "set.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    without = {"without": []}  # sets that are not on this machine
+    task = make_task(**config.task | {"path": str(file)} | without)
     assert task.splits == ("train", "test")
-    assert task.score(r"so the answer is \boxed{8}.", task.example(7, "train")) == 1.0
-    assert task.score("Answer: 9", task.example(7, "train")) == 0.0
+    example = task.example(7, "train")
+    (i,) = map(int, re.findall(r"is (\d+) \+ 1", str(example.prompt)))
+    assert task.score(rf"so the answer is \boxed{{{i + 1}}}.", example) == 1.0
+    assert task.score(rf"\boxed{{{i + 2}}}", example) == 0.0
 
 
 # What the papers evaluate on and choose a checkpoint by: REPO Sec. 4, COV App. F.2, OPEFO Sec. 6.1,
@@ -588,9 +597,9 @@ def test_every_row_of_the_tables_is_there() -> None:
     } <= models  # fmt: skip
     fits = {config.model for config in configs if config.optim.lr == 5e-7}
     assert len(fits) == 11  # COV App. B.1
-    tab3 = {c.task["name"] for c in configs if c.updates == 1 and "17k_" in c.task["name"]}
+    tab3 = {c.task["name"] for c in configs if c.task["name"].endswith(".jsonl") and c.updates == 1}
     assert tab3 == {
-        f"dapo_math_17k_{kind}_{size}.jsonl"
+        f"dapo_math_{kind}_{size}.jsonl"
         for kind in ("kmeans", "random")
         for size in (10001, 5031, 2538, 1246, 616)
     }
