@@ -193,10 +193,12 @@ def posterior(entropies, errors, wandering, foretold, scale) -> np.ndarray:
 def test_the_filter_is_the_exact_posterior():
     law = Multiplier("1x")
     entropies, foretold = [1.0, 0.93, 0.97, 0.9, 0.95], [-0.02, 0.03, -0.05, 0.01]
-    state, errors, wandering = law.init(), [], []
+    # the filter begins anew with the second iteration, after updates that nobody could foresee
+    state = law.foretell(law.observe(law.init(), Observation(1.0, stderr=0.02)), 0.5, 1)
+    errors, wandering = [], []
     for i, H in enumerate(entropies):
         # an error of 2% of the entropy that is expected
-        expected = state.mean[0] if state.mean else H
+        expected = state.mean[0] if i else H
         errors.append(0.02 * expected)
         state = law.observe(state, Observation(H, stderr=0.02 * H))
         if i < len(foretold):

@@ -50,7 +50,7 @@ WANDER = 0.5  # of its standard error, for where few prompts carry it, it moves 
 UNSURE = 0.25  # and of what is foretold
 RESTLESS = 0.003  # of the bias, of the first entropy
 BIASED = 0.03  # the same at first
-FADING = 0.9  # of the bias, an iteration: what was not foreseen need not last
+FADING = 0.8  # of the bias, an iteration: what was not foreseen need not last
 POOL = 10  # iterations over which the relative standard error is averaged
 SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
 
@@ -229,11 +229,11 @@ class Multiplier:
             promised=state.foretold,
             realised=0.0 if state.last is None else seen.entropy - state.last,
         )  # fmt: skip
-        error = state.stderr
-        if not state.mean:
-            prior = np.diag([error**2, 0.0, (BIASED * state.scale) ** 2])
-            return state._filtered(np.array([seen.entropy, 0.0, 0.0]), prior)
-        x, P = state.measured(0, seen.entropy, error**2)._known()
+        if state.seen <= 2:  # the first iteration's changes were not foreseen and say nothing
+            state = replace(state, mean=(seen.entropy, 0.0, 0.0))
+            prior = np.diag([state.stderr**2, 0.0, (BIASED * state.scale) ** 2])
+            return state._filtered(np.array(state.mean), prior)
+        x, P = state.measured(0, seen.entropy, state.stderr**2)._known()
         F = np.diag([1.0, 0.0, FADING])  # an iteration begins: D is 0
         P = F @ P @ F
         P[2, 2] += (RESTLESS * state.scale) ** 2
