@@ -312,7 +312,7 @@ def play(law: Multiplier, drift: float, K: int, *, lag: float = 0.9, n: int = 60
             if t:
                 corrected = 1 - lag**t
                 held = Momentum((1 - lag) / (1 - lag ** (t + 1)), 1 - lag, corrected)
-                if t < K or update == K // 2:  # as `Hold.due`
+                if t < 1 / (1 - lag) or update == K // 2:  # as `Hold.due`
                     state = law.responds(state, Response(m / corrected, gain, 1.0), held)
                 state = law.decide(state, held, K)
             else:
@@ -395,13 +395,14 @@ def test_the_gradient_is_taken_once_an_iteration():
     hold, parameters = Hold.of(es.make_objective("thermostat")), weights()
     assert hold is not None
     hold._objective.observe(entropy=1.0)
-    new, used = adamw(parameters, 0, 0.0), adamw(parameters, 3, 0.0)
+    new, young, old = (adamw(parameters, steps, 0.0) for steps in (0, 9, 10))
     assert not hold.due(new, 0, 4)  # nothing to learn before the first update
-    assert [hold.due(used, i, 4) for i in range(4)] == [True] * 4  # the first iteration
-    hold.look(used, Response(-0.01, 0.1, 1.0))
-    hold._objective.observe(entropy=1.0)
-    assert [hold.due(used, i, 4) for i in range(4)] == [False, False, True, False]
-    assert hold.due(used, 0, 1)
+    assert hold.due(old, 0, 4)  # nothing is known yet
+    hold.look(old, Response(-0.01, 0.1, 1.0))
+    # momentum of .9 has settled after ten updates
+    assert [hold.due(young, i, 4) for i in range(4)] == [True] * 4
+    assert [hold.due(old, i, 4) for i in range(4)] == [False, False, True, False]
+    assert hold.due(old, 0, 1)
 
 
 def test_a_sample_is_a_fourth_and_eight_at_least():

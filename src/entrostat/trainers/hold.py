@@ -132,8 +132,7 @@ class Hold:
         """Whether to take the gradient of the mean entropy before an update.
 
         It is taken half-way through an iteration, so that it is old by half of one at most. While
-        AdamW's moments settle, in the first iteration, it is taken at every update but the very
-        first.
+        AdamW's momentum settles, it is taken at every update but the very first.
 
         Args:
             optimizer: Adam or AdamW, as it stands.
@@ -145,9 +144,11 @@ class Hold:
         """
         if any("betas" not in group for group in optimizer.param_groups):
             raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, "no betas"))
-        if not steps_made(optimizer):
+        made = steps_made(optimizer)
+        if not made:
             return False
-        return self.state.seen <= 1 or update == updates // 2 or not self.state.gain
+        settling = made * (1 - optimizer.param_groups[0]["betas"][0]) < 1
+        return settling or update == updates // 2 or not self.state.gain
 
     def look(self, optimizer: torch.optim.Optimizer, found: Response) -> None:
         """Take note of the gradient of the mean entropy.
