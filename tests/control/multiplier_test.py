@@ -395,11 +395,11 @@ def test_the_gradient_is_taken_once_an_iteration():
     hold, parameters = Hold.of(es.make_objective("thermostat")), weights()
     assert hold is not None
     hold._objective.observe(entropy=1.0)
-    new, young, old = (adamw(parameters, steps, 0.0) for steps in (0, 9, 10))
+    new, young, old = (adamw(parameters, steps, 0.0) for steps in (0, 9, 11))
     assert not hold.due(new, 0, 4)  # nothing to learn before the first update
     assert hold.due(old, 0, 4)  # nothing is known yet
     hold.look(old, Response(-0.01, 0.1, 1.0))
-    # momentum of .9 has settled after ten updates
+    # momentum of .9 settles in ten updates
     assert [hold.due(young, i, 4) for i in range(4)] == [True] * 4
     assert [hold.due(old, i, 4) for i in range(4)] == [False, False, True, False]
     assert hold.due(old, 0, 1)
