@@ -22,9 +22,6 @@ def export(
         figure: the figure's name.
         table: the table's, where there is no figure.
         output: the file; None takes FIGURE.svg here, and prints a table.
-
-    Raises:
-        ValueError: there is no such figure or table, or the file cannot be written.
     """
     from ..report import export as of_page
     from ..report.figures import slug

@@ -114,9 +114,6 @@ def asked_for(
         flags: of the open tables.
         trusted: `--trust-code`.
         own_words: keys that were typed on the command line.
-
-    Raises:
-        ValueError: it cannot be read, is a study, or names code that is not trusted.
     """
     from ..config import load
     from ..tasks.trust import refuse_code, typed_keys

@@ -16,11 +16,7 @@ NEEDED = ("gguf", "accelerate")
 
 
 def check_packages() -> None:
-    """Refuse to begin without what reads GGUF files.
-
-    Raises:
-        ValueError: names what is missing and the extra that brings it.
-    """
+    """Refuse to begin without what reads GGUF files."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
@@ -35,9 +31,6 @@ def convert(gguf: Path, target: Path) -> None:
     Args:
         gguf: the file.
         target: an existing directory.
-
-    Raises:
-        ValueError: transformers cannot read the file.
     """
     with _quiet():
         try:

@@ -151,9 +151,6 @@ def comparison_rows(runs: Sequence[Path | Run]) -> list[Row]:
 
     Args:
         runs: run directories, or runs already read.
-
-    Raises:
-        ValueError: a directory without one whole line of metrics.
     """
     return rows_of([run_of(run) for run in runs])
 

@@ -79,7 +79,6 @@ class Schedule:
         return f"checkpoints of {in_bytes(self.size)}: {when} and at the end, {kept}"
 
     def due(self, iteration: int) -> bool:
-        """Whether one is, now that an iteration is over."""
         if self.every:
             return iteration % self.every == 0
         return time.monotonic() - self._at >= self.seconds

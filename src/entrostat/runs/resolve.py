@@ -15,11 +15,7 @@ from ..tasks import Task, make_task
 
 
 def task_of(config: TrainConfig) -> Task:
-    """The configuration's task; the run's seed is its own where it names none.
-
-    Raises:
-        ValueError: there is none of that name, or it does not take these parameters.
-    """
+    """The configuration's task; the run's seed is its own where it names none."""
     settings: dict[str, Any] = {"seed": config.seed} | config.task
     return make_task(**settings)
 
@@ -30,9 +26,6 @@ def check_task(task: Task, trained: bool = True) -> None:
     Args:
         task: a run's own, or one that it evaluates on.
         trained: whether its first split is trained on.
-
-    Raises:
-        ValueError: names the task and the split.
     """
     if trained and not getattr(task, "trainable", True):
         raise ValueError(
@@ -65,9 +58,6 @@ def objective_of(
         host: "lab", "trl" or "verl".
         fields: what that host knows of a token and its rollout.
         max_length: tokens that a rollout may take.
-
-    Raises:
-        ValueError: it cannot be built or hosted, or a group is too small for the estimator.
     """
     objective = make_objective(
         config.method,

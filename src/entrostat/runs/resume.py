@@ -29,9 +29,6 @@ def keep_settings(
     What it leaves open becomes what the run chose when it began. Without a checkpoint, config.toml
     says what that was; `bound_to` reads it, as TOML, from a directory of checkpoints, and `held_by`
     names the file.
-
-    Raises:
-        ValueError: another setting differs than those of `FREE`; names it.
     """
     run = RunDirectory(Path(config.output or default_output(config)))
     bound, written = bound_to(run.checkpoints), run.path / "config.toml"

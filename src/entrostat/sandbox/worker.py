@@ -76,7 +76,6 @@ class Lane:
             raise ConnectionError(f"the interpreter of the sandbox has ended: {error}") from error
 
     def close(self) -> None:
-        """End it, and the program that it is at."""
         self._socket.close()
         try:
             self._process.wait(5)

@@ -85,9 +85,6 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
         path: the file.
         trusted: whether the code that it names (MODULE:NAME) may be imported.
         quick: take the settings of its `[quick]`.
-
-    Raises:
-        ValueError: names the run and the setting.
     """
     where, data = f"study {str(path)!r}", load(path)
     if not {"runs", "grid", "seeds"} & data.keys() and any(

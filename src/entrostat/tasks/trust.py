@@ -61,9 +61,6 @@ def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] 
         settings: the file's tables.
         where: the file, for the message.
         typed: keys that the command line sets instead.
-
-    Raises:
-        ValueError: names the key, the code and the flag that allows it.
     """
     scoring = settings.get("scoring")
     unsafe = isinstance(scoring, Mapping) and scoring.get("sandbox") == "unsafe"

@@ -31,11 +31,7 @@ def install(name: str) -> str:
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse a tracker that is not installed.
-
-    Raises:
-        ValueError: names the extra.
-    """
+    """Refuse a tracker that is not installed."""
     for name in names:
         package = SERVICES[name].package
         if package and util.find_spec(package) is None:
