@@ -78,10 +78,6 @@ def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
     Idle are the rollouts of groups whose advantages are all 0, those without a reward (NaN), which
     have no part in their group either, and those that a method leaves out (`Method.choose`). Under
     TRL's conventions the first two count as rollouts of advantage 0.
-
-    Args:
-        chain: says which advantages.
-        batch: old_logp, mask, rewards, group.
     """
     assert batch.rewards is not None
     assert batch.group is not None

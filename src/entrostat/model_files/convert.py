@@ -26,12 +26,7 @@ def check_packages() -> None:
 
 
 def convert(gguf: Path, target: Path) -> None:
-    """Write a GGUF file's model and tokenizer as a Hugging Face directory.
-
-    Args:
-        gguf: the file.
-        target: an existing directory.
-    """
+    """Write a GGUF file's model and tokenizer as a Hugging Face directory."""
     with _quiet():
         try:
             model, tokenizer = load_gguf(gguf)

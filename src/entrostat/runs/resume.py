@@ -82,13 +82,6 @@ def restore_newest(
 ) -> int:
     """Restore the newest checkpoint that the logs agree with, and forget what came after it.
 
-    Args:
-        run: the run directory.
-        iterations: asked for now; fewer than were saved are an error.
-        restore: takes the checkpoint.
-        resume: whether a run was asked to resume; it may have no checkpoint yet.
-        say: shows what is passed over and made again.
-
     Returns:
         The iteration to resume after; 0 where none was saved yet.
 

@@ -45,12 +45,7 @@ _BOOT = (
 
 
 class Trackers:
-    """The trackers of a run; without any, all of this does nothing.
-
-    Args:
-        config: the run's.
-        note: told where each tracker keeps the run.
-    """
+    """The trackers of a run; without any, all of this does nothing."""
 
     def __init__(self, config: TrainConfig, note: Callable[[str], None]) -> None:
         check_installed(config.log.to)
@@ -58,13 +53,7 @@ class Trackers:
         self._all: list[_Tracker] = []
 
     def begin(self, path: Path, start: int, resume: bool) -> None:
-        """Start them, and give them what the logs have of iterations up to `start`.
-
-        Args:
-            path: the run's directory.
-            start: the iteration that the run goes on after.
-            resume: whether it goes on; a new run forgets what an earlier try left.
-        """
+        """Start them, and give them what the logs have of iterations up to `start`."""
         config, folder = self._config, open_folder(self._config, path, resume)
         told = {
             "folder": str(folder.absolute()), "project": config.log.project,

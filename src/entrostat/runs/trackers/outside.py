@@ -64,12 +64,7 @@ def write_seal(folder: Path, name: str, seal: dict[str, Any]) -> None:
 
 
 def environment(config: TrainConfig, path: Path) -> dict[str, str]:
-    """What the environment says to the trackers of TRL and of veRL.
-
-    Args:
-        config: the run's.
-        path: its directory.
-    """
+    """What the environment says to the trackers of TRL and of veRL."""
     to, folder = config.log.to, (path / FOLDER).absolute()
     told: dict[str, str] = {}
     if "wandb" in to:

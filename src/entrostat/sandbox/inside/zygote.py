@@ -36,13 +36,7 @@ _DEEPEST = 30  # directories within each other that are looked into
 
 
 def main(fd: int, mode: str, code: str) -> None:
-    """Serve a host until it closes the socket.
-
-    Args:
-        fd: the socket.
-        mode: "namespaces", "seccomp" or "unsafe".
-        code: the filter's instructions in base64, "" for none.
-    """
+    """Serve a host until it closes the socket."""
     for name in PRELOADED:
         with suppress(ImportError):  # an interpreter may be built without some
             importlib.import_module(name)
