@@ -68,7 +68,8 @@ def print_groups(groups: Sequence[Group], asked: Sequence[str] = ()) -> None:
     columns = [w for w in asked or USUAL if any(w in group.figures for group in groups)]
     table.add_column("settings", no_wrap=True)
     for column in ("n", *columns):
-        table.add_column(escape(column), justify="right", min_width=len(column))
+        least = max(map(len, column.split()))
+        table.add_column(escape(column), justify="right", min_width=least)
     for group in groups:
         cells = [_interval(group.figures.get(column)) for column in columns]
         table.add_row(escape(group.name), str(len(group.seeds)), *cells)
