@@ -21,9 +21,8 @@ from entrostat.evaluation.in_training import count_right, line_of
 from entrostat.logs.lines import JsonLines
 from entrostat.logs.run import Run, read_run
 from entrostat.report import write_comparison, write_run_report
-from entrostat.report.answer_bars import Bar, contrast, fitting, shade, width_of
+from entrostat.report.answer_bars import Bar
 from entrostat.report.answers import answers_of, answers_of_all, bar_of, evaluations, evenly
-from entrostat.report.figures import COLORS, styled
 from entrostat.report.seeds import entries_of
 from entrostat.runs.run_directory import RunDirectory, check_output
 from entrostat.tasks.target_sum import TargetSum
@@ -315,31 +314,10 @@ def test_a_bar_has_the_words_that_fit_and_the_rest_below(tmp_path: Path) -> None
     assert found is not None
     (image,) = found.images
     assert image.title == "After 3 iterations"
-    assert texts(svg_of(image.src)) == [
-        "16 answers", "different", "H", "4", "house \u00d77", "hat \u00d72", "5 wrong",
-        "hippocamp, histology",
-    ]  # fmt: skip
-
-
-def test_words_below_end_where_the_room_does() -> None:
-    many = [f"word{i}" for i in range(40)]
-    with styled():
-        assert fitting(["one", "two"], 0, 200) == "one, two"
-        assert fitting(["one", "two"], 3, 200) == "one, two, 3 more"
-        assert fitting([], 0, 200) == ""
-        assert fitting(["w" * 100], 0, 50) == "1 more"
-        line = fitting(many, 2, 200)
-        assert width_of(line, 7.8) <= 200
-    shown = line.split(", ")
-    assert shown == [*many[: len(shown) - 1], f"{42 - len(shown) + 1} more"]
-
-
-@pytest.mark.parametrize("color", COLORS)
-def test_text_on_every_shade_can_be_read(color: str) -> None:
-    for share in (0.0, 1 / 16, 0.25, 0.5, 0.75, 1.0):
-        fill, ink = shade(color, share)
-        assert contrast(fill, ink) > 3.9
-    assert shade(color, 1.0)[0] == color.lower()
+    assert sorted(texts(svg_of(image.src))) == sorted([
+        "16 answers", "different", "H", "4", "house \u00d77", "5 wrong",
+        "hat \u00d72, hippocamp, histology",
+    ])  # fmt: skip
 
 
 @pytest.mark.rendered
@@ -368,7 +346,7 @@ def test_hostile_answers_are_text(tmp_path: Path) -> None:
     for part in (f"{EVIL} \u00d79", "$\\frac{ \u00d73", "]]>--><b> \u00d72", "模型", f"“{EVIL}”"):
         assert part in page.words()
     drawn = [text for svg in page.svgs() for text in texts(svg)]
-    assert f"{EVIL} \u00d79" in drawn
+    assert any(text.startswith(f"{EVIL} \u00d79") for text in drawn)
     assert any("$\\frac{" in text for text in drawn)
     assert not any("\x07" in text or "\u202e" in text for text in drawn)
 

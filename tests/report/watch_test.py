@@ -279,13 +279,6 @@ def raw(server, text, timeout=120):
     return b"".join(parts)
 
 
-def none_open(server, seconds=60.0):
-    end = time.monotonic() + seconds
-    while server.connections and time.monotonic() < end:
-        time.sleep(0.02)
-    return server.connections == 0
-
-
 def test_the_page_and_nothing_else(tmp_path):
     run = tmp_path / EVIL
     log(run, 1, 3)
@@ -310,9 +303,9 @@ def test_the_page_and_nothing_else(tmp_path):
         assert gzip.decompress(packed) == page
         status, headers, body = ask(server, method="HEAD")
         assert (status, body, headers["Content-Length"]) == (200, b"", str(len(page)))
-        assert ask(server, "/events", method="HEAD")[::2] == (200, b"")
+        assert ask(server, "/state", method="HEAD")[::2] == (200, b"")
         for path in ("/metrics.jsonl", "/../run/metrics.jsonl", "/%2e%2e/x", "/index.html",
-                     "/events/", "/favicon.png", f"/{run}/metrics.jsonl"):  # fmt: skip
+                     "/state/", "/favicon.png", f"/{run}/metrics.jsonl"):  # fmt: skip
             status, headers, body = ask(server, path.split("<")[0])
             assert (status, headers["X-Content-Type-Options"]) == (404, "nosniff"), path
             assert body == b"There is the page, /, and nothing else.\n"
@@ -322,7 +315,7 @@ def test_the_page_and_nothing_else(tmp_path):
             assert (status, headers["Allow"]) == (405, "GET, HEAD")
         for host in ("evil.com", "localhost.evil.com:80", ""):
             assert ask(server, Host=host)[0] == 403
-            assert ask(server, "/events", Host=host)[0] == 403
+            assert ask(server, "/state", Host=host)[0] == 403
         assert ask(server, Host="localhost:9999")[0] == 200  # through an ssh tunnel
         assert b" 403 " in raw(server, b"GET / HTTP/1.0\r\n\r\n").split(b"\r\n")[0]
         for nonsense in (b"\x16\x03\x01 hello\r\n\r\n", b"GET\r\n\r\n", b"GET " + b"x" * 70_000,
@@ -330,90 +323,38 @@ def test_the_page_and_nothing_else(tmp_path):
             answer = raw(server, nonsense)
             assert b"Traceback" not in answer
             assert b" 200 " not in answer[:20]
-        assert none_open(server)
     # what is written to a file has no part of it
     page = write_run_report(run).read_text()
-    for part in ("connect-src", 'id="live"', "EventSource", "noscript"):
+    for part in ("connect-src", 'id="live"', "setTimeout(ask", "noscript"):
         assert part not in page
 
 
-class Events:
-    """An event stream, read by the words of its standard."""
-
-    def __init__(self, server, **headers):
-        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
-        self.connection.request("GET", "/events", headers=headers)
-        self.answer = self.connection.getresponse()
-
-    def next(self):
-        data = []
-        while text := self.answer.readline().decode().rstrip("\n"):
-            field, _, value = text.partition(": ")
-            assert field == "data"
-            data.append(value)
-        return json.loads("\n".join(data)) if data else None
-
-    def close(self):
-        self.answer.close()
-        self.connection.close()
+def told(server, **headers):
+    return json.loads(ask(server, "/state", **headers)[2])
 
 
-def test_events_tell_of_pages_and_end_with_their_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr(serving, "BEAT", 1.0)
+def test_the_state_tells_of_pages(tmp_path):
     log(tmp_path, 1, 1)
     with served(tmp_path, draw=quick) as server:
         until(server.watcher, lambda s: not s.waits)
-        streams = [Events(server) for _ in range(5)]
-        assert streams[0].answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-        first = [stream.next() for stream in streams]
-        assert [told["words"] for told in first] == ["iteration 1"] * 5
-        assert server.connections == 5
+        assert ask(server, "/state")[1]["Content-Type"] == "application/json; charset=utf-8"
+        first = told(server)
+        assert first.keys() == {"version", "words", "problem", "waits", "age"}
+        assert first["words"] == "iteration 1"
+        assert ask(server)[2].decode().split()[-1] == first["version"]
         log(tmp_path, 2, 2)
-        second = streams[0].next()
-        while second["words"] != "iteration 2":
-            second = streams[0].next()
-        assert second["version"] != first[0]["version"]
+        until(server.watcher, lambda s: s.words == "iteration 2")
+        second = told(server)
+        assert second["words"] == "iteration 2"
+        assert second["version"] != first["version"]
         assert ask(server)[2].decode().split()[-1] == second["version"]
-        assert streams[0].next() == second | {"age": pytest.approx(second["age"], abs=5)}  # a beat
-        for stream in streams:
-            stream.close()
-        assert none_open(server)
-        last = Events(server)
-        last.next()
-    while last.next() is not None:  # the server has ended
-        pass
-    last.close()
-
-
-def cut_off(stream, data):
-    time.sleep(0.05)
-    try:
-        stream.sendall(data)
-    except OSError:
-        return True
-    return False
 
 
 def test_who_does_not_ask_is_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(serving, "ASK", 0.3)
-    monkeypatch.setattr(serving, "MOST", 4)
+    monkeypatch.setattr(serving.Handler, "timeout", 0.2)
     log(tmp_path, 1, 1)
     with served(tmp_path, draw=quick) as server:
-        with socket.create_connection(("127.0.0.1", server.port), 120) as stream:
-            stream.sendall(b"GET / HTTP/1.0\r\n")
-            # a header every now and then would keep it open for ever
-            assert any(cut_off(stream, b"X: y\r\n") for _ in range(2000))
-        assert none_open(server)
-        streams = [Events(server) for _ in range(4)]
-        for stream in streams:
-            stream.next()
-        with pytest.raises((http.client.HTTPException, OSError)):  # full
-            ask(server)
-        time.sleep(0.6)
-        assert server.connections == 4  # those that asked may stay
-        for stream in streams:
-            stream.close()
-        assert none_open(server)
+        assert raw(server, b"GET / HTTP/1.0\r\n") == b""
         assert ask(server)[0] == 200
 
 
@@ -423,7 +364,7 @@ def test_the_token_goes_from_the_address_into_a_cookie(tmp_path):
         until(server.watcher, lambda s: not s.waits)
         token = server.gate.token
         assert server.address == f"http://127.0.0.1:{server.port}/?token={token}"
-        for path in ("/", "/events", "/nothing", "/?token=", "/?token=x"):
+        for path in ("/", "/state", "/nothing", "/?token=", "/?token=x"):
             status, headers, body = ask(server, path)
             assert status == 403
             assert "Set-Cookie" not in headers
@@ -437,9 +378,7 @@ def test_the_token_goes_from_the_address_into_a_cookie(tmp_path):
         assert ask(server, Cookie=cookie)[2].startswith(b"iteration 1")
         assert ask(server, Cookie=cookie + "x")[0] == 403
         assert ask(server, Cookie=cookie, Host="evil.com")[0] == 403  # loopback still
-        stream = Events(server, Cookie=cookie)
-        assert stream.next()["words"] == "iteration 1"
-        stream.close()
+        assert told(server, Cookie=cookie)["words"] == "iteration 1"
 
 
 def test_other_addresses_of_this_machine_want_a_token(tmp_path):

@@ -17,10 +17,11 @@ from entrostat.config import TrainConfig, from_dict
 from entrostat.report import comparison_rows, write_comparison
 from entrostat.report.seeds import by_settings
 from entrostat.study.confounding import confounded
-from entrostat.study.file import Study, check_runs, read_study
+from entrostat.study.file import check_runs, read_study
 from entrostat.study.plan import plan_of
+from entrostat.study.results import Group, results_of
 from entrostat.study.runner import run_study
-from entrostat.study.seeds import Group, Interval, group_by_seed, interval
+from entrostat.study.seeds import Interval, interval
 from entrostat.study.tables import print_groups, print_table
 from formulas import write_runs
 from paths import ROOT
@@ -51,34 +52,40 @@ def run(path: Path, entropy: list[float], avg: float | None) -> Path:
     return path
 
 
-def groups_of(study: Study) -> dict[str, str]:
-    return {run: origin.group for run, origin in study.origins.items()}
+def groups_of(
+    file: Path, curves: dict[str, list[float]], scores: dict[str, float | None]
+) -> dict[str, Group]:
+    """What a study came to whose runs have these curves of entropy and these scores."""
+    study = read_study(file)
+    plan = plan_of({file.stem: study}, file.parent / "out")
+    (file.parent / "out").mkdir()
+    for each in plan.named:
+        run(plan.trainings[each.address].path, curves[each.name], scores.get(each.name))
+    asked = {file.stem: study.figures}
+    (one,) = results_of(plan, set(plan.trainings), {}, None, asked).experiments
+    return {group.name: group for group in one.groups}
 
 
 def test_runs_that_differ_by_their_seed_alone_are_one_group(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'seeds = [3, 4]\n[[runs]]\nname = "grpo"\n[[runs]]\nname = "gspo"\nmethod = "gspo"\n'
+    )
     curves = {
-        # of thirty a tenth are three, early: .5; a fifteenth are two, the end: .5
-        "grpo-0": [1.0] * 3 + [0.25, 0.5, 0.75] + [1.0] * 22 + [0.25, 0.75],
-        "grpo-1": [2.0] * 28 + [1.0, 2.0],
-        "grpo-long-0": [1.0],
-        "gspo-s3": [1.0, 0.5],
-        "gspo-s4": [1.0, 0.5],
-        "gspo-s5": [1.0, 0.5],
+        "grpo-3": [1.0] * 28 + [0.25, 0.75],  # of thirty a fifteenth are two, the end: .5
+        "grpo-4": [2.0] * 28 + [1.0, 2.0],
+        "gspo-3": [1.0, 0.5],
+        "gspo-4": [1.0, 0.5],
     }
-    scores = {"grpo-0": 0.5, "grpo-1": 0.75, "gspo-s3": 0.5, "gspo-s4": None, "gspo-s5": 0.5}
-    paths = {n: run(tmp_path / n, curve, scores.get(n)) for n, curve in curves.items()}
-    groups = {name: name.rpartition("-")[0] for name in paths}
-    grpo, gspo = group_by_seed(groups, paths)
-    assert (grpo.name, grpo.runs) == ("grpo", ("grpo-0", "grpo-1"))
-    assert (gspo.name, gspo.runs) == ("gspo", ("gspo-s3", "gspo-s4", "gspo-s5"))
-    assert grpo.figures["first"].mean == 1.5
-    assert grpo.figures["last"].mean == 1.0  # of .5 and 1.5
-    assert grpo.figures["early"].mean == 1.25  # of .5 and 2
-    assert gspo.figures["early"].mean == 0.5
-    assert grpo.figures["last"].half == pytest.approx(12.706205 / 2, abs=1e-6)
+    scores = {"grpo-3": 0.5, "grpo-4": 0.75, "gspo-3": 0.5, "gspo-4": None}
+    groups = groups_of(tmp_path / "s.toml", curves, scores)
+    grpo, gspo = groups["grpo"], groups["gspo"]
+    assert grpo.seeds == gspo.seeds == (3, 4)
+    assert grpo.figures["entropy, end"].mean == 1.0  # of .5 and 1.5
+    assert grpo.figures["entropy, end"].half == pytest.approx(12.706205 / 2, abs=1e-6)
+    assert grpo.figures["kept"].mean == 0.625  # of 1/2 and 3/4
     assert grpo.figures["avg@k"].mean == 0.625
     assert "avg@k" not in gspo.figures  # one run has none: no figure that speaks for fewer seeds
-    assert gspo.figures["last"] == Interval(0.5, 0.0, 3)
+    assert gspo.figures["entropy, end"] == Interval(0.5, 0.0, 2)
 
 
 def test_figures_that_a_file_names(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -87,24 +94,24 @@ def test_figures_that_a_file_names(tmp_path: Path, capsys: pytest.CaptureFixture
         '"least" = { metric = "entropy/exact", at = "min" }\n'
         '"absent" = { metric = "other" }\n'
     )
-    study = read_study(tmp_path / "s.toml")
-    paths = {n: run(tmp_path / n, [1.0, 0.25 + int(n[-1]) / 2, 1.0], None) for n in study.runs}
-    (group,) = group_by_seed(groups_of(study), paths, study.figures)
+    curves = {f"a-{seed}": [1.0, 0.25 + seed / 2, 1.0] for seed in (0, 1)}
+    group = groups_of(tmp_path / "s.toml", curves, {})["a"]
     # of .25 and .75; t(.975, 1) = 12.706
-    assert group.figures == {"least": Interval(0.5, pytest.approx(12.706205 / 4, abs=1e-6), 2)}
-    print_groups([group], usual=False)
+    assert group.figures["least"] == Interval(0.5, pytest.approx(12.706205 / 4, abs=1e-6), 2)
+    print_groups([group], ["least", "absent"])
     shown = capsys.readouterr().out
     assert "0.50 ±3.18" in shown
-    assert "tenth" not in shown
-    # a long name and six figures in 80 columns: nothing is cut off
-    wide = Group("clip_higher-minibatches16", ("a", "b"), dict.fromkeys(
-        ("first", "early", "last", "avg@k", "pass@k", "distinct"), Interval(0.5, 0.25, 2)
-    ))  # fmt: skip
+    assert "absent" not in shown
+    assert "kept" not in shown
+    # a long name and five figures in 80 columns: nothing is cut off
+    pair = (0.5 - 0.25 / 12.706205, 0.5 + 0.25 / 12.706205)
+    words = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")
+    wide = Group("clip_higher-minibatches16", (0, 1), 2, dict.fromkeys(words, pair))
     print_groups([wide])
     shown = capsys.readouterr().out
     assert wide.name in shown
     assert "…" not in shown
-    assert (shown.count("0.50"), shown.count("±0.25")) == (6, 6)
+    assert (shown.count("0.50"), shown.count("±0.25")) == (5, 5)
     assert max(map(len, shown.splitlines())) <= 80
     (tmp_path / "s.toml").write_text('seeds = [0]\n[figures]\nx = { metrik = "y" }\n')
     refused(lambda: read_study(tmp_path / "s.toml"), "figures.x", "'metric'")
@@ -140,9 +147,11 @@ def test_scores_of_one_column_are_of_one_set_and_of_one_k(
 
 
 def test_a_run_without_a_finite_entropy_has_no_figure_of_it(tmp_path: Path) -> None:
-    paths = {name: run(tmp_path / name, [float("nan")] * 3, 0.5) for name in ("a-0", "a-1")}
-    (group,) = group_by_seed({"a-0": "a", "a-1": "a"}, paths)
-    assert set(group.figures) == {"avg@k"}
+    (tmp_path / "s.toml").write_text('seeds = [0, 1]\n[[runs]]\nname = "a"\n')
+    names = ("a-0", "a-1")
+    curves = dict.fromkeys(names, [float("nan")] * 3)
+    group = groups_of(tmp_path / "s.toml", curves, dict.fromkeys(names, 0.5))["a"]
+    assert set(group.figures) == {"avg@k", "reward, end"}
 
 
 @pytest.mark.parametrize("name", ["three_seeds", "positive_negative", "clip_presets"])
@@ -415,14 +424,18 @@ def test_figures_of_one_seed_and_of_one_set(tmp_path: Path, capsys: pytest.Captu
         '"[/x] <b>" = { metric = "entropy/exact" }\n"score" = { evaluation = "*/avg@k" }\n'
     )
     study = read_study(tmp_path / "s.toml")
-    paths = {name: run(tmp_path / name, [1.0, 0.25, 1.0], None) for name in study.runs}
-    for (name, path), split in zip(paths.items(), ("test", "ood"), strict=True):
-        row = {"iteration": 3, "split": split, "avg@k": 0.5, "name": name}
+    plan = plan_of({"s": study}, tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    for each, split in zip(plan.named, ("test", "ood"), strict=True):
+        path = run(plan.trainings[each.address].path, [1.0, 0.25, 1.0], None)
+        row = {"iteration": 3, "split": split, "avg@k": 0.5, "name": each.name}
         (path / "evaluation.jsonl").write_text(json.dumps(row) + "\n")
-    one, other = group_by_seed(groups_of(study), paths, study.figures)
-    assert one.figures["score"] == Interval(0.5, 0.0, 1)
+    asked = {"s": study.figures}
+    (one,) = results_of(plan, set(plan.trainings), {}, None, asked).experiments
+    first, other = sorted(one.groups, key=lambda group: group.name)
+    assert first.figures["score"] == Interval(0.5, 0.0, 1)
     assert "score" not in other.figures  # it was not evaluated on test
-    print_groups([one, other], usual=False)
+    print_groups(one.groups, list(study.figures))
     shown = capsys.readouterr().out
     assert "[/x] <b>" in shown
     assert "±" not in shown.split("interval")[1]

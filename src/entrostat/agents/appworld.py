@@ -53,9 +53,6 @@ class AppWorld:
     AppWorld runs the policy's code with the rights of the user who trains: it refuses what it knows
     to be dangerous, which is no sandbox. So this task wants `--sandbox unsafe`, and a container
     around it all is wise.
-
-    Raises:
-        ValueError: $APPWORLD_ROOT, or else the current directory, has no `data` of AppWorld's.
     """
 
     name = "appworld"
@@ -76,11 +73,9 @@ class AppWorld:
         return 30 if split == "train" else 50
 
     def size(self, split: str) -> int | None:
-        """As many as AppWorld has."""
         return len(self._of(split))
 
     def example(self, index: int, split: str) -> Example:
-        """Task number `index` of a split."""
         task = self._of(split)[index]
         specs = json.loads(self._read(f"tasks/{task}/specs.json"))
         whose = specs.get("supervisor") or specs["main_user"]
@@ -88,11 +83,6 @@ class AppWorld:
         return Example(prompt, data={"label": specs["instruction"], "task": task})
 
     def environment(self, example: Example) -> World:
-        """The world of one rollout.
-
-        Raises:
-            ValueError: programs are to be isolated, which AppWorld's cannot be.
-        """
         if isolation() != "unsafe":
             raise ValueError(
                 "task 'appworld' runs the policy's programs with your rights, under AppWorld's own "

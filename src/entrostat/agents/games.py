@@ -45,9 +45,6 @@ class Games:
         seed: of the training games; `test` does not depend on it, so that runs compare.
         game: "guess_the_number", "mastermind", "mastermind_hard", "tower_of_hanoi" (always the
             same), "frozen_lake" or "minesweeper".
-
-    Raises:
-        ValueError: no such game, or textarena is not installed.
     """
 
     name = "games"
@@ -70,7 +67,6 @@ class Games:
         return None
 
     def example(self, index: int, split: str) -> Example:
-        """Game number `index` of `train` or `test`."""
         seed = self._seed if split == "train" else 0
         drawn = random.Random(f"games/{self._game}/{seed}/{split}/{index}").randrange(2**31)
         return Example(
@@ -79,7 +75,6 @@ class Games:
         )
 
     def environment(self, example: Example) -> _World:
-        """The game from its first position."""
         world = _World(GAMES[example.data["game"]].id, example.data["seed"])
         world.begin()
         return world

@@ -27,9 +27,6 @@ class ToolSum:
         k_min: fewest digits of a call.
         k_max: most digits of a call.
         digits: of an answer.
-
-    Raises:
-        ValueError: unless 1 <= k_min <= k_max <= 6 and 1 <= digits <= 6.
     """
 
     name = "tool_sum"
@@ -52,7 +49,6 @@ class ToolSum:
         return None
 
     def example(self, index: int, split: str) -> Example:
-        """Prompt number `index` of `train` or `test`: one of `target_sum`, and what is hidden."""
         call = self._sums.example(index, split)
         seed, k = self._sums.seed if split == "train" else 0, self._digits
         target = random.Random(f"tool_sum/{seed}/{split}/{index}").randint(2 * k, 8 * k)
@@ -60,7 +56,6 @@ class ToolSum:
         return Example(call.prompt, answer=f"{target}/{k}", data=data)
 
     def environment(self, example: Example) -> Tool:
-        """The tool of one rollout."""
         return Tool(self._sums, example.data["wanted"])
 
 

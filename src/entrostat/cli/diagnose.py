@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from .._names import refuse_options
 from .._text import say
-from .flags import asked_for_help, take_source, take_switch
+from .flags import SOURCE, asked_for_help, options, source_of
 
 SHOWN = 5
 """Runs of several that are told at length, the worst."""
@@ -39,24 +38,19 @@ Examples:
 
 def diagnose_verb(args: list[str]) -> int:
     """Verdict, onset, causes and remedies of runs, ours or other trainers'."""
-    text = _DIAGNOSE
-    if (done := asked_for_help(args, text)) is not None:
+    if (done := asked_for_help(args, _DIAGNOSE)) is not None:
         return done
-    as_json, args = take_switch(args, "json")
-    format, columns, args = take_source(args)
-    refuse_options(
-        args, "entrostat diagnose", ("json", "format", "step", "entropy", "score", "help")
-    )
+    given, args = options(args, "entrostat diagnose", SOURCE, ("json",))
     if not args:
         raise ValueError("diagnose needs the path of a run, or of several; see --help")
     from ..diagnosis import diagnose_run, table
     from ..logs.importers import read_all
 
-    read = [read_all(word, format, columns) for word in args]
+    read = [read_all(word, *source_of(given)) for word in args]
     found = [diagnose_run(run) for runs, _ in read for run in runs]
     found.sort(key=lambda each: each.rank)
     skipped = [sentence for _, some in read for sentence in some]
-    if as_json:
+    if given["json"]:
         tables = [diagnosis.to_dict() for diagnosis in found]
         say(json.dumps(tables[0] if len(tables) == 1 else tables, indent=2))
         return 0

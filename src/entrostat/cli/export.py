@@ -15,17 +15,7 @@ if TYPE_CHECKING:
 def export(
     runs: Run | Sequence[Run], figure: str | None, table: str | None, output: str | None
 ) -> int:
-    """Write a figure or a table of the page of these runs, or list their names.
-
-    Args:
-        runs: one, or several that are compared.
-        figure: the figure's name.
-        table: the table's, where there is no figure.
-        output: the file; None takes FIGURE.svg here, and prints a table.
-
-    Raises:
-        ValueError: there is no such figure or table, or the file cannot be written.
-    """
+    """Write a figure or a table of the page of these runs, or list their names."""
     from ..report import export as of_page
     from ..report.figures import slug
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._names import refuse_options
@@ -89,15 +90,30 @@ def take_switch(args: list[str], name: str) -> tuple[bool, list[str]]:
     return f"--{name}" in args, [word for word in args if word != f"--{name}"]
 
 
-def take_source(args: list[str]) -> tuple[str | None, dict[str, str] | None, list[str]]:
-    """`--format`, a table's columns (`--step`, `--entropy`, `--score`), the other arguments."""
-    format, args = take(args, "format")
-    columns = {}
-    for kind in ("step", "entropy", "score"):
-        name, args = take(args, kind)
-        if name is not None:
-            columns[kind] = name
-    return format, columns or None, args
+def options(
+    args: list[str], prog: str, values: Sequence[str], switches: Sequence[str] = (),
+    also: Sequence[str] = (),
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """A verb's options by name, None where not given, and the words that are left.
+
+    Any other option is refused; `also` are known ones that were taken before.
+    """
+    given: dict[str, Any] = {}
+    for name in values:
+        given[name], args = take(args, name)
+    for name in switches:
+        given[name], args = take_switch(args, name)
+    refuse_options(args, prog, (*values, *switches, *also, "help"))
+    return given, args
+
+
+SOURCE = ("format", "step", "entropy", "score")  # how another trainer's log is to be read
+
+
+def source_of(given: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None]:
+    """`--format`, and a table's columns (`--step`, `--entropy`, `--score`)."""
+    columns = {kind: given[kind] for kind in SOURCE[1:] if given[kind] is not None}
+    return given["format"], columns or None
 
 
 def spread(args: list[str], name: str) -> list[str]:

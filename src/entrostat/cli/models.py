@@ -131,11 +131,7 @@ def _pretrain(name: str, size: tuple[int, int], target: Path) -> int:
 
 
 def pretrained(config: PretrainConfig) -> Path:
-    """Make a tiny policy, with a bar.
-
-    Raises:
-        ValueError: as `models.pretrain.pretrain`.
-    """
+    """Make a tiny policy, with a bar."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

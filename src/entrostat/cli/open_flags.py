@@ -16,9 +16,6 @@ def take_open_flags(args: list[str]) -> tuple[list[str], list[tuple[list[str], s
 
     Returns the other arguments, and (key path, text) for each `--method...`, `--task...`,
     `--trl.KEY` and `--verl.KEY`.
-
-    Raises:
-        ValueError: such a flag without a value.
     """
     rest, found = [], []
     words = iter(args)
@@ -43,10 +40,6 @@ def apply_open_flags(data: Mapping[str, Any], flags: list[tuple[list[str], str]]
     (`--method.KEY VALUE` where one of them alone has it); `--task NAME` replaces the task,
     `--task.KEY VALUE` sets its parameter. `--trl.KEY VALUE` and `--verl.A.B VALUE` set a key of a
     host's own, which stays dotted. Values are read as TOML; anything else is text.
-
-    Raises:
-        ValueError: a parameter of a method that is not named, or one that none of several methods
-            has, or more than one.
     """
     default = TrainConfig()
     data = dict(data)

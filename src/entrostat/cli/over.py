@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._names import refuse_options
 from .._text import console, say
-from .flags import asked_for_help, take
+from .flags import asked_for_help, options
 
 if TYPE_CHECKING:
     from ..evaluation.checkpoint_correlation import Correlation, OfSet
@@ -45,14 +44,13 @@ def over_verb(args: list[str]) -> int:
     """Print the tables; write them and a figure where asked for."""
     if (done := asked_for_help(args, _OVER)) is not None:
         return done
-    output, args = take(args, "output")
-    refuse_options(args, "entrostat eval --over", ("output", "help"))
+    given, args = options(args, "entrostat eval --over", ("output",))
     from ..evaluation.checkpoint_correlation import over
 
     sets = over(args)
     for one in sets:
         _show(one)
-    if output is not None:
+    if (output := given["output"]) is not None:
         _write(Path(output), sets)
         say(f"written: {output}")
     return 0

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._names import refuse_options
 from .._text import say
-from .flags import asked_for_help, take, take_source, take_switch
+from .flags import SOURCE, asked_for_help, options, source_of, take_switch
 
 if TYPE_CHECKING:
     from ..logs.run import Run
@@ -92,16 +91,11 @@ Examples:
 
 def report_verb(args: list[str]) -> int:
     """Write the page of a run, ours or another trainer's, or of several; or a part of it."""
-    text = _REPORT
-    if (done := asked_for_help(args, text)) is not None:
+    if (done := asked_for_help(args, _REPORT)) is not None:
         return done
-    output, args = take(args, "output")
-    format, columns, args = take_source(args)
-    figure, args = take(args, "figure")
-    table, args = take(args, "table")
-    listing, args = take_switch(args, "list")
-    known = ("output", "format", "step", "entropy", "score", "figure", "table", "list", "help")
-    refuse_options(args, "entrostat report", known)
+    known = ("output", *SOURCE, "figure", "table")
+    given, args = options(args, "entrostat report", known, ("list",))
+    output, figure, table, listing = (given[n] for n in ("output", "figure", "table", "list"))
     if (figure is not None) + (table is not None) + listing > 1:
         raise ValueError("report: --figure, --table and --list exclude each other")
     if not args:
@@ -110,7 +104,7 @@ def report_verb(args: list[str]) -> int:
     from ..logs.importers.places import runs_in
 
     paths = [Path(word) for word in args]
-    found = [read_all(path, format, columns) for path in paths]
+    found = [read_all(path, *source_of(given)) for path in paths]
     runs = [run for several, _ in found for run in several]
     one = len(runs) == 1 and runs_in(paths[0]) == paths
     for sentence in (sentence for _, skipped in found for sentence in skipped):
@@ -159,27 +153,22 @@ def _say_source(run: Run, several: bool, stream: Any = None) -> None:
 
 def law_verb(args: list[str]) -> int:
     """Fit the entropy law to runs."""
-    text = _LAW
-    if (done := asked_for_help(args, text)) is not None:
+    if (done := asked_for_help(args, _LAW)) is not None:
         return done
-    score, args = take(args, "score")
-    entropy, args = take(args, "entropy")
-    share, args = take(args, "share")
-    output, args = take(args, "output")
-    refuse_options(args, "entrostat law", ("score", "entropy", "share", "output", "help"))
+    given, args = options(args, "entrostat law", ("score", "entropy", "share", "output"))
+    share = given["share"] or "0.15"
     try:
-        part = 0.15 if share is None else float(share)
+        part = float(share)
     except ValueError:
         raise ValueError(f"--share must be a number between 0 and 1, got {share!r}") from None
     from ..study.laws import run_law
 
-    return run_law(args, score, part, output, entropy)
+    return run_law(args, given["score"], part, given["output"], given["entropy"])
 
 
 def verl_config_verb(args: list[str]) -> int:
     """Print the command that runs a recipe in veRL: an older name of `train --print`."""
-    text = _VERL
-    if (done := asked_for_help(args, text)) is not None:
+    if (done := asked_for_help(args, _VERL)) is not None:
         return done
     trusted, words = take_switch(args, "trust-code")
     if not words:

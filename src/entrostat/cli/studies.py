@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from .._names import refuse_options
 from .._text import say
-from .flags import asked_for_help, take, take_switch
+from .flags import asked_for_help, options
 
 _STUDY = """\
 usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]
@@ -50,24 +49,14 @@ docs/studies.md describes it. All runs are checked before the first one starts.
 
 def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
-    text = _STUDY
-    if (done := asked_for_help(args, text)) is not None:
+    if (done := asked_for_help(args, _STUDY)) is not None:
         return done
-    output, args = take(args, "output")
-    jobs, args = take(args, "jobs")
-    quick, args = take_switch(args, "quick")
-    trusted, args = take_switch(args, "trust-code")
-    report, args = take_switch(args, "report")
     ray, args = _take_ray(args)
-    record, args = take(args, "record")
-    claims, args = take(args, "claims")
-    seeds, args = take(args, "seeds")
-    lean, args = take_switch(args, "lean")
-    known = (
-        "output", "jobs", "quick", "ray", "record", "claims", "report", "seeds", "lean",
-        "trust-code", "help",
+    given, args = options(
+        args, "entrostat study", ("output", "jobs", "record", "claims", "seeds"),
+        ("quick", "report", "lean", "trust-code"), ("ray",),
     )  # fmt: skip
-    refuse_options(args, "entrostat study", known)
+    jobs, seeds = given["jobs"], given["seeds"]
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
     if jobs is not None and not (jobs.isascii() and jobs.isdigit() and int(jobs) > 0):
@@ -79,9 +68,10 @@ def study_verb(args: list[str]) -> int:
 
     try:
         return run_study(
-            args, output, None if jobs is None else int(jobs), trusted,
-            quick=quick, ray=ray, record=record, claims=claims, train=not report,
-            seeds=None if seeds is None else [int(word) for word in words], lean=lean,
+            args, given["output"], None if jobs is None else int(jobs), given["trust-code"],
+            quick=given["quick"], ray=ray, record=given["record"], claims=given["claims"],
+            train=not given["report"], lean=given["lean"],
+            seeds=None if seeds is None else [int(word) for word in words],
         )  # fmt: skip
     except KeyboardInterrupt:
         say("\ninterrupted; the same command goes on", sys.stderr)

@@ -107,17 +107,7 @@ Next:
 def asked_for(
     file: str | None, flags: list[tuple[list[str], str]], trusted: bool, own_words: set[str]
 ) -> dict[str, Any]:
-    """The tables of a configuration: a file's, and the open flags over them.
-
-    Args:
-        file: `--config`.
-        flags: of the open tables.
-        trusted: `--trust-code`.
-        own_words: keys that were typed on the command line.
-
-    Raises:
-        ValueError: it cannot be read, is a study, or names code that is not trusted.
-    """
+    """The tables of a configuration: a file's, and the open flags over them."""
     from ..config import load
     from ..tasks.trust import refuse_code, typed_keys
     from ..trainers.verl import config as verl

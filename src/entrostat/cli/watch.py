@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .._names import refuse_options
 from .._text import say
-from .flags import asked_for_help, take, take_source, take_switch
+from .flags import SOURCE, asked_for_help, options, source_of
 
 _WATCH = """\
 usage: entrostat watch PATH [PATH...] [--port N] [--every SECONDS] [--open]
@@ -35,35 +34,29 @@ Examples:
   --format, --step, --entropy, --score
            as `entrostat report` takes them
 """
-_OPTIONS = ("port", "every", "open", "host", "token", "format", "step", "entropy", "score", "help")
 
 
 def watch_verb(args: list[str]) -> int:
     """Serve the live page until Ctrl-C."""
     if (done := asked_for_help(args, _WATCH)) is not None:
         return done
-    port, args = take(args, "port")
-    every, args = take(args, "every")
-    host, args = take(args, "host")
-    opens, args = take_switch(args, "open")
-    token, args = take_switch(args, "token")
-    format, columns, args = take_source(args)
-    refuse_options(args, "entrostat watch", _OPTIONS)
+    known = ("port", "every", "host", *SOURCE)
+    given, args = options(args, "entrostat watch", known, ("open", "token"))
     if not args:
         raise ValueError("watch needs the path of a run, or of a directory of runs; see --help")
-    number, seconds = _port(port), _seconds(every)
+    number, seconds = _port(given["port"]), _seconds(given["every"])
     from ..report.live.auth import is_loopback, resolve
     from ..report.live.reading import Watched, as_paths
     from ..report.live.server import Server
     from ..report.live.watcher import Watcher
 
-    where = host or "127.0.0.1"
+    where, opens, token = given["host"] or "127.0.0.1", given["open"], given["token"]
     if opens and (token or not is_loopback(resolve(where)[1])):
         raise ValueError(
             "--open would put the token into the browser's command line, where others on this "
             "machine can read it; leave it out, and open the address that is printed"
         )
-    watched = Watched(as_paths(args), format, columns)
+    watched = Watched(as_paths(args), *source_of(given))
     watcher = Watcher(watched, seconds)
     server = Server(watcher, where, number, token)
     try:

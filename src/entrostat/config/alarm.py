@@ -15,11 +15,7 @@ class AlarmBand:
     """Where it ends, likewise."""
 
     def check(self) -> None:
-        """Read both ends.
-
-        Raises:
-            ValueError: one cannot be read, or is a schedule.
-        """
+        """Read both ends."""
         from ..control import Alarm  # numpy and scipy, which `--help` does not need
 
         Alarm(self.low, self.high)

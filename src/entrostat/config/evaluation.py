@@ -63,11 +63,7 @@ class Evaluation:
 
 
 def check_set(place: int, one: EvalSet) -> None:
-    """Refuse a value of a table of [[eval]] that cannot be meant.
-
-    Raises:
-        ValueError: names the table by its place, the key, the value and its range.
-    """
+    """Refuse a value of a table of [[eval]] that cannot be meant."""
     where = f"[[eval]] {place}"
     for key, low, most in (
         ("prompts", 0, MOST_PROMPTS), ("samples", 1, MOST_PROMPTS),

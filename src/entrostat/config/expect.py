@@ -54,9 +54,5 @@ class Expectation:
 
 
 def expectations(table: Mapping[str, str]) -> list[Expectation]:
-    """Those of a table, read.
-
-    Raises:
-        ValueError: one cannot be read.
-    """
+    """Those of a table, read."""
     return [Expectation(figure, text) for figure, text in table.items()]

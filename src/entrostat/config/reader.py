@@ -25,9 +25,6 @@ def load(path: str | Path) -> dict[str, Any]:
     """A TOML file as a nested dictionary.
 
     `recipes/NAME.toml` is the recipe that came with the package, where there is no such file here.
-
-    Raises:
-        ValueError: it cannot be read or is not TOML; the message names the line.
     """
     try:
         with open(at_hand(path), "rb") as file:
@@ -79,9 +76,6 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     """A configuration from nested tables.
 
     `method` may be a name or a list, `task` a name or a table, `log` a name, a list or a table.
-
-    Raises:
-        ValueError: an unknown key (with the nearest), or a value of the wrong kind.
     """
     data = dict(data)
     method = data.get("method")

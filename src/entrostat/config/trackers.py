@@ -22,11 +22,7 @@ class Trackers:
     """Name of the run in it; "" takes that of the run's directory."""
 
     def check(self, trl: Mapping[str, Any]) -> None:
-        """Refuse what cannot be meant, beside a table of TRL's own arguments.
-
-        Raises:
-            ValueError: a tracker twice, no project, or `trl.report_to` says the same.
-        """
+        """Refuse what cannot be meant, beside a table of TRL's own arguments."""
         twice = [name for place, name in enumerate(self.to) if name in self.to[:place]]
         if twice:
             raise ValueError(f"log.to names {twice[0]!r} twice; name each tracker once")

@@ -94,19 +94,12 @@ class Chain:
             host: "lab", "trl" or "verl".
             fields: the `TokenBatch` fields that the host fills.
             updates: optimizer steps per rollout batch.
-
-        Raises:
-            ValueError: names the method, what it needs and what to do.
         """
         check_host(self.names, self.methods, host, fields)
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
-        """Refuse several updates per rollout batch where a method is sound with one only.
-
-        Raises:
-            ValueError: names the method.
-        """
+        """Refuse several updates per rollout batch where a method is sound with one only."""
         check_updates(self.names, self.methods, updates)
 
     @property
@@ -146,9 +139,6 @@ class Chain:
             perplexity: mean over responses of exp(their mean -lp0).
             stderr: standard error of `entropy` between prompts, nats; NaN or None where unknown.
             response_mean: mean over responses of the mean entropy of their tokens, nats.
-
-        Raises:
-            ValueError: not a finite number, or a method needs a signal that is not given.
         """
         given = {
             "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
@@ -233,11 +223,7 @@ class Chain:
         }
 
     def load_state_dict(self, data: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave.
-
-        Raises:
-            ValueError: it is the state of another objective: other methods, or other parameters.
-        """
+        """Restore what `state_dict` gave."""
         self.states = restored(data, self.describe(), self.names, self.methods)
 
     def chain(self) -> Iterable[tuple[str, Method, Any]]:

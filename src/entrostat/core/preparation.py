@@ -33,9 +33,6 @@ def outcome_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
     Methods that shape rewards have done so in what is returned. A host marks groups whose
     advantages are all 0 as `idle` between this and `prepare`; where nothing `penalises`, it may
     drop them.
-
-    Raises:
-        ValueError: no rewards or groups; a group of one where the estimator compares.
     """
     if batch.rewards is None or batch.group is None:
         raise ValueError(
@@ -81,10 +78,6 @@ def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
     Idle are the rollouts of groups whose advantages are all 0, those without a reward (NaN), which
     have no part in their group either, and those that a method leaves out (`Method.choose`). Under
     TRL's conventions the first two count as rollouts of advantage 0.
-
-    Args:
-        chain: says which advantages.
-        batch: old_logp, mask, rewards, group.
     """
     assert batch.rewards is not None
     assert batch.group is not None
@@ -153,9 +146,6 @@ def prepare(chain: Chain, batch: TokenBatch, fill: Fill | None = None) -> TokenB
         chain: the methods.
         batch: graded, or with rewards and groups.
         fill: adds what other models say of the rows that are trained on.
-
-    Raises:
-        ValueError: a field that a method needs is missing.
     """
     if batch.advantages is None:
         batch = outcome_advantages(chain, batch)

@@ -43,15 +43,12 @@ class ProcessGroup(Communicator):
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
 
     def sum(self, numbers: Array) -> Array:
-        """[n] int64 -> their sums over all ranks."""
         return self._reduced(numbers, dist.ReduceOp.SUM)
 
     def max(self, numbers: Array) -> Array:
-        """[n] float64, none NaN -> their maxima over all ranks."""
         return self._reduced(numbers, dist.ReduceOp.MAX)
 
     def gather(self, rows: Array) -> Array:
-        """[B, n] int64 -> [A, n]: the rows of all ranks, in the order of the ranks."""
         sizes = np.zeros(self.world, dtype=np.int64)
         sizes[self.rank] = len(rows)
         sizes = self.sum(sizes)
@@ -64,7 +61,6 @@ class ProcessGroup(Communicator):
         return np.concatenate(list(parts))
 
     def exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> Sequence[Tensor]:
-        """One [n] for each rank -> what each rank has for this one, of these sizes."""
         sent = torch.cat(list(parts)).to(self.device)
         got = sent.new_empty(sum(sizes))
         dist.all_to_all_single(
@@ -93,9 +89,6 @@ def gather_batch(batch: TokenBatch, process_group: Any = None) -> TokenBatch:
         batch: this rank's; all ranks fill the same fields with the same dtypes.
         process_group: of torch.distributed; None is the default one. Where torch.distributed is
             not in use, or the group has one rank, the batch itself is returned, detached.
-
-    Raises:
-        ValueError: ranks differ in their fields or dtypes; raised on every rank.
     """
     mine = _detached(batch)
     B, T = batch.mask.shape

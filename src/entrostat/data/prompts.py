@@ -211,11 +211,7 @@ def _another(config: TrainConfig) -> str:
 
 
 def stop_strings(task: Task, config: TrainConfig) -> tuple[str, ...]:
-    """Strings that end a completion: the run's setting, else the task's.
-
-    Raises:
-        ValueError: the task's are no such strings.
-    """
+    """Strings that end a completion: the run's setting, else the task's."""
     if config.sampling.stop is not None:
         return config.sampling.stop
     found = getattr(task, "stop", ())

@@ -78,14 +78,7 @@ class ResolvedEvalSets:
 def resolve_eval_sets(
     config: TrainConfig, task: Task, score: Scorer, say: Callable[[str], None]
 ) -> ResolvedEvalSets:
-    """The sets that a configuration names.
-
-    Args:
-        config: the run's, with what the task decides in it.
-        task: the run's.
-        score: its scorer.
-        say: told of an answer that another task's scorer fails at.
-    """
+    """The sets that a configuration names."""
     own = [EvalSet(split=split) for split in task.splits[1:]]
     sets, scorers = [], []
     resolved = config.eval.resolved if config.eval.sets else [config.eval] * len(own)

@@ -25,15 +25,7 @@ def plan(
     specs: Sequence[str], config: EvalConfig, options: Mapping[str, Any], checkpoints: bool = False,
     check: Callable[[TrainConfig], None] = lambda config: None,
 ) -> tuple[list[EvaluatedModel], list[ProblemSet]]:  # fmt: skip
-    """What is evaluated on what, checked before anything is loaded.
-
-    Args:
-        specs: models and runs, as named.
-        config: of the evaluation.
-        options: parameters of the tasks in `config.on`.
-        checkpoints: have a run stand for all of its checkpoints.
-        check: refuses a run whose own task is to be made and may not be.
-    """
+    """What is evaluated on what, checked before anything is loaded."""
     config.validate()
     subjects = evaluated_models(specs, checkpoints)
     if config.engine == "vllm" and len(subjects) > 1:

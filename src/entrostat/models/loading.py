@@ -23,11 +23,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def load_policy(config: TrainConfig) -> Policy:
-    """Load the model and tokenizer a configuration names.
-
-    Raises:
-        ValueError: one line: no such model, no tokenizer, no eos, or no such device.
-    """
+    """Load the model and tokenizer a configuration names."""
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,
@@ -97,11 +93,7 @@ def load_policy(config: TrainConfig) -> Policy:
 
 
 def device_of(name: str) -> torch.device:
-    """The device that a configuration names.
-
-    Raises:
-        ValueError: a GPU that is not there.
-    """
+    """The device that a configuration names."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():

@@ -56,10 +56,6 @@ def with_rounded_ratio(batch: TokenBatch, numerics: Numerics) -> TokenBatch:
 def exact_figures(exact: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
     """What the exact ratio would have shown, beside the figures of a loss; they add up alike.
 
-    Args:
-        exact: the tokens.
-        out: the loss of the same with the rounded ratio.
-
     Returns:
         [] each. `numerics/clip_high_exact` and `numerics/clip_low_exact`, the shares of tokens that
         the exact ratio clips above and below (`clip/high` and `clip/low` are those of the rounded

@@ -65,11 +65,7 @@ class MemoryEstimate:
         return together + max(self.training + self.analysis, self.sampling)
 
     def check(self, output: Path, say: Say) -> None:
-        """Say what is needed and what there is.
-
-        Raises:
-            ValueError: the disk cannot hold the run, or the memory not even weights and moments.
-        """
+        """Say what is needed and what there is."""
         there = next(p for p in (output, *output.resolve().parents) if p.exists())
         free = shutil.disk_usage(there).free + _written(output)
         memory, here = free_memory(self.device), self.program + self.weights

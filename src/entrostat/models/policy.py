@@ -79,15 +79,10 @@ class Policy:
         )
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that are trained, by name."""
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
     def encode(self, prompt: str, chat: bool, system: str) -> list[int]:
-        """Token ids of a prompt, through the chat template where asked for.
-
-        Raises:
-            ValueError: no tokens come out, or the template refuses the turns.
-        """
+        """Token ids of a prompt, through the chat template where asked for."""
         if system and not chat:
             raise ValueError("prompt.system needs a chat template; this run uses none")
         if chat:
@@ -102,11 +97,7 @@ class Policy:
         return ids
 
     def rendered(self, turns: list[dict[str, str]], system: str) -> str:
-        """Turns of a conversation as the chat template has them, ready for the policy's next.
-
-        Raises:
-            ValueError: the template refuses them.
-        """
+        """Turns of a conversation as the chat template has them, ready for the policy's next."""
         first = [{"role": "system", "content": system}] if system else []
         try:
             return self.tokenizer.apply_chat_template(
@@ -126,7 +117,6 @@ class Policy:
         return [cut(text, stop) for text in self.texts(own)]
 
     def texts(self, rows: list[list[int]]) -> list[str]:
-        """Token ids as text, without eos and padding."""
         skip = {*self.eos, self.pad}
         return self.tokenizer.batch_decode([[t for t in row if t not in skip] for row in rows])
 
@@ -241,11 +231,7 @@ def vocabulary(model: Any) -> int:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """Ids that end a completion: the tokenizer's, and those that the model's settings name.
-
-    Raises:
-        ValueError: there is none, or one that the model does not know.
-    """
+    """Ids that end a completion: the tokenizer's, and those that the model's settings name."""
     ends: list[int] = []
     for found in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
         for token in found if isinstance(found, list) else [found]:

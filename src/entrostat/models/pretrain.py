@@ -60,10 +60,6 @@ def pretrain(config: PretrainConfig, on_step: Callable[[int, float], None] | Non
 
     The same configuration on the same machine and library versions gives the same bytes.
 
-    Args:
-        config: how.
-        on_step: called with (step, loss in nats per token).
-
     Raises:
         ValueError: the output directory is not empty.
         OSError: it cannot be written.

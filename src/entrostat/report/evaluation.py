@@ -68,14 +68,7 @@ ENTROPY = (
 
 def write_evaluation(results: Sequence[Mapping[str, Any]], directories: Sequence[Path],
                      output: Path, title: str = "Evaluation") -> Path:  # fmt: skip
-    """Write the page of an evaluation; returns its path.
-
-    Args:
-        results: what the results.json of each model holds.
-        directories: where they lie, with the responses.
-        output: the file to write.
-        title: heading of the page.
-    """
+    """Write the page of an evaluation; returns its path."""
     names = dict.fromkeys(name for one in results for name in one["sets"])
     pairs = [
         [(i, one, path) for i, (one, path) in enumerate(zip(results, directories, strict=True))

@@ -15,7 +15,6 @@ class Picture(Figure):
     """A figure that a notebook shows by itself, without pyplot and its list of open figures."""
 
     def png(self, dpi: int = DPI) -> bytes:
-        """The picture as PNG on a white ground."""
         data = io.BytesIO()
         self.savefig(data, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
         return data.getvalue()

@@ -147,14 +147,7 @@ def k_words(rows: Sequence[Row]) -> str:
 
 
 def comparison_rows(runs: Sequence[Path | Run]) -> list[Row]:
-    """What each run came to, in the order given.
-
-    Args:
-        runs: run directories, or runs already read.
-
-    Raises:
-        ValueError: a directory without one whole line of metrics.
-    """
+    """What each run came to, in the order given."""
     return rows_of([run_of(run) for run in runs])
 
 

@@ -84,26 +84,6 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def markdown(text: str) -> str:
-    r"""A text that Markdown shows as it is: no emphasis, link, HTML, formula or end of a cell.
-
-    Example:
-        >>> markdown("clip_cov|<b>")
-        'clip\\_cov\\|\\<b\\>'
-    """
-    return _in_markdown(_line(text))
-
-
-def latex(text: str) -> str:
-    r"""A text that LaTeX sets as it is; signs beyond ASCII stay, for an engine that knows them.
-
-    Example:
-        >>> latex("50% of $x_1$")
-        '50\\% of \\$x\\_1\\$'
-    """
-    return _in_latex(_line(text))
-
-
 def _in_markdown(text: str) -> str:
     return _MARKDOWN_SIGNS.sub(r"\\\g<0>", text)
 

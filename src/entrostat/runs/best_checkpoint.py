@@ -46,10 +46,6 @@ class BestCheckpoint:
     def consider(self, rows: Iterable[Mapping[str, Any]], save: Callable[[Path], None]) -> None:
         """Keep the policy if an evaluation's row has a higher score than any before.
 
-        Args:
-            rows: of the evaluation.
-            save: writes the policy as it stands into a directory.
-
         Raises:
             RunStopped: the disk is full or refuses; the best until then is intact.
         """
@@ -95,12 +91,7 @@ def go_back(run: Path, iteration: int) -> None:
 
 
 def rewrite(run: Path, save: Callable[[Path], None]) -> None:
-    """The best policy in another form, under the seal that it has.
-
-    Args:
-        run: the run directory, with a best policy in it.
-        save: writes the new form into a directory.
-    """
+    """The best policy in another form, under the seal that it has."""
     seal = (run / BEST / "entrostat.json").read_bytes()
 
     def write(directory: Path) -> None:
@@ -111,13 +102,7 @@ def rewrite(run: Path, save: Callable[[Path], None]) -> None:
 
 
 def link_tree(source: Path, target: Path, *left_out: str) -> None:
-    """A directory's files in another, without their bytes where the file system has links.
-
-    Args:
-        source: of files that nobody writes into any more.
-        target: there, or not yet.
-        left_out: patterns of names.
-    """
+    """A directory's files in another, without their bytes where the file system has links."""
     ignored = shutil.ignore_patterns(*left_out)
     shutil.copytree(source, target, copy_function=_link, ignore=ignored, dirs_exist_ok=True)
 

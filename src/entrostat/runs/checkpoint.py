@@ -58,13 +58,7 @@ class Checkpoint:
 
 
 class Schedule:
-    """After which iterations a checkpoint is written; the last one's always is.
-
-    Args:
-        save: what the user wants.
-        size: bytes of a checkpoint.
-        start: the iteration that the run goes on after, of which there is one.
-    """
+    """After which iterations a checkpoint is written; the last one's always is."""
 
     def __init__(self, save: Save, size: int, start: int) -> None:
         self.every = save.checkpoint_every or (1 if size < CHEAP else 0)
@@ -79,7 +73,6 @@ class Schedule:
         return f"checkpoints of {in_bytes(self.size)}: {when} and at the end, {kept}"
 
     def due(self, iteration: int) -> bool:
-        """Whether one is, now that an iteration is over."""
         if self.every:
             return iteration % self.every == 0
         return time.monotonic() - self._at >= self.seconds
@@ -159,10 +152,6 @@ def newest(directory: Path, check: Callable[[Checkpoint], str | None] | None = N
     Checkpoint | None
 ):  # fmt: skip
     """The newest checkpoint that is what was written; None where none was.
-
-    Args:
-        directory: of checkpoints.
-        check: says in words what else speaks against going on from one.
 
     Raises:
         RunStopped: there are checkpoints, but none to go on from; says why.

@@ -117,7 +117,6 @@ class Lines(Progress):
         self.stream = stream or sys.stdout
 
     def begin(self, config: TrainConfig, start: int) -> None:
-        """Say what runs and where."""
         self.total, self.first, self.began = config.iterations, start, time.monotonic()
         names = "+".join(m if isinstance(m, str) else m["name"] for m in config.method)
         after = f", from iteration {start + 1}" if start else ""
@@ -134,7 +133,6 @@ class Lines(Progress):
         self._say(f"[{iteration}/{self.total}] {shown}  left {self._left(iteration)}")
 
     def end(self, path: Path) -> None:
-        """What the evaluations found, and where the files are."""
         for line in outcome(JsonLines(path / "evaluation.jsonl").read()):
             self._say(line)
         self._say(f"done: {path}")
@@ -172,12 +170,10 @@ class Live(Lines):
         self.live.start()
 
     def tokens(self, count: int) -> None:
-        """Count up within an iteration."""
         self.sampled += count
         self.status = f"sampling: {self.sampled} tokens"
 
     def note(self, text: str) -> None:
-        """Show what is going on."""
         self.status = text
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
@@ -185,13 +181,11 @@ class Live(Lines):
         self.curve.append(metrics["entropy/exact"])
 
     def end(self, path: Path) -> None:
-        """Stop the display and say where the files are."""
         self.status = "done"
         self.close()
         super().end(path)
 
     def close(self) -> None:
-        """Stop the display, leaving its last picture."""
         if getattr(self, "live", None) is not None:
             self.live.stop()
             self.live = None

@@ -15,25 +15,13 @@ from ..tasks import Task, make_task
 
 
 def task_of(config: TrainConfig) -> Task:
-    """The configuration's task; the run's seed is its own where it names none.
-
-    Raises:
-        ValueError: there is none of that name, or it does not take these parameters.
-    """
+    """The configuration's task; the run's seed is its own where it names none."""
     settings: dict[str, Any] = {"seed": config.seed} | config.task
     return make_task(**settings)
 
 
 def check_task(task: Task, trained: bool = True) -> None:
-    """Refuse a task whose splits or sizes are none, or which is not to be trained on.
-
-    Args:
-        task: a run's own, or one that it evaluates on.
-        trained: whether its first split is trained on.
-
-    Raises:
-        ValueError: names the task and the split.
-    """
+    """Refuse a task whose splits or sizes are none, or which is not to be trained on."""
     if trained and not getattr(task, "trainable", True):
         raise ValueError(
             f"task {task.name!r} is a test set: evaluate on it with [[eval]] or `entrostat eval`, "
@@ -58,17 +46,7 @@ def check_task(task: Task, trained: bool = True) -> None:
 def objective_of(
     config: TrainConfig, host: str, fields: Iterable[str], max_length: int
 ) -> Objective:
-    """The configuration's objective, if the host can run it.
-
-    Args:
-        config: names methods, estimator and aggregation.
-        host: "lab", "trl" or "verl".
-        fields: what that host knows of a token and its rollout.
-        max_length: tokens that a rollout may take.
-
-    Raises:
-        ValueError: it cannot be built or hosted, or a group is too small for the estimator.
-    """
+    """The configuration's objective, if the host can run it."""
     objective = make_objective(
         config.method,
         advantage=config.advantage,

@@ -29,9 +29,6 @@ def keep_settings(
     What it leaves open becomes what the run chose when it began. Without a checkpoint, config.toml
     says what that was; `bound_to` reads it, as TOML, from a directory of checkpoints, and `held_by`
     names the file.
-
-    Raises:
-        ValueError: another setting differs than those of `FREE`; names it.
     """
     run = RunDirectory(Path(config.output or default_output(config)))
     bound, written = bound_to(run.checkpoints), run.path / "config.toml"
@@ -84,13 +81,6 @@ def restore_newest(
     say: Say,
 ) -> int:
     """Restore the newest checkpoint that the logs agree with, and forget what came after it.
-
-    Args:
-        run: the run directory.
-        iterations: asked for now; fewer than were saved are an error.
-        restore: takes the checkpoint.
-        resume: whether a run was asked to resume; it may have no checkpoint yet.
-        say: shows what is passed over and made again.
 
     Returns:
         The iteration to resume after; 0 where none was saved yet.

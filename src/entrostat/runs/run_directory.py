@@ -36,12 +36,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, config: TrainConfig, resume: bool) -> RunDirectory:
-        """Make the directory (or take it up again) and lock it.
-
-        Raises:
-            ValueError: it holds another run, or one with more iterations done than asked for, or
-                another process is at work in it.
-        """
+        """Make the directory (or take it up again) and lock it."""
         path = Path(config.output or default_output(config))
         config.output = str(path)
         check_output(path, config.iterations, resume)
@@ -125,7 +120,6 @@ class RunDirectory:
         return {row["iteration"] for row in JsonLines(self.evaluations).read()}
 
     def logs(self) -> dict[str, JsonLines]:
-        """By name, those that are there."""
         paths = (self.metrics, self.evaluations, self.answers, self.analysis)
         return {path.name: JsonLines(path) for path in paths if path.exists()}
 
@@ -184,11 +178,7 @@ def forget_rollouts(directory: Path, iteration: int) -> None:
 
 
 def check_output(path: Path, iterations: int, resume: bool) -> None:
-    """Refuse, before anything is loaded, a directory that a run cannot go to.
-
-    Raises:
-        ValueError: it holds a run and none is resumed, or more iterations are done than asked for.
-    """
+    """Refuse, before anything is loaded, a directory that a run cannot go to."""
     if not resume and path.exists() and not _unused(path):
         if _at_work(path):
             raise ValueError(f"{path}: {BUSY}")
@@ -212,11 +202,7 @@ def _at_work(path: Path) -> bool:
 
 
 def check_not_back(path: Path, iterations: int, done: int) -> None:
-    """Refuse to resume for fewer iterations than are done.
-
-    Raises:
-        ValueError: says how many are.
-    """
+    """Refuse to resume for fewer iterations than are done."""
     if done > iterations:
         raise ValueError(
             f"iterations is {iterations}, but {path} has {done} done; it may only be raised"

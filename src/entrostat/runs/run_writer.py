@@ -16,14 +16,7 @@ from .run_directory import RunDirectory
 
 
 class RunWriter:
-    """Appends to the logs of a run, keeps its best policy, shows its progress.
-
-    Args:
-        run: the run directory.
-        config: of the run.
-        progress: shows iterations and alarms.
-        alert: given an alarm's sentence, too.
-    """
+    """Appends to the logs of a run, keeps its best policy, shows its progress."""
 
     def __init__(
         self, run: RunDirectory, config: TrainConfig, progress: Progress,

@@ -48,12 +48,7 @@ def learning_rate_at(config: TrainConfig, place: int, made: int) -> float:
 
 
 def lengthened(config: TrainConfig, before: TrainConfig) -> str | None:
-    """What to say where a resumed run's schedule ends elsewhere than it did; else None.
-
-    Args:
-        config: what is asked for now.
-        before: what the run was trained with so far.
-    """
+    """What to say where a resumed run's schedule ends elsewhere than it did; else None."""
     if config.optim.schedule == "constant" or config.iterations == before.iterations:
         return None
     return (

@@ -23,9 +23,6 @@ class Limits:
         processes: processes and threads at once.
         output: bytes kept of stdout and of stderr, each. A program that writes more is ended, a
             session goes on.
-
-    Raises:
-        ValueError: one is not above 0.
     """
 
     cpu: float = 10.0

@@ -44,9 +44,6 @@ def use(mode: Mode) -> None:
 
     Args:
         mode: "unsafe" allows programs to run without isolation; "auto" takes that back.
-
-    Raises:
-        ValueError: no such mode.
     """
     os.environ[_VARIABLE] = _known(mode)
 
@@ -56,9 +53,6 @@ def isolation(mode: Mode = "auto") -> str:
 
     Args:
         mode: "auto" for the first of the two that works, or the one to take.
-
-    Raises:
-        ValueError: it does not work here; says why.
     """
     mode = _known(mode)
     if mode == "auto":
@@ -85,9 +79,6 @@ def run(program: str, stdin: str = "", limits: Limits | None = None, mode: Mode 
         stdin: what it reads.
         limits: what it may take.
         mode: as `isolation`.
-
-    Raises:
-        ValueError: no sandbox works here.
     """
     limits = limits or Limits()
     order = {"do": "run", "program": program, "stdin": stdin, "limits": plain(limits)}
@@ -109,9 +100,6 @@ def run_many(
         limits: what each may take.
         mode: as `isolation`.
         workers: how many at once; None takes one per processor, at most 16.
-
-    Raises:
-        ValueError: no sandbox works here, or stdins are not one each.
     """
     programs = list(programs)
     stdins = [""] * len(programs) if stdins is None else stdins
@@ -148,9 +136,6 @@ def judge(
         every: go on after a test that failed.
         limits: what program and tests may take together.
         mode: as `isolation`.
-
-    Raises:
-        ValueError: no sandbox works here, or tests that JSON cannot say.
     """
     limits = limits or Limits()
     tests: dict[str, Any] = {
@@ -194,21 +179,13 @@ def _ask(
 
 
 def as_result(answer: Mapping[str, Any]) -> Result:
-    """A lane's answer.
-
-    Raises:
-        ValueError: isolating the program has failed.
-    """
+    """A lane's answer."""
     refuse_broken(answer)
     return Result(**{name: answer[name] for name in _FIELDS})
 
 
 def refuse_broken(answer: Mapping[str, Any]) -> None:
-    """Refuse a lane's answer that says that isolating a program has failed.
-
-    Raises:
-        ValueError: says why.
-    """
+    """Refuse a lane's answer that says that isolating a program has failed."""
     if "broken" in answer:
         raise ValueError(
             f"the sandbox could not isolate a program: {answer['broken']}; --sandbox unsafe goes "

@@ -21,9 +21,6 @@ class Session:
         limits: what a turn may take; memory, disk and processes are the interpreter's.
         setup: a source to run first.
         mode: as `isolation`.
-
-    Raises:
-        ValueError: no sandbox works here, or `setup` raises.
     """
 
     def __init__(self, limits: Limits | None = None, setup: str = "", mode: Mode = "auto") -> None:
@@ -39,11 +36,7 @@ class Session:
         self.close()
 
     def run(self, code: str) -> Result:
-        """Execute a source; `code` is 1 after an exception, whose traceback is in stderr.
-
-        Raises:
-            ValueError: `setup`, in a new interpreter, raises.
-        """
+        """Execute a source; `code` is 1 after an exception, whose traceback is in stderr."""
         if self._lane is None:
             self._start()
         return self._turn(code)
@@ -59,7 +52,6 @@ class Session:
             return {}
 
     def close(self) -> None:
-        """End the interpreter."""
         if self._lane is not None:
             self._lane.close()
         self._lane = None

@@ -27,11 +27,7 @@ def split(source: str) -> list[str]:
 
 
 def check(source: str) -> None:
-    """Refuse a source of tests that cannot run here, or that runs nothing of the program.
-
-    Raises:
-        ValueError: says why.
-    """
+    """Refuse a source of tests that cannot run here, or that runs nothing of the program."""
     module = parsed(source)
     if module is None:
         raise ValueError("tests that are no Python")

@@ -31,9 +31,6 @@ _GRACE = 30.0  # seconds beyond a program's own after which its interpreter is g
 class Lane:
     """A process that programs are forked from, one at a time. It ends when this one does.
 
-    Args:
-        mode: "namespaces", "seccomp" or "unsafe".
-
     Raises:
         ImportError: "seccomp" without pyseccomp or libseccomp.
     """
@@ -76,7 +73,6 @@ class Lane:
             raise ConnectionError(f"the interpreter of the sandbox has ended: {error}") from error
 
     def close(self) -> None:
-        """End it, and the program that it is at."""
         self._socket.close()
         try:
             self._process.wait(5)

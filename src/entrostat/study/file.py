@@ -79,16 +79,7 @@ class _Table:
 
 
 def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> Study:
-    """Read a study file and check what can be checked without loading torch.
-
-    Args:
-        path: the file.
-        trusted: whether the code that it names (MODULE:NAME) may be imported.
-        quick: take the settings of its `[quick]`.
-
-    Raises:
-        ValueError: names the run and the setting.
-    """
+    """Read a study file and check what can be checked without loading torch."""
     where, data = f"study {str(path)!r}", load(path)
     if not {"runs", "grid", "seeds"} & data.keys() and any(
         key in TrainConfig.__dataclass_fields__ for key in data

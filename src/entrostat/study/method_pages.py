@@ -26,8 +26,8 @@ from .confounding import Arm
 from .file import Study
 from .plan import Plan
 from .results import Experiment, Group, Results
+from .tables import USUAL
 
-COLUMNS = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")
 SHOWN = ("entropy", "reward")  # panels
 FOLDER = "method_pages"
 FEW = 3  # iterations of which no curve is drawn
@@ -118,7 +118,7 @@ def write_method_pages(
                  for name in names]  # fmt: skip
         pages[method] = _write(
             "method.html.jinja", output, title=method, info=known[method], parts=parts,
-            columns=COLUMNS, claims=_claims(uses, results),
+            columns=USUAL, claims=_claims(uses, results),
             back=address(report, output),
         )  # fmt: skip
     return pages
@@ -182,12 +182,12 @@ def _part(plan: Plan, experiment: Experiment, uses: list[Use]) -> Part:
 
 
 def _line(group: Group) -> Line:
-    cells = tuple(some.cell() if (some := group.figures.get(column)) else "" for column in COLUMNS)
+    cells = tuple(some.cell() if (some := group.figures.get(column)) else "" for column in USUAL)
     return Line(group.name, str(len(group.seeds)), cells, False)
 
 
 def _difference(group: Group, baseline: Group) -> Line:
-    found = [group.minus(baseline, column) for column in COLUMNS]
+    found = [group.minus(baseline, column) for column in USUAL]
     seeds = max((some.n for some in found if some is not None), default=0)
     cells = tuple("" if some is None else some.cell(sign="+") for some in found)
     return Line(f"{group.name} - {baseline.name}", str(seeds), cells, True)

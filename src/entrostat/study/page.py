@@ -78,16 +78,7 @@ def write_study(
     results: Results, output: Path, title: str, pages: dict[str, Path], facts: Sequence[tuple],
     methods: Mapping[str, Path] | None = None,
 ) -> Path:  # fmt: skip
-    """Write the page of a study; returns its path.
-
-    Args:
-        results: what the runs came to.
-        output: the file to write.
-        title: its heading.
-        pages: an experiment's page of comparison, where there is one.
-        facts: words and values under the heading: machine, commit, time.
-        methods: the page of each method, where there are any.
-    """
+    """Write the page of a study; returns its path."""
     parts = [_part(each, pages.get(each.name), output) for each in results.experiments]
     counts = {verdict: sum(one.verdict == verdict for one in results.told) for verdict in VERDICTS}
     contents = [("claims", "Claims")] if results.claims else []

@@ -111,15 +111,7 @@ def results_of(
     claims: Claims | None = None,
     asked: Mapping[str, Mapping[str, Figure]] | None = None,
 ) -> Results:
-    """Read the runs that are done, and decide.
-
-    Args:
-        plan: what there was to do.
-        done: addresses of trainings that are done.
-        failed: why, of those that are not.
-        claims: what is to be decided.
-        asked: figures that an experiment's own file names.
-    """
+    """Read the runs that are done, and decide."""
     columns = {name: LEADERBOARD | dict((asked or {}).get(name, {})) for name in plan.titles}
     wanted = {figure for figures in columns.values() for figure in figures.values()}
     for claim in claims.claims if claims else ():

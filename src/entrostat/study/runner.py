@@ -215,42 +215,29 @@ def _execute(
 
 
 def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims | None) -> None:
-    """Tables and pages of the runs that are done, then of the whole."""
+    """Tables and a page of each study, a page of all together and a page a method; numbers."""
     from ..report import comparison_rows, write_comparison
-    from .seeds import group_by_seed
-    from .tables import print_groups, print_table
-
-    pages: dict[str, Path] = {}
-    for experiment, study in studies.items():
-        done = [each for each in plan.of(experiment) if each.address in state.done]
-        if not done:
-            continue
-        runs = {each.name: read_run(each.path) for each in done}
-        if len(studies) > 1:
-            say(f"\n{experiment}: {study.title}")
-        if len(runs) <= MANY:
-            print_table(comparison_rows(list(runs.values())))
-        groups = {each.name: each.group for each in done}
-        print_groups(group_by_seed(groups, runs, study.figures), not study.figures)
-        place = done[0].path.parent / "report.html"
-        page = write_comparison(list(runs.values()), place, study.title)
-        pages[experiment] = page
-        say(f"report: {page}")
-    _report_all(plan, studies, state, claims, pages)
-
-
-def _report_all(
-    plan: Plan, studies: dict[str, Study], state: State, claims: Claims | None,
-    pages: dict[str, Path],
-) -> None:  # fmt: skip
-    """The page of all experiments together, a page a method, numbers, claims in the terminal."""
     from .method_pages import write_method_pages
     from .page import write_study
     from .results import FILE, results_of, write_results
-    from .tables import print_claims
+    from .tables import print_claims, print_groups, print_table
 
     asked = {name: study.figures for name, study in studies.items()}
     results = results_of(plan, state.done, state.failed, claims, asked)
+    pages: dict[str, Path] = {}
+    for experiment in results.experiments:
+        done = [each for each in plan.of(experiment.name) if each.address in state.done]
+        if not done:
+            continue
+        runs = [read_run(each.path) for each in done]
+        if len(studies) > 1:
+            say(f"\n{experiment.name}: {experiment.title}")
+        if len(runs) <= MANY:
+            print_table(comparison_rows(runs))
+        print_groups(experiment.groups, list(asked[experiment.name]))
+        place = done[0].path.parent / "report.html"
+        pages[experiment.name] = write_comparison(runs, place, experiment.title)
+        say(f"report: {place}")
     write_results(results, plan.output / FILE)
     if len(plan.titles) > 1:
         name, word = "report.html", "report of all"

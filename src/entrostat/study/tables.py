@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING
 
 from .._text import console, print_whole, say
 from ..report.runs import apart, k_words
-from .seeds import Group, Interval
+from .seeds import Interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ..report import Row
     from .claims import Decided
-    from .results import Results
+    from .results import Group, Results
 
 _FILES = 4  # names of experiments that a line has
 _BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; of names the least
-_USUAL = (
-    "; entropy of the first iteration,\n"
-    "of the second tenth of the iterations (early) and of the end (a fifteenth)"
-)
+USUAL = ("entropy, end", "kept", "avg@k", "pass@k", "distinct")  # of every group
 
 
 def plain_table(title: str | None) -> Table:
@@ -60,23 +57,22 @@ def print_table(rows: Sequence[Row]) -> None:
         say(f"note: {note}")
 
 
-def print_groups(groups: Sequence[Group], usual: bool = True) -> None:
-    """Means over seeds, where there are several of the same settings.
-
-    `usual` says that their figures are the usual ones, whose words the title explains.
-    """
+def print_groups(groups: Sequence[Group], asked: Sequence[str] = ()) -> None:
+    """Means over seeds: what a file asks for, or the usual of settings with several seeds."""
+    groups = [group for group in groups if len(group.seeds) > 1 or (asked and group.seeds)]
     if not groups:
         return
     from rich.markup import escape
 
-    table = plain_table("over n seeds: mean ± 95% interval" + usual * _USUAL)
-    columns = list(dict.fromkeys(key for group in groups for key in group.figures))
+    table = plain_table("over n seeds: mean ± 95% interval")
+    columns = [w for w in asked or USUAL if any(w in group.figures for group in groups)]
     table.add_column("settings", no_wrap=True)
     for column in ("n", *columns):
-        table.add_column(escape(column), justify="right", min_width=len(column))
+        least = max(map(len, column.split()))
+        table.add_column(escape(column), justify="right", min_width=least)
     for group in groups:
         cells = [_interval(group.figures.get(column)) for column in columns]
-        table.add_row(escape(group.name), str(len(group.runs)), *cells)
+        table.add_row(escape(group.name), str(len(group.seeds)), *cells)
     print_whole(table)
 
 

@@ -38,9 +38,6 @@ class Arithmetic:
         seed: of the training prompts.
         digits: of each operand, 1 to 4.
         operation: "sum", "product" (written 7 x 8) or "both".
-
-    Raises:
-        ValueError: digits out of range, or another operation.
     """
 
     name = "arithmetic"
@@ -72,7 +69,6 @@ class Arithmetic:
         return None if split == "train" else len(self._test)
 
     def example(self, index: int, split: str) -> Example:
-        """Prompt number `index` of `train` or `test`."""
         if split == "train":
             rng = random.Random(f"arithmetic/{self.seed}/train/{index}")
             asked = draw(rng, split, self.digits, self.operation)
@@ -87,7 +83,6 @@ class Arithmetic:
         return float(self.canonical(completion) == example.answer)
 
     def canonical(self, completion: str) -> str:
-        """The completion without the blanks around it."""
         return completion.strip()
 
 

@@ -108,11 +108,7 @@ def final(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A prompt's text: itself, or the last user's turn of a conversation.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """A prompt's text: itself, or the last user's turn of a conversation."""
     if isinstance(value, list | tuple):
         turns = [one for one in value if isinstance(one, Mapping) and one.get("role") == "user"]
         value = turns[-1].get("content") if turns else None

@@ -49,10 +49,6 @@ class DataTask(JsonlTask):
     Attributes:
         left_out: why rows were left out, and how many.
         trainable: whether the first split may be trained on.
-
-    Raises:
-        ValueError: one line: no such option, no data (what to download, and where it goes), a
-            column that is missing, or a row that is none of the set's.
     """
 
     def __init__(
@@ -102,11 +98,9 @@ class DataTask(JsonlTask):
         self.splits = tuple(self._problems)
 
     def size(self, split: str) -> int | None:
-        """Number of problems of a split."""
         return len(self._problems[split])
 
     def example(self, index: int, split: str) -> Example:
-        """Problem number `index` of a split, with the template around it."""
         problem, again = self._problems[split][index]
         answer = _answer(problem, again)
         prompt = self._template.replace("{problem}", problem.prompt)

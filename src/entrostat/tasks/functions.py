@@ -105,9 +105,6 @@ class Functions:
     Args:
         seed: of the training prompts.
         reward: "all" for 1 where every test passes, else 0; "share" for the share that do.
-
-    Raises:
-        ValueError: another reward.
     """
 
     name = "functions"
@@ -122,7 +119,6 @@ class Functions:
         self._options = {"reward": reward}
 
     def max_new_tokens(self, split: str) -> int:
-        """Enough for a function of a line or two."""
         return 32
 
     def size(self, split: str) -> int | None:
@@ -130,7 +126,6 @@ class Functions:
         return None if split == "train" else TEST
 
     def example(self, index: int, split: str) -> Example:
-        """Prompt number `index` of `train` or `test`."""
         if split == "train":
             rng = random.Random(f"functions/{self.seed}/train/{index}")
             kind, k = drawn(rng, split)
@@ -145,16 +140,13 @@ class Functions:
         return grade_here("code", completion, example.answer, self._options)
 
     def remote(self, completion: str, example: Example) -> Call:
-        """The same for a worker process."""
         arguments = ("code", completion, example.answer, self._options)
         return Call("entrostat.grading:grade_here", arguments)
 
     def remote_setup(self) -> Call:
-        """What a worker process starts with."""
         return Call("entrostat.grading:prepare", ("code", self._options))
 
     def canonical(self, completion: str) -> str:
-        """The function without the blanks around it."""
         return completion.strip()
 
 

@@ -33,9 +33,6 @@ class GymTask:
         seed: of the training prompts.
         max_new_tokens: tokens that an answer may take.
         **params: fields of the data set's own configuration.
-
-    Raises:
-        ValueError: an unknown data set or parameter, or values that the data set refuses.
     """
 
     splits: tuple[str, ...] = ("train", "test")
@@ -59,7 +56,6 @@ class GymTask:
         self._scorer = _Scorer.of(name, self._data["train"])
 
     def max_new_tokens(self, split: str) -> int:
-        """As given."""
         return self._max_new_tokens
 
     def size(self, split: str) -> int | None:
@@ -67,7 +63,6 @@ class GymTask:
         return len(self._data[split])
 
     def example(self, index: int, split: str) -> Example:
-        """Item number `index` of a split."""
         entry = _plain(self._data[split][index])
         return Example(entry["question"], entry["answer"], {"entry": entry, "split": split})
 
@@ -76,11 +71,9 @@ class GymTask:
         return self._scorer.grade(completion, example.data["entry"])
 
     def remote(self, completion: str, example: Example) -> Call:
-        """The same for a worker process."""
         return Call("entrostat.tasks.gym:grade", (*self._call, completion, example.data["entry"]))
 
     def remote_setup(self) -> Call:
-        """What a worker process starts with."""
         return Call("entrostat.tasks.gym:prepare", self._call)
 
 
@@ -115,11 +108,7 @@ def grade(name: str, params: dict[str, Any], completion: str, entry: dict[str, A
 
 
 def data_set(name: str) -> tuple[Any, Any]:
-    """The classes of a data set and of its configuration.
-
-    Raises:
-        ValueError: reasoning-gym has none of that name, or is not installed.
-    """
+    """The classes of a data set and of its configuration."""
     with extra("tasks", f"task 'gym:{name}'"):
         from reasoning_gym.factory import DATASETS
 

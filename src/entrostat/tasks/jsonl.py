@@ -32,10 +32,6 @@ class JsonlTask:
         max_new_tokens: tokens that an answer may take.
         fields: the file's own names for `prompt` and `answer`: {"answer": "solution"}.
         grader_options: the grader's own settings: {"extract": "boxed"} for "math".
-
-    Raises:
-        ValueError: no such file, no line, a line that is not such an object (with its number), an
-            unknown grader or one that the answers do not suit.
     """
 
     def __init__(
@@ -87,30 +83,24 @@ class JsonlTask:
         return self._options
 
     def max_new_tokens(self, split: str) -> int:
-        """As given."""
         return self._max_new_tokens
 
     def size(self, split: str) -> int | None:
-        """Number of lines of a split."""
         return len(self._examples[split])
 
     def example(self, index: int, split: str) -> Example:
-        """Line number `index` of a split."""
         return self._examples[split][index]
 
     def score(self, completion: str, example: Example) -> float:
-        """What the grader says."""
         return grade_here(self._grader, completion, example.answer, self._options)
 
     def remote(self, completion: str, example: Example) -> Call | None:
-        """The same for a worker process; None where the grader is ours, which cannot hang."""
         if is_total(self._grader):
             return None
         arguments = (self._grader, completion, example.answer, self._options)
         return Call("entrostat.grading:grade_here", arguments)
 
     def remote_setup(self) -> Call:
-        """What a worker process starts with."""
         return Call("entrostat.grading:prepare", (self._grader, self._options))
 
 

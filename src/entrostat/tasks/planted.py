@@ -29,12 +29,7 @@ class _Wrong:
 def passed_by_wrong_programs(
     answers: Sequence[Callable[[], str]], options: Mapping[str, Any]
 ) -> int | None:
-    """Which of these tests a wrong program passes, or None; not tried where there is no sandbox.
-
-    Args:
-        answers: each gives tests for grader "code".
-        options: the grader's own settings.
-    """
+    """Which of these tests a wrong program passes, or None; not tried where there is no sandbox."""
     try:
         sandbox.isolation()
     except ValueError:

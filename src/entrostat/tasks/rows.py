@@ -39,9 +39,6 @@ def read_rows(path: str, columns: Iterable[str] = ()) -> Iterator[Located]:
             `*.parquet`; or a directory of such.
         columns: what is read of a Parquet file; a name with a dot in it stands for what is before
             the dot too.
-
-    Raises:
-        ValueError: no such file, or not such a file.
     """
     if not Path(path).is_dir():
         yield from _file(path, columns)
@@ -82,9 +79,6 @@ def read_pairs(
     Yields:
         Where: "line 3" or "row 3". A prompt that is a conversation must be one message of a user;
         an answer that is a number comes as text.
-
-    Raises:
-        ValueError: no such file, not such a file, or a row that lacks one of the two.
     """
     names = FIELDS | dict(fields or {})
     for key, name in names.items():

@@ -47,7 +47,6 @@ class Files:
     where: str
 
     def rows(self, columns: Iterable[str]) -> Iterator[Located]:
-        """As `read_rows` reads them."""
         return read_rows(self.where, columns)
 
 
@@ -61,16 +60,11 @@ class Hub:
 
     @property
     def where(self) -> str:
-        """Id, configuration and split."""
         part = f", {self.data.config}" if self.data.config else ""
         return f"{self.data.hub} (hub{part}, {self.data.splits[self.split]})"
 
     def rows(self, columns: Iterable[str]) -> Iterator[Located]:
-        """The rows in order; one is read again from the library's own file.
-
-        Raises:
-            ValueError: the library is not installed or cannot find the set; what to download.
-        """
+        """The rows in order; one is read again from the library's own file."""
         loaded = self._loaded()
         heads = {part for name in columns for part in (name, name.split(".")[0])}
         there = [name for name in loaded.column_names if name in heads]
@@ -109,9 +103,6 @@ def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> d
         name: the task's.
         data: the set.
         path: a file or directory for the first split, or a table of them; None to look for it.
-
-    Raises:
-        ValueError: a table that names another split, or a path that is no text.
     """
     given = {next(iter(data.splits)): path} if isinstance(path, str) else path
     if given is not None:

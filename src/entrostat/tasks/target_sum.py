@@ -27,9 +27,6 @@ class TargetSum:
         k_max: most digits.
         only: so many different prompts to train on, chosen by `seed` at random from all with these
             numbers of digits; None for all (112 by default).
-
-    Raises:
-        ValueError: unless 1 <= k_min <= k_max <= 6 and there are `only` prompts.
     """
 
     name = "target_sum"
@@ -59,7 +56,6 @@ class TargetSum:
         return None
 
     def example(self, index: int, split: str) -> Example:
-        """Prompt number `index` of `train`, `test` or `ood`."""
         seed = self.seed if split == "train" else 0
         rng = random.Random(f"target_sum/{seed}/{_STREAM[split]}/{index}")
         if split == "train" and self._some is not None:

@@ -55,16 +55,7 @@ def typed_keys(flags: Collection[tuple[list[str], str]]) -> set[str]:
 
 
 def refuse_code(settings: Mapping[str, Any], where: str, typed: Collection[str] = ()) -> None:
-    """Refuse a file that names code, without looking at that code.
-
-    Args:
-        settings: the file's tables.
-        where: the file, for the message.
-        typed: keys that the command line sets instead.
-
-    Raises:
-        ValueError: names the key, the code and the flag that allows it.
-    """
+    """Refuse a file that names code, without looking at that code."""
     scoring = settings.get("scoring")
     unsafe = isinstance(scoring, Mapping) and scoring.get("sandbox") == "unsafe"
     if unsafe and "scoring.sandbox" not in typed:

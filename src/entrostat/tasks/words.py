@@ -46,7 +46,6 @@ class Words:
         self.seed = seed
 
     def max_new_tokens(self, split: str) -> int:
-        """Enough for a long word in pieces, and the end of its line."""
         return 8
 
     def size(self, split: str) -> int | None:
@@ -54,7 +53,6 @@ class Words:
         return None if split == "train" else len(LETTERS)
 
     def example(self, index: int, split: str) -> Example:
-        """Prompt number `index` of `train` or `test`."""
         letters = list(LETTERS)
         if split == "train":
             turn, index = divmod(index, len(letters))

@@ -96,10 +96,6 @@ class Pool:
     def map(self, calls: Sequence[Call], timeout: float) -> list[Outcome]:
         """Make the calls; an outcome for each, in their order.
 
-        Args:
-            calls: what to call.
-            timeout: seconds that each may take.
-
         Raises:
             ValueError: arguments that are not plain data, or preparing raised.
             RuntimeError: the process that starts workers could not be started.

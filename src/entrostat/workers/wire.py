@@ -47,11 +47,7 @@ def is_plain(value: Any) -> bool:
 
 
 def encode_call(call: Call) -> bytes:
-    """A call as a frame.
-
-    Raises:
-        ValueError: its arguments are not plain data.
-    """
+    """A call as a frame."""
     try:
         if not is_plain(call.arguments):
             raise ValueError("not plain data")
@@ -83,11 +79,7 @@ def encode_reply(value: Any = None, raised: str | None = None) -> bytes:
 
 
 def decode_reply(payload: bytes) -> tuple[bool, Any]:
-    """(True, the value) or (False, what was raised).
-
-    Raises:
-        ValueError: neither.
-    """
+    """(True, the value) or (False, what was raised)."""
     try:
         match json.loads(payload):
             case [True, value]:
@@ -106,11 +98,7 @@ class Frames:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The payloads that are whole now; those before a bad one as well.
-
-        Raises:
-            ValueError: one says that it is longer than any reply.
-        """
+        """The payloads that are whole now; those before a bad one as well."""
         self._bytes += data
         start = 0
         try:

@@ -52,9 +52,6 @@ class Tools:
         difficulty: the most: 1 takes one step, 2 several, 3 several that build on one another.
         size: training tasks; the other splits have a quarter of that.
         turns: that a rollout may take.
-
-    Raises:
-        ValueError: an unknown kind, or a number out of its range.
     """
 
     name = "tools"
@@ -90,11 +87,9 @@ class Tools:
         return self._turns
 
     def size(self, split: str) -> int:
-        """As given, or a quarter."""
         return max(1, self._size // SIZES[split])
 
     def example(self, index: int, split: str) -> Example:
-        """Task number `index` of a split."""
         kind, template, instance = self.instances(split)[index]
         world = WORLDS[kind]
         worked, turns = world.shown

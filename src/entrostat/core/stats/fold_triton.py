@@ -121,7 +121,6 @@ class TritonFold:
         self._buffer: Tensor | None = None
 
     def fold(self, z: Tensor, left: int, targets: Tensor, into: Sums) -> None:
-        """Add a tile of logits z [R, C] float32 to the sums of its tokens [R]."""
         moments = into.rest2 is not None
         second = (into.rest2, into.slope2) if moments else (into.rest, into.slope)  # not used
         rows, columns = z.shape

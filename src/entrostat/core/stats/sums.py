@@ -120,7 +120,6 @@ class Sums(NamedTuple):
         )  # fmt: skip
 
     def of(self, rows: slice) -> Sums:
-        """Views of some tokens."""
         return Sums(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
     def stats(self) -> tuple[Tensor, ...]:
@@ -154,7 +153,6 @@ class Coefficients(NamedTuple):
     at_target: Tensor | None
 
     def of(self, rows: slice) -> Coefficients:
-        """Views of some tokens."""
         return Coefficients(*(None if x is None else x[rows] for x in self))  # type: ignore[arg-type]
 
 

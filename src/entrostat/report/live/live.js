@@ -1,4 +1,4 @@
-// Follows a run: hears of a new page (/events), fetches it, and puts its sections in the place of
+// Follows a run: asks whether there is a new page (/state), fetches it, and puts its sections in the place of
 // those that differ. What a reader has set stays: where the page is scrolled to, what is unfolded,
 // the settings of controls, the focus, the address.
 //
@@ -7,7 +7,7 @@
 // that are gone must go, what a reader chose in the others is in the address.
 "use strict";
 (() => {
-  const SILENT = 45000;  // ms without a message, which the server sends every 15 s, until we ask anew
+  const PAUSE = 1000;    // ms between two questions
   const DECODE = 2000;   // ms that images are waited for
   const main = document.querySelector("main");
   const $ = (name) => document.getElementById("live-" + name);
@@ -18,8 +18,8 @@
   let sent = new Map();         // key -> section as it came, before scripts changed it
   let told = null;              // the last message, and when
   let lost = "";                // in words, why there are no messages
-  let source = null;
-  let watchdog = 0;
+  let asking = false;
+  let timer = 0;                // of the next question
   let busy = false;
   let paused = false;
 
@@ -233,35 +233,26 @@
 
   // Messages
 
-  function hear(event) {
-    told = { ...JSON.parse(event.data), at: performance.now() };
-    lost = "";
-    wanted = told.version;
-    rest();
+  // A page out of sight asks for nothing.
+  async function ask() {
+    clearTimeout(timer);
+    if (document.hidden || asking) return;
+    asking = true;
+    try {
+      const answer = await fetch("state", { cache: "no-store", credentials: "same-origin" });
+      lost = answer.ok ? ""
+        : "The server refuses this page: open the address that entrostat watch printed.";
+      if (answer.ok) {
+        told = { ...await answer.json(), at: performance.now() };
+        wanted = told.version;
+        update();
+      }
+    } catch {
+      lost = "No connection to entrostat watch; trying again.";
+    }
+    asking = false;
     say();
-    update();
-  }
-
-  function rest() {
-    clearTimeout(watchdog);
-    watchdog = setTimeout(connect, SILENT);
-  }
-
-  // A page out of sight asks for nothing: a browser has six connections to a server, all tabs together.
-  function connect() {
-    source?.close();
-    source = null;
-    clearTimeout(watchdog);
-    if (document.hidden) return;
-    source = new EventSource("events");
-    source.addEventListener("message", hear);
-    source.addEventListener("error", () => {
-      lost = source?.readyState === EventSource.CLOSED
-        ? "The server refuses this page: open the address that entrostat watch printed."
-        : "No connection to entrostat watch; trying again.";
-      say();
-    });
-    rest();
+    timer = setTimeout(ask, PAUSE);
   }
 
   $("pause").hidden = false;
@@ -274,12 +265,8 @@
   document.addEventListener("selectionchange", () => {
     if (wanted !== shown) update();
   });
-  document.addEventListener("visibilitychange", connect);
-  window.addEventListener("pagehide", () => source?.close());
-  window.addEventListener("pageshow", (event) => {
-    if (event.persisted) connect();
-  });
+  document.addEventListener("visibilitychange", ask);
   setInterval(say, 5000);
   remember(main);
-  connect();
+  ask();
 })();

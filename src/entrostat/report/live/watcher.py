@@ -38,7 +38,6 @@ class State:
     """What is served at one moment.
 
     Attributes:
-        number: counts the states.
         version: names the page.
         packed: the page by gzip.
         words: how far the runs are.
@@ -47,7 +46,6 @@ class State:
         waits: whether there is no page of a run yet.
     """
 
-    number: int
     version: str
     page: bytes
     packed: bytes
@@ -79,19 +77,8 @@ class Watcher:
         self._run = secrets.token_hex(4)  # a server started anew must not name its pages alike
         self._made = 0
         self._ended = threading.Event()
-        self._changed = threading.Condition()
-        self._state = self._waiting("")
+        self.state = self._waiting("")
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
-
-    @property
-    def state(self) -> State:
-        return self._state
-
-    def wait(self, number: int | None, seconds: float) -> State:
-        """The latest, as soon as its number is not `number`, or after some seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._state.number != number, seconds)
-            return self._state
 
     def start(self) -> None:
         self._thread.start()
@@ -128,17 +115,17 @@ class Watcher:
             self._failed(printable(in_one_line(error)), changed)
             return False
         problem = " ".join(f"Left out: {each}" for each in reading.left_out)
-        self._publish(_state(live.version, page, reading.words, problem, changed))
+        self.state = _state(live.version, page, reading.words, problem, changed)
         del page, reading
         gc.collect()  # a figure is a circle of references: ten thousands of objects each time
         return True
 
     def _failed(self, problem: str, changed: float | None) -> None:
-        old = self._state
+        old = self.state
         if old.waits and old.problem != problem:
-            self._publish(replace(self._waiting(problem), changed=changed))
+            self.state = replace(self._waiting(problem), changed=changed)
         elif old.problem != problem or old.changed != changed:
-            self._publish(replace(old, problem=problem, changed=changed))
+            self.state = replace(old, problem=problem, changed=changed)
 
     def _waiting(self, problem: str) -> State:
         live = live_part(self._next(), self.every, problem)
@@ -150,18 +137,13 @@ class Watcher:
         self._made += 1
         return f"{self._run}-{self._made}"
 
-    def _publish(self, state: State) -> None:
-        with self._changed:
-            self._state = replace(state, number=self._state.number + 1)
-            self._changed.notify_all()
-
 
 def _state(
     version: str, html: str, words: str, problem: str, changed: float | None, waits: bool = False
 ) -> State:
     page = html.encode("utf-8", "replace")
     packed = gzip.compress(page, 3, mtime=0)
-    return State(0, version, page, packed, words, problem, changed, waits)
+    return State(version, page, packed, words, problem, changed, waits)
 
 
 def stamps(paths: Sequence[Path]) -> tuple[Stamp, ...]:

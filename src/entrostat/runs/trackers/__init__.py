@@ -45,15 +45,7 @@ _BOOT = (
 
 
 class Trackers:
-    """The trackers of a run; without any, all of this does nothing.
-
-    Args:
-        config: the run's.
-        note: told where each tracker keeps the run.
-
-    Raises:
-        ValueError: a tracker is not installed; names the extra.
-    """
+    """The trackers of a run; without any, all of this does nothing."""
 
     def __init__(self, config: TrainConfig, note: Callable[[str], None]) -> None:
         check_installed(config.log.to)
@@ -61,16 +53,7 @@ class Trackers:
         self._all: list[_Tracker] = []
 
     def begin(self, path: Path, start: int, resume: bool) -> None:
-        """Start them, and give them what the logs have of iterations up to `start`.
-
-        Args:
-            path: the run's directory.
-            start: the iteration that the run goes on after.
-            resume: whether it goes on; a new run forgets what an earlier try left.
-
-        Raises:
-            ValueError: a tracker's package cannot be imported; names the extra.
-        """
+        """Start them, and give them what the logs have of iterations up to `start`."""
         config, folder = self._config, open_folder(self._config, path, resume)
         told = {
             "folder": str(folder.absolute()), "project": config.log.project,
@@ -97,7 +80,6 @@ class Trackers:
         self._end()
 
     def log(self, iteration: int, figures: Mapping[str, Any]) -> None:
-        """An iteration's figures, to all of them; what is no number is left out."""
         if not self._all or not figures:
             return
         numbers = {
@@ -198,11 +180,7 @@ class _Tracker:
         self.send(dict(start))
 
     def imported(self) -> None:
-        """Wait until its package is imported.
-
-        Raises:
-            ValueError: it cannot be.
-        """
+        """Wait until its package is imported."""
         end = time.monotonic() + _IMPORT
         while not self._imported and time.monotonic() < end:
             if (reason := self.look()) is not None:

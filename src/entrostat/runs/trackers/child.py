@@ -29,12 +29,7 @@ _GRACE = 120.0  # seconds that a tracker may take to finish when the run was kil
 
 
 def main(name: str, answers: int) -> None:
-    """Serve until orders end.
-
-    Args:
-        name: the tracker's.
-        answers: file descriptor that answers go to; standard output is a log.
-    """
+    """Serve until orders end."""
     threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
 
     def answer(**said: Any) -> None:

@@ -31,11 +31,7 @@ def install(name: str) -> str:
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse a tracker that is not installed.
-
-    Raises:
-        ValueError: names the extra.
-    """
+    """Refuse a tracker that is not installed."""
     for name in names:
         package = SERVICES[name].package
         if package and util.find_spec(package) is None:
@@ -68,12 +64,7 @@ def write_seal(folder: Path, name: str, seal: dict[str, Any]) -> None:
 
 
 def environment(config: TrainConfig, path: Path) -> dict[str, str]:
-    """What the environment says to the trackers of TRL and of veRL.
-
-    Args:
-        config: the run's.
-        path: its directory.
-    """
+    """What the environment says to the trackers of TRL and of veRL."""
     to, folder = config.log.to, (path / FOLDER).absolute()
     told: dict[str, str] = {}
     if "wandb" in to:

@@ -135,7 +135,6 @@ class TensorBoard:
         self._writer, self._event, self._summary = EventFileWriter(str(folder)), Event, Summary
 
     def log(self, iteration: int, figures: Figures) -> None:
-        """A step, on the disk."""
         values = [self._summary.Value(tag=k, simple_value=v) for k, v in figures.items()]
         summary = self._summary(value=values)
         self._writer.add_event(self._event(wall_time=time.time(), step=iteration, summary=summary))

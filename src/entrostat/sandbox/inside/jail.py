@@ -58,12 +58,7 @@ def map_users(pid: int) -> None:
 
 
 def enter(paths: list[str], disk: int) -> None:
-    """Build the new root and go into it.
-
-    Args:
-        paths: what can be read, as `visible` gives it.
-        disk: bytes that may be written.
-    """
+    """Build the new root and go into it."""
     place = next(
         place
         for place in _PLACES

@@ -102,7 +102,6 @@ class _Objects:
         self._numbers: dict[int, int] = {}
 
     def handle(self, value: Any, plain: Any) -> list[Any]:
-        """An object's handle."""
         number = self._numbers.setdefault(id(value), len(self._kept))
         if number == len(self._kept):
             self._kept.append(value)
@@ -111,7 +110,6 @@ class _Objects:
         return ["o", [number, kind, _names(value) if error else None, plain]]
 
     def found(self, parts: list[Any]) -> Any:
-        """The object of a handle."""
         return self._kept[parts[0]]
 
 

@@ -96,7 +96,6 @@ class Program:
             raise Gone(f"the program ended: {error}") from None
 
     def decoded(self, value: Any) -> Any:
-        """A value that came."""
         return decode(value, self._found)
 
     def _found(self, parts: list[Any]) -> Any:

@@ -36,13 +36,7 @@ _DEEPEST = 30  # directories within each other that are looked into
 
 
 def main(fd: int, mode: str, code: str) -> None:
-    """Serve a host until it closes the socket.
-
-    Args:
-        fd: the socket.
-        mode: "namespaces", "seccomp" or "unsafe".
-        code: the filter's instructions in base64, "" for none.
-    """
+    """Serve a host until it closes the socket."""
     for name in PRELOADED:
         with suppress(ImportError):  # an interpreter may be built without some
             importlib.import_module(name)
@@ -84,7 +78,6 @@ class _Zygote:
         return getattr(self, f"do_{kind}")(**order)
 
     def do_run(self, program: str, stdin: str, limits: dict[str, Any]) -> dict[str, Any]:
-        """Run a program to its end."""
 
         def body(harden: Any) -> Any:
             harden()
@@ -113,7 +106,6 @@ class _Zygote:
             started.end()
 
     def do_open(self, limits: dict[str, Any]) -> dict[str, Any]:
-        """Start a session."""
         self.close()
 
         def body(harden: Any) -> Any:
@@ -125,7 +117,6 @@ class _Zygote:
         return {"broken": self._session.broken} if self._session.broken else {}
 
     def do_turn(self, code: str) -> dict[str, Any]:
-        """Execute a source in the session."""
         session = self._session
         assert session is not None
         watch = Watch(session, self._limits, self._fd, self._inherited)
@@ -149,7 +140,6 @@ class _Zygote:
         return found
 
     def close(self) -> None:
-        """End the session, if there is one."""
         session, self._session = self._session, None
         if session is not None:
             session.end()
