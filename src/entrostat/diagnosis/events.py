@@ -175,9 +175,9 @@ def _broken(run: Run) -> Event | None:
     name = next((name for name in (*ENTROPIES, "reward/mean") if name in run.broken), None)
     if name is None:
         return None
-    at = run.broken[name]
-    what = f"{name} is no finite number from iteration {at} on"
-    return Event("not_finite", f"{name} is NaN or infinite", "broken", what, at)
+    at, who = run.broken[name], "entropy" if name in ENTROPIES else "the reward"
+    what = f"from iteration {at} on {who} is no finite number"
+    return Event("not_finite", f"NaN in {who}", "broken", what, at)
 
 
 def _not_computed(run: Run) -> Event | None:

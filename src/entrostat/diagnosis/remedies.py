@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..logs.importers.source import number
+from ..logs.importers.verl import BEFORE
 from ..logs.run import Run
 from .causes import Cause
 from .events import Event
@@ -123,7 +124,7 @@ def _refused(run: Run) -> bool:
 
 def _is_old(run: Run) -> bool:
     """Whether veRL up to 0.4 wrote it, which has neither our trainer nor some of the settings."""
-    return "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
+    return BEFORE in run.settings
 
 
 # ------------------------------------------------------------------ numbers
@@ -297,8 +298,10 @@ def _per_token(run: Run, judged: Judged) -> Made:
 
 
 def _compute(run: Run, judged: Judged) -> Made:
-    how = SWITCH.get(run.trainer, "Have the trainer log the mean entropy of its tokens.")
-    return "switch the entropy on", f"Log the entropy. {how}", _flag(run, "entropy")
+    own, flag = "Have the trainer log the mean entropy of its tokens.", _flag(run, "entropy")
+    if judged.iterations and not flag:
+        return "see why entropy is 0", "See where the trainer computes it, and why it is 0.", ""
+    return "switch the entropy on", f"Log the entropy. {SWITCH.get(run.trainer, own)}", flag
 
 
 # ------------------------------------------------------------------ the table
@@ -334,7 +337,11 @@ _TABLE: dict[str, Make] = {
     ),
     "no_learning_signal": _learn,
     "not_computed": _compute,
-    "not_finite": _much_slower,
+    "not_finite": _change(
+        "lr", _third, "go back to a checkpoint before it, at a third of the learning rate",
+        "Go back to a checkpoint before it, and look at that iteration's gradient norm: "
+        "a third of the learning rate makes it rarer.",
+    ),
     "zero_signal_groups": _change(
         "rollouts", _twice_the_rollouts, "more rollouts a prompt, prompts of middling difficulty",
         "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "

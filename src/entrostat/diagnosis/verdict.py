@@ -161,9 +161,12 @@ def _score_lost(score: Sequence[float]) -> float:
 
 
 def floor_of(score: Array) -> float:
-    """The lowest value that a score can take: 0, -1, or else the lowest that was seen."""
-    low = float(score.min())
-    return 0.0 if low >= 0 else -1.0 if low >= -1 and score.max() <= 1 else low
+    """The lowest value that a score can take: 0, -1, or else the lowest that was seen.
+
+    Of a score about 0 that noise or a small penalty takes below it, that is 0 as well.
+    """
+    low, high = float(score.min()), float(score.max())
+    return 0.0 if low >= -NEAR * high else -1.0 if low >= -1 and high <= 1 else low
 
 
 def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float] | None:

@@ -79,7 +79,7 @@ def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
         return "trl"
     # a table fits most of what is an object: the others come first
     best = max((n for n in votes if n != "table"), key=lambda n: votes[n])
-    if votes[best] and votes[best] >= 0.1 * votes["table"] and not forms.notebook(path):
+    if votes[best] and votes[best] >= 0.1 * votes["table"]:
         return best
     if votes["table"] or table.found_in(path, quiet) or forms.header(path, quiet) is not None:
         return "table"
@@ -93,8 +93,10 @@ def _vote(text: str) -> str | None:
         return "slime"
     if "loss" in text and trl.is_row(text):
         return "trl"
+    if forms.is_line(text):
+        return "table"
     if text.lstrip()[:1] != "{":
-        return "table" if forms.is_line(text) else None
+        return None
     try:
         record = parse(text)
     except UnreadableError:

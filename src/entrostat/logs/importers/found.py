@@ -9,6 +9,7 @@ from pathlib import Path
 from ..run import MOST, Run, called
 from . import prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .detect import RANKED, detect, nearest, tracker, unsupported
+from .names import trainer_of
 from .places import BINARY, walk
 from .rows import Group, Piece, Row, groups_of, pieces_of
 from .source import Given, clean, step_of
@@ -18,6 +19,7 @@ Made = tuple[Group | None, Run]
 _READERS = {
     "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb, "table": table,
 }  # fmt: skip
+_LOGS = (".log", ".out", ".err", ".jsonl")
 _TITLES = {"tensorboard": tensorboard.TITLE, "wandb": wandb.TITLE}
 
 
@@ -26,14 +28,14 @@ class Found:
 
     def __init__(self, path: Path, format: str | None, given: Given, ours: Sequence[Path]) -> None:
         self.root, self.given, self.refused = path, given, list[str]()
-        self.others, self.left = 0, dict[str, list[Path]]()
+        self.others, self.left = list[Path](), dict[str, list[Path]]()
         self.pickles: list[Path] = []
         self.by_format: dict[str, list[Path]] = {}
         files: Iterable[Path] = [path] if path.is_file() else walk(path, given)
         for file in files:
             binary = path.is_dir() and file.suffix in BINARY
             if binary or any(place in file.parents for place in ours):
-                self.others += binary
+                self.others += [file] * binary
                 continue
             try:
                 found = self._format(file, format)
@@ -63,7 +65,7 @@ class Found:
         if self.root.is_file() and format is not None:
             return format
         found = detect(file, self.given.columns)
-        self.others += found is None
+        self.others += [file] * (found is None)
         if found is None and self.root.is_file():
             self.given.problem(file, None, f"not recognised{nearest(file)}")
         return found if format in (None, found) else None
@@ -92,9 +94,13 @@ class Found:
         """The runs, each under its own name, and what was skipped."""
         made: list[Made] = []
         skipped: list[str] = []
+        kinds = {f.suffix for files in self.by_format.values() for f in files} & {*_LOGS}
+        begun = [file for file in self.others if file.suffix in kinds]  # a run that ended at once
+        self.others = [file for file in self.others if file not in begun]
         for name in RANKED:
             files = self.by_format.get(name, [])
             groups, dumps, empty = self._scanned(name, files)
+            empty, begun = [*begun, *empty], []
             skipped += [f"{self._short(file)}: no step is logged" for file in empty]
             if not groups:
                 for run_id, dumped in dumps.items():
@@ -161,7 +167,9 @@ class Found:
         if name == "trl":
             return trl.run_of(rows, given)
         if name == "verl":
-            return verl.run_of(rows, given, dumped)
+            who = trainer_of({key for row in rows for key in row.values})
+            if who in (None, "veRL", "entrostat"):  # others log through its console
+                return verl.run_of(rows, given, dumped)
         if name == "slime":
             return slime.run_of(rows, given, dumped)
         if name == "prime_rl":
@@ -202,13 +210,15 @@ class Found:
             for name, files in self.left.items()
         ]
         if self.others and self.root.is_dir():
-            notes.append(f"{self.others} other files are no logs, and were not read.")
+            notes.append(f"{len(self.others)} other files are no logs, and were not read.")
         return [replace(runs[0], notes=(*runs[0].notes, *notes)), *runs[1:]]
 
 
 def _home(file: Path) -> Path:
     """The directory that stands for a run: of a checkpoint, or of W&B's files, the one above."""
     parent = file.parent
+    if "metrics" in parent.parts:  # MLflow has a file a metric
+        return Path(*parent.parts[: parent.parts.index("metrics")])
     if parent.name.startswith("checkpoint-"):
         return parent.parent
     return parent.parent if parent.name == "files" and "run-" in parent.parent.name else parent

@@ -29,7 +29,7 @@ from .source import Given, UnreadableError, finite, json_lines, short, step_of
 from .steps import Dumped, Rollout, as_logged, column, finish, token_ids, trained
 
 ENTROPY_IS = (
-    "exact: the full next-token entropy of logits divided by the token's sampling temperature "
+    "the full next-token entropy of logits divided by the token's sampling temperature "
     "(which the export does not name), in nats, under the policy that was trained on the token; "
     "here its mean over the tokens of the loss mask"
 )

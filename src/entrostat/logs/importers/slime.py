@@ -50,12 +50,12 @@ SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
 KIND = "entrostat/kind"  # of a line: step, rollout, perf or eval
 IDLE = "rollout/zero_std/count_"
 ENTROPY_IS = (
-    "exact: the full next-token entropy of logits divided by rollout_temperature (which the log "
+    "the full next-token entropy of logits divided by rollout_temperature (which the log "
     "does not name), in nats, during the updates; the mean over a response's tokens and then over "
     "responses, or over all tokens under --calculate-per-token-loss (the log does not say which)"
 )
 SAMPLES = (
-    "exact: the full next-token entropy of logits divided by rollout_temperature, in nats, where "
+    "the full next-token entropy of logits divided by rollout_temperature, in nats, where "
     "the samples have it; here its mean over the tokens of the loss mask"
 )
 NONE = "none: the source has no entropy"

@@ -52,9 +52,9 @@ NAMES = {
     "clip_ratio/high_mean": "clip/high",
 }
 ENTROPY_IS = (
-    "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "
+    "the mean over completion tokens of the full next-token entropy, of logits divided by "
     "the sampling temperature (which the log does not name), in nats, under the policy that was "
-    "being updated; micro-batches{steps} have equal weight, as in TRL 1.16"
+    "being updated; micro-batches{steps} have equal weight"
 )
 OURS = (
     "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "

@@ -32,6 +32,7 @@ NAMES = {
     "response_length/mean": "rollout/length_mean",
     "actor/grad_norm": "grad/norm",
 }
+BEFORE = "actor/entropy_loss"  # as veRL up to 0.4 calls it
 STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
 # settings that decide what is said, as printed at the start, as overrides or in W&B's JSON; of a
@@ -175,6 +176,8 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     """The run of rows with veRL's names; where our own host's are among them, they count."""
     settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
     keys = {key for row in rows for key in row.values}
+    if "actor/entropy" not in keys:
+        settings |= dict.fromkeys(keys & {BEFORE}, "logged")
     names = {key: name for key, name in NAMES.items() if name not in keys}
     metrics, entropy_is = Log(given, names, rows).metrics(), OURS
     if "entropy/exact" not in keys:
