@@ -138,6 +138,7 @@ def test_a_list_of_columns_without_a_step_is_counted(tmp_path):
 
 
 def test_mlflows_file_store(tmp_path):
+    write(tmp_path / "mlruns/0/3f2a/meta.yaml", "run_name: bold-carp-1")
     for tag, values in (("actor/entropy", H), ("critic/score/mean", SCORES)):
         rows = [f"17000000{i:05d} {v} {i}" for i, v in zip(N, values, strict=True)]
         write(tmp_path / "mlruns/0/3f2a/metrics" / tag, *rows)

@@ -139,7 +139,6 @@ class Diagnosis:
 
     @property
     def _short(self) -> str | None:
-        """The first remedy in a few words."""
         return next((remedy.short for remedy in self.remedies if remedy.short), None)
 
     @property

@@ -138,10 +138,6 @@ def _setting(run: Run, table: str, key: str) -> float | None:
     return value if known else None
 
 
-def _twice_the_rollouts(run: Run) -> int:
-    return int(2 * (_setting(run, "sampling", "rollouts") or 8))
-
-
 def _twice_the_limit(run: Run) -> int | str:
     """Of the longest response allowed, where the log has it; else of one that was cut."""
     said = number(run.settings.get("max_response_length"))
@@ -155,23 +151,16 @@ def _twice_the_limit(run: Run) -> int | str:
     return "TWICE_THE_LIMIT" if found is None else int(2 * found)
 
 
-def _half_the_batch(run: Run) -> int | str:
-    size = number(run.settings.get("train_batch_size"))
-    return "HALF_THE_TRAIN_BATCH_SIZE" if size is None else max(1, int(size // 2))
+def _rate(divisor: float, unknown: str) -> Callable[[Run], str]:
+    def found(run: Run) -> str:
+        rate = signal(run, "rate")
+        highest = 0.0 if rate is None else float(rate.y.max())
+        return f"{highest / divisor:.2g}" if highest > 0 else unknown
+
+    return found
 
 
-def _third(run: Run) -> str:
-    return _rate(run, 3, "A_THIRD")
-
-
-def _tenth(run: Run) -> str:
-    return _rate(run, 10, "A_TENTH")
-
-
-def _rate(run: Run, divisor: float, unknown: str) -> str:
-    rate = signal(run, "rate")
-    highest = 0.0 if rate is None else float(rate.y.max())
-    return f"{highest / divisor:.2g}" if highest > 0 else unknown
+_third, _tenth = _rate(3, "A_THIRD"), _rate(10, "A_TENTH")
 
 
 # ------------------------------------------------------------------ what depends on the run
@@ -343,7 +332,8 @@ _TABLE: dict[str, Make] = {
         "a third of the learning rate makes it rarer.",
     ),
     "zero_signal_groups": _change(
-        "rollouts", _twice_the_rollouts, "more rollouts a prompt, prompts of middling difficulty",
+        "rollouts", lambda run: int(2 * (_setting(run, "sampling", "rollouts") or 8)),
+        "more rollouts a prompt, prompts of middling difficulty",
         "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "
         "of middling difficulty; the share of groups without a signal should fall.",
     ),
@@ -354,7 +344,8 @@ _TABLE: dict[str, Make] = {
         "and entropy move later and slower.",
     ),
     "clip_always": _change(
-        "updates", _half_the_batch, "fewer updates a batch",
+        "updates", lambda run: int(number(run.settings.get("train_batch_size")) or 0) // 2
+        or "HALF_THE_TRAIN_BATCH_SIZE", "fewer updates a batch",
         "Fewer updates a batch: one pass, two minibatches. The clipped share should fall under a "
         "few percent; what is left then says whether entropy needs a lever of its own.",
     ),

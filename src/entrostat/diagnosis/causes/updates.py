@@ -165,7 +165,6 @@ def _step(seen: Seen) -> tuple[float, str] | None:
 
 
 def _norm(seen: Seen) -> tuple[float, str] | None:
-    """The gradient's norm before and after the onset."""
     norm = seen.signal("gradient")
     if norm is None or seen.onset - norm.x[0] < seen.span:
         return None

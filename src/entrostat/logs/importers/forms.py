@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from html.parser import HTMLParser
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
     first = next((text.lstrip() for text in head if text.strip()), "")
     if any("<table" in text.lower() or "<tr" in text.lower() for text in head):
         yield from _under_headers(_html(document(path, given)), given)
-    elif _of_mlflow(path, first):
+    elif mlflow(path) is not None:  # time, value and step in each line
         cells = ((count, text.split()) for count, text, _ in lines(path, given) if text.strip())
         tag = _tag(path, given)
         yield from (Cells(n, {STEP: c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
@@ -162,14 +162,16 @@ def _tag(path: Path, given: Given) -> str:
     """What the only series of a file is called, by the file's name, which has "_" for "/"."""
     if "Value" in given.columns.values():
         return "Value"
-    parts = path.parts[path.parts.index("metrics") + 1 :] if "metrics" in path.parts else ()
-    name = "/".join(parts) or path.stem.rpartition("-tag-")[2]
-    return name if parts or "-tag-" in path.stem or len(guess(["step", name], {})) > 1 else "Value"
+    if (run := mlflow(path)) is not None:
+        return path.relative_to(run / "metrics").as_posix()
+    name = path.stem.rpartition("-tag-")[2]
+    return name if "-tag-" in path.stem or len(guess(["step", name], {})) > 1 else "Value"
 
 
-def _of_mlflow(path: Path, first: str) -> bool:
-    """Whether a file is a metric of MLflow's file store: time, value and step in each line."""
-    return "metrics" in path.parts and re.fullmatch(r"\d{13} \S+ \d+", first) is not None
+def mlflow(path: Path) -> Path | None:
+    """The run's directory of a metric of MLflow's file store; None for another file."""
+    runs = (up.parent for up in path.parents if up.name == "metrics")
+    return next((run for run in runs if (run / "meta.yaml").is_file()), None)
 
 
 def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterator[Cells]:
@@ -212,47 +214,28 @@ def _markdown(path: Path, given: Given) -> Iterator[Titled]:
         before = inside
 
 
-class _Tables(HTMLParser):
+_TAG = re.compile(
+    r"(?is)<(table|tr|t[dh]|h[1-6]|caption)\b[^>]*>"
+    r"([^<]*(?:<(?!/?(?:table|tr|t[dh]|h[1-6]|caption)\b)[^<]*)*)"
+)
+
+
+def _html(text: str) -> Iterator[Titled]:
     """Rows of a page's tables, None where one begins; the heading above."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[list[str] | None, str]] = []
-        self.cell: list[str] | None = None
-        self.row: list[str] = []
-        self.title, self.heading = "", False
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag == "table":
-            self.found.append((None, self.title))
-        elif tag == "tr":
-            self.row = []
-        elif tag in ("td", "th"):
-            self.cell = []
-        elif self.heading or re.fullmatch(r"h[1-6]|caption", tag):
-            self.heading, self.title = True, ""
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th") and self.cell is not None:
-            self.row.append("".join(self.cell).strip())
-            self.cell = None
-        elif tag == "tr" and self.row:
-            self.found.append((self.row, self.title))
-            self.row = []
-        self.heading &= re.fullmatch(r"h[1-6]|caption", tag) is None
-
-    def handle_data(self, data: str) -> None:
-        if self.cell is not None:
-            self.cell.append(data)
-        elif self.heading:
-            self.title += data.strip()
-
-
-def _html(text: str) -> list[Titled]:
-    reader = _Tables()
-    reader.feed(text)
-    reader.close()
-    return [(place, row, title) for place, (row, title) in enumerate(reader.found, 1)]
+    row: list[str] = []
+    title = ""
+    for count, (tag, inner) in enumerate([*_TAG.findall(text), ("table", "")], 1):
+        inner = unescape(re.sub("<[^>]*>", "", inner)).strip()
+        if tag.lower() in ("td", "th"):
+            row.append(inner)
+            continue
+        if row:
+            yield count, row, title
+            row = []
+        if tag.lower() == "table":
+            yield count, None, title
+        elif tag.lower() != "tr":
+            title = inner
 
 
 def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
@@ -278,7 +261,8 @@ _FIGURE = re.compile(
     r"\s*(?P<name>[^|:=]*?[A-Za-z)\]_.])\s*(?:[:=]\s*|\s)"
     rf"(?P<value>{_VALUE})(?=$|[\s%/),;\]a-zA-Z])"
 )
-_PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s,;|])")
+_PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s,;|\]])")
+_OF = re.compile(r"(?:^|\|)\s*\[?(\d{1,15})/\d{1,15}\]?(?=[\s:,])")  # 12/100 figures
 _GROUP = re.compile(r"\s*(?:[-•*] )?([\w./-]{1,60}):\s*")
 _WHO = re.compile(r"^\(\S+ pid=[^)]*\) ?")
 _OTHER = re.compile(r"\s*(?:\{\s*\"|\[\s*(?:[\[{\"]|[-+\d.eE]+,)|[|<│])")  # JSON, tables
@@ -304,9 +288,13 @@ def _figures(text: str) -> dict[str, Any]:
         found[STEP] = (whole or at)[0]["step"]
     if text.lstrip()[:1] in ("|", "│", "┃"):
         cells = [cell.strip() for cell in re.split("[|│┃]", text)]
-        pairs = pairwise(cells)
-        return found | {n: v for n, v in pairs if re.fullmatch(_VALUE, v) and number(n) is None}
-    found |= dict(_PAIR.findall(text))
+        return found | {
+            n: v for n, v in pairwise(cells) if re.fullmatch(_VALUE, v) and number(n) is None
+        }
+    pairs = dict(_PAIR.findall(text))
+    if not at and pairs and (of := _OF.search(text)):
+        found[STEP] = of[1]
+    found |= pairs
     plain = re.sub("['\"]", "", _AT.sub(" | ", text))
     for part in re.split(r"\s*[|│{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
         if figure := _FIGURE.match(part):
@@ -320,12 +308,16 @@ def _blocks(path: Path, given: Given) -> Iterator[Cells]:
     A name that a step has twice with different values is no figure of the step.
     """
     rows: list[Cells] = []
-    twice: set[str] = set()
+    twice, named = set[str](), False
     above: list[tuple[int, str]] = []  # indent and name of the groups that a line stands in
     for count, text, _ in lines(path, given):
         text = _WHO.sub("", ANSI.sub("", text))[:20_000]
         figures = _figures(text)
-        if (step := figures.pop(STEP, None)) is not None:
+        step = figures.pop(STEP, None)
+        named |= step is not None
+        if not named and (name := guess(figures, {}).get(STEP)):  # a row of a table that has it
+            step = figures.pop(name)
+        if step is not None:
             if not rows or rows[-1].values[STEP] != step:
                 rows.append(Cells(count, {STEP: step}))
                 twice, above = set(), []

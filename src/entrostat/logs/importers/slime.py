@@ -9,10 +9,6 @@ tokens with `--calculate-per-token-loss`. `train/pg_clipfrac` counts both sides 
 `rollout/zero_std/count_1.0` counts the groups whose rewards are all 1.0, and is left out where
 there are none (`observability/rollout_metrics.py`); of how many groups, only Megatron's list of
 arguments at the start of the console says (`rollout_batch_size ....... 32`).
-
-Its dumps (`--save-debug-train-data`, `--save-debug-rollout-data`) are pickles written by torch: to
-open one runs what is in it, so it is left alone. docs/analyze.md shows how to
-export yours as JSONL.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from typing import Any
 
 from ..run import Run
 from .rows import Row
-from .source import ANSI, Given, UnreadableError, finite, lines, number, parse, step_of
+from .source import ANSI, PAIR, Given, UnreadableError, finite, lines, number, parse, step_of
 from .steps import Dumped, Log, Rollout, finish, token_ids, trained
 
 PICKLE = (
@@ -45,7 +41,6 @@ SAMPLE = {
     "advantage": "advantages",
 }  # fmt: skip
 LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w-]+/)")
-PAIR = re.compile(r"'([^']{1,200})': ((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w.]{1,40})(?=[,}])")
 SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
 KIND = "entrostat/kind"  # of a line: step, rollout, perf or eval
 IDLE = "rollout/zero_std/count_"

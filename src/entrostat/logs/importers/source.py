@@ -30,30 +30,26 @@ UNPACKED = 4 * 2**30  # characters that a compressed file is unpacked to, at mos
 PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 # what docker, Kubernetes and cloud collectors put a line of a console into
-_WRAPPED = re.compile(r'"(log|message|msg|textPayload)"\s*:\s*"')
+_WRAPPED = re.compile(r'"(log|message|msg|text|textPayload)"\s*:\s*"')
 TENSORBOARD = ("Wall time", "Step", "Value")  # the columns of what its interface exports
 _HEAD = 64 * 1024  # bytes in which a notebook is told
+# a figure of a printed dictionary
+PAIR = re.compile(
+    r"'([^']{1,200})': '?((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w./%]{1,40})'?(?=[,}])"
+)
 _NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")  # np.float64(0.5)
 
 
 @dataclass
 class Given:
-    """What was asked for, and what turned up on the way.
+    """What was asked for, and what turned up on the way."""
 
-    Attributes:
-        root: the path that the user named.
-        columns: the user's names for "step", "entropy" and "score".
-        notes: sentences for the run.
-        kept: problems, `KEPT` of `count` at most.
-        broken: as `Run.broken`.
-    """
-
-    root: Path
-    columns: Mapping[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    kept: list[Problem] = field(default_factory=list)
+    root: Path  # that the user named
+    columns: Mapping[str, str] = field(default_factory=dict)  # the user's, by a key of `KINDS`
+    notes: list[str] = field(default_factory=list)  # sentences for the run
+    kept: list[Problem] = field(default_factory=list)  # `KEPT` of `count` at most
     count: int = 0
-    broken: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, int] = field(default_factory=dict)  # as `Run.broken`
 
     def problem(self, path: Path, line: int | None, reason: str) -> None:
         self.count += 1
@@ -201,7 +197,7 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         value = parse(text)
     except UnreadableError as error:
-        given.problem(path, None, f"{error}; the objects before the fault are read")
+        given.problem(path, None, f"{error}; the entries before the fault are read")
         start = text.find("[")
         yield from objects(text, start + 1 if start >= 0 else len(text))
         return
@@ -213,7 +209,7 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _rows_of(value: Any) -> Iterable[Any]:
-    """Rows of a document: a list, the only list of objects in it, columns, or one object."""
+    """Rows of a document: a list, the only list of steps in it, columns, or one object."""
     if isinstance(value, list):
         triples = all(isinstance(row, list) and len(row) == 3 for row in value)  # TensorBoard's
         return [dict(zip(TENSORBOARD, row, strict=True)) for row in value] if triples else value
@@ -221,6 +217,8 @@ def _rows_of(value: Any) -> Iterable[Any]:
         return [value]
     columns = {k: v for k, v in value.items() if isinstance(v, list)}
     tables = [v for v in columns.values() if v and isinstance(v[0], dict)]
+    steps = [v for v in tables if complete(guess(v[0], {}), {})]  # and not evaluations
+    tables = [max(steps, key=len)] if steps else tables
     if len(tables) == 1:
         return tables[0]
     if len(columns) > 1 and len({len(v) for v in columns.values()}) == 1:
