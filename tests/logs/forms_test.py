@@ -58,6 +58,11 @@ LINES = {
     "a clock": ("a table", "[2026-01-01 12:00:00] step {i}: entropy {h}, reward {s}"),
     "logging": ("a table", "INFO:__main__:Iteration {i}: entropy = {h}, mean reward = {s}"),
     "episodes": ("a table", "Episode {i} | Avg Return: {s} | Entropy: {h} | V_loss: 2.3"),
+    "a bar": ("a table", "Training:  5%|█   | {i}/40 [00:10<01:00, 1.2s/it, loss=0.1, reward={s}, "
+              "entropy={h}]"),
+    "of how many": ("a table", "   {i}/40  entropy={h}  reward={s}  lr=1e-6"),
+    "open-instruct": ("open-instruct", "╭── metrics ──╮\n│ training_step │ {i} │\n"
+                      "│ policy/entropy_avg │ {h} │\n│ objective/scores │ {s} │\n╰──╯"),
     "a dictionary": ("a table", "{{'step': {i}, 'entropy': {h}, 'mean_reward': {s}}}"),
     "aligned": ("a table", "{i:>6} {i:4}  {h:8.4f}  {s:8.4f}"),
     "a comma for the point": ("a table", "{i};{hc};{sc}"),
@@ -134,6 +139,13 @@ def test_names_and_values_in_the_long_form(tmp_path):
 
 def test_a_list_of_columns_without_a_step_is_counted(tmp_path):
     run = read(write(tmp_path / "a.json", {"entropy": H, "reward": SCORES, "loss": [0.1] * 40}))
+    assert run.series("entropy/logged") == (list(N), H)
+
+
+def test_of_two_lists_the_one_of_the_steps_is_read(tmp_path):
+    steps = [{"iteration": i, "policy_entropy": h, "avg_reward": s} for i, h, s in STEPS]
+    evals = [{"iteration": i, "acc": 0.5} for i in (10, 20)]
+    run = read(write(tmp_path / "a.json", {"config": {"lr": 1}, "evals": evals, "steps": steps}))
     assert run.series("entropy/logged") == (list(N), H)
 
 

@@ -29,21 +29,13 @@ LOW = 0.5  # nats: an entropy that rose and is below this is still low
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened.
+    """Something that happened."""
 
-    Attributes:
-        name: a word for programs, `score_lost` say.
-        word: the same for readers, as a headline has it.
-        severity: how bad it is.
-        what: what happened, with its numbers, in a clause.
-        since: the iteration with which it began; None where that is the first.
-    """
-
-    name: str
-    word: str
+    name: str  # a word for programs, `score_lost` say
+    word: str  # the same for readers, as a headline has it
     severity: Severity
-    what: str
-    since: int | None = None
+    what: str  # what happened, with its numbers, in a clause
+    since: int | None = None  # the iteration with which it began; None for the first
 
 
 class Scored(Score):

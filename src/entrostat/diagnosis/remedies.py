@@ -28,19 +28,12 @@ FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # before any 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change to try.
+    """A change to try."""
 
-    Attributes:
-        cause: name of the cause or event it is for.
-        what: a sentence that says what it changes and what one would see.
-        paste: lines for the trainer that wrote the run; empty where none is known.
-        short: the same in a few words, for a headline.
-    """
-
-    cause: str
-    what: str
-    paste: str
-    short: str = ""
+    cause: str  # name of the cause or event it is for
+    what: str  # a sentence that says what it changes and what one would see
+    paste: str  # lines for the trainer that wrote the run; empty where none is known
+    short: str = ""  # the same in a few words, for a headline
 
 
 Made = tuple[str, str, str]  # short, what, paste
