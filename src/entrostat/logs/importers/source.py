@@ -192,7 +192,12 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield count, value
             else:
                 given.problem(path, count, "not a JSON object")
-        return
+    else:
+        yield from listed(path, given)
+
+
+def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Place or line from 1, and object, of a document that lists objects."""
     text = document(path, given)
     try:
         value = parse(text)

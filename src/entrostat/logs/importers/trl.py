@@ -35,9 +35,9 @@ from .source import (
     document,
     first_line,
     lines,
+    listed,
     number,
     parse,
-    records,
     step_of,
 )
 from .steps import Dumped, Log, finish
@@ -116,7 +116,7 @@ def _history(path: Path, given: Given) -> Iterator[Row]:
         key: re.search(rf'"{key}"\s*:\s*(\d+)', text) for key in ("max_steps", "logging_steps")
     }
     settings = {key: told[1] for key, told in found.items() if told}
-    entries = ((n, each) for n, each in records(path, given) if "log_history" not in each)
+    entries = ((n, each) for n, each in listed(path, given) if "log_history" not in each)
     yield from (Row(path, line, entry.get("step"), entry, settings) for line, entry in entries)
 
 

@@ -48,6 +48,13 @@ HEADER = "actor_rollout_ref"
 WITHIN = 5000  # lines after its name, or after the start, in which a configuration is looked for
 LIMIT = math.log(2**24)  # nats: more than a token of any vocabulary can have
 
+MODES = {
+    "token-mean": "the mean over response tokens",
+    "token-sum": "the sum over the batch's response tokens",
+    "seq-mean-token-mean": "the mean over responses of the mean over a response's tokens",
+    "seq-mean-token-sum": "the mean over responses of the sum over a response's tokens",
+    "seq-mean-token-sum-norm": "the mean over responses of such a sum over a constant",
+}
 PER_TOKEN = ("token-mean", "seq-mean-token-mean")
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by the rollout temperature (which the log does "
@@ -185,7 +192,8 @@ def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) ->
     per_token = max(values) <= LIMIT if mode is None else mode in PER_TOKEN
     how = UNSAID if per_token else TOO_LARGE
     if mode is not None:
-        how = f"loss_agg_mode {mode}{'' if per_token else ', not an entropy per token'}"
+        how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
+        how += "" if per_token else ", not an entropy per token"
     now = "actor/entropy" in keys
     when = "under the policy before the iteration's updates" if now else "during the updates"
     return ENTROPY_IS.format(when=when, how=how, old="" if now else OLD), per_token
