@@ -414,7 +414,8 @@ def test_entropy_that_broke_is_said_first(form, tmp_path, capsys):
     assert main(["diagnose", str(path)]) == 0
     told = capsys.readouterr().out
     assert "From iteration 41 on entropy is no finite number" in told
-    assert "Held." in told  # what it was before
+    assert "NaN in entropy" in told
+    assert "Entropy went from" in told  # what it was before
     assert "Nothing to change" not in told
     assert main(["diagnose", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -434,3 +435,57 @@ def test_refusals(capsys):
     assert main(["diagnose", "--jsn", "x"]) == 2
     assert "--json" in capsys.readouterr().err
     assert main(["diagnose", "nowhere"]) == 2
+
+
+def verl_lines(n: int, **figures) -> list[str]:
+    """A console's lines: of each figure its values, or what gives the one of a step."""
+    return [
+        f"step:{i} - " + " - ".join(
+            f"{name.replace('__', '/')}:{value(i) if callable(value) else value}"
+            for name, value in figures.items()
+        )
+        for i in range(1, n + 1)
+    ]  # fmt: skip
+
+
+def fallen(i: int) -> str:
+    return f"{0.05 + 0.85 * math.exp(-i / 20) + 0.004 * (i % 3):.3f}"
+
+
+def test_three_digits_do_not_show_that_the_ratio_is_one(tmp_path):
+    """veRL up to 0.4; it has neither our trainer nor the higher clip."""
+    rows = verl_lines(
+        100, actor__entropy_loss=fallen, actor__ppo_kl="0.000", actor__pg_clipfrac="0.000",
+        critic__score__mean=lambda i: f"{0.2 + 0.003 * i:.3f}",
+    )  # fmt: skip
+    (tmp_path / "a.log").write_text("\n".join(rows) + "\n")
+    found = es.diagnose(tmp_path / "a.log")
+    assert found.verdict == "collapse"
+    assert "ratio_one" not in [cause.name for cause in found.causes]
+    assert found.remedies == ()
+
+
+def test_several_minibatches_a_batch_move_the_ratio(tmp_path):
+    rows = verl_lines(100, actor__entropy=fallen, actor__ppo_kl="0.0", actor__pg_clipfrac="0.0",
+                      actor__grad_norm=lambda i: 0.2 + 0.0001234 * i)  # fmt: skip
+    names = []
+    for size in (256, 64):
+        head = f"'train_batch_size': 256, 'ppo_mini_batch_size': {size}"
+        (tmp_path / "a.log").write_text("\n".join([head, *rows]) + "\n")
+        names.append([cause.name for cause in es.diagnose(tmp_path / "a.log").causes])
+    assert "ratio_one" in names[0]
+    assert "ratio_one" not in names[1]
+
+
+def test_a_penalty_below_zero_does_not_hide_a_lost_score(tmp_path):
+    """.3 to .01, once -.005: of a score about 0 that is all."""
+    rows = [f"{i},0.5,{0.3 if i < 50 else -0.005 if i == 70 else 0.01}" for i in range(100)]
+    (tmp_path / "a.csv").write_text("\n".join(["step,entropy,reward", *rows]) + "\n")
+    assert es.diagnose(tmp_path / "a.csv").headline.startswith("Score lost")
+
+
+def test_a_word_is_said_once(tmp_path):
+    rows = verl_lines(100, actor__entropy=fallen, critic__score__mean="0.3",
+                      response_length__mean=lambda i: 800 if i < 40 else 12)  # fmt: skip
+    (tmp_path / "a.log").write_text("\n".join(rows) + "\n")
+    assert es.diagnose(tmp_path / "a.log").word == "Length collapse and entropy collapse"

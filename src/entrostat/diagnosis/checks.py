@@ -7,7 +7,6 @@ in one place for each kind of evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -29,23 +28,23 @@ class Check:
 
     def measured(self, subject: Any) -> Any:
         """What a policy and its rollouts show."""
-        return self._of(self.module)(subject)
+        return self._look(self.module, subject)
 
     def recorded(self, record: Any) -> Any:
         """What a run left shows."""
-        return self._of("recorded")(record)
+        return self._look("recorded", record)
 
     def planned(self, plan: Any) -> Any:
         """What is wrong by the settings alone; None where they do not tell."""
-        return self._of("settings")(plan) if self.by_settings else None
+        return self._look("settings", plan) if self.by_settings else None
 
     def says(self, result: Any) -> Any:
         """A finding under this check's name."""
         return result.of(self.name, self.title, self.source)
 
-    def _of(self, module: str) -> Callable[[Any], Any]:
+    def _look(self, module: str, at: Any) -> Any:
         # torch and the lab, which a log does not need
-        return getattr(import_module(f".doctor.{module}", __package__), self.name)
+        return getattr(import_module(f".doctor.{module}", __package__), self.name)(at)
 
 
 TABLE = (

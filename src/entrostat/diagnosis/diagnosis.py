@@ -114,8 +114,7 @@ class Diagnosis:
     @property
     def detail(self) -> str:
         """The headline without its first word."""
-        own = (self.verdict, "not_finite") if self.broken is not None else (self.verdict,)
-        other = [e for e in self.events if e.name not in own and e.what]
+        other = [e for e in self.events if e.name != self.verdict and e.what]
         worst = self.events[0] if self.events else None
         told = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
         if worst is None or worst not in other:
@@ -128,18 +127,18 @@ class Diagnosis:
     @property
     def word(self) -> str:
         """What happened, in a few words, the worst first."""
-        if not self.events or (self.events[0].name == "not_finite" and self.broken is not None):
+        if not self.events:
             return self.verdict.capitalize()
         worst = [e for e in self.events if e.severity == self.events[0].severity]
         words = [e.word for e in worst if e.name != "cannot tell"] or ["Cannot tell"]
         if self.verdict in ("collapse", "explosion", "drift") and worst[0].name != self.verdict:
-            words.append(f"entropy {self.verdict}")
+            own = next(e.word for e in self.events if e.name == self.verdict)
+            words = [*(word for word in words if word != own), f"entropy {self.verdict}"]
         words = [words[0], *(word.lower() for word in words[1:])]
         return " and ".join([", ".join(words[:-1]), words[-1]]) if words[1:] else words[0]
 
     @property
     def _short(self) -> str | None:
-        """The first remedy in a few words."""
         return next((remedy.short for remedy in self.remedies if remedy.short), None)
 
     @property
@@ -150,21 +149,15 @@ class Diagnosis:
         """Entropy's course; with how bad it is and what to do, where the event is its own."""
         if self.verdict == "cannot tell":
             score = f"; {event.what}" if event and event.what else ""
-            text = f"{self._unknown}{score}{self._advice if event else ''}."
-        else:
-            text = self._moved(event)
-        if self.broken is not None:
-            text += (
-                f" From iteration {self.broken} on entropy is no finite number, and nothing is "
-                "said of that: see first what broke there."
-            )
-        return text
+            return f"{self._unknown}{score}{self._advice if event else ''}."
+        return self._moved(event)
 
     def _moved(self, event: Event | None) -> str:
         judged = self.judged
         first, last = judged.first, judged.last
         if first > 0:
-            falls = last < first if judged.verdict != "held" else None
+            still = judged.verdict == "held" or judged.peak is not None
+            falls = None if still else last < first
             went = "went" if falls is None else "fell" if falls else "rose"
             text = f"Entropy {went} from {first:.3g} to {last:.3g} nats per token"
             text += f" ({last / first - 1:+.0%})"
@@ -199,8 +192,8 @@ class Diagnosis:
     def _unknown(self) -> str:
         judged = self.judged
         if judged.iterations == 0:
-            several = self.entropy_is.partition(": ")[2] if "several" in self.entropy_is else ""
-            return f"No entropy is logged{f' ({several})' if several else ''}"
+            why = self.entropy_is.partition(": ")[2] if "--entropy" in self.entropy_is else ""
+            return f"No entropy is logged{f' ({why})' if why else ''}"
         if judged.iterations < FEWEST:
             has = f"{judged.iterations} iteration{'s have' if judged.iterations != 1 else ' has'}"
             return f"{has} an entropy, and {FEWEST} are needed"
@@ -233,7 +226,7 @@ class Diagnosis:
         for remedy in self.remedies[: pasted + 1]:
             found.append(f"  try: {remedy.what}")
             found += [f"    {line}" for line in remedy.paste.splitlines()]
-        if self.severity == "fine" and self.broken is None:
+        if self.severity == "fine":
             found.append("  Nothing to change.")
         return [printable(line) for line in found]
 

@@ -6,7 +6,6 @@ run's use, `bad` costs what it could do, `watch` is a change that may become eit
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,17 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..logs.run import Run
-from .course import moving_mean
 from .signals import ENTROPIES, Signal, signal
-from .verdict import Judged, floor_of
+from .verdict import Judged, Score
 
 Severity = Literal["broken", "bad", "watch", "unknown", "fine"]
 WORST: tuple[Severity, ...] = ("broken", "bad", "watch", "unknown", "fine")
 
 DIED = 0.5  # of the best score above its floor: what is left of a score that was lost, at most
-DROP = 0.05  # of the score's range: its least fall, which also has to be
 HURT = 0.25  # of the best score above its floor: a smaller loss is not told
-SIGMAS = 3.0  # standard errors
 SILENT = 0.95  # share of groups without a signal, on average over the run
 SHORT = 0.2  # of the longest mean response: what is left of a length that collapsed
 ROSE = 0.05  # of the score's range: a smaller change is none
@@ -33,51 +29,24 @@ LOW = 0.5  # nats: an entropy that rose and is below this is still low
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened.
+    """Something that happened."""
 
-    Attributes:
-        name: a word for programs, `score_lost` say.
-        word: the same for readers, as a headline has it.
-        severity: how bad it is.
-        what: what happened, with its numbers, in a clause.
-        since: the iteration with which it began; None where that is the first.
-    """
-
-    name: str
-    word: str
+    name: str  # a word for programs, `score_lost` say
+    word: str  # the same for readers, as a headline has it
     severity: Severity
-    what: str
-    since: int | None = None
+    what: str  # what happened, with its numbers, in a clause
+    since: int | None = None  # the iteration with which it began; None for the first
 
 
-@dataclass(frozen=True)
-class Score:
-    """How the score went, on the scale that it was seen on."""
+class Scored(Score):
+    """How a run's score went."""
 
-    signal: Signal
-    best: float  # smoothed; the first few count on their own, as a policy may die early
-    late: float  # the mean of the last tenth, of three values at least
-    floor: float  # the lowest value that it can take
-    range: float  # from the floor to 1, or to the highest that was seen
-
-    @property
-    def lost(self) -> float:
-        """The share of the best above the floor that is gone at the end; 0 where it is noise."""
-        above, fall = self.best - self.floor, self.best - self.late
-        count = max(3, len(self.signal) // 10)
-        noise = float(np.diff(self.signal.y).std()) / math.sqrt(count)  # of two means' difference
-        if above <= 0 or fall < max(DROP * self.range, SIGMAS * noise):
-            return 0.0
-        return fall / above
-
-    @property
-    def died(self) -> bool:
-        return self.lost >= DIED
-
-    @property
-    def gained(self) -> float:
-        """From the first tenth to the last, as a share of the range."""
-        return (self.signal.late - self.signal.early) / self.range if self.range else 0.0
+    def __init__(self, signal: Signal) -> None:
+        super().__init__(signal.y)
+        self.signal = signal
+        self.died = self.lost >= DIED
+        # from the first tenth to the last, as a share of the range
+        self.gained = (signal.late - signal.early) / self.range if self.range else 0.0
 
     @property
     def words(self) -> str:
@@ -90,18 +59,10 @@ class Score:
         return f"the score {went} from {s.early:.3g} to {s.late:.3g}"
 
 
-def score_of(run: Run) -> Score | None:
+def score_of(run: Run) -> Scored | None:
     """How a run's score went; None where it has none, or fewer than five values."""
     found = signal(run, "score", 5)
-    if found is None:
-        return None
-    width = max(3, len(found) // 10)
-    smooth = moving_mean(found.y, width)
-    start, late = float(found.y[:3].mean()), float(smooth[-1])
-    best = max(start, float(smooth.max()))
-    floor, top = floor_of(found.y), float(found.y.max())
-    top = 1.0 if floor in (0.0, -1.0) and top <= 1 else top
-    return Score(found, best, late, floor, top - floor)
+    return None if found is None else Scored(found)
 
 
 def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
@@ -175,9 +136,9 @@ def _broken(run: Run) -> Event | None:
     name = next((name for name in (*ENTROPIES, "reward/mean") if name in run.broken), None)
     if name is None:
         return None
-    at = run.broken[name]
-    what = f"{name} is no finite number from iteration {at} on"
-    return Event("not_finite", f"{name} is NaN or infinite", "broken", what, at)
+    at, who = run.broken[name], "entropy" if name in ENTROPIES else "the reward"
+    what = f"from iteration {at} on {who} is no finite number"
+    return Event("not_finite", f"NaN in {who}", "broken", what, at)
 
 
 def _not_computed(run: Run) -> Event | None:

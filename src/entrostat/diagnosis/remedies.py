@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..logs.importers.source import number
+from ..logs.importers.verl import BEFORE
 from ..logs.run import Run
 from .causes import Cause
 from .events import Event
@@ -27,19 +28,12 @@ FIRST = ("no_learning_signal", "length_collapse", "not_computed")  # before any 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change to try.
+    """A change to try."""
 
-    Attributes:
-        cause: name of the cause or event it is for.
-        what: a sentence that says what it changes and what one would see.
-        paste: lines for the trainer that wrote the run; empty where none is known.
-        short: the same in a few words, for a headline.
-    """
-
-    cause: str
-    what: str
-    paste: str
-    short: str = ""
+    cause: str  # name of the cause or event it is for
+    what: str  # a sentence that says what it changes and what one would see
+    paste: str  # lines for the trainer that wrote the run; empty where none is known
+    short: str = ""  # the same in a few words, for a headline
 
 
 Made = tuple[str, str, str]  # short, what, paste
@@ -123,7 +117,7 @@ def _refused(run: Run) -> bool:
 
 def _is_old(run: Run) -> bool:
     """Whether veRL up to 0.4 wrote it, which has neither our trainer nor some of the settings."""
-    return "actor/entropy_loss" in run.names and "actor/entropy" not in run.names
+    return BEFORE in run.settings
 
 
 # ------------------------------------------------------------------ numbers
@@ -135,10 +129,6 @@ def _setting(run: Run, table: str, key: str) -> float | None:
     value = found.get(key) if isinstance(found, dict) else None
     known = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return value if known else None
-
-
-def _twice_the_rollouts(run: Run) -> int:
-    return int(2 * (_setting(run, "sampling", "rollouts") or 8))
 
 
 def _twice_the_limit(run: Run) -> int | str:
@@ -154,23 +144,16 @@ def _twice_the_limit(run: Run) -> int | str:
     return "TWICE_THE_LIMIT" if found is None else int(2 * found)
 
 
-def _half_the_batch(run: Run) -> int | str:
-    size = number(run.settings.get("train_batch_size"))
-    return "HALF_THE_TRAIN_BATCH_SIZE" if size is None else max(1, int(size // 2))
+def _rate(divisor: float, unknown: str) -> Callable[[Run], str]:
+    def found(run: Run) -> str:
+        rate = signal(run, "rate")
+        highest = 0.0 if rate is None else float(rate.y.max())
+        return f"{highest / divisor:.2g}" if highest > 0 else unknown
+
+    return found
 
 
-def _third(run: Run) -> str:
-    return _rate(run, 3, "A_THIRD")
-
-
-def _tenth(run: Run) -> str:
-    return _rate(run, 10, "A_TENTH")
-
-
-def _rate(run: Run, divisor: float, unknown: str) -> str:
-    rate = signal(run, "rate")
-    highest = 0.0 if rate is None else float(rate.y.max())
-    return f"{highest / divisor:.2g}" if highest > 0 else unknown
+_third, _tenth = _rate(3, "A_THIRD"), _rate(10, "A_TENTH")
 
 
 # ------------------------------------------------------------------ what depends on the run
@@ -297,8 +280,10 @@ def _per_token(run: Run, judged: Judged) -> Made:
 
 
 def _compute(run: Run, judged: Judged) -> Made:
-    how = SWITCH.get(run.trainer, "Have the trainer log the mean entropy of its tokens.")
-    return "switch the entropy on", f"Log the entropy. {how}", _flag(run, "entropy")
+    own, flag = "Have the trainer log the mean entropy of its tokens.", _flag(run, "entropy")
+    if judged.iterations and not flag:
+        return "see why entropy is 0", "See where the trainer computes it, and why it is 0.", ""
+    return "switch the entropy on", f"Log the entropy. {SWITCH.get(run.trainer, own)}", flag
 
 
 # ------------------------------------------------------------------ the table
@@ -334,9 +319,14 @@ _TABLE: dict[str, Make] = {
     ),
     "no_learning_signal": _learn,
     "not_computed": _compute,
-    "not_finite": _much_slower,
+    "not_finite": _change(
+        "lr", _third, "go back to a checkpoint before it, at a third of the learning rate",
+        "Go back to a checkpoint before it, and look at that iteration's gradient norm: "
+        "a third of the learning rate makes it rarer.",
+    ),
     "zero_signal_groups": _change(
-        "rollouts", _twice_the_rollouts, "more rollouts a prompt, prompts of middling difficulty",
+        "rollouts", lambda run: int(2 * (_setting(run, "sampling", "rollouts") or 8)),
+        "more rollouts a prompt, prompts of middling difficulty",
         "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "
         "of middling difficulty; the share of groups without a signal should fall.",
     ),
@@ -347,7 +337,8 @@ _TABLE: dict[str, Make] = {
         "and entropy move later and slower.",
     ),
     "clip_always": _change(
-        "updates", _half_the_batch, "fewer updates a batch",
+        "updates", lambda run: int(number(run.settings.get("train_batch_size")) or 0) // 2
+        or "HALF_THE_TRAIN_BATCH_SIZE", "fewer updates a batch",
         "Fewer updates a batch: one pass, two minibatches. The clipped share should fall under a "
         "few percent; what is left then says whether entropy needs a lever of its own.",
     ),

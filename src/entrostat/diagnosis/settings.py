@@ -73,6 +73,7 @@ SWITCH = {
     TRL: "TRL logs entropy from 0.20 on: upgrade it.",
     VERL: "veRL computes it from 0.7 on only where that is asked for.",
     SWIFT: "ms-swift logs it where that is asked for.",
+    NEMO: "NeMo-RL's console has none; W&B and TensorBoard have it as train/approx_entropy.",
     OPENRLHF: "OpenRLHF logs it where the bonus has a coefficient, which may be 0 "
               "(up to 0.9 --entropy_loss_coef 0).",
 }  # fmt: skip

@@ -80,7 +80,6 @@ def shared(a: Signal, b: Signal) -> tuple[Array, Array]:
 
 
 def _clipped(run: Run) -> Signal | None:
-    """Share of tokens clipped on either side."""
     low, high = of(run, "clip/low"), of(run, "clip/high")
     if low is None or high is None or len(low) != len(high):
         return low if high is None else high
@@ -88,7 +87,6 @@ def _clipped(run: Run) -> Signal | None:
 
 
 def _idle(run: Run) -> Signal | None:
-    """Share of groups whose rewards are all equal."""
     idle, groups = of(run, "rollout/zero_advantage_groups"), of(run, "rollout/groups")
     if idle is None:
         return None

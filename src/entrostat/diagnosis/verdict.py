@@ -1,21 +1,8 @@
 """What became of a run's entropy: collapse, explosion, drift, held, or cannot tell.
 
-The rules, on the entropy H of n logged iterations (h0: where the line through the first five
-begins; h1: the mean of the last fifteenth; trend: the change over n iterations at the least-squares
-slope of the last half, as a share of that half's mean):
-
-    held        a target is logged, and the last third is on average within 10% of it; or none is,
-                h1 is within h0 / 2 and 1.5 h0, and the trend is at most 15% or within its noise;
-                of fewer than 20 iterations only where h1 is within a fifth of h0, and drift only
-                where it is not
-    collapse    h1 <= h0 / 2
-    explosion   h1 >= 1.5 h0, or h1 >= 1.2 h0 while the score lost a quarter of its best
-    drift       any other movement; also where entropy came to rest away from its target
-
-The first that fits, from the top, counts. The rules are asked of 200 resampled courses (the pieces
-of `course`, with blocks of what they leave put back in another order), and the verdict is what most
-of them say; how sure it is, their share. Under 60%, and of fewer than ten iterations, nothing is
-said.
+docs/diagnosis_rules.md has the rules. They are asked of 200 resampled courses (the pieces of
+`course`, with blocks of what they leave put back in another order); the verdict is what most of
+them say, and how sure it is their share.
 """
 
 from __future__ import annotations
@@ -45,6 +32,8 @@ RESAMPLED, SEED = 200, 0
 FLOOR = 0.01  # of the entropy: noise below this is not believed
 SHIFT = 0.05  # of the first entropy, under the logarithm: near zero, ratios mean nothing
 SIGMAS = 2.0
+DROP = 0.05  # of a score's range: its least fall, which also has to be
+NOISE = 3.0  # standard errors
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,8 @@ def judge(
     places, values = thinned(x, y)
     first = max(_first(y), 1e-12)
     pieces = course(_logarithm(values, first), FLOOR)
-    hurt, goal = _score_lost(score), _goal(target)
+    hurt = Score(np.asarray(score, dtype=float)).lost if len(score) >= FEWEST else 0.0
+    goal = _goal(target)
     (verdict, share), *others = _resampled(first, pieces, hurt, goal)
     last, trend = _last(y), _trend(y, 1.0)[0]
     known = {
@@ -148,22 +138,31 @@ def _trend(y: Array, worth: float) -> tuple[float, float]:
     return slope * len(y) / level, error * len(y) / level
 
 
-def _score_lost(score: Sequence[float]) -> float:
-    """The share of its best tenth that a score had lost at its end; 0 where it rose throughout."""
-    if len(score) < FEWEST:
-        return 0.0
-    y, width = np.asarray(score, dtype=float), max(1, len(score) // 10)
-    means = moving_mean(y, width)
-    best, floor = float(means.max()), floor_of(y)
-    if floor < 0 and best - means[-1] < SIGMAS * float(np.diff(y).std()) / math.sqrt(2 * width):
-        return 0.0  # of a score without a natural zero, noise is no loss
-    return (best - float(means[-1])) / (best - floor) if best > floor else 0.0
+class Score:
+    """How a score went, y [n], on the scale that it was seen on."""
+
+    def __init__(self, y: Array) -> None:
+        width = max(3, len(y) // 10)
+        smooth, top = moving_mean(y, width), float(y.max())
+        # smoothed; the first few count on their own, as a policy may die early
+        self.best, self.late = max(float(y[:3].mean()), float(smooth.max())), float(smooth[-1])
+        self.floor = floor_of(y)
+        # from the floor to 1, or to the highest that was seen
+        self.range = (1.0 if self.floor in (0.0, -1.0) and top <= 1 else top) - self.floor
+        above, fall = self.best - self.floor, self.best - self.late
+        noise = float(np.diff(y).std()) / math.sqrt(width)  # of two means' difference
+        least = max(DROP * self.range, NOISE * noise)
+        # the share of the best above the floor that is gone at the end; 0 where it is noise
+        self.lost = fall / above if above > 0 and fall >= least else 0.0
 
 
 def floor_of(score: Array) -> float:
-    """The lowest value that a score can take: 0, -1, or else the lowest that was seen."""
-    low = float(score.min())
-    return 0.0 if low >= 0 else -1.0 if low >= -1 and score.max() <= 1 else low
+    """The lowest value that a score can take: 0, -1, or else the lowest that was seen.
+
+    Of a score about 0 that noise or a small penalty takes below it, that is 0 as well.
+    """
+    low, high = float(score.min()), float(score.max())
+    return 0.0 if low >= -NEAR * high else -1.0 if low >= -1 and high <= 1 else low
 
 
 def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float] | None:
@@ -181,7 +180,6 @@ def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float]
 
 
 def _goal(target: Sequence[float]) -> float | None:
-    """What a controller was to hold at the end; None where none is logged."""
     return float(np.mean(target[-max(1, len(target) // 3) :])) if len(target) else None
 
 

@@ -94,12 +94,17 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
     return [sentence for sentence in found if sentence]
 
 
+def _mostly(at: Sequence[float], aim: Aim) -> bool:
+    """Whether it was there in most of the second half, and the target was missed."""
+    half = at[len(at) // 2 :]
+    return 2 * sum(half) > len(half) and not aim.held
+
+
 def _bound(metrics: Sequence[Mapping[str, Any]]) -> str:
     """Where the multiplier was at its largest, and that was not enough."""
     bound = _series(metrics, "thermostat/bound")
     aim = Aim("entropy", _series(metrics, KEYS["entropy"]), _series(metrics, "control/target"))
-    half = bound[len(bound) // 2 :]
-    if 2 * sum(half) <= len(half) or aim.held:
+    if not _mostly(bound, aim):
         return ""
     return (
         f"the multiplier was at its largest in {sum(bound):.0f} of {len(bound)} iterations, the "
@@ -113,8 +118,7 @@ def _without_authority(
 ) -> str:
     """Where a thermostat's knob was at an end of its range and would have gone on."""
     ends = [end != 0 for end in _series(metrics, "thermostat/saturated")]
-    half = ends[len(ends) // 2 :]
-    if 2 * sum(half) <= len(half) or aim.held:
+    if not _mostly(ends, aim):
         return ""
     gain, drift = (_series(metrics, f"thermostat/{key}")[-1] for key in ("gain", "drift"))
     return (

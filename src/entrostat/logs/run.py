@@ -79,7 +79,6 @@ class Run:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """All metrics, in order of appearance."""
         return tuple(dict.fromkeys(key for row in self.metrics for key in row))
 
     @property
@@ -269,7 +268,6 @@ def _progress_notes(run: Run) -> list[str]:
 
 
 def _text(path: Path, notes: list[str]) -> str:
-    """A text file; a note where there is none."""
     if not path.is_file():
         notes.append(f"There is no {path.name}.")
         return ""

@@ -20,23 +20,14 @@ LATE = 0.5  # of the weight is left of what came after the onset
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that goes with what entropy did.
+    """Something that goes with what entropy did."""
 
-    Attributes:
-        name: a word for programs, `truncation` say.
-        title: for readers.
-        weight: how plain it is, 0 to 1; causes are ranked by it. It is no probability.
-        evidence: a sentence with the numbers it was read from.
-        why: a sentence on what it has to do with entropy.
-        source: the paper and section that show it.
-    """
-
-    name: str
-    title: str
-    weight: float
-    evidence: str
-    why: str
-    source: str
+    name: str  # a word for programs, `truncation` say
+    title: str  # for readers
+    weight: float  # how plain it is, 0 to 1; causes are ranked by it. It is no probability
+    evidence: str  # a sentence with the numbers it was read from
+    why: str  # a sentence on what it has to do with entropy
+    source: str  # the paper and section that show it
 
 
 @dataclass(frozen=True)

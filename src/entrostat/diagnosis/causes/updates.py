@@ -17,6 +17,8 @@ BURST = 8  # one iteration this many times as far is as bad
 JUMP = 1.5  # of the learning rate
 NORM = 3.0  # of the gradient
 LARGE = 3e-4  # of the learning rate
+DIGITS = 3  # behind the point
+_UPDATES = ("train_batch_size", "ppo_mini_batch_size", "ppo_epochs")  # veRL's
 ENTROPY_COEFF = "entropy_coeff"  # veRL's
 BONUSES = ("entropy_bonus", "h_bonus", "adaptive_entropy")
 
@@ -26,6 +28,9 @@ def ratio_is_one(run: Run) -> str | None:
 
     The one place that decides it of a log: for a cause, and for the doctor's check of a run.
     """
+    batch, small, epochs = (number(run.settings.get(key)) for key in _UPDATES)
+    if (batch and small and batch > small) or (epochs or 1) > 1 or _rounded(run):
+        return None
     said = []
     for what, one in (("ratio", 1.0), ("step_kl", 0.0)):
         found = signal(run, what)
@@ -41,6 +46,12 @@ def ratio_is_one(run: Run) -> str | None:
         sure = "" if said else " (the log has no ratio: it may just stay in range)"
         said.append(f"{clip.name} is 0 in all {len(clip)}{sure}")
     return "; ".join(said) or None
+
+
+def _rounded(run: Run) -> bool:
+    """Whether small numbers are 0 in a log: veRL's older console has three digits."""
+    values = [value for row in run.metrics[:20] for value in row.values()]
+    return run.trainer == "veRL" and all(round(value, DIGITS) == value for value in values)
 
 
 @cause(
@@ -154,7 +165,6 @@ def _step(seen: Seen) -> tuple[float, str] | None:
 
 
 def _norm(seen: Seen) -> tuple[float, str] | None:
-    """The gradient's norm before and after the onset."""
     norm = seen.signal("gradient")
     if norm is None or seen.onset - norm.x[0] < seen.span:
         return None

@@ -10,23 +10,14 @@ Level = Literal["ok", "wrong", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """What one check found."""
 
-    Attributes:
-        level: "ok", "wrong", or "skipped" where the check has nothing to look at.
-        evidence: in words, with its numbers; of what is skipped, why.
-        fix: what to do; "" where nothing is wrong.
-        name: of the check.
-        title: the same in words.
-        source: the paper, or the page of ours, that shows why it matters.
-    """
-
-    level: Level
-    evidence: str
-    fix: str = ""
-    name: str = ""
-    title: str = ""
-    source: str = ""
+    level: Level  # "skipped" where the check has nothing to look at
+    evidence: str  # in words, with its numbers; of what is skipped, why
+    fix: str = ""  # what to do, where something is wrong
+    name: str = ""  # of the check
+    title: str = ""  # the same in words
+    source: str = ""  # the paper, or the page of ours, that shows why it matters
 
     @property
     def wrong(self) -> bool:

@@ -123,7 +123,6 @@ def _tried(
 
 
 def _with(objective: Objective, k: int, value: float) -> Objective:
-    """The objective with one coefficient elsewhere."""
     found = copy.deepcopy(objective)
     found.states[k] = replace(found.states[k], value=value, applies=True)
     return found

@@ -86,7 +86,6 @@ def _off(found: Tensor, true: Tensor) -> tuple[float, float]:
 
 
 def mismatch(subject: Subject) -> Finding:
-    """The policy that sampled against the one that is trained."""
     found = compared(subject.batch.old_logp, subject.sequences.sampler_logp, subject.own)
     if not found:
         return skipped("the rollouts do not say what the sampler's log-probs were")
@@ -141,7 +140,6 @@ def temperature(subject: Subject) -> Finding:
 
 
 def cut_tail(top_p: float) -> Finding:
-    """Of tokens that nothing can be said of by their entropies."""
     return skipped(f"sampling.top_p {top_p:g} cuts the tail, so tokens are likelier than H says")
 
 

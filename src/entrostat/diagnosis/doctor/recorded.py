@@ -116,7 +116,6 @@ def cancellation(record: Record) -> Finding:
 
 
 def mismatch(record: Record) -> Finding:
-    """Sampler against trainer, as logged or as dumped."""
     fix = "one temperature and one precision in sampler and trainer (REPO App. A.2)"
     told, said = mismatches(record.run), ""
     if told:
@@ -134,7 +133,6 @@ def mismatch(record: Record) -> Finding:
 
 
 def ratio(record: Record) -> Finding:
-    """A ratio that never left 1, by what the updates logged."""
     if any(name in record.methods for name in ("reinforce", "rloo", "opefo")):
         return skipped("strictly on-policy, without a ratio")
     said = ratio_is_one(record.run)
@@ -149,7 +147,6 @@ def ratio(record: Record) -> Finding:
 
 
 def temperature(record: Record) -> Finding:
-    """Whether the tokens are as likely as their entropies say."""
     lp, H = record.tokens("logp", "entropy")
     if len(lp) < FEW:
         return skipped(NO_ENTROPIES)
@@ -166,7 +163,6 @@ def temperature(record: Record) -> Finding:
 
 
 def eos(record: Record) -> Finding:
-    """Rollouts of which none ever ended."""
     cut = signal(record.run, "truncated")
     if cut is None:
         return skipped("the log does not say how many rollouts ended")
@@ -179,7 +175,6 @@ def eos(record: Record) -> Finding:
 
 
 def zero_advantage(record: Record) -> Finding:
-    """Groups without a signal, at the run's end."""
     share, prompts = signal(record.run, "no_signal"), record.of("sampling", "prompts")
     if share is None:
         return skipped("the log does not count groups without a signal")
@@ -192,7 +187,6 @@ def zero_advantage(record: Record) -> Finding:
 
 
 def group(record: Record) -> Finding:
-    """How many rollouts a prompt has."""
     sizes = [dump.group.unique(return_counts=True)[1] for dump in record.dumps if len(dump.group)]
     if not sizes:
         return skipped("no rollouts are there")
@@ -203,7 +197,6 @@ def group(record: Record) -> Finding:
 
 
 def authority(record: Record) -> Finding:
-    """Controllers at their limit."""
     found = saturated(record.run.path, record.run.metrics)
     if found:
         evidence, _, fix = found[0].partition(". ")
@@ -258,9 +251,9 @@ def _intervenes(record: Record) -> bool:
     return any(cls.kind == "intervention" and not cls.penalises for cls in known)
 
 
-def padding(record: Record) -> Finding:
+def padding(_: Record) -> Finding:
     return skipped("needs the model: dumps are without padding")
 
 
-def selection(record: Record) -> Finding:
+def selection(_: Record) -> Finding:
     return skipped("needs the configuration: a log does not say how minibatches were cut")

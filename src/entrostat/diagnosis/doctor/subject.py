@@ -57,56 +57,35 @@ class Moved:
 
 
 class Subject(Protocol):
-    """A run that has not begun, and its first rollouts.
-
-    Attributes:
-        config: the run's, resolved.
-        task: prompts and verifier.
-        policy: what is trained.
-        objective: as it stands before the first update; controllers have seen the first entropy.
-        sequences: B rollouts.
-        batch: [B, T] as methods get it before advantages: the old policy's figures, rewards.
-        graded: [B, T] with outcome advantages.
-        trained: rollouts that are trained on.
-        figures: of the rollout batch.
-        tokens: at mask 1.
-        own: [B, T] bool, tokens at mask 1 that were sampled at the run's own temperature.
-        whole: [B, T], the batch with what methods ask of other models; ungraded.
-        exact: tokens of the first rollouts in float64; None where the model has no linear head.
-        moved: an iteration's updates, tried and taken back; None with nothing to train on.
-        of_exact(values): [B, T] -> [n], the tokens that `exact` has.
-        after(objective): [B, T], entropies after an iteration's updates under this objective,
-            taken back.
-    """
+    """A run that has not begun, and its first rollouts: B of them, `tokens` at mask 1."""
 
     @property
-    def config(self) -> TrainConfig: ...
+    def config(self) -> TrainConfig: ...  # the run's, resolved
     @property
     def task(self) -> Task: ...
     @property
     def policy(self) -> Policy: ...
     @property
-    def objective(self) -> Objective: ...
+    def objective(self) -> Objective: ...  # before the first update; it has seen the first entropy
     @property
     def sequences(self) -> Sequences: ...
     @property
-    def batch(self) -> TokenBatch: ...
+    def batch(self) -> TokenBatch: ...  # [B, T] before advantages: the old policy's, rewards
     @property
-    def graded(self) -> TokenBatch: ...
+    def graded(self) -> TokenBatch: ...  # [B, T] with outcome advantages
     @property
-    def trained(self) -> int: ...
+    def trained(self) -> int: ...  # rollouts that are trained on
     @property
-    def figures(self) -> dict[str, float]: ...
+    def figures(self) -> dict[str, float]: ...  # of the rollout batch
     @property
     def tokens(self) -> int: ...
     @property
-    def own(self) -> Tensor: ...
+    def own(self) -> Tensor: ...  # [B, T] bool: at mask 1, sampled at the run's own temperature
     @property
-    def whole(self) -> TokenBatch: ...
+    def whole(self) -> TokenBatch: ...  # [B, T] with what methods ask of other models; ungraded
     @property
-    def exact(self) -> Exact | None: ...
+    def exact(self) -> Exact | None: ...  # in float64; None where the model has no linear head
     @property
-    def moved(self) -> Moved | None: ...
-    def of_exact(self, values: Tensor) -> Tensor: ...
-
-    def after(self, objective: Objective) -> Tensor: ...
+    def moved(self) -> Moved | None: ...  # updates tried, taken back; None with nothing to train on
+    def of_exact(self, values: Tensor) -> Tensor: ...  # [B, T] -> [n], the tokens of `exact`
+    def after(self, objective: Objective) -> Tensor: ...  # [B, T] entropies after its updates

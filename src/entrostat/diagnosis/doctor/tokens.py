@@ -70,7 +70,6 @@ def _ends(subject: Subject) -> torch.Tensor:
 
 
 def eos(subject: Subject) -> Finding:
-    """Whether the token that ends a completion is among those trained on."""
     if is_multi_turn(subject.task):
         return skipped("an environment ends these rollouts")
     sequences, mask = subject.sequences, subject.batch.mask
@@ -133,7 +132,6 @@ def wilson_low(share: float, n: int) -> float:
 
 
 def group(subject: Subject) -> Finding:
-    """Rollouts of a prompt, of which advantages compare several."""
     assert subject.batch.group is not None
     _, sizes = subject.batch.group.unique(return_counts=True)
     least = int(sizes.min())

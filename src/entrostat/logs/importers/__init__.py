@@ -106,29 +106,35 @@ def read_all(
 
 def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     """Runs of entrostat at or under a path, and why others cannot be read."""
+    note: tuple[str, ...] = ()
     if path.is_file():
-        if path.name == "metrics.jsonl" and places.is_run(path.parent) and _is_ours(path):
-            return [_read_ours(path.parent)], []
-        if format == "entrostat":
+        own = path.name == "metrics.jsonl" and places.is_run(path.parent) and _is_ours(path)
+        if format == "entrostat" and not own:
             raise ValueError(f"{str(path)!r} is a file; name the directory of the run")
-        return [], []
-    if places.is_run(path):
-        return [_read_ours(path)], []
-    if format is None and trl.states(path):
-        if (beside := places.run_beside(path.resolve())) is None:
-            return [], []
-        note = f"Read from {clean(beside.name)}/, which has more than TRL's own log beside it."
-        run = _read_ours(beside)
-        return [replace(run, notes=(*run.notes, note))], []
+        folders, one = [path.parent] * own, True
+    elif places.is_run(path):
+        folders, one = [path], True
+    elif format is None and trl.states(path):
+        beside = places.run_beside(path.resolve())
+        folders, one = [beside] if beside else [], True
+        if beside:
+            has = "which has more than TRL's own log beside it"
+            note = (f"Read from {clean(beside.name)}/, {has}.",)
+    else:
+        logs = (file for file in places.walk(path, Given(path)) if file.name == "metrics.jsonl")
+        # a study's runs are links, which no walk follows
+        some = places.runs_in(path) if places.is_study(path) else [file.parent for file in logs]
+        folders, one = list(filter(places.is_run, some)), False
     runs, skipped = [], []
-    logs = (file for file in places.walk(path, Given(path)) if file.name == "metrics.jsonl")
-    # a study's runs are links, which no walk follows
-    folders = places.runs_in(path) if places.is_study(path) else (file.parent for file in logs)
-    for folder in filter(places.is_run, folders):
+    for folder in folders:
         try:
-            runs.append(_read_ours(folder))
-        except ValueError as error:
-            skipped.append(str(error))
+            run = read_run(folder)
+            runs.append(replace(run, notes=(*run.notes, *note)))
+        except (OSError, RecursionError, ValueError) as error:
+            reason = "JSON nested too deeply" if isinstance(error, RecursionError) else str(error)
+            skipped.append(" ".join(reason.split()))
+    if one and skipped:
+        raise ValueError(skipped[0])
     if format == "entrostat" and not runs:
         raise ValueError(f"{str(path)!r} holds no metrics.jsonl of entrostat")
     return runs, skipped
@@ -137,14 +143,6 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
 def _is_ours(path: Path) -> bool:
     first = next((record for _, record in records(path, Given(path))), {})
     return "iteration" in first and any(key.startswith("entropy/") for key in first)
-
-
-def _read_ours(directory: Path) -> Run:
-    try:
-        return read_run(directory)
-    except (OSError, RecursionError, ValueError) as error:
-        reason = "JSON nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(" ".join(reason.split())) from None
 
 
 def _nothing(path: Path, format: str | None, given: Given, skipped: Sequence[str]) -> str:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from . import forms, prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .source import Given, UnreadableError, clean, lines, opener_of, parse
 
-RANKED = ("trl", "verl", "prime_rl", "slime", "wandb", "tensorboard", "table")
-"""Of several formats in a directory and under it the first is read."""
-_TRACKERS = {"tensorboard": tensorboard, "wandb": wandb}
-_RECORDS = {"verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb, "table": forms}
+# Of several formats in a directory and under it the first is read. A reader has `scan` and
+# `run_of`, and tells its files by their first bytes (`is_file`), a line or a record.
+READERS: dict[str, Any] = {
+    "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb,
+    "tensorboard": tensorboard, "table": table,
+}  # fmt: skip
+_FILES, _LINES, _RECORDS = (
+    [(name, getattr(reader, tells)) for name, reader in READERS.items() if hasattr(reader, tells)]
+    for tells in ("is_file", "is_line", "is_record")
+)
 _HEAD = 64 * 1024
 _VOTES = 5  # lines that must speak for a format, unless the file is shorter
 _UNSUPPORTED = {
@@ -39,7 +46,7 @@ def tracker(path: Path) -> str | None:
     """The format of a tracker's file that is no text; None for another."""
     with open(path, "rb") as file:
         head = file.read(512)
-    return next((name for name, kind in _TRACKERS.items() if kind.is_file(head)), None)
+    return next((name for name, is_file in _FILES if is_file(head)), None)
 
 
 def unsupported(path: Path) -> str | None:
@@ -64,7 +71,7 @@ def unsupported(path: Path) -> str | None:
 def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
     """Format of a text file by its contents; None where no format fits."""
     quiet = Given(path, columns or {})
-    votes: dict[str, int] = dict.fromkeys(RANKED, 0)
+    votes: dict[str, int] = dict.fromkeys(READERS, 0)
     head: list[str] = []
     size = 0
     for _, text, _ in lines(path, quiet):
@@ -79,7 +86,7 @@ def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
         return "trl"
     # a table fits most of what is an object: the others come first
     best = max((n for n in votes if n != "table"), key=lambda n: votes[n])
-    if votes[best] and votes[best] >= 0.1 * votes["table"] and not forms.notebook(path):
+    if votes[best] and votes[best] >= 0.1 * votes["table"]:
         return best
     if votes["table"] or table.found_in(path, quiet) or forms.header(path, quiet) is not None:
         return "table"
@@ -87,18 +94,13 @@ def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
 
 
 def _vote(text: str) -> str | None:
-    if verl.is_line(text):
-        return "verl"
-    if slime.is_line(text):
-        return "slime"
-    if "loss" in text and trl.is_row(text):
-        return "trl"
+    if (name := next((name for name, is_line in _LINES if is_line(text)), None)) is not None:
+        return name
     if text.lstrip()[:1] != "{":
-        return "table" if forms.is_line(text) else None
+        return None
     try:
         record = parse(text)
     except UnreadableError:
         return None
-    if not isinstance(record, dict):
-        return None
-    return next((name for name, kind in _RECORDS.items() if kind.is_record(record)), None)
+    told = _RECORDS if isinstance(record, dict) else ()
+    return next((name for name, is_record in told if is_record(record)), None)

@@ -1,26 +1,25 @@
-"""The forms of a table: CSV, Markdown, HTML, a notebook, JSON, a console's figures."""
+"""The forms of a table: CSV, Markdown, HTML, JSON, a series a file, a console's figures."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from html.parser import HTMLParser
-from itertools import islice
+from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .names import complete, guess
+from .names import STEP, complete, guess
 from .source import (
     ANSI,
+    TENSORBOARD,
     Given,
-    UnreadableError,
     clean,
     document,
     head_of,
     lines,
     number,
-    parse,
     records,
     step_of,
 )
@@ -28,6 +27,8 @@ from .source import (
 DEPTH = 4
 HEADER_WITHIN = 50  # lines
 PREAMBLE = 50_000  # lines of a console before its first figures
+_LONG = ("tag", "metric", "metric_name", "key", "name", "variable")  # columns of a metric's name
+_DECIMAL = re.compile(r"^(-?\d+),(\d+)$")
 
 
 class Cells(NamedTuple):
@@ -42,31 +43,44 @@ Titled = tuple[int, list[str] | None, str]  # a line's cells, None where a table
 
 
 def rows_in(path: Path, given: Given) -> Iterator[Cells]:
-    """Rows of a file of any form."""
-    head = head_of(path, 400)
-    if notebook(path):
-        yield from _under_headers(_outputs(path, given), given)
-    elif any("<table" in text.lower() or "<tr" in text.lower() for text in head):
+    """Rows of a file of any form, names and values of a long table as columns."""
+    yield from (row._replace(values=_widened(row.values)) for row in _rows_in(path, given))
+
+
+def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
+    head = head_of(path, PREAMBLE)
+    first = next((text.lstrip() for text in head if text.strip()), "")
+    if any("<table" in text.lower() or "<tr" in text.lower() for text in head):
         yield from _under_headers(_html(document(path, given)), given)
+    elif mlflow(path) is not None:  # time, value and step in each line
+        cells = ((count, text.split()) for count, text, _ in lines(path, given) if text.strip())
+        tag = _tag(path, given)
+        yield from (Cells(n, {STEP: c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
     elif (found := header(path, given)) is not None:
         yield from _csv(path, given, found)
     elif sum(text.lstrip()[:1] == "|" for text in head) > 2:
         yield from _under_headers(_markdown(path, given), given)
-    elif any(is_line(text) for _, text, _ in islice(lines(path, Given(path)), PREAMBLE)):
+    elif any(map(is_line, head)):
         yield from (
-            Cells(count, _figures(ANSI.sub("", text)) or {})
+            Cells(count, _figures(ANSI.sub("", text)))
             for count, text, _ in lines(path, given)
             if is_line(text)
         )
+    elif first[:1] not in ("{", "[") and (blocks := [*_blocks(path, given)]):
+        yield from blocks
     else:
-        yield from (Cells(count, flatten(record)) for count, record in records(path, given))
+        for count, record in records(path, given):
+            values = flatten(record)
+            if [*values] == [*TENSORBOARD]:
+                values = {STEP: values["Step"], _tag(path, given): values["Value"]}
+            yield Cells(count, values)
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
     """Whether a JSON object looks like a row."""
     if len(record) < 2 or len(record) > 5000:
         return False
-    flat = flatten(record)
+    flat = _widened(flatten(record))
     found = guess(flat, {})
     return complete(found, {}) and step_of(part_of(flat[found["step"]])) is not None
 
@@ -86,6 +100,16 @@ def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def _widened(values: dict[str, Any]) -> dict[str, Any]:
+    """A row of name and value, as exports in the long form have it, as a column of that name."""
+    plain = {name.lower(): name for name in values}
+    name = next((plain[each] for each in _LONG if each in plain), None)
+    if name is None or "value" not in plain or not isinstance(values[name], str):
+        return values
+    rest = {k: v for k, v in values.items() if k not in (name, plain["value"])}
+    return {**rest, values[name]: values[plain["value"]]}
+
+
 def part_of(value: Any) -> Any:
     """A step out of "240/960"."""
     return value.partition("/")[0] if isinstance(value, str) else value
@@ -103,54 +127,76 @@ def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     plain = [(n, text) for n, text in head if text.lstrip()[:1] not in ("{", "[", "|", "<")]
     almost: tuple[int, str, list[str]] | None = None
     for place, (count, text) in enumerate(plain):
-        for delimiter in ",;\t":
-            if delimiter not in text or len(text) > 200_000:
+        for delimiter in ",;\t ":
+            if delimiter not in text.strip() or len(text) > 200_000:
                 continue
-            names = [name.strip() for name in _split(text, delimiter) or []]
-            if complete(guess(names, given.columns), given.columns) or _of_tensorboard(names):
-                return count, delimiter, names
+            names = _split(text, delimiter) or []
             after = plain[place + 1][1] if place + 1 < len(plain) else ""
             row = _split(after, delimiter) or []
+            fits = len(names) == len(row) - (delimiter == " " and len(row) > len(names))
             numbers = sum(number(cell) is not None for cell in row)
+            if delimiter == " " and (not fits or numbers < len(row)):
+                continue  # prose
+            whole = complete(guess(names, given.columns), given.columns)
+            if whole or [*map(str.lower, names)] == [*map(str.lower, TENSORBOARD)]:
+                return count, delimiter, names
             named = any(number(name) is None and name for name in names)
-            if almost is None and len(row) == len(names) > 1 and named and 2 * numbers >= len(row):
+            if almost is None and fits and len(row) > 1 and named and 2 * numbers >= len(row):
                 almost = count, delimiter, names
     return almost
 
 
 def _split(text: str, delimiter: str) -> list[str] | None:
+    """Cells of a line; blanks may align them, and a comma may be the decimal point."""
+    if delimiter == " ":
+        return text.split()
     try:
-        return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), None)
+        row = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
     except csv.Error:
         return None
+    cells = [cell.strip() for cell in row]
+    return cells if delimiter == "," else [_DECIMAL.sub(r"\1.\2", cell) for cell in cells]
 
 
-def _of_tensorboard(names: list[str]) -> bool:
-    return [name.lower() for name in names] == ["wall time", "step", "value"]
+def _tag(path: Path, given: Given) -> str:
+    """What the only series of a file is called, by the file's name, which has "_" for "/"."""
+    if "Value" in given.columns.values():
+        return "Value"
+    if (run := mlflow(path)) is not None:
+        return path.relative_to(run / "metrics").as_posix()
+    name = path.stem.rpartition("-tag-")[2]
+    return name if "-tag-" in path.stem or len(guess(["step", name], {})) > 1 else "Value"
+
+
+def mlflow(path: Path) -> Path | None:
+    """The run's directory of a metric of MLflow's file store; None for another file."""
+    runs = (up.parent for up in path.parents if up.name == "metrics")
+    return next((run for run in runs if (run / "meta.yaml").is_file()), None)
 
 
 def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterator[Cells]:
     at, delimiter, names = found
     names = [name or f"column {i}" for i, name in enumerate(names, 1)]
-    run, tag = "", ""
-    if _of_tensorboard(names) and "-tag-" in path.stem and "Value" not in given.columns.values():
-        # the tag, of which the interface makes a file name
-        run, _, tag = re.sub(r"^run-", "", path.stem).rpartition("-tag-")
-        names = [*names[:2], tag]
+    run = ""
+    if [*map(str.lower, names)] == [*map(str.lower, TENSORBOARD)]:
+        names[2] = _tag(path, given)
+        run = re.sub(r"^run-", "", path.stem).rpartition("-tag-")[0]
     # W&B's minima and maxima of a step repeat the value
     kept = [i for i, name in enumerate(names) if not name.endswith(("__MIN", "__MAX"))]
     for count, text, _ in lines(path, given):
         if count <= at or not text.strip():
             continue
         row = _split(text, delimiter)
+        if row is not None and delimiter == " " and len(row) == len(names) + 1:
+            del row[0]  # the index of a frame that was printed
         if row is None or len(row) != len(names):
             has = "no" if row is None else str(len(row))
             given.problem(path, count, f"{has} cells where the header has {len(names)}")
             continue
-        yield Cells(count, {names[i]: row[i] for i in kept if row[i].strip()}, run if tag else "")
+        yield Cells(count, {names[i]: row[i] for i in kept if row[i]}, run)
 
 
-# ------------------------------------------------------------------ Markdown, HTML, notebooks
+# ------------------------------------------------------------------ Markdown, HTML
 
 _RULE = re.compile(r"\s*\|?[\s:|-]*-{2,}[\s:|-]*\|?\s*")
 
@@ -168,47 +214,28 @@ def _markdown(path: Path, given: Given) -> Iterator[Titled]:
         before = inside
 
 
-class _Tables(HTMLParser):
+_TAG = re.compile(
+    r"(?is)<(table|tr|t[dh]|h[1-6]|caption)\b[^>]*>"
+    r"([^<]*(?:<(?!/?(?:table|tr|t[dh]|h[1-6]|caption)\b)[^<]*)*)"
+)
+
+
+def _html(text: str) -> Iterator[Titled]:
     """Rows of a page's tables, None where one begins; the heading above."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[list[str] | None, str]] = []
-        self.cell: list[str] | None = None
-        self.row: list[str] = []
-        self.title, self.heading = "", False
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag == "table":
-            self.found.append((None, self.title))
-        elif tag == "tr":
-            self.row = []
-        elif tag in ("td", "th"):
-            self.cell = []
-        elif self.heading or re.fullmatch(r"h[1-6]|caption", tag):
-            self.heading, self.title = True, ""
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th") and self.cell is not None:
-            self.row.append("".join(self.cell).strip())
-            self.cell = None
-        elif tag == "tr" and self.row:
-            self.found.append((self.row, self.title))
-            self.row = []
-        self.heading &= re.fullmatch(r"h[1-6]|caption", tag) is None
-
-    def handle_data(self, data: str) -> None:
-        if self.cell is not None:
-            self.cell.append(data)
-        elif self.heading:
-            self.title += data.strip()
-
-
-def _html(text: str) -> list[Titled]:
-    reader = _Tables()
-    reader.feed(text)
-    reader.close()
-    return [(place, row, title) for place, (row, title) in enumerate(reader.found, 1)]
+    row: list[str] = []
+    title = ""
+    for count, (tag, inner) in enumerate([*_TAG.findall(text), ("table", "")], 1):
+        inner = unescape(re.sub("<[^>]*>", "", inner)).strip()
+        if tag.lower() in ("td", "th"):
+            row.append(inner)
+            continue
+        if row:
+            yield count, row, title
+            row = []
+        if tag.lower() == "table":
+            yield count, None, title
+        elif tag.lower() != "tr":
+            title = inner
 
 
 def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
@@ -223,58 +250,88 @@ def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
             yield Cells(count, {n: c for n, c in zip(names, row, strict=True) if c}, clean(title))
 
 
-def notebook(path: Path) -> bool:
-    head = "".join(head_of(path, 200))[:100_000]
-    return head.lstrip()[:1] == "{" and '"cells"' in head and '"cell_type"' in head
-
-
-def _outputs(path: Path, given: Given) -> Iterator[Titled]:
-    """Rows of the tables in a notebook's outputs."""
-    try:
-        cells = parse(document(path, given)).get("cells", [])
-    except (UnreadableError, AttributeError) as error:
-        given.problem(path, None, f"a notebook that cannot be read: {error}")
-        return
-    for cell in cells if isinstance(cells, list) else []:
-        outputs = cell.get("outputs") if isinstance(cell, dict) else None
-        for output in outputs if isinstance(outputs, list) else []:
-            data = output.get("data") if isinstance(output, dict) else None
-            text = data.get("text/html") if isinstance(data, dict) else None
-            yield from _html("".join(text) if isinstance(text, list) else str(text or ""))
-
-
 # ------------------------------------------------------------------ a console's figures
 
 _AT = re.compile(
-    r"(?i)(?<!micro )(?<![\w/])(?:global|train|training|optimizer)?[ _-]?"
-    r"(?:step|iteration|iter|update)\b\s*[:=#]?\s*\[?(\d{1,15})"
+    r"(?i)(?<!micro )(?<![\w/])(?P<whole>(?:global|train|training|optimizer)[ _-]?)?"
+    r"(?:step|iteration|iter|update|episode)\b\s*[:=#]?\s*\[?(?P<step>\d{1,15})"
 )
 _VALUE = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
 _FIGURE = re.compile(
     r"\s*(?P<name>[^|:=]*?[A-Za-z)\]_.])\s*(?:[:=]\s*|\s)"
     rf"(?P<value>{_VALUE})(?=$|[\s%/),;\]a-zA-Z])"
 )
-_PAIR = re.compile(rf"([A-Za-z][\w./@-]*)=({_VALUE})(?=$|[\s,;|])")
+_PAIR = re.compile(rf"([A-Za-z][\w./@-]*)[=:]({_VALUE})(?=$|[\s,;|\]])")
+_OF = re.compile(r"(?:^|\|)\s*\[?(\d{1,15})/\d{1,15}\]?(?=[\s:,])")  # 12/100 figures
+_GROUP = re.compile(r"\s*(?:[-•*] )?([\w./-]{1,60}):\s*")
+_WHO = re.compile(r"^\(\S+ pid=[^)]*\) ?")
+_OTHER = re.compile(r"\s*(?:\{\s*\"|\[\s*(?:[\[{\"]|[-+\d.eE]+,)|[|<│])")  # JSON, tables
+BLOCKS = 3  # steps that a console in blocks has to have
 
 
 def is_line(text: str) -> bool:
     """Whether a line of a console has a step and an entropy or a score."""
     low = text.lower()
-    if ("entropy" not in low and "reward" not in low) or len(text) > 20_000:
+    if ("entropy" not in low and "reward" not in low and "return" not in low) or len(text) > 20_000:
         return False
-    if text.lstrip()[:1] in ("{", "[", "|", "<"):
+    if _OTHER.match(text):
         return False
-    found = _figures(ANSI.sub("", text))
-    return found is not None and complete(guess(found, {}), {})
+    return complete(guess(_figures(ANSI.sub("", text)), {}), {})
 
 
-def _figures(text: str) -> dict[str, Any] | None:
-    """Figures of a line that names its step; None where it names none."""
-    if (at := _AT.search(text)) is None:
-        return None
-    found: dict[str, Any] = {"step": at[1]}
-    found |= dict(_PAIR.findall(text))
-    for part in re.split(r"\s*[|│{}]\s*|[,;]\s+|\s+-\s+", text.replace("'", "")):
-        if (figure := _FIGURE.match(part)) and not _AT.search(part):
+def _figures(text: str) -> dict[str, Any]:
+    """Figures of a line: `name: value`, `name=value`, a dictionary, a table's row."""
+    found: dict[str, Any] = {}
+    at = [*_AT.finditer(text)]
+    if at:
+        whole = [each for each in at if each["whole"]]
+        found[STEP] = (whole or at)[0]["step"]
+    if text.lstrip()[:1] in ("|", "│", "┃"):
+        cells = [cell.strip() for cell in re.split("[|│┃]", text)]
+        return found | {
+            n: v for n, v in pairwise(cells) if re.fullmatch(_VALUE, v) and number(n) is None
+        }
+    pairs = dict(_PAIR.findall(text))
+    if not at and pairs and (of := _OF.search(text)):
+        found[STEP] = of[1]
+    found |= pairs
+    plain = re.sub("['\"]", "", _AT.sub(" | ", text))
+    for part in re.split(r"\s*[|│{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
+        if figure := _FIGURE.match(part):
             found.setdefault(figure["name"].strip(" \t-*•[(").strip(), figure["value"])
     return found
+
+
+def _blocks(path: Path, given: Given) -> Iterator[Cells]:
+    """Rows of a console that names a step in one line and its figures in the next ones.
+
+    A name that a step has twice with different values is no figure of the step.
+    """
+    rows: list[Cells] = []
+    twice, named = set[str](), False
+    above: list[tuple[int, str]] = []  # indent and name of the groups that a line stands in
+    for count, text, _ in lines(path, given):
+        text = _WHO.sub("", ANSI.sub("", text))[:20_000]
+        figures = _figures(text)
+        step = figures.pop(STEP, None)
+        named |= step is not None
+        if not named and (name := guess(figures, {}).get(STEP)):  # a row of a table that has it
+            step = figures.pop(name)
+        if step is not None:
+            if not rows or rows[-1].values[STEP] != step:
+                rows.append(Cells(count, {STEP: step}))
+                twice, above = set(), []
+            continue
+        indent = len(text) - len(text.lstrip())
+        above = [each for each in above if each[0] < indent]
+        if group := _GROUP.fullmatch(text):
+            above.append((indent, group[1]))
+        elif rows:
+            row = rows[-1].values
+            for name, value in figures.items():
+                name = "/".join([*(group for _, group in above), name])
+                if name in twice or row.setdefault(name, value) != value:
+                    twice.add(name)
+                    row.pop(name, None)
+    found = [row for row in rows if complete(guess(row.values, {}), {})]
+    yield from found if len({row.values[STEP] for row in found}) >= BLOCKS else []

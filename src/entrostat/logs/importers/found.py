@@ -7,18 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..run import MOST, Run, called
-from . import prime_rl, slime, table, tensorboard, trl, verl, wandb
-from .detect import RANKED, detect, nearest, tracker, unsupported
+from . import forms, slime, table, tensorboard, trl, wandb
+from .detect import READERS, detect, nearest, tracker, unsupported
+from .names import trainer_of
 from .places import BINARY, walk
 from .rows import Group, Piece, Row, groups_of, pieces_of
 from .source import Given, clean, step_of
 from .steps import Dumped, Rollout
 
 Made = tuple[Group | None, Run]
-_READERS = {
-    "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb, "table": table,
-}  # fmt: skip
-_TITLES = {"tensorboard": tensorboard.TITLE, "wandb": wandb.TITLE}
+_LOGS = (".log", ".out", ".err", ".jsonl")
 
 
 class Found:
@@ -26,14 +24,14 @@ class Found:
 
     def __init__(self, path: Path, format: str | None, given: Given, ours: Sequence[Path]) -> None:
         self.root, self.given, self.refused = path, given, list[str]()
-        self.others, self.left = 0, dict[str, list[Path]]()
+        self.others, self.left = list[Path](), dict[str, list[Path]]()
         self.pickles: list[Path] = []
         self.by_format: dict[str, list[Path]] = {}
         files: Iterable[Path] = [path] if path.is_file() else walk(path, given)
         for file in files:
             binary = path.is_dir() and file.suffix in BINARY
             if binary or any(place in file.parents for place in ours):
-                self.others += binary
+                self.others += [file] * binary
                 continue
             try:
                 found = self._format(file, format)
@@ -63,7 +61,7 @@ class Found:
         if self.root.is_file() and format is not None:
             return format
         found = detect(file, self.given.columns)
-        self.others += found is None
+        self.others += [file] * (found is None)
         if found is None and self.root.is_file():
             self.given.problem(file, None, f"not recognised{nearest(file)}")
         return found if format in (None, found) else None
@@ -79,26 +77,31 @@ class Found:
     def _rank(self) -> None:
         """Leave out files of a lower format where a better one is beside or beneath them."""
         homes = {name: {_home(f) for f in files} for name, files in self.by_format.items()}
-        for place, name in enumerate(RANKED):
-            better = [h for each in RANKED[:place] for h in homes.get(each, ())]
+        better: list[Path] = []
+        for name in READERS:
             kept = []
             for file in self.by_format.get(name, ()):
                 home = _home(file)
                 covered = any(home == h or home in h.parents or h in home.parents for h in better)
                 (self.left.setdefault(name, []) if covered else kept).append(file)
             self.by_format[name] = kept
+            better += homes.get(name, ())
 
     def runs(self) -> tuple[list[Run], list[str]]:
         """The runs, each under its own name, and what was skipped."""
         made: list[Made] = []
         skipped: list[str] = []
-        for name in RANKED:
+        kinds = {f.suffix for files in self.by_format.values() for f in files} & {*_LOGS}
+        begun = [file for file in self.others if file.suffix in kinds]  # a run that ended at once
+        self.others = [file for file in self.others if file not in begun]
+        for name in READERS:
             files = self.by_format.get(name, [])
             groups, dumps, empty = self._scanned(name, files)
+            empty, begun = [*begun, *empty], []
             skipped += [f"{self._short(file)}: no step is logged" for file in empty]
             if not groups:
                 for run_id, dumped in dumps.items():
-                    if (run := self._run_of(name, [], files, dumped, run_id)) is not None:
+                    if (run := self._run_of(name, [], files, dumped)) is not None:
                         label = clean(run_id) if len(dumps) > 1 else None
                         made.append((None, replace(run, label=label)))
             for group in groups:
@@ -133,7 +136,7 @@ class Found:
             by_file: dict[Path, list[Row]] = {}
             for row in rows:
                 if isinstance(row, Rollout):
-                    dumps.setdefault(row.run, Dumped()).add(row)
+                    dumps.setdefault(row.run, Dumped(row.run)).add(row)
                 else:
                     by_file.setdefault(row.path, []).append(row)
             for path, some in by_file.items():
@@ -146,32 +149,21 @@ class Found:
     def _rows(
         self, name: str, files: Sequence[Path]
     ) -> Iterable[tuple[Path, Iterable[Row | Rollout]]]:
-        """Files and what is in them, read as it is asked for."""
         if name == "trl":
             return _newest_states(files, self.given).items()
         if name == "tensorboard":  # oldest first: what a restarted run logged later counts
             ordered = sorted(files, key=lambda p: (p.stat().st_mtime, str(p)))
             return [(files[0], tensorboard.scan(ordered, self.given))] if files else []
-        return [(file, _READERS[name].scan(file, self.given)) for file in files]
+        return [(file, READERS[name].scan(file, self.given)) for file in files]
 
     def _run_of(
-        self, name: str, rows: list[Row], files: Sequence[Path], dumped: Dumped | None, of: str = ""
+        self, name: str, rows: list[Row], files: Sequence[Path], dumped: Dumped | None
     ) -> Run | None:
-        given = self._own(files)
-        if name == "trl":
-            return trl.run_of(rows, given)
-        if name == "verl":
-            return verl.run_of(rows, given, dumped)
-        if name == "slime":
-            return slime.run_of(rows, given, dumped)
-        if name == "prime_rl":
-            return prime_rl.run_of(given, dumped or Dumped(), of)
-        title = _TITLES.get(name)
-        found = table.run_of(rows, given, trusting=title is not None)
-        if found is None or title is None:
-            return found
-        who = found.source.removeprefix("a table")
-        return replace(found, source=f"{who} through {title}" if who else title)
+        reader = READERS[name]
+        if name == "verl" and rows:  # others log through its console
+            who = trainer_of({key for row in rows for key in row.values})
+            reader = reader if who in (None, "veRL", "entrostat") else table
+        return reader.run_of(rows, self._own(files), dumped)
 
     def _own(self, files: Sequence[Path]) -> Given:
         """What was asked for, with the problems of these files."""
@@ -190,7 +182,7 @@ class Found:
         labels = [run.label]
         if made[1:]:
             labels = _told_apart(made, self.root)
-        elif group and group.run and run.source.endswith(wandb.TITLE):
+        elif group and group.run and run.source.endswith("W&B"):
             labels = [_called(group)]
         runs = [
             replace(run, label=label, path=group.sources[0] if group and made[1:] else run.path)
@@ -202,13 +194,15 @@ class Found:
             for name, files in self.left.items()
         ]
         if self.others and self.root.is_dir():
-            notes.append(f"{self.others} other files are no logs, and were not read.")
+            notes.append(f"{len(self.others)} other files are no logs, and were not read.")
         return [replace(runs[0], notes=(*runs[0].notes, *notes)), *runs[1:]]
 
 
 def _home(file: Path) -> Path:
     """The directory that stands for a run: of a checkpoint, or of W&B's files, the one above."""
     parent = file.parent
+    if (run := forms.mlflow(file)) is not None:  # which has a file a metric
+        return run
     if parent.name.startswith("checkpoint-"):
         return parent.parent
     return parent.parent if parent.name == "files" and "run-" in parent.parent.name else parent

@@ -18,7 +18,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "step": (
         "iteration", "global_step", "global_step_max_steps", "step", "global_steps",
         "trainer_global_step", "training_global_step", "training_step", "trainer_step",
-        "train_step", "rollout_step", "iter", "update", "num_updates", "progress_batch", "_step",
+        "train_step", "rollout_step", "current_steps", "system_step", "iter", "update",
+        "num_updates", "progress_batch", "_step", "episode",
     ),
     "entropy": (
         "entropy_exact", "entropy_nll", "entropy_logged", "actor_entropy", "policy_entropy",
@@ -32,14 +33,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "rewards_mean", "rollout_raw_reward", "rollout_reward", "reward_avg_raw_reward",
         "ppo_actor_task_reward_avg", "objective_scores", "env_all_reward_total",
         "reward_all_mean", "rewards", "score", "score_mean", "mean_score", "accuracy", "acc",
-        "pass_1", "return", "mean_return",
+        "pass_1", "return", "mean_return", "avg_return", "avg_reward", "avg_total_reward",
+        "reward_overall",
     ),
     "length": (
         "rollout_length_mean", "response_length_mean", "completions_mean_length",
         "response_length", "completion_length", "completion_length_mean", "mean_length",
         "rollout_response_lengths", "rollout_response_len_mean", "ppo_actor_seq_len_avg",
         "mean_gen_tokens_per_sample", "generate_avg_num_tokens", "val_sequence_lengths",
-        "seq_len_all_mean", "decode_len_all_mean", "length",
+        "seq_len_all_mean", "decode_len_all_mean", "mean_generation_length", "response_lengths",
+        "tokens_response_length_mean", "length",
     ),
     "gradient": (
         "grad_norm", "actor_grad_norm", "optim_grad_norm", "policy_grad_norm",
@@ -55,12 +58,12 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "rollout_zero_advantage_share", "frac_reward_zero_std", "zero_advantage_fraction",
     ),
     "clip": (
-        "clip_both", "clip_ratio_region_mean", "clip_ratio", "actor_pg_clipfrac", "pg_clipfrac",
-        "ppo_clip_ratio", "policy_ppo_clip_ratio", "policy_clipfrac_avg", "clip_fraction",
-        "ppo_actor_update_clip_ratio_avg", "probs_ratio_clamped_fraction",
+        "clip_both", "clip_ratio_region_mean", "clipfrac", "clip_ratio", "actor_pg_clipfrac",
+        "pg_clipfrac", "ppo_clip_ratio", "policy_ppo_clip_ratio", "policy_clipfrac_avg",
+        "clip_fraction", "ppo_actor_update_clip_ratio_avg", "probs_ratio_clamped_fraction",
     ),
     "step_kl": ("kl_old_new", "actor_ppo_kl", "ppo_kl", "policy_approxkl_avg"),
-    "ratio": ("ratio_mean", "probs_ratio"),
+    "ratio": ("ratio_mean", "probs_ratio", "ratios"),
     "rate": ("optim_lr", "learning_rate", "actor_lr", "lr_pg_0", "lr", "policy_policy_lr"),
     "loss": ("loss",),
     "covariance": ("cov_mean", "cov_update"),
@@ -106,7 +109,8 @@ _TELLING = (
     ("slime", r"rollout_raw_reward|pg_clipfrac|rollout_zero_std_count_.*"
               r"|train_rollout_logprob_abs_diff"),
     ("prime-rl", r"mismatch_kl(_all)?(_mean)?|(entropy|reward|seq_len)_all_mean|mfu|peak_mem"),
-    ("NeMo-RL", r"approx_entropy|gen_kl_error|token_mult_prob_error"),
+    ("NeMo-RL", r"approx_entropy|gen(eration)?_kl_error|token_mult_prob_error"
+                r"|mean_generation_length"),
     ("AReaL", r"ppo_actor_.*"),
     ("OpenRLHF", r"ppo_clip_ratio|actor_lr|total_length|policy_loss"),
     ("SkyRL", r"policy_policy_entropy|reward_avg_raw_reward|policy_final_loss"),
@@ -118,7 +122,7 @@ _TELLING = (
 def bare(name: str) -> str:
     """A name without the run that W&B puts before it, blanks about "/" and a leading "train/"."""
     name = re.sub(r"\s*/\s*", "/", name.rpartition(" - ")[2].strip())
-    return name.removeprefix("verl/").removeprefix("train/") or name
+    return re.sub(r"^((verl|train|stats|metrics)/)+(?=.)", "", name)
 
 
 def fold(name: str) -> str:

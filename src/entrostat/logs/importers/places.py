@@ -29,7 +29,6 @@ def is_begun(directory: Path) -> bool:
 
 
 def is_study(directory: Path) -> bool:
-    """Whether a directory is a study's."""
     return (directory / INDEX).is_file()
 
 
@@ -52,7 +51,6 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _is_one(path: Path) -> bool:
-    """Whether a directory is one run: ours, or what a Hugging Face trainer writes to."""
     return (path / "metrics.jsonl").exists() or bool(states(path))
 
 

@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
+from .rows import Row
 from .source import Given, UnreadableError, finite, json_lines, short, step_of
 from .steps import Dumped, Rollout, as_logged, column, finish, token_ids, trained
 
 ENTROPY_IS = (
-    "exact: the full next-token entropy of logits divided by the token's sampling temperature "
+    "the full next-token entropy of logits divided by the token's sampling temperature "
     "(which the export does not name), in nats, under the policy that was trained on the token; "
     "here its mean over the tokens of the loss mask"
 )
@@ -49,7 +50,6 @@ UNMASKED = "entrostat/unmasked"  # of an annotation whose nulls do not tell what
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is a sequence of the token export, or an annotation."""
     return _is_export(record) or _is_annotation(record)
 
 
@@ -76,7 +76,6 @@ def scan(path: Path, given: Given) -> Iterator[Rollout]:
 
 
 def _sequence(path: Path, record: Mapping[str, Any]) -> Rollout:
-    """The trained tokens of a sequence."""
     told = record.get("export_step", record.get("step"))
     step = step_of(record.get("export_step"))
     step = step_of(record.get("step")) if step is None else step
@@ -130,14 +129,15 @@ def _branches(path: Path, record: Mapping[str, Any]) -> Iterator[Rollout]:
         yield Rollout(path, step, extra=extra, run=NOTES)
 
 
-def run_of(given: Given, dumped: Dumped, run: str) -> Run | None:
-    """The run of a token export, or of annotations."""
+def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
+    """The run of a token export, or of annotations: all is in what was dumped."""
+    dumped = dumped or Dumped()
     metrics = dumped.metrics()
     if dumped.where:
         given.notes.append(
             "The token export has ids, not texts; rollouts are grouped by equal prompts."
         )
-        return finish(given, "prime-rl", ENTROPY_IS, metrics, dumped.of(given, scan, run))
+        return finish(given, "prime-rl", ENTROPY_IS, metrics, dumped.of(given, scan))
     unmasked = sum(row.pop(UNMASKED, 0.0) for row in metrics) > 0
     given.notes.append("Annotations have no token ids and no rewards: there are no rollouts.")
     if not unmasked:

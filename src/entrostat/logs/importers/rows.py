@@ -42,16 +42,11 @@ class Row(NamedTuple):
 
 @dataclass
 class Piece:
-    """Rows of one file, one after the other, whose steps rise; at least one.
+    """Rows of one file, one after the other, whose steps rise; at least one."""
 
-    Attributes:
-        home: the directory that stands for the run's place.
-        order: of several files, what comes first.
-    """
-
-    home: Path
+    home: Path  # the directory that stands for the run's place
     run: str
-    order: tuple[Any, ...] = ()
+    order: tuple[Any, ...] = ()  # of several files
     rows: list[Row] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
 

@@ -9,10 +9,6 @@ tokens with `--calculate-per-token-loss`. `train/pg_clipfrac` counts both sides 
 `rollout/zero_std/count_1.0` counts the groups whose rewards are all 1.0, and is left out where
 there are none (`observability/rollout_metrics.py`); of how many groups, only Megatron's list of
 arguments at the start of the console says (`rollout_batch_size ....... 32`).
-
-Its dumps (`--save-debug-train-data`, `--save-debug-rollout-data`) are pickles written by torch: to
-open one runs what is in it, so it is left alone. docs/analyze.md shows how to
-export yours as JSONL.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from typing import Any
 
 from ..run import Run
 from .rows import Row
-from .source import ANSI, Given, UnreadableError, finite, lines, number, parse, step_of
+from .source import ANSI, PAIR, Given, UnreadableError, finite, lines, number, parse, step_of
 from .steps import Dumped, Log, Rollout, finish, token_ids, trained
 
 PICKLE = (
@@ -45,17 +41,16 @@ SAMPLE = {
     "advantage": "advantages",
 }  # fmt: skip
 LINE_OF = re.compile(r"(?<![\w-])(step|rollout|perf|eval) (\d{1,18}): \{(?='[\w-]+/)")
-PAIR = re.compile(r"'([^']{1,200})': ((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w.]{1,40})(?=[,}])")
 SIZE = re.compile(r"(?<!\w)rollout_batch_size \.{2,200} (\d{1,9})\s*$")
 KIND = "entrostat/kind"  # of a line: step, rollout, perf or eval
 IDLE = "rollout/zero_std/count_"
 ENTROPY_IS = (
-    "exact: the full next-token entropy of logits divided by rollout_temperature (which the log "
+    "the full next-token entropy of logits divided by rollout_temperature (which the log "
     "does not name), in nats, during the updates; the mean over a response's tokens and then over "
     "responses, or over all tokens under --calculate-per-token-loss (the log does not say which)"
 )
 SAMPLES = (
-    "exact: the full next-token entropy of logits divided by rollout_temperature, in nats, where "
+    "the full next-token entropy of logits divided by rollout_temperature, in nats, where "
     "the samples have it; here its mean over the tokens of the loss mask"
 )
 NONE = "none: the source has no entropy"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..run import MOST, Problem
+from .names import STEP, complete, guess
 
 KEPT = 200  # problems that are listed one by one
 LINE = 64 * 2**20  # characters of the longest line that is read
@@ -29,28 +30,26 @@ UNPACKED = 4 * 2**30  # characters that a compressed file is unpacked to, at mos
 PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 # what docker, Kubernetes and cloud collectors put a line of a console into
-_WRAPPED = re.compile(r'\{\s*"(log|message|msg|textPayload)"\s*:\s*"')
+_WRAPPED = re.compile(r'"(log|message|msg|text|textPayload)"\s*:\s*"')
+TENSORBOARD = ("Wall time", "Step", "Value")  # the columns of what its interface exports
+_HEAD = 64 * 1024  # bytes in which a notebook is told
+# a figure of a printed dictionary
+PAIR = re.compile(
+    r"'([^']{1,200})': '?((?:[\w.]{1,32}\([-+\w.]{1,40}\))|[-+\w./%]{1,40})'?(?=[,}])"
+)
 _NUMBER = re.compile(r"(?:np\.|numpy\.)?\w{0,16}\(([^()]{1,64})\)")  # np.float64(0.5)
 
 
 @dataclass
 class Given:
-    """What was asked for, and what turned up on the way.
+    """What was asked for, and what turned up on the way."""
 
-    Attributes:
-        root: the path that the user named.
-        columns: the user's names for "step", "entropy" and "score".
-        notes: sentences for the run.
-        kept: problems, `KEPT` of `count` at most.
-        broken: as `Run.broken`.
-    """
-
-    root: Path
-    columns: Mapping[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    kept: list[Problem] = field(default_factory=list)
+    root: Path  # that the user named
+    columns: Mapping[str, str] = field(default_factory=dict)  # the user's, by a key of `KINDS`
+    notes: list[str] = field(default_factory=list)  # sentences for the run
+    kept: list[Problem] = field(default_factory=list)  # `KEPT` of `count` at most
     count: int = 0
-    broken: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, int] = field(default_factory=dict)  # as `Run.broken`
 
     def problem(self, path: Path, line: int | None, reason: str) -> None:
         self.count += 1
@@ -83,7 +82,7 @@ def parse(text: str) -> Any:
 
 
 def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
-    """Lines of a text, in UTF-8 or (with its mark) UTF-16.
+    """Lines of a text, in UTF-8 or (with its mark) UTF-16; of a notebook those of its outputs.
 
     Yields:
         the number from 1, the text without its end and without NUL, whether the end was there.
@@ -91,9 +90,13 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
     opener = opener_of(path)
     try:
         with opener(path, "rb") as raw:
-            wide = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")
+            head = raw.read(_HEAD)
+        wide = head[:2] in (b"\xff\xfe", b"\xfe\xff")
         code = "utf-16" if wide else "utf-8-sig"
         with opener(path, "rt", encoding=code, errors="replace") as file:
+            if head.lstrip()[:1] == b"{" and b'"cells"' in head and b'"cell_type"' in head:
+                yield from _outputs(file.read(DOCUMENT), path, given)
+                return
             count = size = 0
             while text := file.readline(LINE):
                 count, size = count + 1, size + len(text)
@@ -106,13 +109,29 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
                     given.problem(path, count, f"unpacks to more than {UNPACKED} characters")
                     return
                 text, whole = text.rstrip("\n").replace("\0", ""), text.endswith("\n")
-                if text.startswith("{") and (inner := _WRAPPED.match(text)):
+                if text.startswith("{") and (inner := _WRAPPED.search(text)):
                     with suppress(UnreadableError):
-                        text = str(parse(text)[inner[1]]).rstrip("\n")
-                    whole = True
+                        record = parse(text)
+                        if not complete(guess(record, {}), {}):  # else a row with a message
+                            text, whole = str(record.get(inner[1], text)).rstrip("\n"), True
                 yield count, text, whole
     except (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error) as error:
         given.problem(path, None, f"cannot be read: {reason_of(error)}")
+
+
+def _outputs(text: str, path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
+    """Lines of a notebook's outputs: tables, and what was printed."""
+    try:
+        found = parse(text)
+        outputs = [output for cell in found["cells"] for output in cell.get("outputs", ())]
+        texts = [o.get("text") or o["data"].get("text/html") or o["data"].get("text/plain")
+                 for o in outputs if "text" in o or "data" in o]  # fmt: skip
+        joined = ["".join(t) for t in texts if t]
+    except (UnreadableError, AttributeError, KeyError, TypeError) as error:
+        given.problem(path, None, f"a notebook that cannot be read: {error}")
+        return
+    for count, line in enumerate((line for text in joined for line in text.splitlines()), 1):
+        yield count, line, True
 
 
 def opener_of(path: Path) -> Callable[..., Any]:
@@ -173,12 +192,17 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield count, value
             else:
                 given.problem(path, count, "not a JSON object")
-        return
+    else:
+        yield from listed(path, given)
+
+
+def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Place or line from 1, and object, of a document that lists objects."""
     text = document(path, given)
     try:
         value = parse(text)
     except UnreadableError as error:
-        given.problem(path, None, f"{error}; the objects before the fault are read")
+        given.problem(path, None, f"{error}; the entries before the fault are read")
         start = text.find("[")
         yield from objects(text, start + 1 if start >= 0 else len(text))
         return
@@ -190,16 +214,21 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _rows_of(value: Any) -> Iterable[Any]:
-    """Rows of a document: a list, the only list of objects in it, columns, or one object."""
+    """Rows of a document: a list, the only list of steps in it, columns, or one object."""
     if isinstance(value, list):
-        return value
+        triples = all(isinstance(row, list) and len(row) == 3 for row in value)  # TensorBoard's
+        return [dict(zip(TENSORBOARD, row, strict=True)) for row in value] if triples else value
     if not isinstance(value, dict):
         return [value]
     columns = {k: v for k, v in value.items() if isinstance(v, list)}
     tables = [v for v in columns.values() if v and isinstance(v[0], dict)]
+    steps = [v for v in tables if complete(guess(v[0], {}), {})]  # and not evaluations
+    tables = [max(steps, key=len)] if steps else tables
     if len(tables) == 1:
         return tables[0]
     if len(columns) > 1 and len({len(v) for v in columns.values()}) == 1:
+        if STEP not in guess(columns, {}):  # the rows are counted
+            columns = {STEP: [*range(1, len(next(iter(columns.values()))) + 1)], **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [value]
 
@@ -222,15 +251,17 @@ def objects(text: str, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def number(value: Any) -> float | None:
     """A number, or a text that is one, as a float; it may be nan or inf. None for the rest."""
+    scale = 1.0
     if isinstance(value, str):
-        text = value.strip()
+        text = value.partition("±")[0].strip()
+        scale, text = 0.01 if text.endswith("%") else 1.0, text.removesuffix("%")
         if wrapped := _NUMBER.fullmatch(text):
             text = wrapped[1]
         value = text if len(text) <= 64 and "_" not in text else None
     elif isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return None if value is None else float(value)
+        return None if value is None else float(value) * scale
     except (ValueError, OverflowError):
         return None
 

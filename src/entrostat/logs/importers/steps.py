@@ -141,19 +141,12 @@ def as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Rollout:
-    """One sequence of another trainer's dump; lists are as long as `tokens`, None is unknown.
-
-    Attributes:
-        reward: NaN where it is unknown.
-        group: the same for all rollouts of a prompt; None where nothing can be shown of them.
-        extra: further metrics, whose values count for the step's mean.
-        run: what the source calls the run.
-    """
+    """One sequence of another trainer's dump; lists are as long as `tokens`, None is unknown."""
 
     path: Path
     step: int
-    reward: float = math.nan
-    group: Hashable = None
+    reward: float = math.nan  # where it is unknown
+    group: Hashable = None  # of a prompt; None where nothing can be shown of its rollouts
     prompt: str = ""
     completion: str = ""
     tokens: Sequence[int] = ()
@@ -161,8 +154,8 @@ class Rollout:
     sampler_logp: Sequence[float | None] = ()
     entropy: Sequence[float | None] = ()
     advantage: Sequence[float | None] = ()
-    extra: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    run: str = ""
+    extra: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # for the means
+    run: str = ""  # what the source calls the run
 
 
 def trained(
@@ -198,7 +191,8 @@ Scan = Callable[[Path, Given], Iterable[Row | Rollout]]
 class Dumped:
     """Rollouts of one run's dumps: their means by step, and which files hold them."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: str = "") -> None:
+        self.run = run
         self.sums: dict[int, dict[str, tuple[float, int]]] = {}
         self.where: dict[int, list[Path]] = {}
 
@@ -226,10 +220,10 @@ class Dumped:
             for step in sorted(self.sums)
         ]
 
-    def of(self, given: Given, scan: Scan, run: str = "") -> dict[int, Callable[[], Rollouts]]:
+    def of(self, given: Given, scan: Scan) -> dict[int, Callable[[], Rollouts]]:
         """What reads the rollouts of each step."""
         return {
-            step: partial(_read, given.root, self.where[step], step, scan, run)
+            step: partial(_read, given.root, self.where[step], step, scan, self.run)
             for step in sorted(self.where)
         }
 

@@ -8,6 +8,7 @@ cannot be known from it, unless the column has one of our own names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,13 @@ from .names import (
 )
 from .rows import Row
 from .source import Given, clean, short, step_of
-from .steps import Log, finish
+from .steps import Dumped, Log, finish
 
 PEEK = 1000  # rows in which columns are looked for: an early row may lack one
-RUN_NAMES = {"run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed"}
+RUN_NAMES = {
+    "run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed", "dir_name",
+}  # fmt: skip
+_NAMED: dict[str, Any] = {"TRL": trl, "ms-swift": trl, "veRL": verl}
 KNOWN = {
     "entropy/exact": "exact by its name, entropy/exact: the full next-token entropy, in nats",
     "entropy/nll": "sampled by its name, entropy/nll: the mean of -log p of the sampled tokens",
@@ -44,6 +48,7 @@ UNKNOWN = (
     "sampled tokens, nor its temperature, nor whether it is per token or per sequence"
 )
 NONE = "none: the source has no entropy"
+OTHER = "none: no column is called so; if it is one of {names}: --entropy NAME"
 SEVERAL = "none that is surely it: several columns mention entropy ({names}); choose by --entropy"
 EXACT = "exact: the mean over tokens of the full next-token entropy (entrostat)"
 NEGATED = "{name} is below 0 throughout, as a loss: its negative is taken for the entropy."
@@ -52,7 +57,11 @@ NEGATED = "{name} is below 0 throughout, as a loss: its negative is taken for th
 def found_in(path: Path, given: Given) -> bool:
     """Whether a file has rows of a table."""
     rows = islice(forms.rows_in(path, Given(given.root, given.columns)), PEEK)
-    return any(complete(guess(row.values, given.columns), given.columns) for row in rows)
+    return any(
+        [*row.values] == [STEP, "Value"]
+        or complete(guess(row.values, given.columns), given.columns)
+        for row in rows
+    )
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
@@ -110,29 +119,41 @@ def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> st
     listed = ", ".join(short(name) for name in list(names)[:20]) or "none"
     asked = [f"{kind} {name!r}" for kind, name in given.columns.items() if kind not in found]
     missing = ", ".join(asked) or (STEP if STEP not in found else "entropy, and no score")
+    if not asked and STEP in found and choose(ENTROPY, names)[1]:
+        missing = "entropy that is surely it, and no score"
     more = " (TensorBoard's own CSV: --entropy Value)" if "'Value'" in listed else ""
+    if STEP not in found:
+        more += "; a row that is a whole run has its last values only: export its history"
     return (
         f"{clean(str(given.root))!r} has no column for {missing}; its columns: {listed}; name them "
         f"with --step, --entropy and --score{more}"
     )
 
 
-def run_of(rows: Sequence[Row], given: Given, trusting: bool = False) -> Run | None:
-    """The run of rows whose trainer their names tell; of a tracker's, `trusting`, one is enough.
+is_line, is_record = forms.is_line, forms.is_record
+
+
+def run_of(
+    rows: Sequence[Row], given: Given, dumped: Dumped | None = None, tracker: str = ""
+) -> Run | None:
+    """The run of rows whose trainer their names tell; of a tracker's one name is enough.
 
     Raises:
         ValueError: they have neither entropy nor score, or not what the user named.
     """
     names = dict.fromkeys(key for row in rows for key in row.values)
-    trainer = None if given.columns else trainer_of(names, 1 if trusting else 2)
-    if trainer in ("TRL", "ms-swift"):
-        return trl.run_of(_spelled(rows, trl.NAMES), given)
-    if trainer == "veRL":
-        return verl.run_of(_spelled(rows, verl.NAMES), given)
-    if trainer == "entrostat":
+    trainer = None if given.columns else trainer_of(names, 1 if tracker else 2)
+    if (module := _NAMED.get(trainer or "")) is not None:
+        found = module.run_of(_spelled(rows, module.NAMES), given)
+    elif trainer == "entrostat":
         planned = step_of(rows[-1].settings.get("iterations")) or None
-        return finish(given, trainer, EXACT, Log(given, {}, rows).metrics(), planned=planned)
-    return _of_table(rows, list(names), given, trainer)
+        found = finish(given, trainer, EXACT, Log(given, {}, rows).metrics(), planned=planned)
+    else:
+        found = _of_table(rows, list(names), given, trainer)
+    if found is None or not tracker:
+        return found
+    who = found.source.removeprefix("a table")
+    return replace(found, source=f"{who} through {tracker}" if who else tracker)
 
 
 def _spelled(rows: Sequence[Row], known: Mapping[str, str]) -> list[Row]:
@@ -173,4 +194,7 @@ def _of_table(
         several = choose(ENTROPY, names)[1]
         listed = ", ".join(clean(name) for name in several[:8])
         entropy_is = SEVERAL.format(names=listed) if several else NONE
+        rest = [clean(name) for name in names if name not in found.values()]
+        if not several and trainer is None and rest:
+            entropy_is = OTHER.format(names=", ".join(rest[:8]))
     return finish(given, trainer or "a table", entropy_is, metrics)

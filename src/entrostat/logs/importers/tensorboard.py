@@ -12,13 +12,14 @@ import os
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+from . import table
 from .rows import Row
 from .source import Given, UnreadableError, clean, reason_of
 from .wire import VARINT, fields, real, signed, text
 
-TITLE = "TensorBoard"
 LARGEST = 1 << 20  # bytes of a record that is read: larger ones are pictures and graphs
 _HEAD = struct.Struct("<QI")
 _VERSION = b"brain.Event:"
@@ -29,11 +30,13 @@ Values = dict[int, dict[str, float]]
 
 
 def is_file(head: bytes) -> bool:
-    """Whether a file begins as an event file does."""
     if len(head) < 64 and len(head) < _HEAD.size + len(_VERSION):
         return False
     length, check = _HEAD.unpack_from(head)
     return masked(head[:8]) == check and _VERSION in head[: _HEAD.size + min(length, 256)]
+
+
+run_of = partial(table.run_of, tracker="TensorBoard")
 
 
 def scan(files: Sequence[Path], given: Given) -> list[Row]:

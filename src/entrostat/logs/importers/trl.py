@@ -29,17 +29,18 @@ from .names import bare, trainer_of
 from .rows import Row
 from .source import (
     ANSI,
+    PAIR,
     Given,
     UnreadableError,
     document,
     first_line,
     lines,
+    listed,
     number,
-    objects,
     parse,
     step_of,
 )
-from .steps import Log, finish
+from .steps import Dumped, Log, finish
 
 STATE = "trainer_state.json"
 NAMES = {
@@ -52,9 +53,9 @@ NAMES = {
     "clip_ratio/high_mean": "clip/high",
 }
 ENTROPY_IS = (
-    "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "
+    "the mean over completion tokens of the full next-token entropy, of logits divided by "
     "the sampling temperature (which the log does not name), in nats, under the policy that was "
-    "being updated; micro-batches{steps} have equal weight, as in TRL 1.16"
+    "being updated; micro-batches{steps} have equal weight"
 )
 OURS = (
     "exact: the mean over completion tokens of the full next-token entropy, of logits divided by "
@@ -66,8 +67,7 @@ UNKNOWN = (
 )
 NONE = "none: the log has no entropy"
 LIST = re.compile(r'"log_history"\s*:\s*\[')
-# a figure of a printed dictionary, and the progress bar of the step before it
-PAIR = re.compile(r"'([^']{1,200})': '?([-+\w./%]{1,40})'?(?=[,}])")
+# the progress bar of the step before a line
 BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
 SLASH = "global_step/max_steps"
 _GRPO = ('"completions/', '"completion_length"', '"frac_reward_zero_std"', '"rewards/', SLASH)
@@ -77,13 +77,13 @@ _LOGGED = ("loss", "reward", "entropy", "grad_norm")
 def is_document(head: str) -> bool:
     """Whether a text begins like a trainer's state."""
     head = head.lstrip("\ufeff \t\r\n")
-    return head[:1] == "{" and LIST.search(head) is not None and not is_row(head.split("\n")[0])
+    return head[:1] == "{" and LIST.search(head) is not None and not is_line(head.split("\n")[0])
 
 
-def is_row(text: str) -> bool:
+def is_line(text: str) -> bool:
     """Whether a line is a logged one, as JSON or as a console prints it."""
     begin = text.find("{")
-    if begin < 0 or "log_history" in text:
+    if begin < 0 or "loss" not in text or "log_history" in text:
         return False
     if text[begin : begin + 2] == "{'":
         return "'loss': " in text and ("'epoch': " in text or "'reward" in text)
@@ -102,9 +102,8 @@ def states(directory: Path) -> list[Path]:
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
-    """Rows of a state, of ms-swift's JSON lines or of a console."""
     first = first_line(path)
-    if first.lstrip()[:1] == "{" and not is_row(first):
+    if first.lstrip()[:1] == "{" and not is_line(first):
         yield from _history(path, given)
     else:
         yield from _lines(path, given)
@@ -112,26 +111,12 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
 
 def _history(path: Path, given: Given) -> Iterator[Row]:
     """Rows of a state; of a cut file what came before."""
-    text = document(path, given)
-    begin = LIST.search(text)
-    entries: list[tuple[int | None, dict[str, Any]]] = []
-    entries += objects(text, begin.end()) if begin else []
-    settings: dict[str, str] = dict.fromkeys(("max_steps", "logging_steps"), "")
-    try:
-        state = parse(text)
-    except UnreadableError as error:
-        given.problem(path, None, f"{error}; the entries before the fault are read")
-    else:
-        history = state.get("log_history") if isinstance(state, dict) else None
-        if not isinstance(history, list):
-            given.problem(path, None, "holds no list log_history")
-            return
-        settings = {key: str(state.get(key, "")) for key in settings}
-        whole = [entry for entry in history if isinstance(entry, dict)]
-        if left_out := len(history) - len(whole):
-            given.problem(path, None, f"{left_out} entries of log_history are not objects")
-        if [entry for _, entry in entries] != whole:
-            entries = [(None, entry) for entry in whole]
+    text = document(path, Given(path))
+    found = {
+        key: re.search(rf'"{key}"\s*:\s*(\d+)', text) for key in ("max_steps", "logging_steps")
+    }
+    settings = {key: told[1] for key, told in found.items() if told}
+    entries = ((n, each) for n, each in listed(path, given) if "log_history" not in each)
     yield from (Row(path, line, entry.get("step"), entry, settings) for line, entry in entries)
 
 
@@ -144,7 +129,7 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
             latest = int(bar[1]), int(bar[2])
             if latest[1] >= total:  # a smaller one is an evaluation's
                 at, total = latest
-        if not is_row(text := ANSI.sub("", text)):
+        if not is_line(text := ANSI.sub("", text)):
             continue
         if not whole and "}" not in text[text.index("{") :]:
             given.problem(path, line, "the line is cut; what is whole in it is read")
@@ -179,7 +164,7 @@ def _figures(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def run_of(rows: Sequence[Row], given: Given) -> Run | None:
+def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows with TRL's names; of what is known, `max_steps` and `logging_steps` count."""
     settings = rows[-1].settings
     folders = {rows[0].path.parent, rows[0].path.parent.parent}

@@ -32,6 +32,7 @@ NAMES = {
     "response_length/mean": "rollout/length_mean",
     "actor/grad_norm": "grad/norm",
 }
+BEFORE = "actor/entropy_loss"  # as veRL up to 0.4 calls it
 STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
 # settings that decide what is said, as printed at the start, as overrides or in W&B's JSON; of a
@@ -49,19 +50,10 @@ LIMIT = math.log(2**24)  # nats: more than a token of any vocabulary can have
 
 MODES = {
     "token-mean": "the mean over response tokens",
-    "token-sum": "the sum over the batch's response tokens (loss_agg_mode token-sum)",
-    "seq-mean-token-mean": (
-        "the mean over responses of the mean over a response's tokens (loss_agg_mode "
-        "seq-mean-token-mean)"
-    ),
-    "seq-mean-token-sum": (
-        "the mean over responses of the sum over a response's tokens (loss_agg_mode "
-        "seq-mean-token-sum), not an entropy per token"
-    ),
-    "seq-mean-token-sum-norm": (
-        "the mean over responses of the sum over a response's tokens over a constant "
-        "(loss_agg_mode seq-mean-token-sum-norm), not an entropy per token"
-    ),
+    "token-sum": "the sum over the batch's response tokens",
+    "seq-mean-token-mean": "the mean over responses of the mean over a response's tokens",
+    "seq-mean-token-sum": "the mean over responses of the sum over a response's tokens",
+    "seq-mean-token-sum-norm": "the mean over responses of such a sum over a constant",
 }
 PER_TOKEN = ("token-mean", "seq-mean-token-mean")
 ENTROPY_IS = (
@@ -175,6 +167,8 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     """The run of rows with veRL's names; where our own host's are among them, they count."""
     settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
     keys = {key for row in rows for key in row.values}
+    if "actor/entropy" not in keys:
+        settings |= dict.fromkeys(keys & {BEFORE}, "logged")
     names = {key: name for key, name in NAMES.items() if name not in keys}
     metrics, entropy_is = Log(given, names, rows).metrics(), OURS
     if "entropy/exact" not in keys:
@@ -195,12 +189,11 @@ def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) ->
     values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
     if not values:
         return NONE, True
-    if mode is None:
-        per_token = max(values) <= LIMIT
-        how = UNSAID if per_token else TOO_LARGE
-    else:
-        per_token = mode in PER_TOKEN
-        how = MODES.get(mode, f"loss_agg_mode {mode}, which is not known here")
+    per_token = max(values) <= LIMIT if mode is None else mode in PER_TOKEN
+    how = UNSAID if per_token else TOO_LARGE
+    if mode is not None:
+        how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
+        how += "" if per_token else ", not an entropy per token"
     now = "actor/entropy" in keys
     when = "under the policy before the iteration's updates" if now else "during the updates"
     return ENTROPY_IS.format(when=when, how=how, old="" if now else OLD), per_token

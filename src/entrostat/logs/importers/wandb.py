@@ -12,16 +12,17 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import table
 from .forms import flatten
 from .rows import Row
 from .source import Given, UnreadableError, clean, json_lines, number, reason_of
 from .verl import settings_of
 from .wire import EIGHT, VARINT, fields, real, text
 
-TITLE = "W&B"
 HEAD = b":W&B\xe1\xbe\x00"
 LARGEST = 64 << 20  # bytes of a record that is read
 _BLOCK = 32 * 1024
@@ -34,13 +35,15 @@ _PLAIN = ("max_steps", "logging_steps", "iterations", CALLED)  # settings of TRL
 
 
 def is_file(head: bytes) -> bool:
-    """Whether a file begins as a `.wandb` file does."""
     return head.startswith(HEAD)
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
     """Whether a JSON object is a row of W&B's history, or a summary."""
     return "_step" in record and ("_timestamp" in record or "_runtime" in record)
+
+
+run_of = partial(table.run_of, tracker="W&B")
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
@@ -51,7 +54,9 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
     """
     with open(path, "rb") as file:
         binary = is_file(file.read(len(HEAD)))
-    yield from _log(path, given) if binary else _texts(path, given)
+    for row in _log(path, given) if binary else _texts(path, given):
+        kept = {key: value for key, value in row.values.items() if not key.startswith("_")}
+        yield row._replace(values=kept, run=clean(row.run))  # without W&B's own columns
 
 
 def _log(path: Path, given: Given) -> list[Row]:
@@ -74,7 +79,7 @@ def _log(path: Path, given: Given) -> list[Row]:
             given.problem(path, None, f"record {place}: {error}")
     joined = " ".join(f'"{key}": {value}' for key, value in settings.items())
     plain = {key: settings[key] for key in _PLAIN if key in settings} | settings_of(joined)
-    found = [_row(path, None, step, values, plain, run) for step, values in rows if values]
+    found = [Row(path, None, step, values, plain, run) for step, values in rows if values]
     # TRL's step is among its figures; what comes without it are times of functions
     stepped = [row for row in found if _STEP in row.values]
     return [row._replace(step=row.values[_STEP]) for row in stepped] or found
@@ -89,18 +94,9 @@ def _texts(path: Path, given: Given) -> Iterator[Row]:
     run = next((each.name for each in path.parents if "run-" in each.name), "").rpartition("-")[2]
     for line, record in json_lines(path, given):
         if isinstance(record, dict) and "_step" in record:
-            yield _row(path, line, record["_step"], flatten(record), {}, run)
+            yield Row(path, line, record["_step"], flatten(record), {}, run)
         else:
             given.problem(path, line, "no row of W&B's history")
-
-
-def _row(
-    path: Path, line: int | None, step: Any, values: dict[str, Any], settings: dict[str, str],
-    run: str,
-) -> Row:  # fmt: skip
-    """A row without W&B's own columns."""
-    kept = {key: value for key, value in values.items() if not key.startswith("_")}
-    return Row(path, line, step, kept, settings, clean(run))
 
 
 def _about(data: bytes) -> tuple[str, dict[str, str]]:
