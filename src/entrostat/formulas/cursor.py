@@ -74,7 +74,7 @@ class Cursor:
         said = ""
         while not self._take("sign", "}"):
             token = self._next()
-            if token.kind not in ("number", "word", "text"):
+            if token.kind not in ("number", "word", "text") and token.value != ",":
                 raise Unreadable
             said += str(token.value)
         return said

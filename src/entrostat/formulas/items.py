@@ -202,7 +202,7 @@ def _words(tokens: list[Token]) -> list[Node]:
     if said.casefold() in _REALS:
         return [Node("symbol", (), "bbR")]
     known = said in FUNCTIONS or said in CONSTANTS or said in GREEK
-    said = " ".join(said.casefold().split())
+    said = " ".join(said.casefold().split()).rstrip(".")
     return [] if known else [Node("text", (), _SHORT.get(said, said))]
 
 

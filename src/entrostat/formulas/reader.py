@@ -45,6 +45,10 @@ class Parser(Cursor):
 
     def _sets(self) -> Node:
         parts = [self._chosen()]
+        if parts[0].kind == "+" and len(parts[0].parts) == 2:  # \mathbb{R} - \{0\}
+            whole, less = parts[0].parts
+            if less.kind == "-" and less.parts[0].kind == "set":
+                return Node("without", (whole, less.parts[0]))
         while self._take("command", "cup"):
             parts.append(self._chosen())
         if self._take("command", "setminus"):

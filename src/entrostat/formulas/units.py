@@ -55,7 +55,14 @@ SCALES = {
 HEAT = {"C": "celsius", "F": "fahrenheit"}
 CURRENCIES = {r"\$": "dollar", "$": "dollar", "\u20ac": "euro", "\u00a3": "sterling"}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-_SHORT = {"mph": "mile/h", "kph": "km/h", "kmh": "km/h", "fps": "foot/s"}
+_SHORT = {
+    "squared": "^2",
+    "cubed": "^3",
+    "mph": "mile/h",
+    "kph": "km/h",
+    "kmh": "km/h",
+    "fps": "foot/s",
+}
 _LONGEST = 16  # tokens of a unit
 
 
@@ -90,17 +97,18 @@ def unit_of(tokens: Sequence[Token]) -> Unit | None:
     for token in tokens:
         value = str(token.value)
         if token.kind == "command":
-            if value not in ("cdot", "times", "mu", "AA", "Omega", "circ"):
+            if value not in ("cdot", "times", "mu", "AA", "Omega", "circ", "frac"):
                 return None
             text += {"cdot": "*", "times": "*", "mu": "u"}.get(value, f" {value} ")
         elif token.kind == "sign":
-            text += " " if value in "{}[]" else value
+            text += value
         elif token.kind in ("word", "text"):
             text += value if text.endswith("u") and text[-2:-1] in ("", " ") else f" {value} "
         else:
             text += value
-    text = text.replace("\u00b5", "u").replace("\u03bc", "u").replace(r"\cdot", "*")
-    text = re.sub(r"\\[,;: ]|~", " ", text)
+    text = re.sub(r"(?:\\mu\b|[\u00b5\u03bc])\s*", "u", text).replace(r"\cdot", "*")
+    text = re.sub(r" frac \{([^{}]*)\}\{([^{}]*)\}", r"(\1)/(\2)", text)
+    text = re.sub(r"\\[,;: ]|[~{}\[\]]", " ", text)
     for short, written in _SHORT.items():
         text = re.sub(rf"\b{short}\b", written, text)
     return _parsed(re.sub(r"\bper\b", "/", re.sub(r"\bdegrees? (?=[CF])", "", text)))

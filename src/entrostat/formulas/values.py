@@ -16,9 +16,11 @@ is known.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from mpmath.ctx_mp import MPContext
@@ -29,6 +31,7 @@ _MP = MPContext()  # of our own: nobody else's precision is touched, in no threa
 _MP.dps = 1000
 _SAME = _MP.mpf(10) ** -690
 _NOTHING, _SMALLEST, _LARGEST = (_MP.mpf(10) ** power for power in (-650, -300, 300))
+_BESIDE = _MP.mpf(10) ** -99
 _BITS = 20_000  # of an exact number
 _NO_LETTERS = frozenset("i e pi infty emptyset bbR bbZ bbN bbQ bbC".split())
 _POINTS, _WHOLE_POINTS, _FAR_POINTS, _ENOUGH = 16, 96, 36, 3
@@ -94,6 +97,32 @@ def _value_or_reason(node: Node, at: Mapping[str, Any]) -> Any:
         return _NONE
 
 
+def real_value(node: Node) -> int | None:
+    """A real number without letters, in units of 10^-650; or None."""
+    value = None if symbols(node) else _value_or_reason(node, {})
+    if value is None or value is _OUTSIDE or value is _NONE or _MP.im(value) != 0:
+        return None
+    return int(_MP.nint(_MP.re(value) / _NOTHING))
+
+
+def affine(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
+    """Start and slope of a formula that is a line in its only letter, or None."""
+    places = (0, 1, 2, 3, -5, Fraction(1, 7))
+    start, *rest = (exact_value(_put(node, letter, Fraction(place))) for place in places)
+    if start is None or rest[0] is None:
+        return None
+    slope = rest[0] - start
+    lies = all(y == start + slope * x for x, y in zip(places[1:], rest, strict=True))
+    return (start, slope) if lies else None
+
+
+def _put(node: Node, letter: str, value: Fraction) -> Node:
+    """With a number for a letter."""
+    if node.kind == "symbol":
+        return Node("number", (), value) if node.value == letter else node
+    return Node(node.kind, tuple(_put(part, letter, value) for part in node.parts), node.value)
+
+
 def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any]]:
     """Where two values are looked at: what each letter is."""
     both = Node("", (a, b))
@@ -107,9 +136,27 @@ def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any
     if letters and not counted and (stepped or _letters_in(both, ("abs",))):
         for point in range(_FAR_POINTS):
             yield {name: _sample(name, point) * 10 ** (point % 12 - 3) for name in letters}
-    if stepped and not counted:
-        for point in range(_WHOLE_POINTS):
-            yield {name: _near_jump(name, point) for name in letters}
+    if not stepped:
+        return
+    for point in range(_FAR_POINTS if counted else _WHOLE_POINTS):
+        near = {name: _near_jump(name, point) for name in letters}
+        yield near | {name: _whole_far(name, point) for name in counted}
+    for name in letters if len(letters) == 1 else ():
+        for place, beside in product(sorted(set(_jumps(both, name))), (0, _BESIDE, -_BESIDE)):
+            if not counted:
+                yield {name: _MP.mpf(place.numerator) / place.denominator + beside}
+            elif place > 1:
+                yield {name: _MP.mpf(math.floor(place) + _MP.sign(beside))}
+
+
+def _jumps(node: Node, letter: str) -> Iterator[Fraction]:
+    """Places where a step function of a line jumps."""
+    if node.kind == "call" and node.value in ("floor", "ceil"):
+        line = affine(node.parts[0], letter)
+        if line is not None and line[1]:
+            yield from ((level - line[0]) / line[1] for level in range(-2, 4))
+    for part in node.parts:
+        yield from _jumps(part, letter)
 
 
 def symbols(node: Node) -> frozenset[str]:
@@ -181,8 +228,14 @@ def _whole_at(name: str, point: int, first: bool) -> Any:
 def _near_jump(name: str, point: int) -> Any:
     """Where a letter of a step function is looked at: at fractions, and right beside them."""
     digest = hashlib.sha256(f"{name} {point}".encode()).digest()
-    beside = (0, _MP.mpf(10) ** -9, -(_MP.mpf(10) ** -9))[point % 3]
+    beside = (0, _BESIDE, -_BESIDE)[point % 3]
     return _MP.mpf(digest[0] % 41 - 20) / (1, 1, 1, 2, 2, 3, 4, 5)[digest[1] % 8] + beside
+
+
+def _whole_far(name: str, point: int) -> Any:
+    """Where a whole number in a step function is looked at far from 0."""
+    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    return _MP.mpf((1 + digest[0]) * 10 ** (point % 9) + digest[1] % 3 - 1)
 
 
 def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:

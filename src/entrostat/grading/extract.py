@@ -17,6 +17,7 @@ same. All are linear in the length of the response but for the last few thousand
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -31,6 +32,11 @@ _PLACES: dict[Place, Callable[[str, Callable[[str], bool]], list[str] | None]] =
     "phrase": from_phrase,
     "last": from_last,
 }
+# ~~struck out~~ in Markdown, and the mark that ends a proof
+_UNSAID = re.compile(
+    r"(?<![^\s(*])~~(?=\S)[^~\n]+(?<=\S)~~(?![^\s.,;:)*])"
+    r"|(?:\\(?:blacksquare|square|qed|Box|checkmark)|[\u220e\u25a0\u25a1\u2713])[\s$.]*\Z"
+)
 
 
 def answers(response: str, order: tuple[Place, ...], readable: Callable[[str], bool]) -> list[str]:
@@ -41,7 +47,7 @@ def answers(response: str, order: tuple[Place, ...], readable: Callable[[str], b
         order: which places are looked at, the first first.
         readable: whether a text says something.
     """
-    text = final_answer(response)
+    text = _UNSAID.sub(" ", final_answer(response))
     for place in order:
         found = _PLACES[place](text, readable)
         if found is not None:
