@@ -161,7 +161,8 @@ def _combined(rule: Callable[[list[bool]], bool], parts: list[Subset | None]) ->
 
 
 def _list(node: Node) -> Subset | None:
-    rule = {"or": any, "and": all}.get(node.value)
+    avoids = all(part.value == ("!=",) for part in node.parts)
+    rule = {"or": any, "and": all, ",": all if avoids else None}[node.value]
     if rule is None or any(part.kind != "relation" for part in node.parts):
         return None
     parts = [subset(part) for part in node.parts]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from .reader import Parser
-from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Token, Unreadable
+from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, NAMELESS, RELATIONS, Node, Token, Unreadable
 from .units import CURRENCIES, HEAT, SCALES, Unit, named, unit_at_end
 from .values import symbols
 
@@ -132,6 +132,8 @@ def _item(tokens: list[Token]) -> Node:
         return _residue(tokens)
     if Token("sign", ":") in tokens:
         return Node("ratio", tuple(map(_item, _cut(tokens, Token("sign", ":")))))
+    if tokens[0] == _APPROXIMATELY and tokens[1:]:
+        return Node("relation", (NAMELESS, _item(tokens[1:])), ("~",))
     if _APPROXIMATELY in tokens:
         tokens = _approximated(tokens)
     bare, unit, factor = _without_unit(tokens)

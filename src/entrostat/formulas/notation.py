@@ -213,7 +213,10 @@ def _text(said: str) -> list[Token]:
         return [Token("command", "pmod")]
     sign = len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare)
     if sign or re.match(r"\d|\(mod ", bare):
-        return tokens(bare)
+        found = tokens(bare)  # \mathrm{m^2} is no letter's
+        return [
+            Token("text", t.value) if t.kind == "word" and t.value in UNITS else t for t in found
+        ]
     return [Token("text", bare)] if bare else []
 
 

@@ -31,7 +31,7 @@ _OTHERS = {
     "inch": "in", "foot": "ft feet", "yard": "yd", "mile": "mi", "pound": "lb", "ounce": "oz",
     "ton": "tonne", "s": "sec", "min": "minute", "h": "hour hr", "day": "", "week": "", "month": "",
     "mL": "ml", "L": "l", "gallon": "gal", "cup": "", "acre": "", "hectare": "ha", "kW*h": "kWh",
-    "kelvin": "", "dollar": "USD", "cent": "", "euro": "EUR", "degree": "deg", "amu": "u Da",
+    "dollar": "USD", "cent": "", "euro": "EUR", "degree": "deg", "amu": "u Da",
     "celsius": "Celsius", "fahrenheit": "Fahrenheit", "angstrom": "AA \u00c5 \u212b", "atm": "",
     "erg": "", "dyn": "dyne", "arcsec": "arcsecond", "arcmin": "arcminute", "torr": "mmHg Torr",
     "AU": "", "rpm": "", "gauss": "G", "ohm": "Omega \u03a9 \u2126", "bit": "", "rev": "revolution",

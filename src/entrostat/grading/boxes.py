@@ -72,10 +72,14 @@ _BOUND = re.compile(
     r"(?:half|third|quarter|out|multiple|bound|power|divisor|factor|part|fraction|root|log|logarithm|sine|cosine|tangent|"
     r"square|cube|reciprocal|inverse|factorial)\s+of)|"
     r"\\(?:pi|theta|alpha|beta|gamma|phi|log|ln|exp|sin|cos|tan)|\\sqrt\{[^{}]*\}|"
-    r"(?:\bnot|\bcannot|n't|\bnever|\b(?:suppose|assume|reject|discard|eliminate|rule\s+out)|"
+    r"(?:\bnot|\bcannot|n't|\bnever|\b(?:suppose|assume|reject|discard|eliminate|rule\s+out|"
+    r"perhaps|maybe|possibly|(?:may|might|could)\s+be)|"
     r"\bif\s+(?:it|this|that)\s+(?:is|was|were))(?:\s+\w+){0,3})\s*:?\s*\Z|[A-Za-z)}]\Z"
     r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z"
-    r"|\b(?:friend|claim(?:s|ed)?|says|said|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that|"
+    r"|[\[(][^\[\]()\n]*,\s*\Z"
+    r"|\b(?:friend|claim(?:s|ed)?|(?<!\bi\s)(?<!\bwe\s)(?:says?|thinks?|believes?)|said|"
+    r"(?:first|intermediate|partial|previous|initial)\s+(?:step|result|estimate)|answer\s*,?\s+(?:plus|minus|"
+    r"times|divided|mod|modulo|squared|cubed|doubled|halved|tripled|when|increased|reduced)|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that|"
     rf"(?:of|on|for|in|than|times|plus|minus|twice|double|half|triple)\s+{_ANSWER}\s+is)\b[^.\n]{{0,60}}\Z",
     re.IGNORECASE,
 )
@@ -87,7 +91,7 @@ _WITHDRAWN = re.compile(
 )
 _CHANGED = re.compile(
     r"\s*(?:\w+\s+)?(?:times(?!\s+(?:that|those|more|as|larger|greater|\w+er)\b)|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|"
-    r"choose|fails|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter)|(?:is|was|(?:can|must|would)\s+be)\s+"
+    r"choose|fails|at\s+(?:least|most)|is\s+what|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter)|(?:is|was|(?:can|must|would)\s+be)\s+"
     r"(?:impossible|excluded|discarded|rejected|eliminated|extraneous|invalid|ruled))\b|[\s*]*\?",
     re.IGNORECASE,
 )

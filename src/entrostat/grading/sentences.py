@@ -81,8 +81,8 @@ DOUBTS = re.compile(
     r"might|could|may|but|all|any|which|whose|first|step|case|equation|line|option|positive|log|sin|"
     r"cos|tan|sqrt|pi|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|"
     r"forty|fifty|originally|initially|previously|once|both|every|when|where|let|given|would|bound|"
-    r"estimate|guess|mistake|so far|yesterday|used to|answers?|still|"
-    r"says?|said|claims?|thinks?|thought|believes?|start)\b|n't\b",
+    r"estimate|guess|mistake|so far|yesterday|used to|answers?|hint|check|note|example|attempt|"
+    r"still|says?|said|claims?|thinks?|thought|believes?|start)\b|n't\b",
     re.IGNORECASE,
 )
 _COPULA = re.compile(r".*(?:\b(?:is|are|equals|equal to|get|gives|have|obtain)|[:\u21d2\u2234])\s+")
