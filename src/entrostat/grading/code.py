@@ -30,7 +30,9 @@ from ..sandbox.leetcode import LEETCODE
 from .texts import final_answer
 
 _FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*$", re.MULTILINE
+    r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})"
+    r"[ \t]*(?P<language>[\w+-]*)[^\n`]*$",
+    re.MULTILINE,
 )
 _PYTHON = ("python", "py", "python3")
 _READS = re.compile(r"\binput\b|\bstdin\b|\bopen\(0")
@@ -81,7 +83,10 @@ def _read_by(tests: dict[str, Any]) -> re.Pattern[str] | None:
         own = {name for _, name in _DEFINED.findall(text)}
         names = set(re.findall(r"\b[A-Za-z_]\w*", text)) - own
     listed = "|".join(sorted(names))
-    return re.compile(rf"^[ \t]*(?:async )?(?:def|class) (?:{listed})\b", re.MULTILINE)
+    return re.compile(
+        rf"^[ \t]*(?:(?:async )?(?:def|class) (?:{listed})\b|(?:{listed}) *= *lambda\b)",
+        re.MULTILINE,
+    )
 
 
 def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> None:

@@ -255,9 +255,9 @@ def _postscript(text: str, postscript_marker: str) -> bool:
 
 
 def _bullets(text: str, num_bullets: int) -> bool:
-    lines = [line.lstrip() for line in text.split("\n")]
-    starred = (line[:1] == "*" and line[1:2] not in ("", "*") for line in lines)
-    return sum(starred) + sum(line[:1] == "-" for line in lines) == num_bullets
+    """A lone "*" takes the next line with it, as in the authors' program."""
+    found = (re.findall(rf"^[^\S\n]*{sign}", text, re.MULTILINE) for sign in (r"\*[^*].*$", "-"))
+    return sum(map(len, found)) == num_bullets
 
 
 def _highlights(text: str, num_highlights: int) -> bool:
@@ -285,7 +285,7 @@ def _title(text: str) -> bool:
     """<<A title>> on one line."""
     for line in text.split("\n"):
         start, end = line.find("<<"), line.rfind(">>")
-        if 0 <= start < end and line[start:end].strip("<>").strip():
+        if 0 <= start < end - 2 and line[start : end + 2].lstrip("<").rstrip(">").strip():
             return True
     return False
 

@@ -202,7 +202,8 @@ def from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
         return found
     for clause in reversed(list(_CLAUSE.finditer(said))):
         rest = said[clause.end() :]
-        if not _UNSURE.search(said[: clause.start()]) and (found := _one(rest, readable, "it is ")):
+        unsure = DOUBTS if clause[0].startswith(":") else _UNSURE  # "Hint: 7"
+        if not unsure.search(said[: clause.start()]) and (found := _one(rest, readable, "it is ")):
             return found
     return []
 
