@@ -44,7 +44,7 @@ class Cursor:
         if token is None or token.kind not in ("sign", "command"):
             return None
         sign = RELATIONS.get(str(token.value))
-        if sign is None or (token.kind == "sign") != (token.value in ("=", "<", ">")):
+        if sign is None:
             return None
         self._at += 1
         if sign in "<>" and self._take("sign", "="):
@@ -56,14 +56,6 @@ class Cursor:
             if self._take("command", name):
                 return f"\\{name}"
         return None
-
-    def _times(self) -> bool:
-        return self._take("sign", "*") or any(
-            self._take("command", name) for name in ("times", "cdot")
-        )
-
-    def _percent_text(self) -> bool:
-        return self._take("text", "percent") or self._take("text", "%")
 
     def _subscript(self) -> str:
         if not self._take("sign", "{"):

@@ -184,15 +184,12 @@ def _same_connectors(a: Node, b: Node) -> bool:
     """
     if not any(part.kind in ("relation", "text") or _is_choice(part) for part in a.parts):
         return True
-    unclear = _inequality(a) and frozenset.intersection(*map(symbols, a.parts))
+    inequality = any(
+        part.kind == "relation" and set("<>") & set("".join(part.value)) for part in a.parts
+    )
+    unclear = inequality and frozenset.intersection(*map(symbols, a.parts))
     apart = {"or", "and"} if unclear else {"or"}
     return a.value == b.value or not apart & {a.value, b.value}
-
-
-def _inequality(node: Node) -> bool:
-    return any(
-        part.kind == "relation" and {"<", "<=", ">", ">="} & set(part.value) for part in node.parts
-    )
 
 
 def _listed(node: Node) -> Sequence[Node]:
@@ -241,26 +238,19 @@ def _unordered(expected: Sequence[Node], given: Sequence[Node]) -> bool:
         return False
     left = list(given)
     for node in expected:
-        place = next((i for i, other in enumerate(left) if _counterparts(node, other)), None)
+        related = [(one.kind == "relation") == (node.kind == "relation") for one in left]
+        places = (i for i, one in enumerate(left) if related[i] and same(node, one))
+        place = next(places, None)  # 1, 2 is not x = 1, y = 2
         if place is None:
             return False
         del left[place]
     return True
 
 
-def _counterparts(a: Node, b: Node) -> bool:
-    """Parts of lists: 1, 2 is not x = 1, y = 2."""
-    return (a.kind == "relation") == (b.kind == "relation") and same(a, b)
-
-
-def _same_name(a: Node, b: Node) -> bool:
-    return a.value == b.value
-
-
 _SAME: dict[str, Callable[[Node, Node], bool]] = {
     **dict.fromkeys((*BRACKETS, "<>", "matrix", "row", "without"), _in_order),
     "union": lambda a, b: _unordered(a.parts, b.parts),
-    **dict.fromkeys(("text", "based"), _same_name),
+    **dict.fromkeys(("text", "based"), lambda a, b: a.value == b.value),
 }
 
 
@@ -275,9 +265,8 @@ def _same_relation(expected: Node, given: Node) -> bool:
             return where.kind == "set" and same(where, other)
         return other.kind in (*BRACKETS, "union", "set", "symbol") and same(where, other)
     value = assigned(relation)
-    if value is None:
-        return False
-    return same(value, other) if relation is expected else same(other, value)
+    sides = (value, other) if relation is expected else (other, value)
+    return value is not None and same(*sides)
 
 
 def _name(node: Node) -> str | None:
@@ -313,33 +302,25 @@ def assigned(relation: Node) -> Node | None:
 
 
 def _same_chain(a: Node, b: Node) -> bool:
-    if len(a.value) == len(b.value) == 1:
-        return _same_sides(a, b)
     if a.value == b.value and all(map(same, a.parts, b.parts)):
         return True
+    if len(a.value) == len(b.value) == 1:
+        return _same_sides(a, b)
     turned = tuple(FLIPPED.get(sign, "") for sign in reversed(b.value))
     return a.value == turned and all(map(same, a.parts, reversed(b.parts)))
 
 
 def _same_sides(a: Node, b: Node) -> bool:
     """One relation each: left minus right is the same but for a factor, of the right sign."""
-    if a.value == b.value and all(map(same, a.parts, b.parts)):
-        return True
     if "in" in (*a.value, *b.value):
         return False
     if any(part.kind not in _VALUES or infinite(part) for part in (*a.parts, *b.parts)):
         return False
-    if not symbols(_difference(a)):
-        return False
-    factor = ratio(_difference(a), _difference(b), lambda x, y: x / y)
-    if factor is None or factor == 0:
+    left, right = (Node("+", (one.parts[0], Node("-", (one.parts[1],)))) for one in (a, b))
+    factor = ratio(left, right, lambda x, y: x / y) if symbols(left) else None
+    if not factor:
         return False
     if a.value[0] in ("=", "!="):
         return a.value == b.value
-    if factor.imag != 0:
-        return False
-    return a.value[0] == (b.value[0] if factor.real > 0 else FLIPPED[b.value[0]])
-
-
-def _difference(relation: Node) -> Node:
-    return Node("+", (relation.parts[0], Node("-", (relation.parts[1],))))
+    turned = b.value[0] if factor.real > 0 else FLIPPED[b.value[0]]
+    return factor.imag == 0 and a.value[0] == turned

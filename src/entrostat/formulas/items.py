@@ -63,7 +63,7 @@ def _begins(token: Token) -> bool:
     """Whether a value may begin here, and nothing goes on."""
     if token.kind == "sign":
         return token.value in ("-", "(", "[", "{", r"\{", "|", "$", r"\$")
-    return not _connects(token) and token.value not in (*RELATIONS, "cup", "times", "cdot", "div")
+    return not _connects(token) and token.value not in (*RELATIONS, "cup")
 
 
 def _read(tokens: list[Token]) -> Node | None:

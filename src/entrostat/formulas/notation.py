@@ -51,8 +51,10 @@ _ALIASES = {
 _SPELT = {
     "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*",
     "colon": ":", "equiv": "=", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
-    "lbrace": r"\{", "rbrace": r"\}",
+    "lbrace": r"\{", "rbrace": r"\}", "times": "*",
+    "cdot": "*", "div": "/",
 }  # fmt: skip
+_NAMED = {"mod": Token("command", "pmod"), "percent": Token("sign", "%"), "%": Token("sign", "%")}
 _WORDS = re.compile("[A-Za-z]{2}")
 # what is not seen, or only coloured, with what it takes
 _UNSEEN = re.compile(
@@ -197,11 +199,9 @@ def _token(kind: str, match: re.Match[str]) -> list[Token]:
     if kind == "escaped":
         brace = match["escaped"] in "{}$"
         return [Token("sign", said if brace else match["escaped"])]
-    if kind == "word" and said == "mod":
-        return [Token("command", "pmod")]
-    return [
-        Token("word" if kind == "word" else "sign", {"row": "\\\\", "power": "^"}.get(kind, said))
-    ]
+    if kind == "word":
+        return [_NAMED.get(said, Token("word", said))]
+    return [Token("sign", {"row": "\\\\", "power": "^"}.get(kind, said))]
 
 
 def _text(said: str) -> list[Token]:
@@ -209,8 +209,8 @@ def _text(said: str) -> list[Token]:
     bare = said[1:-1] if len(said) == 3 and said[0] + said[-1] == "()" else said
     if bare != said and bare in CHOICES:
         return [Token("sign", "("), Token("text", bare), Token("sign", ")")]
-    if bare == "mod":
-        return [Token("command", "pmod")]
+    if bare in _NAMED:
+        return [_NAMED[bare]]
     sign = len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare)
     if sign or re.match(r"\d|\(mod ", bare):
         found = tokens(bare)  # \mathrm{m^2} is no letter's

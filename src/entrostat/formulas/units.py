@@ -97,9 +97,9 @@ def unit_of(tokens: Sequence[Token]) -> Unit | None:
     for token in tokens:
         value = str(token.value)
         if token.kind == "command":
-            if value not in ("cdot", "times", "mu", "AA", "Omega", "circ", "frac"):
+            if value not in ("mu", "AA", "Omega", "circ", "frac"):
                 return None
-            text += {"cdot": "*", "times": "*", "mu": "u"}.get(value, f" {value} ")
+            text += "u" if value == "mu" else f" {value} "
         elif token.kind == "sign":
             text += value
         elif token.kind in ("word", "text"):

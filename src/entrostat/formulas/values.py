@@ -117,7 +117,6 @@ def affine(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
 
 
 def _put(node: Node, letter: str, value: Fraction) -> Node:
-    """With a number for a letter."""
     if node.kind == "symbol":
         return Node("number", (), value) if node.value == letter else node
     return Node(node.kind, tuple(_put(part, letter, value) for part in node.parts), node.value)
@@ -129,7 +128,8 @@ def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any
     stepped = _letters_in(both, ("floor", "ceil"))
     counted = sorted(_letters_in(both, ("!", "binom")) | (stepped & _WHOLE and letters & _WHOLE))
     for point in range(_WHOLE_POINTS if counted else _POINTS if letters else 1):
-        at = {name: _real_at(name, point) for name in letters}
+        # every other time far away, as |x - 5| is not 5 - x
+        at = {name: _sample(name, point) * (100 if point % 2 else 1) for name in letters}
         whole = {name: _whole_at(name, point, name == counted[0]) for name in counted}
         if not stepped or min(whole.values(), default=1) > 0:  # they count
             yield at | whole
@@ -204,21 +204,19 @@ _EXACT: dict[str, Callable[..., Fraction | None]] = {
 }
 
 
-@lru_cache(maxsize=1024)  # names are what a model writes
+@lru_cache(maxsize=4096)  # names are what a model writes
+def _drawn(name: str, point: int) -> bytes:
+    return hashlib.sha256(f"{name} {point}".encode()).digest()
+
+
 def _sample(name: str, point: int) -> Any:
     """Where a letter is looked at: between -4 and 4, to 48 digits."""
-    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
-    return _MP.mpf(int.from_bytes(digest[:20], "big")) / 2**157 - 4
-
-
-def _real_at(name: str, point: int) -> Any:
-    """Where a letter is looked at; every other time far away, as |x - 5| is not 5 - x."""
-    return _sample(name, point) * (100 if point % 2 else 1)
+    return _MP.mpf(int.from_bytes(_drawn(name, point)[:20], "big")) / 2**157 - 4
 
 
 def _whole_at(name: str, point: int, first: bool) -> Any:
     """Where a letter in a factorial is looked at, negative too: (n^2)! has a value there."""
-    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    digest = _drawn(name, point)
     if first:
         return _MP.mpf(point - 8 if point < 56 else 48 + digest[0] % 119)
     within = (4, 12, 40, 167)[digest[1] % 4]  # k of binom(n, k) is below n, and n may be 5
@@ -227,19 +225,18 @@ def _whole_at(name: str, point: int, first: bool) -> Any:
 
 def _near_jump(name: str, point: int) -> Any:
     """Where a letter of a step function is looked at: at fractions, and right beside them."""
-    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    digest = _drawn(name, point)
     beside = (0, _BESIDE, -_BESIDE)[point % 3]
     return _MP.mpf(digest[0] % 41 - 20) / (1, 1, 1, 2, 2, 3, 4, 5)[digest[1] % 8] + beside
 
 
 def _whole_far(name: str, point: int) -> Any:
     """Where a whole number in a step function is looked at far from 0."""
-    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    digest = _drawn(name, point)
     return _MP.mpf((1 + digest[0]) * 10 ** (point % 9) + digest[1] % 3 - 1)
 
 
 def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:
-    """Letters in a function, such as a factorial or a binomial coefficient."""
     if node.kind in kinds or node.value in kinds:
         return symbols(node)
     return frozenset().union(*(_letters_in(part, kinds) for part in node.parts))
@@ -317,14 +314,6 @@ def _over(a: Any, b: Any) -> Any:
     return a / b
 
 
-def _factorial(n: Any) -> Any:
-    return _MP.factorial(_natural(n))
-
-
-def _binomial(n: Any, k: Any) -> Any:
-    return _MP.binomial(_natural(n), _natural(k))
-
-
 def _natural(n: Any) -> int:
     if _MP.im(n) == 0 and _MP.isint(n) and 0 <= n <= _LARGEST_FACTORIAL:
         return int(n)
@@ -339,7 +328,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "%": lambda a: a / 100,
     "root": _root,
     "abs": abs,
-    "!": _factorial,
+    "!": lambda n: _MP.factorial(_natural(n)),
     "degree": lambda: _MP.pi / 180,
 }
 
@@ -351,12 +340,6 @@ def _bounded(function: Callable[[Any], Any], bound: float) -> Callable[[Any], An
         return function(x)
 
     return called
-
-
-def _logarithm(x: Any, base: Any = None) -> Any:
-    if base is None:
-        return _MP.log(x) * _sample("base of log", 0)
-    return _MP.log(x) / _MP.log(base)
 
 
 def _real(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -371,23 +354,23 @@ def _real(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return called
 
 
-def _named(names: str, bound: float) -> dict[str, Callable[[Any], Any]]:
-    return {name: _bounded(getattr(_MP, name), bound) for name in names.split()}
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arcsin": _MP.asin,
     "arccos": _MP.acos,
     "arctan": _MP.atan,
     "ln": _MP.log,
-    "log": _logarithm,
+    "log": lambda x, *base: (
+        _MP.log(x) / _MP.log(*base) if base else _MP.log(x) * _sample("base of log", 0)
+    ),
     "lg": lambda x: _MP.log(x) / _MP.log(10),
-    "exp": _bounded(_MP.exp, 690),
-    "binom": _binomial,
+    "binom": lambda n, k: _MP.binomial(_natural(n), _natural(k)),
     "floor": _real(_MP.floor),
     "ceil": _real(_MP.ceil),
-    **_named("sin cos tan cot sec csc", 1e6),
-    **_named("sinh cosh tanh", 690),
+    **{
+        name: _bounded(getattr(_MP, name), bound)
+        for bound, names in ((1e6, "sin cos tan cot sec csc"), (690, "exp sinh cosh tanh"))
+        for name in names.split()
+    },
 }
 
 

@@ -115,23 +115,18 @@ def boxed(text: str) -> tuple[list[str], list[str]]:
     [3, 5] and ["or"] of "x = \boxed{3} or x = \boxed{5}"; x = 3 and y = 5 where names differ. A box
     that is not closed holds "". Without boxes both are empty.
     """
-    last = _last_box(text, len(text))
-    if last is None:
-        return [], []
-    found, joints = [last], []
-    while len(found) < _MOST:
-        other = _last_box(text, found[-1].start)
-        if other is None or not other.said or other.end > found[-1].start:
-            break
-        joint = _joint(text[other.end : found[-1].start])
-        if joint is None:
-            break
-        found.append(other)
-        joints.append(joint)
-    said = _with_names(
-        text, found[-1].start, [box.said.strip() for box in found[::-1]], joints[::-1]
-    )
-    return said, [joint.how for joint in joints[::-1]]
+    said: list[str] = []
+    joints: list[_Joint] = []
+    start = len(text)
+    while len(said) < _MOST and (box := _last_box(text, start)) is not None:
+        if said:
+            joint = _joint(text[box.end : start]) if box.said and box.end <= start else None
+            if joint is None:
+                break
+            joints.insert(0, joint)
+        said.insert(0, box.said.strip())
+        start = box.start
+    return _with_names(text, start, said, joints), [joint.how for joint in joints]
 
 
 def listed(said: Sequence[str], connectors: Sequence[str]) -> str:
@@ -194,7 +189,7 @@ def _with_names(
     before = _BEGINS.sub(" ; ", text[max(0, start - NEAR) : start])
     first = _NAMED.search(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", before)))
     names = [first["name"] if first else "", *(joint.name if joint else "" for joint in joints)]
-    if "" in names or len(set(names)) == 1:
+    if not said or "" in names or len(set(names)) == 1:
         return said
     return [f"{name} = {one}" for name, one in zip(names, said, strict=True)]
 

@@ -39,11 +39,11 @@ _READS = re.compile(r"\binput\b|\bstdin\b|\bopen\(0")
 _DEEPER = 3  # blanks, as CommonMark has it
 _FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
 _DEFINED = re.compile(r"^[ \t]*(?:async )?(def|class) (\w+)", re.MULTILINE)
-_KEYS = {"stdin": ("inputs", "outputs"), "calls": ("name", "inputs", "outputs"),
-         "asserts": ("tests",)}  # fmt: skip
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "inputs": list, "outputs": list, "name": str, "tests": (str, list)
-}  # fmt: skip
+_KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "stdin": {"inputs": list, "outputs": list},
+    "calls": {"name": str, "inputs": list, "outputs": list},
+    "asserts": {"tests": (str, list)},
+}
 REWARDS = ("all", "share")
 _DECIMALS = re.compile(r"\.\d{6}|\d[eE]-")
 _OUTPUT = 64 * 1024  # bytes that a program may write where its output is looked at
@@ -227,9 +227,10 @@ def _read(answer: str, reward: str, seconds: float) -> dict[str, Any]:
         tests = json.loads(answer)
         kind = tests["kind"]
         missing = [
-            key for key in _KEYS[kind]
-            if not (tests.get(key) and isinstance(tests[key], _TYPES[key]))
-        ]  # fmt: skip
+            key
+            for key, kinds in _KEYS[kind].items()
+            if not (tests.get(key) and isinstance(tests[key], kinds))
+        ]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(
             f'needs tests, {{"kind": "stdin", "calls" or "asserts", ...}}, got {answer!r:.80}'

@@ -107,7 +107,8 @@ def check_ifeval(answer: str, *, loose: bool = False, share: bool = False) -> No
         try:
             CHECKS[name]("A word.", **arguments)
         except Exception as error:  # of whatever kind the wrong argument makes it
-            wants = ", ".join(_arguments(name)) or "no arguments"
+            known = list(inspect.signature(CHECKS[name]).parameters)[1:]
+            wants = ", ".join(known) or "no arguments"
             raise ValueError(f"{name} takes {wants}, got {arguments!r:.80}: {error}") from None
 
 
@@ -237,17 +238,6 @@ def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: 
     return re.split(r"[.,?!'\"]", word)[0].lower() == first_word.strip().lower() != ""
 
 
-def _bracketed(line: str) -> int:
-    """How often something stands in square brackets."""
-    count, start = 0, line.find("[")
-    while start >= 0:
-        end = line.find("]", start)
-        if end < 0:
-            break
-        count, start = count + 1, line.find("[", end)
-    return count
-
-
 def _postscript(text: str, postscript_marker: str) -> bool:
     marker = postscript_marker.strip()
     patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
@@ -282,7 +272,6 @@ def _json(text: str) -> bool:
 
 
 def _title(text: str) -> bool:
-    """<<A title>> on one line."""
     for line in text.split("\n"):
         start, end = line.find("<<"), line.rfind(">>")
         if 0 <= start < end - 2 and line[start : end + 2].lstrip("<").rstrip(">").strip():
@@ -295,11 +284,6 @@ def _two_responses(text: str) -> bool:
     last = inner.pop() if inner else ""
     answers = [part for part in (first, *inner, last) if part]
     return all(inner) and len(answers) == 2 and answers[0] != answers[1]
-
-
-def _quotation(text: str) -> bool:
-    text = text.strip()
-    return len(text) > 1 and text[0] == text[-1] == '"'
 
 
 @cache
@@ -317,10 +301,6 @@ def _detect(text: str) -> str | None:
         return detect(text[:_MOST_READ])
     except failed:
         return None
-
-
-def _arguments(name: str) -> list[str]:
-    return list(inspect.signature(CHECKS[name]).parameters)[1:]
 
 
 CHECKS: dict[str, Check] = {
@@ -342,7 +322,8 @@ CHECKS: dict[str, Check] = {
     ),
     "length_constraints:nth_paragraph_first_word": _first_word,
     "detectable_content:number_placeholders": lambda text, num_placeholders: (
-        sum(map(_bracketed, text.split("\n"))) >= num_placeholders
+        sum("[" in one for line in text.split("\n") for one in line.split("]")[:-1])
+        >= num_placeholders
     ),
     "detectable_content:postscript": _postscript,
     "detectable_format:number_bullet_lists": _bullets,
@@ -358,7 +339,7 @@ CHECKS: dict[str, Check] = {
     "startend:end_checker": lambda text, end_phrase: (
         text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
     ),
-    "startend:quotation": _quotation,
+    "startend:quotation": lambda text: re.fullmatch('\\s*".*"\\s*', text, re.DOTALL) is not None,
     "change_case:capital_word_frequency": lambda text, capital_frequency, capital_relation: (
         _compare(capital_words(text), capital_relation, capital_frequency)
     ),

@@ -171,15 +171,11 @@ def _rule(name: str) -> Callable[[str, str], bool]:
 
 
 def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
-    if not isinstance(extract, str | list | tuple):
-        raise ValueError(
-            f"has an option extract: one or more of {', '.join(ORDER)}, got {extract!r}"
-        )
     places = extract.split(",") if isinstance(extract, str) else extract
+    if not isinstance(places, list | tuple) or not places:
+        known = ", ".join(ORDER)
+        raise ValueError(f"has an option extract: name a place at least ({known}), got {extract!r}")
     for place in places:
         if place not in ORDER:
             raise ValueError(f"has an option extract: {unknown('place', str(place), ORDER)}")
-    found = tuple(place for place in places if place in ORDER)
-    if not found:
-        raise ValueError(f"has an option extract: name a place at least ({', '.join(ORDER)})")
-    return found
+    return tuple(places)

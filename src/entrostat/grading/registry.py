@@ -134,28 +134,20 @@ def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = Non
 
 @cache
 def _found(name: str) -> Grader:
-    if ":" not in name:
-        return GRADERS[name].load() if name in GRADERS else _offered(name)
-    module, function = find(name, "grader")
-    grader = getattr(module, function, None)
-    if not callable(grader):
-        raise ValueError(f"unknown grader {name!r}: {module.__name__} has no function {function!r}")
-    return _of_two_texts(f"grader {name!r}", grader)
-
-
-def _offered(name: str) -> Grader:
-    offer = offered("grader", name)
-    if offer is None:
-        others = [offer.name for offer in offers("grader")]
-        there = unknown("grader", name, [*GRADERS, *others])
+    if name in GRADERS:
+        return GRADERS[name].load()
+    if ":" in name:
+        module, function = find(name, "grader")
+        whose, grader = f"grader {name!r}", getattr(module, function, None)
+        if grader is None:
+            raise ValueError(f"unknown {whose}: {module.__name__} has no function {function!r}")
+    elif (offer := offered("grader", name)) is not None:
+        whose, grader = offer.whose, offer.load()
+    else:
+        there = unknown("grader", name, [*GRADERS, *(offer.name for offer in offers("grader"))])
         raise ValueError(f"{there} Or MODULE:FUNCTION, your own.")
-    grader = offer.load()
     if not callable(grader):
-        raise ValueError(f"{offer.whose} is a {type(grader).__name__}; a grader is a function")
-    return _of_two_texts(offer.whose, grader)
-
-
-def _of_two_texts(whose: str, grader: Grader) -> Grader:
+        raise ValueError(f"{whose} is a {type(grader).__name__}; a grader is a function")
     try:
         inspect.signature(grader).bind("", "")
     except TypeError as error:
