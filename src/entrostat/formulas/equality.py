@@ -1,18 +1,8 @@
 r"""Whether two readings of an answer say the same, kind by kind.
 
-Two answers of different kinds are different (an interval and a tuple, a set and a tuple, a list and
-one number), but for what is one thing in two notations:
-
-- x = 3 where 3 is expected, and the other way round; all of x = 3 or x = 4 where 3, 4 is expected;
-- a list without brackets and a set: both have no order; 1 \pm \sqrt 2 is a list of two;
-- inequalities in one letter and intervals, where the interval cannot be a point of the plane:
-  x > 3 is (3, \infty), 1 \le x < 2 is [1, 2), but 1 < x < 2 is not (1, 2);
-- (-\infty, \infty), \mathbb{R} and -\infty < x < \infty; \mathbb{R} \setminus \{1\}, x \ne 1 and
-  (-\infty, 1) \cup (1, \infty); |x| < 3 and -3 < x < 3;
-- x = 3, y = 4 and (3, 4), where the letters follow each other in the alphabet;
-- a value said twice: 1/2 or 0.5;
-- (A) 12, one of several choices, and its letter or its value;
-- a number without a unit and the same with one. Percent is no unit but a hundredth.
+Answers of different kinds are different, but for what is one thing in two notations: x = 3 and 3, a
+list and a set, inequalities and intervals, (A) 12 and A, a number with a unit and without. The
+table in docs/grading.md has them all.
 """
 
 from __future__ import annotations
@@ -152,15 +142,12 @@ def _same_subsets(a: Node, b: Node) -> bool | None:
     kinds = {a.kind, b.kind}
     if kinds <= BRACKETS | {"set"} or not kinds & _SUBSETS:
         return None
-    parts = subset(a), subset(b)
-    if parts[0] is None or parts[1] is None:
+    left, right = subset(a), subset(b)
+    if left is None or right is None:
         return None
-    point = "()" in kinds and any(
-        node.kind == "relation" and node.value != ("in",) for node in (a, b)
-    )
-    return same_subset(*parts) and not (
-        point and all(not infinite(cut.node) for cut in parts[0].cuts)
-    )
+    chain = any(node.kind == "relation" and node.value != ("in",) for node in (a, b))
+    bounded = not any(infinite(cut.node) for cut in left.cuts)
+    return same_subset(left, right) and not ("()" in kinds and chain and bounded)
 
 
 def _same_point(named: Node, point: Node) -> bool:
@@ -265,8 +252,9 @@ def _same_relation(expected: Node, given: Node) -> bool:
             return where.kind == "set" and same(where, other)
         return other.kind in (*BRACKETS, "union", "set", "symbol") and same(where, other)
     value = assigned(relation)
-    sides = (value, other) if relation is expected else (other, value)
-    return value is not None and same(*sides)
+    if value is None:
+        return False
+    return same(value, other) if relation is expected else same(other, value)
 
 
 def _name(node: Node) -> str | None:

@@ -98,32 +98,28 @@ def _inequality(sign: str, left: Node, right: Node) -> Subset | None:
     r"""X < 3, 3 > x, |2x - 1| \ge 3, x \ne 1."""
     if symbols(right) and not symbols(left):
         left, right, sign = right, left, FLIPPED.get(sign, "")
-    if sign not in ("<", ">", "<=", ">=", "!=") or len(symbols(left)) != 1:
+    modulus = left.kind == "abs"
+    if sign not in FLIPPED or sign == "=" or len(symbols(left)) != 1:
         return None
     (letter,) = symbols(left)
-    modulus = left.kind == "abs"
     line = affine(left.parts[0] if modulus else left, letter)
-    bound = real_value(right)
-    if line is None or not line[1] or (modulus and (bound is None or bound < 0)):
+    if line is None or not line[1] or not (modulus or left.kind == "symbol"):
         return None
-    if not modulus and left.kind != "symbol":
+    if modulus and ((bound := real_value(right)) is None or bound < 0):
         return None
     sides = (right, Node("-", (right,)))[: 1 + modulus]
     ends = sorted((_solved(side, line) for side in sides), key=lambda end: real_value(end) or 0)
-    if infinite(right):  # x < infinity
-        inside = _symbol(REALS) if (sign, infinite(right)) in (("<", 1), (">", -1)) else None
-        return None if inside is None else inside._replace(letter=letter)
-    if sign == "!=":
-        inside = _points(Node("set", tuple(ends)))
+    if (sign, infinite(right)) in (("<", 1), (">", -1)):
+        found = _symbol(REALS)
+    elif sign == "!=":
+        found = _points(Node("set", tuple(ends)))
     else:
-        closed = sign in ("<=", ">")
+        close = sign in ("<=", ">")
         low = ends[0] if modulus else Node("-", (INFINITY,))
-        inside = _between(
-            low, ends[-1], ("[" if closed and modulus else "(") + ("]" if closed else ")")
-        )
-    if sign[0] != "<":
-        inside = _combined(_outside, [_symbol(REALS), inside])
-    return None if inside is None else inside._replace(letter=letter)
+        found = _between(low, ends[-1], "(["[close and modulus] + ")]"[close])
+    if sign[0] != "<" and not infinite(right):
+        found = _combined(_outside, [_symbol(REALS), found])
+    return None if found is None else found._replace(letter=letter)
 
 
 def _solved(value: Node, line: tuple[Fraction, Fraction]) -> Node:

@@ -26,11 +26,7 @@ _REALS = frozenset(
 
 
 def read(tokens: Sequence[Token]) -> Node | None:
-    """What an answer says, or None.
-
-    Args:
-        tokens: of the answer (`notation.tokens`).
-    """
+    """What an answer says, or None."""
     if not tokens:
         return None
     letter, rest, certain = _choice(list(tokens))

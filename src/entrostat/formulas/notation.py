@@ -101,10 +101,8 @@ _PIECES = re.compile(
 def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     """The tokens of an answer; none where it is too long to be one.
 
-    Args:
-        text: the answer.
-        commas: what 100,200 is; without it a number, and 100,200,300 is unclear. 1,234 is a number,
-            12,34 and 100, 200 are lists in any case.
+    `commas` says what 100,200 is; without it a number, and 100,200,300 is unclear. 1,234 is a
+    number, 12,34 and 100, 200 are lists in any case.
     """
     if len(text) > LONGEST:
         return []

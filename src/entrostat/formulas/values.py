@@ -8,7 +8,8 @@ smaller. Letters stand for numbers: formulas are compared at sixteen points, fix
 names, positive and negative, small and in the hundreds, and have to agree wherever both have a
 value: formulas that differ agree at random points with probability next to 0. So sqrt(x^2) is not
 x, and ln x^2 not 2 ln x. Letters in a factorial or a binomial coefficient, and only they, stand for
-whole numbers: the first for all from -8 to 47 and more to 166, the others for some of them.
+whole numbers: the first for all from -8 to 47 and more to 166, the others for some of them. Step
+functions are also compared far out and on both sides of each jump.
 `log` without a base is a logarithm of nobody knows which base, f(x) a function about which nothing
 is known.
 """
@@ -58,13 +59,7 @@ def same_value(a: Node, b: Node) -> bool:
 
 
 def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
-    """What `of` the values is, if it is the same wherever both have one; else None.
-
-    Args:
-        a: a value.
-        b: another.
-        of: of two of mpmath's numbers.
-    """
+    """What `of` the values is, if it is the same wherever both have one; else None."""
     letters = symbols(a) | symbols(b)
     first = None
     agreed = 0

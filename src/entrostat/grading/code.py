@@ -22,6 +22,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from typing import Any
 
 from .. import sandbox
@@ -120,12 +121,8 @@ def warm() -> None:
 def program(response: str, prompt: str = "", reads: re.Pattern[str] | None = None) -> str:
     """The program in a response.
 
-    Args:
-        response: what a policy wrote.
-        prompt: the start of a program. A response that defines its last function anew keeps only
-            what stands before that; any other continues it.
-        reads: what a block must hold to be the program, if any block holds it: the rest are
-            examples of its use.
+    It continues `prompt`, the start of a program; one that defines its last function anew keeps
+    only what stands before that. Of several blocks those that hold `reads` go first.
     """
     text = final_answer(response)
     begun = list(_FUNCTION.finditer(prompt))
@@ -147,11 +144,7 @@ def last_block(text: str, reads: re.Pattern[str] | None = None) -> str | None:
     A block that says it is Python goes before one that says nothing, which may be a program's
     output; one that lacks its end, or its beginning, counts where there is no other. A fence that
     stands deeper than the block's first by more than Markdown allows is in a docstring and does not
-    end it.
-
-    Args:
-        text: where it is looked for.
-        reads: blocks that hold this go before all others.
+    end it. Blocks that hold `reads` go before all others.
     """
     said: list[str] = []
     silent: list[str] = []
@@ -185,17 +178,10 @@ def same_output(got: str, expected: str, tolerance: float | None = None) -> bool
     written (1.0 is 1), and rounding: numbers may differ by `tolerance`, relative where they are
     above 1. Without one only those may, by 1e-6, that both have six decimals or more.
     """
-    ours, theirs = (text.rstrip().splitlines() for text in (got, expected))
-    return len(ours) == len(theirs) and all(
-        _same_line(a, b, tolerance) for a, b in zip(ours, theirs, strict=True)
-    )
-
-
-def _same_line(got: str, expected: str, tolerance: float | None) -> bool:
-    ours, theirs = got.split(), expected.split()
-    return ours == theirs or (
-        len(ours) == len(theirs)
-        and all(a == b or _same_number(a, b, tolerance) for a, b in zip(ours, theirs, strict=True))
+    ours, theirs = (list(map(str.split, text.rstrip().splitlines())) for text in (got, expected))
+    words = zip(chain(*ours), chain(*theirs), strict=False)
+    return list(map(len, ours)) == list(map(len, theirs)) and all(
+        a == b or _same_number(a, b, tolerance) for a, b in words
     )
 
 

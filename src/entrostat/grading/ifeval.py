@@ -8,12 +8,10 @@ eight readings: without the first line, the last, or both, each with and without
 Where this deviates from the authors' program:
 
 - a keyword that is no regular expression is a text; any sign may be counted as a letter;
-- a thought (<think>...</think>) is taken off before;
-- sentences are counted by Punkt's rules with its abbreviations (`count_sentences`), without what
-  its model has learned of other words; words in capitals by rules that agree with NLTK's word
-  tokenizer;
-- the language is langdetect's guess as there (`pip install langdetect`), with its seed fixed. There
-  is no grading without it: rows that ask for a language are then left out, and counted.
+- a thought is taken off before;
+- sentences are counted by Punkt's rules and abbreviations alone, words in capitals by rules that
+  agree with NLTK's word tokenizer;
+- langdetect's guess of the language has its seed fixed; without it such rows are left out.
 
 All checks take time linear in the response, but for what a data set's own expressions may take.
 """

@@ -1,16 +1,8 @@
 r"""Grader "math": whether an answer is equal to the expected one, in mathematics.
 
-The rule is conservative: what is not understood is not right, and nothing is rounded. In order:
-
-1. where the answer stands: `extract`, recorded with the task (`grading.extract`);
-2. the same tokens (`formulas.notation`): right, whatever they mean;
-3. both read (`formulas.reader`): compared kind by kind (`formulas.equality`) and, at the leaves, by
-   value (`formulas.values`). That decides;
-4. one of them not read (sums, integrals, limits, ...): math-verify reads both and sympy has to find
-   no difference (`formulas.symbolic`), for formulas only.
-
-`rule="minerva"` and `rule="math_verify"` grade as others do, for figures that are to be compared
-with theirs; both take answers for right that are not (docs/grading.md).
+What is not understood is not right, and nothing is rounded. The same tokens are right; what
+`formulas` reads on both sides it compares; sums, integrals and limits go to math-verify and sympy.
+`rule="minerva"` and `rule="math_verify"` grade as others do, to compare figures.
 """
 
 from __future__ import annotations
@@ -178,4 +170,4 @@ def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
     for place in places:
         if place not in ORDER:
             raise ValueError(f"has an option extract: {unknown('place', str(place), ORDER)}")
-    return tuple(places)
+    return tuple(place for place in places if place in ORDER)
