@@ -56,13 +56,8 @@ HEAT = {"C": "celsius", "F": "fahrenheit"}
 CURRENCIES = {r"\$": "dollar", "$": "dollar", "\u20ac": "euro", "\u00a3": "sterling"}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SHORT = {
-    "squared": "^2",
-    "cubed": "^3",
-    "mph": "mile/h",
-    "kph": "km/h",
-    "kmh": "km/h",
-    "fps": "foot/s",
-}
+    "squared": "^2", "cubed": "^3", "mph": "mile/h", "kph": "km/h", "kmh": "km/h", "fps": "foot/s"
+}  # fmt: skip
 _LONGEST = 16  # tokens of a unit
 
 

@@ -68,19 +68,19 @@ _BOUND = re.compile(
     r"leq?|geq?|lt|gt|approx|sqrt|frac|not|sim)|\b(?:or|about|approximately|roughly|around|nearly|"
     r"almost|than|least|most|half|twice|double|triple|minus|negative|plus|times|between|up to|"
     r"over|choose|excluding|except|ruling\s+out|"
-    r"below|above|under|beyond|exceeds?|(?:divisible|bounded)\s+by|(?:congruent|coprime|close)\s+to|"
+    r"(?:is|lies|falls|strictly|well|far)\s+(?:below|above|under|beyond)|exceeds?|(?:divisible|bounded)\s+by|(?:congruent|coprime|close)\s+to|"
     r"(?:half|third|quarter|out|multiple|bound|power|divisor|factor|part|fraction|root|log|logarithm|sine|cosine|tangent|"
     r"square|cube|reciprocal|inverse|factorial)\s+of)|"
     r"\\(?:pi|theta|alpha|beta|gamma|phi|log|ln|exp|sin|cos|tan)|\\sqrt\{[^{}]*\}|"
     r"(?:\bnot|\bcannot|n't|\bnever|\b(?:suppose|assume|reject|discard|eliminate|rule\s+out|"
-    r"perhaps|maybe|possibly|(?:may|might|could)\s+be)|"
-    r"\bif\s+(?:it|this|that)\s+(?:is|was|were))(?:\s+\w+){0,3})\s*:?\s*\Z|[A-Za-z)}]\Z"
+    r"perhaps|maybe|possibly)|\bif\s+(?:it|this|that)\s+(?:is|was|were))(?:\s+\w+){0,3}|"
+    r"\b(?:may|might|could)\s+be|\b(?<!\bi\s)(?<!\bwe\s)(?:says?|said|thinks?|believes?)(?:\s+(?:that|it|this|the|answer|is))*|"
+    r"\b(?:first|intermediate|partial|previous|initial)\s+(?:step|result|estimate)\s+(?:is|was|gives|yields))\s*:?\s*\Z|[A-Za-z)}]\Z"
     r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z"
     r"|[\[(][^\[\]()\n]*,\s*\Z"
-    r"|\b(?:friend|claim(?:s|ed)?|(?<!\bi\s)(?<!\bwe\s)(?:says?|thinks?|believes?)|said|"
-    r"(?:first|intermediate|partial|previous|initial)\s+(?:step|result|estimate)|answer\s*,?\s+(?:plus|minus|"
-    r"times|divided|mod|modulo|squared|cubed|doubled|halved|tripled|when|increased|reduced)|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that|"
-    rf"(?:of|on|for|in|than|times|plus|minus|twice|double|half|triple)\s+{_ANSWER}\s+is)\b[^.\n]{{0,60}}\Z",
+    r"|\b(?:friend|claim(?:s|ed)?|answer\s*,?\s+(?:plus|minus|"
+    r"times|divided|mod|modulo|squared|cubed|doubled|halved|tripled|increased|reduced)|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that|"
+    rf"(?<!form\s)(?<!value\s)(?:of|on|for|in|than|times|plus|minus|twice|double|half|triple)\s+{_ANSWER}\s+is)\b[^.\n]{{0,60}}\Z",
     re.IGNORECASE,
 )
 _OWN_LINE = re.compile(r"(?:=|\bis)\s(?!.*\bbetween)[^\n]*\band[ ]*\n[\s$\\(\[*]*\Z")
@@ -91,7 +91,7 @@ _WITHDRAWN = re.compile(
 )
 _CHANGED = re.compile(
     r"\s*(?:\w+\s+)?(?:times(?!\s+(?:that|those|more|as|larger|greater|\w+er)\b)|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|"
-    r"choose|fails|at\s+(?:least|most)|is\s+what|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter)|(?:is|was|(?:can|must|would)\s+be)\s+"
+    r"choose|fails|at\s+(?:least|most)|is\s+what\s+(?:most|many|some|people|they|others)|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter)|(?:is|was|(?:can|must|would)\s+be)\s+"
     r"(?:impossible|excluded|discarded|rejected|eliminated|extraneous|invalid|ruled))\b|[\s*]*\?",
     re.IGNORECASE,
 )

@@ -107,13 +107,12 @@ def equal(expected: str, given: str) -> bool:
     if re.fullmatch(_LETTER, expected.strip()) and (option := _OPTION.match(given.strip())):
         given = option[1]
     expected, given = _same_letter(expected, given)
-    wanted, said = tokens(expected), tokens(given)
-    if not wanted or not said:
-        return False
-    ways = [tokens(given, commas=commas) for commas in ("number", "list")]
-    return any(  # whether 100,200,300 is one number or three, the expected answer says
-        _equal(wanted, way, expected, given)
-        for way in (said, *(way for way in ways if way != said))
+    wanted = tokens(expected)
+    # whether 100,200,300 is one number or three, the expected answer says
+    ways = [tokens(given, commas) for commas in (None, "number", "list")] if wanted else []
+    return any(
+        way and way not in ways[:place] and _equal(wanted, way, expected, given)
+        for place, way in enumerate(ways)
     )
 
 

@@ -21,27 +21,14 @@ LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statis
 
 @dataclass(frozen=True)
 class Kind:
-    """A grader of ours.
+    """A grader of ours."""
 
-    Attributes:
-        home: MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options.
-            Imported when first asked for.
-        summary: one line for lists.
-        total: it gives any text a grade, in time linear in its length, so that it needs no process
-            of its own.
-        check: "", or a FUNCTION of that module, of (answer, and the options), that raises
-            ValueError at an expected answer or an option that makes no sense.
-        warm: "", or a MODULE:FUNCTION that imports what takes long, for processes to be forked
-            from.
-        needs: a module of another package, and in a line what to install.
-    """
-
-    home: str
+    home: str  # MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options
     summary: str
-    total: bool = False
-    check: str = ""
-    warm: str = ""
-    needs: tuple[str, str] | None = None
+    total: bool = False  # it grades any text in linear time, so that it needs no process of its own
+    check: str = ""  # a FUNCTION of that module that raises ValueError at an answer or an option
+    warm: str = ""  # MODULE:FUNCTION that imports what takes long, for processes to be forked from
+    needs: tuple[str, str] | None = None  # another package's module, and what to install
 
     def load(self) -> Grader:
         """The function.
