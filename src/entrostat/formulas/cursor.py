@@ -44,7 +44,7 @@ class Cursor:
         if token is None or token.kind not in ("sign", "command"):
             return None
         sign = RELATIONS.get(str(token.value))
-        if sign is None or (token.kind == "sign") != (token.value in ("=", "<", ">")):
+        if sign is None:
             return None
         self._at += 1
         if sign in "<>" and self._take("sign", "="):
@@ -57,14 +57,6 @@ class Cursor:
                 return f"\\{name}"
         return None
 
-    def _times(self) -> bool:
-        return self._take("sign", "*") or any(
-            self._take("command", name) for name in ("times", "cdot")
-        )
-
-    def _percent_text(self) -> bool:
-        return self._take("text", "percent") or self._take("text", "%")
-
     def _subscript(self) -> str:
         if not self._take("sign", "{"):
             token = self._next()
@@ -74,7 +66,7 @@ class Cursor:
         said = ""
         while not self._take("sign", "}"):
             token = self._next()
-            if token.kind not in ("number", "word", "text"):
+            if token.kind not in ("number", "word", "text") and token.value != ",":
                 raise Unreadable
             said += str(token.value)
         return said

@@ -1,20 +1,35 @@
-"""Parts of the real line: intervals, their unions, and inequalities that say the same."""
+"""Subsets of the real line: intervals, unions, and inequalities that say the same."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 from .tree import Node
-from .values import exact_value, symbols
+from .values import affine, real_value, same_value, symbols
 
 FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 BRACKETS = frozenset({"()", "(]", "[)", "[]"})
 INFINITY = Node("symbol", (), "infty")
-MOST = 50  # parts of a list or set
+REALS = Node("symbol", (), "bbR")
+_FAR = 10**1000  # beyond all that has a value
+
+
+class Cut(NamedTuple):
+    """Where a subset begins or ends: right before a point (side 0) or right behind it (1)."""
+
+    place: int
+    side: int
+    node: Node
+
+
+class Subset(NamedTuple):
+    """A part of the real line by its cuts, in order, and the letter that it is about, or ""."""
+
+    letter: str
+    cuts: tuple[Cut, ...]
 
 
 def infinite(node: Node) -> int:
@@ -24,92 +39,138 @@ def infinite(node: Node) -> int:
     return int(node == INFINITY)
 
 
-def punctured(points: Sequence[Fraction | None]) -> Node | None:
-    """The real line without some points; None where one of them is not known exactly."""
-    known = sorted({point for point in points if point is not None})
-    if None in points or not known or len(known) > MOST:
-        return None
-    places = [Node("number", (), point) for point in known]
-    ends = [Node("-", (INFINITY,)), *places, INFINITY]
-    return Node("union", tuple(Node("()", pair) for pair in pairwise(ends)))
-
-
-def without_modulus(node: Node) -> Node | None:
-    """|2x - 1| < 3 as -1 < x < 2, |x| > 1 as a union of intervals; None for all others."""
-    if len(node.value) != 1 or node.value[0] not in ("<", "<=", ">", ">="):
-        return None
-    inner, most = node.parts[:: 1 if node.parts[0].kind == "abs" else -1]
-    sign = node.value[0] if node.parts[0].kind == "abs" else FLIPPED[node.value[0]]
-    bound, letters = exact_value(most), symbols(inner)
-    if inner.kind != "abs" or len(letters) != 1 or bound is None or bound <= 0:
-        return None
-    (letter,) = letters
-    start, one, two = (exact_value(_put(inner.parts[0], letter, Fraction(at))) for at in (0, 1, 2))
-    if start is None or one is None or two is None or not two - one == one - start != 0:
-        return None
-    low, high = (
-        Node("number", (), end)
-        for end in sorted((s * bound - start) / (one - start) for s in (1, -1))
+def same_subset(a: Subset, b: Subset) -> bool:
+    """Whether two subsets are one, in the same letter where both have one."""
+    return (not a.letter or not b.letter or a.letter == b.letter) and (
+        len(a.cuts) == len(b.cuts)
+        and all(
+            x.side == y.side
+            and (x.place == y.place if infinite(x.node) else same_value(x.node, y.node))
+            for x, y in zip(a.cuts, b.cuts, strict=True)
+        )
     )
-    if sign[0] == "<":
-        return Node("relation", (low, Node("symbol", (), letter), high), (sign, sign))
-    opening, closing = ("(", ")") if sign == ">" else ("[", "]")
-    left = Node(f"({closing}", (Node("-", (INFINITY,)), low))
-    return Node("union", (left, Node(f"{opening})", (high, INFINITY))))
 
 
-def _put(node: Node, letter: str, value: Fraction) -> Node:
-    """With a number for a letter."""
-    if node.kind == "symbol":
-        return Node("number", (), value) if node.value == letter else node
-    return Node(node.kind, tuple(_put(part, letter, value) for part in node.parts), node.value)
+def subset(node: Node) -> Subset | None:
+    """The part of the real line that an answer is, or None."""
+    rule = _SUBSETS.get(node.kind)
+    return None if rule is None else rule(node)
 
 
-def joined(union: Node) -> Node | None:
-    """A union of intervals that meet, worked out; None where nothing meets."""
-    if not all(part.kind in BRACKETS and len(part.parts) == 2 for part in union.parts):
+def _interval(node: Node) -> Subset | None:
+    if len(node.parts) != 2:
         return None
-    ends = [[_end(one) for one in part.parts] for part in union.parts]
-    if any(end is None for pair in ends for end in pair):
-        return None
-    order = sorted(range(len(ends)), key=lambda i: (ends[i][0], union.parts[i].kind[0] == "("))
-    found = [[union.parts[order[0]], ends[order[0]][1]]]
-    for i in order[1:]:
-        part, (last, high) = union.parts[i], found[-1]
-        touch = ends[i][0] == high and (part.kind[0] == "[" or last.kind[1] == "]")
-        if not (ends[i][0] < high or touch):
-            found.append([part, ends[i][1]])
-        elif (ends[i][1], part.kind[1] == "]") > (high, last.kind[1] == "]"):
-            kind = last.kind[0] + part.kind[1]
-            found[-1] = [Node(kind, (last.parts[0], part.parts[1])), ends[i][1]]
-    if len(found) == len(union.parts):
-        return None
-    parts = tuple(part for part, _ in found)
-    return parts[0] if len(parts) == 1 else Node("union", parts)
+    return _between(*node.parts, node.kind)
 
 
-def _end(node: Node) -> Any:
-    """An interval's end as a number, or None."""
-    return math.inf * infinite(node) if infinite(node) else exact_value(node)
+def _between(low: Node, high: Node, brackets: str) -> Subset | None:
+    cuts = _cut(low, int(brackets[0] == "(")), _cut(high, int(brackets[1] == "]"))
+    if cuts[0] is None or cuts[1] is None or not cuts[0][:2] < cuts[1][:2]:
+        return None
+    return Subset("", (cuts[0], cuts[1]))
 
 
-def as_interval(relation: Node) -> Node | None:
-    """X > 3 and 1 <= x < 2 as intervals; None for 1 < x < 2, which looks like a point."""
-    signs, parts = relation.value, relation.parts
-    if not set(signs) <= {"<", "<=", ">", ">="}:
+def _cut(node: Node, side: int) -> Cut | None:
+    value = real_value(node)
+    place = infinite(node) * _FAR if infinite(node) else value
+    return None if place is None else Cut(place, side, node)
+
+
+def _points(node: Node) -> Subset | None:
+    return _combined(any, [_between(part, part, "[]") for part in node.parts])
+
+
+def _symbol(node: Node) -> Subset | None:
+    return _between(Node("-", (INFINITY,)), INFINITY, "()") if node == REALS else None
+
+
+def _relation(node: Node) -> Subset | None:
+    """Inequalities in one letter, each link of a chain one; x in A."""
+    if node.value == ("in",):
+        inside = subset(node.parts[1])
+        named = node.parts[0].kind == "symbol" and inside is not None and not inside.letter
+        return inside._replace(letter=node.parts[0].value) if named and inside else None
+    links = zip(node.value, pairwise(node.parts), strict=True)
+    return _combined(all, [_inequality(sign, *sides) for sign, sides in links])
+
+
+def _inequality(sign: str, left: Node, right: Node) -> Subset | None:
+    r"""X < 3, 3 > x, |2x - 1| \ge 3, x \ne 1."""
+    if symbols(right) and not symbols(left):
+        left, right, sign = right, left, FLIPPED.get(sign, "")
+    modulus = left.kind == "abs"
+    if sign not in FLIPPED or sign == "=" or len(symbols(left)) != 1:
         return None
-    if {sign[0] for sign in signs} == {">"}:
-        signs, parts = tuple(FLIPPED[sign] for sign in reversed(signs)), parts[::-1]
-    if any(sign[0] == ">" for sign in signs):
+    (letter,) = symbols(left)
+    line = affine(left.parts[0] if modulus else left, letter)
+    if line is None or not line[1] or not (modulus or left.kind == "symbol"):
         return None
-    if len(parts) == 2 and parts[0].kind == "symbol":
-        low, high, signs = Node("-", (INFINITY,)), parts[1], ("<", *signs)
-    elif len(parts) == 2 and parts[1].kind == "symbol":
-        low, high, signs = parts[0], INFINITY, (*signs, "<")
-    elif len(parts) == 3 and parts[1].kind == "symbol" and signs != ("<", "<"):
-        low, high = parts[0], parts[2]
+    if modulus and ((bound := real_value(right)) is None or bound < 0):
+        return None
+    sides = (right, Node("-", (right,)))[: 1 + modulus]
+    ends = sorted((_solved(side, line) for side in sides), key=lambda end: real_value(end) or 0)
+    if (sign, infinite(right)) in (("<", 1), (">", -1)):
+        found = _symbol(REALS)
+    elif sign == "!=":
+        found = _points(Node("set", tuple(ends)))
     else:
+        close = sign in ("<=", ">")
+        low = ends[0] if modulus else Node("-", (INFINITY,))
+        found = _between(low, ends[-1], "(["[close and modulus] + ")]"[close])
+    if sign[0] != "<" and not infinite(right):
+        found = _combined(_outside, [_symbol(REALS), found])
+    return None if found is None else found._replace(letter=letter)
+
+
+def _solved(value: Node, line: tuple[Fraction, Fraction]) -> Node:
+    """Where start + slope * x has a value."""
+    start, slope = (Node("number", (), number) for number in line)
+    if line == (0, 1):
+        return value
+    return Node("/", (Node("+", (value, Node("-", (start,)))), slope))
+
+
+def _outside(inside: Iterable[bool]) -> bool:
+    first, *others = inside
+    return first and not any(others)
+
+
+def _combined(rule: Callable[[list[bool]], bool], parts: list[Subset | None]) -> Subset | None:
+    """Where a rule of being in each of some subsets holds."""
+    known = [part for part in parts if part is not None]
+    letters = {part.letter for part in known} - {""}
+    if len(known) < len(parts) or len(letters) > 1:
         return None
-    if symbols(low) - {"infty"} or symbols(high) - {"infty"}:
+    inside, held, found = [False] * len(known), False, []
+    places: Iterator[tuple[Cut, int]] = (
+        (cut, i) for i, part in enumerate(known) for cut in part.cuts
+    )
+    order = sorted(places, key=lambda each: each[0][:2])
+    for at, (cut, i) in enumerate(order):
+        inside[i] = not inside[i]
+        if at + 1 < len(order) and order[at + 1][0][:2] == cut[:2]:
+            continue
+        if rule(inside) != held:
+            held = not held
+            found.append(cut)
+    return Subset("".join(letters), tuple(found))
+
+
+def _list(node: Node) -> Subset | None:
+    avoids = all(part.value == ("!=",) for part in node.parts)
+    rule = {"or": any, "and": all, ",": all if avoids else None}[node.value]
+    if rule is None or any(part.kind != "relation" for part in node.parts):
         return None
-    return Node(f"{'(' if signs[0] == '<' else '['}{')' if signs[1] == '<' else ']'}", (low, high))
+    parts = [subset(part) for part in node.parts]
+    return _combined(rule, parts) if all(part and part.letter for part in parts) else None
+
+
+_SUBSETS: dict[str, Callable[[Node], Subset | None]] = {
+    **dict.fromkeys(BRACKETS, _interval),
+    "set": _points,
+    "symbol": _symbol,
+    "relation": _relation,
+    "list": _list,
+    "union": lambda node: _combined(any, [subset(part) for part in node.parts]),
+    "without": lambda node: _combined(_outside, [subset(part) for part in node.parts]),
+}

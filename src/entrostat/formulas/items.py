@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from .reader import Parser
-from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, RELATIONS, Node, Token, Unreadable
+from .tree import CHOICES, CONSTANTS, FUNCTIONS, GREEK, NAMELESS, RELATIONS, Node, Token, Unreadable
 from .units import CURRENCIES, HEAT, SCALES, Unit, named, unit_at_end
 from .values import symbols
 
@@ -26,11 +26,7 @@ _REALS = frozenset(
 
 
 def read(tokens: Sequence[Token]) -> Node | None:
-    """What an answer says, or None.
-
-    Args:
-        tokens: of the answer (`notation.tokens`).
-    """
+    """What an answer says, or None."""
     if not tokens:
         return None
     letter, rest, certain = _choice(list(tokens))
@@ -63,7 +59,7 @@ def _begins(token: Token) -> bool:
     """Whether a value may begin here, and nothing goes on."""
     if token.kind == "sign":
         return token.value in ("-", "(", "[", "{", r"\{", "|", "$", r"\$")
-    return not _connects(token) and token.value not in (*RELATIONS, "cup", "times", "cdot", "div")
+    return not _connects(token) and token.value not in (*RELATIONS, "cup")
 
 
 def _read(tokens: list[Token]) -> Node | None:
@@ -132,6 +128,8 @@ def _item(tokens: list[Token]) -> Node:
         return _residue(tokens)
     if Token("sign", ":") in tokens:
         return Node("ratio", tuple(map(_item, _cut(tokens, Token("sign", ":")))))
+    if tokens[0] == _APPROXIMATELY and tokens[1:]:
+        return Node("relation", (NAMELESS, _item(tokens[1:])), ("~",))
     if _APPROXIMATELY in tokens:
         tokens = _approximated(tokens)
     bare, unit, factor = _without_unit(tokens)
@@ -202,7 +200,7 @@ def _words(tokens: list[Token]) -> list[Node]:
     if said.casefold() in _REALS:
         return [Node("symbol", (), "bbR")]
     known = said in FUNCTIONS or said in CONSTANTS or said in GREEK
-    said = " ".join(said.casefold().split())
+    said = " ".join(said.casefold().split()).rstrip(".")
     return [] if known else [Node("text", (), _SHORT.get(said, said))]
 
 

@@ -51,18 +51,21 @@ _ALIASES = {
 _SPELT = {
     "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*",
     "colon": ":", "equiv": "=", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
-    "lbrace": r"\{", "rbrace": r"\}",
+    "lbrace": r"\{", "rbrace": r"\}", "times": "*",
+    "cdot": "*", "div": "/",
 }  # fmt: skip
+_NAMED = {"mod": Token("command", "pmod"), "percent": Token("sign", "%"), "%": Token("sign", "%")}
 _WORDS = re.compile("[A-Za-z]{2}")
 # what is not seen, or only coloured, with what it takes
 _UNSEEN = re.compile(
-    r"\\[hv]?phantom\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}|\\(?:math)?strut\b|\\textcolor\s*\{[^{}]*\}"
-    r"|\\color\s*\{[^{}]*\}|\\colorbox\s*\{[^{}]*\}|\{\s*\}(?=\s*\^)"
+    r"\\[hv]?phantom\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}|\\(?:math)?strut\b|\\(?:text)?color(?:box)?\s*(?:\[\w*\])?\s*\{[^{}]*\}"
+    r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}|\{\s*\}(?=\s*\^)"
 )
 _ORDINAL = re.compile(
     r"(?<=\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}"
 )
 _CONTINENTAL = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,(?:\d{2,}|[1-9])(?![\d.,])")
+_ARRAY = re.compile(r"\\begin\s*\{array\}\s*\{[^{}]*\}(.*?)\\end\s*\{array\}", re.DOTALL)
 _DEGREE = re.compile(r"\^\s*\{\s*\\degree\s*\}|(?:\^\s*)?\\degree(?![A-Za-z])")
 # \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}: a unit vector in any dress
 _UNIT_VECTOR = re.compile(
@@ -75,7 +78,7 @@ _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?![\d.]))?"
 _PIECES = re.compile(
     r"(?P<row>\\\\)"
     r"|(?P<blank>\\[,;:! ]|\\?\$\$|(?<!\\)\$|\\[()\[\]]|(?<=[^\s$(=])~|\s+|`)"
-    r"|(?P<recurring>\d*\.\d*(?:\\(?:overline|bar)\s*\{\d+\}|\\dot\s*\{?\d\}?(?:\d*\\dot\s*\{?\d\}?)?"
+    r"|(?P<recurring>\d*\.\d*(?:\\(?:overline|bar)\s*(?:\{\d+\}|\d)|\\dot\s*\{?\d\}?(?:\d*\\dot\s*\{?\d\}?)?"
     r"|(?<=\.)\(\d+\)))"
     r"|(?P<clock>\d{1,2}\s?(?:\\[!,])?:(?:\\[!,])?\d\d(?:(?:\\[!,])?:\d\d)?(?![\d:]))"
     r"|(?P<grouped>\d{1,3}(?:(?:\{,\}|\\[,; ]|,?\\!\s?|~|\x20)\d{3})+(?!\d|\s*/|,\d)(?:\.\d+)?)"
@@ -98,10 +101,8 @@ _PIECES = re.compile(
 def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     """The tokens of an answer; none where it is too long to be one.
 
-    Args:
-        text: the answer.
-        commas: what 100,200 is; without it a number, and 100,200,300 is unclear. 1,234 is a number,
-            12,34 and 100, 200 are lists in any case.
+    `commas` says what 100,200 is; without it a number, and 100,200,300 is unclear. 1,234 is a
+    number, 12,34 and 100, 200 are lists in any case.
     """
     if len(text) > LONGEST:
         return []
@@ -110,6 +111,7 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
         text = text.replace(sign, written)
     text = _UNSEEN.sub(" ", _ORDINAL.sub("", text))
     text = _CONTINENTAL.sub(lambda found: found[0].replace(".", "").replace(",", "."), text)
+    text = _ARRAY.sub(r"\\begin{matrix}\1\\end{matrix}", text)
     text = _DEGREE.sub(r"^\\circ ", text)
     text = _UNIT_VECTOR.sub(lambda found: rf"\mathrm{{{found[found.lastindex or 0]}}}", text)
     if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
@@ -195,11 +197,9 @@ def _token(kind: str, match: re.Match[str]) -> list[Token]:
     if kind == "escaped":
         brace = match["escaped"] in "{}$"
         return [Token("sign", said if brace else match["escaped"])]
-    if kind == "word" and said == "mod":
-        return [Token("command", "pmod")]
-    return [
-        Token("word" if kind == "word" else "sign", {"row": "\\\\", "power": "^"}.get(kind, said))
-    ]
+    if kind == "word":
+        return [_NAMED.get(said, Token("word", said))]
+    return [Token("sign", {"row": "\\\\", "power": "^"}.get(kind, said))]
 
 
 def _text(said: str) -> list[Token]:
@@ -207,11 +207,14 @@ def _text(said: str) -> list[Token]:
     bare = said[1:-1] if len(said) == 3 and said[0] + said[-1] == "()" else said
     if bare != said and bare in CHOICES:
         return [Token("sign", "("), Token("text", bare), Token("sign", ")")]
-    if bare == "mod":
-        return [Token("command", "pmod")]
-    number = bare[:1].isdigit()
-    if number or (len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare)):
-        return tokens(bare)
+    if bare in _NAMED:
+        return [_NAMED[bare]]
+    sign = len(bare) > 1 and bare not in UNITS and not _WORDS.search(bare)
+    if sign or re.match(r"\d|\(mod ", bare):
+        found = tokens(bare)  # \mathrm{m^2} is no letter's
+        return [
+            Token("text", t.value) if t.kind == "word" and t.value in UNITS else t for t in found
+        ]
     return [Token("text", bare)] if bare else []
 
 

@@ -45,6 +45,10 @@ class Parser(Cursor):
 
     def _sets(self) -> Node:
         parts = [self._chosen()]
+        if parts[0].kind == "+" and len(parts[0].parts) == 2:  # \mathbb{R} - \{0\}
+            whole, less = parts[0].parts
+            if less.kind == "-" and less.parts[0].kind == "set":
+                return Node("without", (whole, less.parts[0]))
         while self._take("command", "cup"):
             parts.append(self._chosen())
         if self._take("command", "setminus"):
@@ -79,7 +83,6 @@ class Parser(Cursor):
         return parts[0] if len(parts) == 1 else Node("+", tuple(parts))
 
     def _signed(self) -> Node:
-        """A product with a sign before it."""
         if self._take("sign", "+"):
             return self._product()
         if self._take("sign", "-"):
@@ -91,9 +94,9 @@ class Parser(Cursor):
         node = self._factor()
         divided = False
         while True:
-            if self._times():
+            if self._take("sign", "*"):
                 node = Node("*", (node, self._signed_factor()))
-            elif self._take("sign", "/") or self._take("command", "div"):
+            elif self._take("sign", "/"):
                 node = Node("/", (node, self._signed_factor()))
                 divided = True
                 if node.parts[1].kind == "%":  # 1/2%
@@ -110,7 +113,6 @@ class Parser(Cursor):
         return Node("-", (self._factor(),)) if self._take("sign", "-") else self._factor()
 
     def _starts(self) -> bool:
-        """Whether a factor follows without a sign of multiplication."""
         token = self._peek()
         if token is None:
             return False
@@ -118,8 +120,7 @@ class Parser(Cursor):
             return token.value in ("(", "{") or (token.value == "|" and not self._bars)
         if token.kind == "command":
             return token.value not in RELATIONS and token.value not in (
-                "cup", "times", "cdot", "div", "pm", "mp", "rfloor", "rceil", "rangle",
-                "setminus", "choose",
+                "cup", "pm", "mp", "rfloor", "rceil", "rangle", "setminus", "choose",
             )  # fmt: skip
         return token.kind in ("number", "word", "text")
 
@@ -140,7 +141,7 @@ class Parser(Cursor):
                 node = Node("!", (node,))
                 if self._follows("sign", "!"):
                     raise Unreadable  # 5!! is a product of odd numbers to some
-            elif self._take("sign", "%") or self._take("word", "percent") or self._percent_text():
+            elif self._take("sign", "%"):
                 node = Node("%", (node,))
             else:
                 return node
@@ -157,7 +158,6 @@ class Parser(Cursor):
         return None
 
     def _exponent(self) -> Node:
-        """What stands raised: braces, brackets, or one thing with at most a sign."""
         minus = self._take("sign", "-")
         token = self._peek()
         if token is None or (token.kind == "word" and len(str(token.value)) > 1):

@@ -42,6 +42,7 @@ class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says 
     """There is no reading, or there are several."""
 
 
+NAMELESS = Node("symbol", (), "?")  # what is only \approx 2.5
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in",
     "approx": "~",
@@ -76,6 +77,8 @@ def exactly(node: Node) -> Node:
     r"""With = for \approx."""
     if not about(node):
         return node
+    if NAMELESS in node.parts:
+        return exactly(node.parts[1])
     value = tuple("=" if s == "~" else s for s in node.value) if node.kind == "relation" else None
     return Node(node.kind, tuple(map(exactly, node.parts)), value or node.value)
 

@@ -31,7 +31,7 @@ _OTHERS = {
     "inch": "in", "foot": "ft feet", "yard": "yd", "mile": "mi", "pound": "lb", "ounce": "oz",
     "ton": "tonne", "s": "sec", "min": "minute", "h": "hour hr", "day": "", "week": "", "month": "",
     "mL": "ml", "L": "l", "gallon": "gal", "cup": "", "acre": "", "hectare": "ha", "kW*h": "kWh",
-    "kelvin": "", "dollar": "USD", "cent": "", "euro": "EUR", "degree": "deg", "amu": "u Da",
+    "dollar": "USD", "cent": "", "euro": "EUR", "degree": "deg", "amu": "u Da",
     "celsius": "Celsius", "fahrenheit": "Fahrenheit", "angstrom": "AA \u00c5 \u212b", "atm": "",
     "erg": "", "dyn": "dyne", "arcsec": "arcsecond", "arcmin": "arcminute", "torr": "mmHg Torr",
     "AU": "", "rpm": "", "gauss": "G", "ohm": "Omega \u03a9 \u2126", "bit": "", "rev": "revolution",
@@ -55,7 +55,9 @@ SCALES = {
 HEAT = {"C": "celsius", "F": "fahrenheit"}
 CURRENCIES = {r"\$": "dollar", "$": "dollar", "\u20ac": "euro", "\u00a3": "sterling"}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-_SHORT = {"mph": "mile/h", "kph": "km/h", "kmh": "km/h", "fps": "foot/s"}
+_SHORT = {
+    "squared": "^2", "cubed": "^3", "mph": "mile/h", "kph": "km/h", "kmh": "km/h", "fps": "foot/s"
+}  # fmt: skip
 _LONGEST = 16  # tokens of a unit
 
 
@@ -90,17 +92,18 @@ def unit_of(tokens: Sequence[Token]) -> Unit | None:
     for token in tokens:
         value = str(token.value)
         if token.kind == "command":
-            if value not in ("cdot", "times", "mu", "AA", "Omega", "circ"):
+            if value not in ("mu", "AA", "Omega", "circ", "frac"):
                 return None
-            text += {"cdot": "*", "times": "*", "mu": "u"}.get(value, f" {value} ")
+            text += "u" if value == "mu" else f" {value} "
         elif token.kind == "sign":
-            text += " " if value in "{}[]" else value
+            text += value
         elif token.kind in ("word", "text"):
             text += value if text.endswith("u") and text[-2:-1] in ("", " ") else f" {value} "
         else:
             text += value
-    text = text.replace("\u00b5", "u").replace("\u03bc", "u").replace(r"\cdot", "*")
-    text = re.sub(r"\\[,;: ]|~", " ", text)
+    text = re.sub(r"(?:\\mu\b|[\u00b5\u03bc])\s*", "u", text).replace(r"\cdot", "*")
+    text = re.sub(r" frac \{([^{}]*)\}\{([^{}]*)\}", r"(\1)/(\2)", text)
+    text = re.sub(r"\\[,;: ]|[~{}\[\]]", " ", text)
     for short, written in _SHORT.items():
         text = re.sub(rf"\b{short}\b", written, text)
     return _parsed(re.sub(r"\bper\b", "/", re.sub(r"\bdegrees? (?=[CF])", "", text)))

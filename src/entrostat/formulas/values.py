@@ -8,7 +8,8 @@ smaller. Letters stand for numbers: formulas are compared at sixteen points, fix
 names, positive and negative, small and in the hundreds, and have to agree wherever both have a
 value: formulas that differ agree at random points with probability next to 0. So sqrt(x^2) is not
 x, and ln x^2 not 2 ln x. Letters in a factorial or a binomial coefficient, and only they, stand for
-whole numbers: the first for all from -8 to 47 and more to 166, the others for some of them.
+whole numbers: the first for all from -8 to 47 and more to 166, the others for some of them. Step
+functions are also compared far out and on both sides of each jump.
 `log` without a base is a logarithm of nobody knows which base, f(x) a function about which nothing
 is known.
 """
@@ -16,9 +17,11 @@ is known.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from mpmath.ctx_mp import MPContext
@@ -29,6 +32,7 @@ _MP = MPContext()  # of our own: nobody else's precision is touched, in no threa
 _MP.dps = 1000
 _SAME = _MP.mpf(10) ** -690
 _NOTHING, _SMALLEST, _LARGEST = (_MP.mpf(10) ** power for power in (-650, -300, 300))
+_BESIDE = _MP.mpf(10) ** -99
 _BITS = 20_000  # of an exact number
 _NO_LETTERS = frozenset("i e pi infty emptyset bbR bbZ bbN bbQ bbC".split())
 _POINTS, _WHOLE_POINTS, _FAR_POINTS, _ENOUGH = 16, 96, 36, 3
@@ -55,13 +59,7 @@ def same_value(a: Node, b: Node) -> bool:
 
 
 def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
-    """What `of` the values is, if it is the same wherever both have one; else None.
-
-    Args:
-        a: a value.
-        b: another.
-        of: of two of mpmath's numbers.
-    """
+    """What `of` the values is, if it is the same wherever both have one; else None."""
     letters = symbols(a) | symbols(b)
     first = None
     agreed = 0
@@ -94,22 +92,66 @@ def _value_or_reason(node: Node, at: Mapping[str, Any]) -> Any:
         return _NONE
 
 
+def real_value(node: Node) -> int | None:
+    """A real number without letters, in units of 10^-650; or None."""
+    value = None if symbols(node) else _value_or_reason(node, {})
+    if value is None or value is _OUTSIDE or value is _NONE or _MP.im(value) != 0:
+        return None
+    return int(_MP.nint(_MP.re(value) / _NOTHING))
+
+
+def affine(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
+    """Start and slope of a formula that is a line in its only letter, or None."""
+    places = (0, 1, 2, 3, -5, Fraction(1, 7))
+    start, *rest = (exact_value(_put(node, letter, Fraction(place))) for place in places)
+    if start is None or rest[0] is None:
+        return None
+    slope = rest[0] - start
+    lies = all(y == start + slope * x for x, y in zip(places[1:], rest, strict=True))
+    return (start, slope) if lies else None
+
+
+def _put(node: Node, letter: str, value: Fraction) -> Node:
+    if node.kind == "symbol":
+        return Node("number", (), value) if node.value == letter else node
+    return Node(node.kind, tuple(_put(part, letter, value) for part in node.parts), node.value)
+
+
 def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any]]:
     """Where two values are looked at: what each letter is."""
     both = Node("", (a, b))
     stepped = _letters_in(both, ("floor", "ceil"))
     counted = sorted(_letters_in(both, ("!", "binom")) | (stepped & _WHOLE and letters & _WHOLE))
     for point in range(_WHOLE_POINTS if counted else _POINTS if letters else 1):
-        at = {name: _real_at(name, point) for name in letters}
+        # every other time far away, as |x - 5| is not 5 - x
+        at = {name: _sample(name, point) * (100 if point % 2 else 1) for name in letters}
         whole = {name: _whole_at(name, point, name == counted[0]) for name in counted}
         if not stepped or min(whole.values(), default=1) > 0:  # they count
             yield at | whole
     if letters and not counted and (stepped or _letters_in(both, ("abs",))):
         for point in range(_FAR_POINTS):
             yield {name: _sample(name, point) * 10 ** (point % 12 - 3) for name in letters}
-    if stepped and not counted:
-        for point in range(_WHOLE_POINTS):
-            yield {name: _near_jump(name, point) for name in letters}
+    if not stepped:
+        return
+    for point in range(_FAR_POINTS if counted else _WHOLE_POINTS):
+        near = {name: _near_jump(name, point) for name in letters}
+        yield near | {name: _whole_far(name, point) for name in counted}
+    for name in letters if len(letters) == 1 else ():
+        for place, beside in product(sorted(set(_jumps(both, name))), (0, _BESIDE, -_BESIDE)):
+            if not counted:
+                yield {name: _MP.mpf(place.numerator) / place.denominator + beside}
+            elif place > 1:
+                yield {name: _MP.mpf(math.floor(place) + _MP.sign(beside))}
+
+
+def _jumps(node: Node, letter: str) -> Iterator[Fraction]:
+    """Places where a step function of a line jumps."""
+    if node.kind == "call" and node.value in ("floor", "ceil"):
+        line = affine(node.parts[0], letter)
+        if line is not None and line[1]:
+            yield from ((level - line[0]) / line[1] for level in range(-2, 4))
+    for part in node.parts:
+        yield from _jumps(part, letter)
 
 
 def symbols(node: Node) -> frozenset[str]:
@@ -157,21 +199,19 @@ _EXACT: dict[str, Callable[..., Fraction | None]] = {
 }
 
 
-@lru_cache(maxsize=1024)  # names are what a model writes
+@lru_cache(maxsize=4096)  # names are what a model writes
+def _drawn(name: str, point: int) -> bytes:
+    return hashlib.sha256(f"{name} {point}".encode()).digest()
+
+
 def _sample(name: str, point: int) -> Any:
     """Where a letter is looked at: between -4 and 4, to 48 digits."""
-    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
-    return _MP.mpf(int.from_bytes(digest[:20], "big")) / 2**157 - 4
-
-
-def _real_at(name: str, point: int) -> Any:
-    """Where a letter is looked at; every other time far away, as |x - 5| is not 5 - x."""
-    return _sample(name, point) * (100 if point % 2 else 1)
+    return _MP.mpf(int.from_bytes(_drawn(name, point)[:20], "big")) / 2**157 - 4
 
 
 def _whole_at(name: str, point: int, first: bool) -> Any:
     """Where a letter in a factorial is looked at, negative too: (n^2)! has a value there."""
-    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
+    digest = _drawn(name, point)
     if first:
         return _MP.mpf(point - 8 if point < 56 else 48 + digest[0] % 119)
     within = (4, 12, 40, 167)[digest[1] % 4]  # k of binom(n, k) is below n, and n may be 5
@@ -180,13 +220,18 @@ def _whole_at(name: str, point: int, first: bool) -> Any:
 
 def _near_jump(name: str, point: int) -> Any:
     """Where a letter of a step function is looked at: at fractions, and right beside them."""
-    digest = hashlib.sha256(f"{name} {point}".encode()).digest()
-    beside = (0, _MP.mpf(10) ** -9, -(_MP.mpf(10) ** -9))[point % 3]
+    digest = _drawn(name, point)
+    beside = (0, _BESIDE, -_BESIDE)[point % 3]
     return _MP.mpf(digest[0] % 41 - 20) / (1, 1, 1, 2, 2, 3, 4, 5)[digest[1] % 8] + beside
 
 
+def _whole_far(name: str, point: int) -> Any:
+    """Where a whole number in a step function is looked at far from 0."""
+    digest = _drawn(name, point)
+    return _MP.mpf((1 + digest[0]) * 10 ** (point % 9) + digest[1] % 3 - 1)
+
+
 def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:
-    """Letters in a function, such as a factorial or a binomial coefficient."""
     if node.kind in kinds or node.value in kinds:
         return symbols(node)
     return frozenset().union(*(_letters_in(part, kinds) for part in node.parts))
@@ -264,14 +309,6 @@ def _over(a: Any, b: Any) -> Any:
     return a / b
 
 
-def _factorial(n: Any) -> Any:
-    return _MP.factorial(_natural(n))
-
-
-def _binomial(n: Any, k: Any) -> Any:
-    return _MP.binomial(_natural(n), _natural(k))
-
-
 def _natural(n: Any) -> int:
     if _MP.im(n) == 0 and _MP.isint(n) and 0 <= n <= _LARGEST_FACTORIAL:
         return int(n)
@@ -286,7 +323,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "%": lambda a: a / 100,
     "root": _root,
     "abs": abs,
-    "!": _factorial,
+    "!": lambda n: _MP.factorial(_natural(n)),
     "degree": lambda: _MP.pi / 180,
 }
 
@@ -298,12 +335,6 @@ def _bounded(function: Callable[[Any], Any], bound: float) -> Callable[[Any], An
         return function(x)
 
     return called
-
-
-def _logarithm(x: Any, base: Any = None) -> Any:
-    if base is None:
-        return _MP.log(x) * _sample("base of log", 0)
-    return _MP.log(x) / _MP.log(base)
 
 
 def _real(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -318,23 +349,23 @@ def _real(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return called
 
 
-def _named(names: str, bound: float) -> dict[str, Callable[[Any], Any]]:
-    return {name: _bounded(getattr(_MP, name), bound) for name in names.split()}
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arcsin": _MP.asin,
     "arccos": _MP.acos,
     "arctan": _MP.atan,
     "ln": _MP.log,
-    "log": _logarithm,
+    "log": lambda x, *base: (
+        _MP.log(x) / _MP.log(*base) if base else _MP.log(x) * _sample("base of log", 0)
+    ),
     "lg": lambda x: _MP.log(x) / _MP.log(10),
-    "exp": _bounded(_MP.exp, 690),
-    "binom": _binomial,
+    "binom": lambda n, k: _MP.binomial(_natural(n), _natural(k)),
     "floor": _real(_MP.floor),
     "ceil": _real(_MP.ceil),
-    **_named("sin cos tan cot sec csc", 1e6),
-    **_named("sinh cosh tanh", 690),
+    **{
+        name: _bounded(getattr(_MP, name), bound)
+        for bound, names in ((1e6, "sin cos tan cot sec csc"), (690, "exp sinh cosh tanh"))
+        for name in names.split()
+    },
 }
 
 

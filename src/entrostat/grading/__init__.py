@@ -8,10 +8,9 @@ hosts call `grade_here` in theirs, `grade` in a small pool of its own.
 """
 
 from .call import grade, grade_here, prepare
-from .numbers import grade_number, last_number, parse_number
+from .numbers import grade_number, last_number
 from .registry import (
     GRADERS,
-    LARGEST_REWARD,
     Grader,
     Kind,
     as_reward,
@@ -23,7 +22,6 @@ from .texts import final_answer, grade_contains, grade_exact
 
 __all__ = [
     "GRADERS",
-    "LARGEST_REWARD",
     "Grader",
     "Kind",
     "as_reward",
@@ -37,6 +35,5 @@ __all__ = [
     "is_total",
     "last_number",
     "make_grader",
-    "parse_number",
     "prepare",
 ]

@@ -38,6 +38,7 @@ _DELIMITERS = re.compile(r"\\[()\[\],;!]|\$|\*\*|~")
 _BELONGS = re.compile(
     r"\s*(?:\\?%|percent\b|\^\s*\{?\\circ\}?|\u00b0|\\(?:text|mathrm)\s*\{[^{}]*\}(?:\^\{?\d\}?)?)"
 )
+_GOES_ON = re.compile(r"[ \t]+(?:and[ \t]+)?\d")  # 8 hours 30 minutes
 _WORD = re.compile(r"\s+([a-zA-Z]+)\b")
 # what may stand behind a box that is an answer: in mathematics its end, else that and words
 _ENDS = re.compile(
@@ -47,7 +48,7 @@ _ENDS = re.compile(
 _TAIL_END = re.compile(
     r"\$|\\[)\]]|\\\\|\\(?:end|q?quad|approx|simeq|[rR]ightarrow|implies)\b|[&=\n]|(?<!\\)[.,;](?=\s|\Z)"
 )
-_IN_UNIT = re.compile(r"\\(?:text|mathrm|operatorname)\w*\s*\{\s*~?([^{}]*?)\s*\}")
+_IN_UNIT = re.compile(r"\\(?:text|mathrm|operatorname)\w*\s*\{\s*~?((?:[^{}]|\{[^{}]*\})*?)\s*\}")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")
 _ONE = Node("number", (), Fraction(1))
 _MODULUS = re.compile(r"\s*(?:\\[pb]?mod\b|\(\s*(?:\\?mod|\\(?:text|mathrm)\{\s*mod)\b)")
@@ -60,18 +61,26 @@ _APART = re.compile(
     rf"\Z|\s+(?![-+*/^=<>|!0-9\u00d7\u2248]|\\(?:{_FACTOR})\b|(?![aAI]\b)[A-Za-z]\b)|[.,](?![0-9])|"
     r"[;:!?)\]}*\"'$]|\\\\|\\[)\]]|\\(?:end|q?quad)\b"
 )
+_ANSWER = r"(?:the|my|our|its|this)\s+(?:\w+\s+)?answer"
 # before a box: an operator that it is the second side of, or a word that takes it back
 _BOUND = re.compile(
     r"(?:[-+*/^_<>~\u2248\u2260\u2264\u2265\u2212\u00b1]|!=|[0-9]|\\(?:times|cdot|div|pm|mp|neq?|"
     r"leq?|geq?|lt|gt|approx|sqrt|frac|not|sim)|\b(?:or|about|approximately|roughly|around|nearly|"
     r"almost|than|least|most|half|twice|double|triple|minus|negative|plus|times|between|up to|"
     r"over|choose|excluding|except|ruling\s+out|"
-    r"(?:half|third|quarter|out|multiple|factor|part|fraction|root|log|logarithm|sine|cosine|tangent|"
+    r"(?:is|lies|falls|strictly|well|far)\s+(?:below|above|under|beyond)|exceeds?|(?:divisible|bounded)\s+by|(?:congruent|coprime|close)\s+to|"
+    r"(?:half|third|quarter|out|multiple|bound|power|divisor|factor|part|fraction|root|log|logarithm|sine|cosine|tangent|"
     r"square|cube|reciprocal|inverse|factorial)\s+of)|"
     r"\\(?:pi|theta|alpha|beta|gamma|phi|log|ln|exp|sin|cos|tan)|\\sqrt\{[^{}]*\}|"
-    r"(?:\bnot|\bcannot|n't|\bnever)(?:\s+\w+){0,3})\s*:?\s*\Z|[A-Za-z)}]\Z"
+    r"(?:\bnot|\bcannot|n't|\bnever|\b(?:suppose|assume|reject|discard|eliminate|rule\s+out|"
+    r"perhaps|maybe|possibly)|\bif\s+(?:it|this|that)\s+(?:is|was|were))(?:\s+\w+){0,3}|"
+    r"\b(?:may|might|could)\s+be|\b(?<!\bi\s)(?<!\bwe\s)(?:says?|said|thinks?|believes?)(?:\s+(?:that|it|this|the|answer|is))*|"
+    r"\b(?:first|intermediate|partial|previous|initial)\s+(?:step|result|estimate)\s+(?:is|was|gives|yields))\s*:?\s*\Z|[A-Za-z)}]\Z"
     r"|\b(?:or|not)\s+[A-Za-z]\w*\s*=\s*\Z|\d\W*\band\s*\Z"
-    r"|\b(?:friend|claim(?:s|ed)?|says|said|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that)\b[^.\n]{0,60}\Z",
+    r"|[\[(][^\[\]()\n]*,\s*\Z"
+    r"|\b(?:friend|claim(?:s|ed)?|answer\s*,?\s+(?:plus|minus|"
+    r"times|divided|mod|modulo|squared|cubed|doubled|halved|tripled|increased|reduced)|guess(?:es|ed)?|doubt|naive(?:ly)?|false\s+that|"
+    rf"(?<!form\s)(?<!value\s)(?:of|on|for|in|than|times|plus|minus|twice|double|half|triple)\s+{_ANSWER}\s+is)\b[^.\n]{{0,60}}\Z",
     re.IGNORECASE,
 )
 _OWN_LINE = re.compile(r"(?:=|\bis)\s(?!.*\bbetween)[^\n]*\band[ ]*\n[\s$\\(\[*]*\Z")
@@ -82,7 +91,8 @@ _WITHDRAWN = re.compile(
 )
 _CHANGED = re.compile(
     r"\s*(?:\w+\s+)?(?:times(?!\s+(?:that|those|more|as|larger|greater|\w+er)\b)|plus|minus|over|divided|squared|cubed|more|less|fewer|factorial|mod|modulo|"
-    r"choose|fails|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter))\b",
+    r"choose|fails|at\s+(?:least|most)|is\s+what\s+(?:most|many|some|people|they|others)|of\s+[0-9]|and\s+an?\s+(?:half|third|quarter)|(?:is|was|(?:can|must|would)\s+be)\s+"
+    r"(?:impossible|excluded|discarded|rejected|eliminated|extraneous|invalid|ruled))\b|[\s*]*\?",
     re.IGNORECASE,
 )
 _DISPLAYS = r"\{(?:align|equation|gather|multline|eqnarray|math|displaymath)\w*\*?\}"
@@ -105,23 +115,18 @@ def boxed(text: str) -> tuple[list[str], list[str]]:
     [3, 5] and ["or"] of "x = \boxed{3} or x = \boxed{5}"; x = 3 and y = 5 where names differ. A box
     that is not closed holds "". Without boxes both are empty.
     """
-    last = _last_box(text, len(text))
-    if last is None:
-        return [], []
-    found, joints = [last], []
-    while len(found) < _MOST:
-        other = _last_box(text, found[-1].start)
-        if other is None or not other.said or other.end > found[-1].start:
-            break
-        joint = _joint(text[other.end : found[-1].start])
-        if joint is None:
-            break
-        found.append(other)
-        joints.append(joint)
-    said = _with_names(
-        text, found[-1].start, [box.said.strip() for box in found[::-1]], joints[::-1]
-    )
-    return said, [joint.how for joint in joints[::-1]]
+    said: list[str] = []
+    joints: list[_Joint] = []
+    start = len(text)
+    while len(said) < _MOST and (box := _last_box(text, start)) is not None:
+        if said:
+            joint = _joint(text[box.end : start]) if box.said and box.end <= start else None
+            if joint is None:
+                break
+            joints.insert(0, joint)
+        said.insert(0, box.said.strip())
+        start = box.start
+    return _with_names(text, start, said, joints), [joint.how for joint in joints]
 
 
 def listed(said: Sequence[str], connectors: Sequence[str]) -> str:
@@ -184,7 +189,7 @@ def _with_names(
     before = _BEGINS.sub(" ; ", text[max(0, start - NEAR) : start])
     first = _NAMED.search(_IN_TEXT.sub(r" \1 ", _DELIMITERS.sub(" ", before)))
     names = [first["name"] if first else "", *(joint.name if joint else "" for joint in joints)]
-    if "" in names or len(set(names)) == 1:
+    if not said or "" in names or len(set(names)) == 1:
         return said
     return [f"{name} = {one}" for name, one in zip(names, said, strict=True)]
 
@@ -251,7 +256,7 @@ def _with_neighbours(text: str, box: _Box) -> str:
             break
         said += f" \\text{{{word}}}" if word else f" {match[0]}"
         after = after[match.end() :]
-    return said
+    return "" if _GOES_ON.match(after) else said
 
 
 def _in_mathematics(before: str) -> bool:

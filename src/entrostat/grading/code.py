@@ -22,6 +22,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from typing import Any
 
 from .. import sandbox
@@ -30,18 +31,20 @@ from ..sandbox.leetcode import LEETCODE
 from .texts import final_answer
 
 _FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*$", re.MULTILINE
+    r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})"
+    r"[ \t]*(?P<language>[\w+-]*)[^\n`]*$",
+    re.MULTILINE,
 )
 _PYTHON = ("python", "py", "python3")
 _READS = re.compile(r"\binput\b|\bstdin\b|\bopen\(0")
 _DEEPER = 3  # blanks, as CommonMark has it
 _FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
 _DEFINED = re.compile(r"^[ \t]*(?:async )?(def|class) (\w+)", re.MULTILINE)
-_KEYS = {"stdin": ("inputs", "outputs"), "calls": ("name", "inputs", "outputs"),
-         "asserts": ("tests",)}  # fmt: skip
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "inputs": list, "outputs": list, "name": str, "tests": (str, list)
-}  # fmt: skip
+_KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "stdin": {"inputs": list, "outputs": list},
+    "calls": {"name": str, "inputs": list, "outputs": list},
+    "asserts": {"tests": (str, list)},
+}
 REWARDS = ("all", "share")
 _DECIMALS = re.compile(r"\.\d{6}|\d[eE]-")
 _OUTPUT = 64 * 1024  # bytes that a program may write where its output is looked at
@@ -81,7 +84,10 @@ def _read_by(tests: dict[str, Any]) -> re.Pattern[str] | None:
         own = {name for _, name in _DEFINED.findall(text)}
         names = set(re.findall(r"\b[A-Za-z_]\w*", text)) - own
     listed = "|".join(sorted(names))
-    return re.compile(rf"^[ \t]*(?:async )?(?:def|class) (?:{listed})\b", re.MULTILINE)
+    return re.compile(
+        rf"^[ \t]*(?:(?:async )?(?:def|class) (?:{listed})\b|(?:{listed}) *= *lambda\b)",
+        re.MULTILINE,
+    )
 
 
 def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> None:
@@ -115,12 +121,8 @@ def warm() -> None:
 def program(response: str, prompt: str = "", reads: re.Pattern[str] | None = None) -> str:
     """The program in a response.
 
-    Args:
-        response: what a policy wrote.
-        prompt: the start of a program. A response that defines its last function anew keeps only
-            what stands before that; any other continues it.
-        reads: what a block must hold to be the program, if any block holds it: the rest are
-            examples of its use.
+    It continues `prompt`, the start of a program; one that defines its last function anew keeps
+    only what stands before that. Of several blocks those that hold `reads` go first.
     """
     text = final_answer(response)
     begun = list(_FUNCTION.finditer(prompt))
@@ -142,11 +144,7 @@ def last_block(text: str, reads: re.Pattern[str] | None = None) -> str | None:
     A block that says it is Python goes before one that says nothing, which may be a program's
     output; one that lacks its end, or its beginning, counts where there is no other. A fence that
     stands deeper than the block's first by more than Markdown allows is in a docstring and does not
-    end it.
-
-    Args:
-        text: where it is looked for.
-        reads: blocks that hold this go before all others.
+    end it. Blocks that hold `reads` go before all others.
     """
     said: list[str] = []
     silent: list[str] = []
@@ -180,17 +178,10 @@ def same_output(got: str, expected: str, tolerance: float | None = None) -> bool
     written (1.0 is 1), and rounding: numbers may differ by `tolerance`, relative where they are
     above 1. Without one only those may, by 1e-6, that both have six decimals or more.
     """
-    ours, theirs = (text.rstrip().splitlines() for text in (got, expected))
-    return len(ours) == len(theirs) and all(
-        _same_line(a, b, tolerance) for a, b in zip(ours, theirs, strict=True)
-    )
-
-
-def _same_line(got: str, expected: str, tolerance: float | None) -> bool:
-    ours, theirs = got.split(), expected.split()
-    return ours == theirs or (
-        len(ours) == len(theirs)
-        and all(a == b or _same_number(a, b, tolerance) for a, b in zip(ours, theirs, strict=True))
+    ours, theirs = (list(map(str.split, text.rstrip().splitlines())) for text in (got, expected))
+    words = zip(chain(*ours), chain(*theirs), strict=False)
+    return list(map(len, ours)) == list(map(len, theirs)) and all(
+        a == b or _same_number(a, b, tolerance) for a, b in words
     )
 
 
@@ -222,9 +213,10 @@ def _read(answer: str, reward: str, seconds: float) -> dict[str, Any]:
         tests = json.loads(answer)
         kind = tests["kind"]
         missing = [
-            key for key in _KEYS[kind]
-            if not (tests.get(key) and isinstance(tests[key], _TYPES[key]))
-        ]  # fmt: skip
+            key
+            for key, kinds in _KEYS[kind].items()
+            if not (tests.get(key) and isinstance(tests[key], kinds))
+        ]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(
             f'needs tests, {{"kind": "stdin", "calls" or "asserts", ...}}, got {answer!r:.80}'

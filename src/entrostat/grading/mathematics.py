@@ -1,16 +1,8 @@
 r"""Grader "math": whether an answer is equal to the expected one, in mathematics.
 
-The rule is conservative: what is not understood is not right, and nothing is rounded. In order:
-
-1. where the answer stands: `extract`, recorded with the task (`grading.extract`);
-2. the same tokens (`formulas.notation`): right, whatever they mean;
-3. both read (`formulas.reader`): compared kind by kind (`formulas.equality`) and, at the leaves, by
-   value (`formulas.values`). That decides;
-4. one of them not read (sums, integrals, limits, ...): math-verify reads both and sympy has to find
-   no difference (`formulas.symbolic`), for formulas only.
-
-`rule="minerva"` and `rule="math_verify"` grade as others do, for figures that are to be compared
-with theirs; both take answers for right that are not (docs/grading.md).
+What is not understood is not right, and nothing is rounded. The same tokens are right; what
+`formulas` reads on both sides it compares; sums, integrals and limits go to math-verify and sympy.
+`rule="minerva"` and `rule="math_verify"` grade as others do, to compare figures.
 """
 
 from __future__ import annotations
@@ -115,13 +107,12 @@ def equal(expected: str, given: str) -> bool:
     if re.fullmatch(_LETTER, expected.strip()) and (option := _OPTION.match(given.strip())):
         given = option[1]
     expected, given = _same_letter(expected, given)
-    wanted, said = tokens(expected), tokens(given)
-    if not wanted or not said:
-        return False
-    ways = [tokens(given, commas=commas) for commas in ("number", "list")]
-    return any(  # whether 100,200,300 is one number or three, the expected answer says
-        _equal(wanted, way, expected, given)
-        for way in (said, *(way for way in ways if way != said))
+    wanted = tokens(expected)
+    # whether 100,200,300 is one number or three, the expected answer says
+    ways = [tokens(given, commas) for commas in (None, "number", "list")] if wanted else []
+    return any(
+        way and way not in ways[:place] and _equal(wanted, way, expected, given)
+        for place, way in enumerate(ways)
     )
 
 
@@ -171,15 +162,11 @@ def _rule(name: str) -> Callable[[str, str], bool]:
 
 
 def _order(extract: str | Sequence[str]) -> tuple[Place, ...]:
-    if not isinstance(extract, str | list | tuple):
-        raise ValueError(
-            f"has an option extract: one or more of {', '.join(ORDER)}, got {extract!r}"
-        )
     places = extract.split(",") if isinstance(extract, str) else extract
+    if not isinstance(places, list | tuple) or not places:
+        known = ", ".join(ORDER)
+        raise ValueError(f"has an option extract: name a place at least ({known}), got {extract!r}")
     for place in places:
         if place not in ORDER:
             raise ValueError(f"has an option extract: {unknown('place', str(place), ORDER)}")
-    found = tuple(place for place in places if place in ORDER)
-    if not found:
-        raise ValueError(f"has an option extract: name a place at least ({', '.join(ORDER)})")
-    return found
+    return tuple(place for place in places if place in ORDER)

@@ -12,11 +12,13 @@ from ..formulas.notation import tokens
 from ..formulas.tree import Node
 from .extract import ORDER
 from .mathematics import extracted
+from .sentences import DOUBTS
 
 _PLAIN = re.compile(
     r"[-+\u2212]?[0-9.,]+(?:[eE][-+]?[0-9]{1,3})?(?:/[0-9.,]+(?:[eE][-+]?[0-9]+)?)?"
 )
 _JOINED = re.compile(r"\d(?![eE][-+]?\d)[A-Za-z_]")  # 42x, 0x2a
+_NOUN = re.compile(r"\\(?:text|mathrm)\{\s*[A-Za-z]{2}[A-Za-z -]*\}\s*\Z")  # 18 \text{ muffins}
 _FRACTION = re.compile(r"-?\\[dt]?frac\{[0-9]+\}\{[0-9]+\}")
 
 
@@ -60,6 +62,9 @@ def last_number(response: str, extract: str | Sequence[str] = ORDER) -> Fraction
 def _number(text: str) -> Fraction | None:
     if _JOINED.search(text):
         return None
+    noun = _NOUN.search(text)
+    if noun is not None and not DOUBTS.search(noun[0]) and read(tokens(text)) is None:
+        text = text[: noun.start()]
     node = read(tokens(text))
     while node is not None and node.kind in ("quantity", "%", "relation"):
         node = assigned(node) if node.kind == "relation" else node.parts[0]

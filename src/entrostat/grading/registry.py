@@ -21,27 +21,14 @@ LARGEST_REWARD = 1e18  # float32 cannot hold the square of much more, and statis
 
 @dataclass(frozen=True)
 class Kind:
-    """A grader of ours.
+    """A grader of ours."""
 
-    Attributes:
-        home: MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options.
-            Imported when first asked for.
-        summary: one line for lists.
-        total: it gives any text a grade, in time linear in its length, so that it needs no process
-            of its own.
-        check: "", or a FUNCTION of that module, of (answer, and the options), that raises
-            ValueError at an expected answer or an option that makes no sense.
-        warm: "", or a MODULE:FUNCTION that imports what takes long, for processes to be forked
-            from.
-        needs: a module of another package, and in a line what to install.
-    """
-
-    home: str
+    home: str  # MODULE:FUNCTION of (response, answer); its keyword-only arguments are its options
     summary: str
-    total: bool = False
-    check: str = ""
-    warm: str = ""
-    needs: tuple[str, str] | None = None
+    total: bool = False  # it grades any text in linear time, so that it needs no process of its own
+    check: str = ""  # a FUNCTION of that module that raises ValueError at an answer or an option
+    warm: str = ""  # MODULE:FUNCTION that imports what takes long, for processes to be forked from
+    needs: tuple[str, str] | None = None  # another package's module, and what to install
 
     def load(self) -> Grader:
         """The function.
@@ -134,28 +121,20 @@ def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = Non
 
 @cache
 def _found(name: str) -> Grader:
-    if ":" not in name:
-        return GRADERS[name].load() if name in GRADERS else _offered(name)
-    module, function = find(name, "grader")
-    grader = getattr(module, function, None)
-    if not callable(grader):
-        raise ValueError(f"unknown grader {name!r}: {module.__name__} has no function {function!r}")
-    return _of_two_texts(f"grader {name!r}", grader)
-
-
-def _offered(name: str) -> Grader:
-    offer = offered("grader", name)
-    if offer is None:
-        others = [offer.name for offer in offers("grader")]
-        there = unknown("grader", name, [*GRADERS, *others])
+    if name in GRADERS:
+        return GRADERS[name].load()
+    if ":" in name:
+        module, function = find(name, "grader")
+        whose, grader = f"grader {name!r}", getattr(module, function, None)
+        if grader is None:
+            raise ValueError(f"unknown {whose}: {module.__name__} has no function {function!r}")
+    elif (offer := offered("grader", name)) is not None:
+        whose, grader = offer.whose, offer.load()
+    else:
+        there = unknown("grader", name, [*GRADERS, *(offer.name for offer in offers("grader"))])
         raise ValueError(f"{there} Or MODULE:FUNCTION, your own.")
-    grader = offer.load()
     if not callable(grader):
-        raise ValueError(f"{offer.whose} is a {type(grader).__name__}; a grader is a function")
-    return _of_two_texts(offer.whose, grader)
-
-
-def _of_two_texts(whose: str, grader: Grader) -> Grader:
+        raise ValueError(f"{whose} is a {type(grader).__name__}; a grader is a function")
     try:
         inspect.signature(grader).bind("", "")
     except TypeError as error:

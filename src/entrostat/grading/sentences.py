@@ -17,7 +17,8 @@ TAIL = 20_000  # characters at the end in which phrases and boxes of one sentenc
 OR_MORE = re.compile(r"\W*\b(?:or\b|alternatively\b|and\b\W*(?:[0-9\\]|[a-z]\s*=))", re.IGNORECASE)
 REGRET = re.compile(
     r"\b(?:wrong|incorrect|mistaken?|sorry|wait|correction|hold on|actually|however|oops|kidding|"
-    r"second thought|double[- ]check|should be|re-?(?:compute|calculate|check|do))\b",
+    r"second thought|double[- ]check|in error|made an error|should be|"
+    r"re-?(?:compute|calculate|check|do))\b",
     re.IGNORECASE,
 )
 _PHRASE = re.compile(
@@ -35,11 +36,14 @@ _TO = re.compile(
 _CONCLUDES = (
     r"(?:so|thus|hence|therefore|consequently|accordingly|which means|meaning|so that|then)"
 )
+_SUMS_UP = (
+    r"all in all|altogether|in (?:conclusion|summary|short|total|other words)|"
+    r"to (?:conclude|summari[sz]e|sum up)"
+)
 _LEADS = re.compile(
     rf"(?:(?:{_CONCLUDES}|and|finally|now|ultimately|overall|indeed|again|"
-    r"in (?:conclusion|summary|short|total)|to (?:conclude|summari[sz]e)|"
-    r"(?:we|i) (?:get|have|find|conclude|see|know|think|believe)|"
-    r"(?:this|it) (?:means|implies|follows|gives|shows)|that)\s+)*"
+    rf"{_SUMS_UP}|(?:we|i) (?:get|have|find|conclude|see|know|think|believe)|"
+    r"(?:this|it) (?:means|implies|follows|gives|shows|turns out)|that)\s+)*"
     r"(?:(?:the|my|our|your|its|this)\s+)?(?:(?:final|correct|right|required|requested|desired|exact|numerical|numeric|simplified|overall|"
     r"complete|full|only|actual|true|integer|corresponding|best|short|new|corrected|updated|revised)"
     r"\s+)*",
@@ -47,7 +51,7 @@ _LEADS = re.compile(
 )
 _ASIDE = re.compile(
     rf"(?:{_CONCLUDES}|and|finally|now|ultimately|overall|indeed|as a result|great|done|"
-    r"in (?:conclusion|summary|short|total)|(?:the )?(?:final )?answer|"
+    rf"{_SUMS_UP}|(?:the )?(?:final )?answer|"
     r"wait|no|no wait|yes|ok(?:ay)?|sorry|correction|oops|actually|hold on|"
     r"on second thought|let me correct (?:that|myself)|for this reason)",
     re.IGNORECASE,
@@ -64,10 +68,11 @@ _UNSURE = re.compile(
     r"guess\w*|doubt\w*|first|approximat\w+|about|roughly|when|were)\b|n't\b",
     re.IGNORECASE,
 )
+_OPTION = re.compile(r"\A(?:option|choice)\s+(?=\(?[A-J]\b)", re.IGNORECASE)
 _REASON = re.compile(
     r",?\s+(?:because|since|as required|I hope)\b.*|,\s+(?:and\s+)?not\s.*", re.DOTALL
 )
-_DOUBTS = re.compile(
+DOUBTS = re.compile(
     r"\b(?:not|cannot|never|no|nor|or|either|neither|between|least|most|than|about|approximately|around|"
     r"roughly|nearly|almost|negative|minus|half|double|twice|triple|thirds?|quarters?|percent|"
     r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|squared|cubed|root|times|factor|"
@@ -76,14 +81,14 @@ _DOUBTS = re.compile(
     r"might|could|may|but|all|any|which|whose|first|step|case|equation|line|option|positive|log|sin|"
     r"cos|tan|sqrt|pi|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|"
     r"forty|fifty|originally|initially|previously|once|both|every|when|where|let|given|would|bound|"
-    r"estimate|guess|mistake|so far|still|says?|said|claims?|thinks?|thought|believes?|start)\b"
-    r"|n't\b",
+    r"estimate|guess|mistake|so far|yesterday|used to|answers?|hint|check|note|example|attempt|"
+    r"still|says?|said|claims?|thinks?|thought|believes?|start)\b|n't\b",
     re.IGNORECASE,
 )
 _COPULA = re.compile(r".*(?:\b(?:is|are|equals|equal to|get|gives|have|obtain)|[:\u21d2\u2234])\s+")
 _LEAD = re.compile(
-    r"\A(?:\s*(?:so|therefore|thus|hence|then|finally|and|we|get|have|obtain|find|that|conclude|"
-    r"either|gives|it follows|simply|exactly|indeed|clearly),?\s+)+",
+    r"\A(?:\s*,?\s*(?:so|therefore|thus|hence|then|finally|and|we|get|have|obtain|find|that|conclude|"
+    r"either|gives|given by|it follows|simply|exactly|indeed|clearly),?\s+)+",
     re.IGNORECASE,
 )
 _SPANS = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)")
@@ -146,6 +151,7 @@ def from_phrase(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     if line[len(said) :].startswith(("?", "!")) or REGRET.search(text[match.end() :]):
         return []
     said = _trimmed(_LEAD.sub("", _REASON.sub("", _BOLD.sub(r"\1", said))))
+    said = _OPTION.sub("", said)
     if readable(said) or re.search(r"\$[^$]*\$|\\", said):
         return [said]
     return _one(said, readable, "it is ") or [said]
@@ -172,7 +178,7 @@ def _leads(before: str) -> bool:
 
 def _trimmed(text: str) -> str:
     """Without the end of a sentence and emphasis that began before."""
-    return text.strip(" \n*").rstrip(".").strip(" \n*")
+    return text.strip(' \n*"\u201c\u201d').rstrip(".").strip(' \n*"\u201c\u201d')
 
 
 def sentence(text: str) -> str:
@@ -196,7 +202,8 @@ def from_last(text: str, readable: Callable[[str], bool]) -> list[str] | None:
         return found
     for clause in reversed(list(_CLAUSE.finditer(said))):
         rest = said[clause.end() :]
-        if not _UNSURE.search(said[: clause.start()]) and (found := _one(rest, readable, "it is ")):
+        unsure = DOUBTS if clause[0].startswith(":") else _UNSURE  # "Hint: 7"
+        if not unsure.search(said[: clause.start()]) and (found := _one(rest, readable, "it is ")):
             return found
     return []
 
@@ -210,7 +217,7 @@ def _worked_out(said: str) -> list[str]:
     before = _HARMLESS.sub("", left)
     if _UNSURE.search(before) or re.search(r"\b(?:because|since)\b", before, re.IGNORECASE):
         return []
-    return [] if _DOUBTS.search(_HARMLESS.sub("", value[2])) else [value[1].lstrip("$")]
+    return [] if DOUBTS.search(_HARMLESS.sub("", value[2])) else [value[1].lstrip("$")]
 
 
 def _one(said: str, readable: Callable[[str], bool], verb: str = "") -> list[str]:
@@ -222,7 +229,7 @@ def _one(said: str, readable: Callable[[str], bool], verb: str = "") -> list[str
     if re.fullmatch(r"(?:(?:[^$]*[^$\d.])?\$\d)+[^$]*", said):  # prices, not mathematics
         said = said.replace("$", "")
     outside = _SPANS.sub(" ", said)
-    if _DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", outside)):
+    if DOUBTS.search(re.sub(r"\\[A-Za-z]+", " ", outside)):
         return []
     copula = _COPULA.match(said)
     if copula is not None and not re.search(r"[0-9]", copula[0]) and readable(said[copula.end() :]):

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import re
 
-_THOUGHTS = ("think", "thinking", "thought", "reasoning")
-_FINAL = "<|channel|>final<|message|>"  # where gpt-oss begins its answer
+_THOUGHT = r"(?:\w{1,9}:)?(?:think|thinking|thought|reasoning)"
+_THOUGHT_BEGINS = re.compile(
+    rf"<{_THOUGHT}>|\[THINK\]|<\|begin_of_thought\|>|\u25c1think\u25b7|<\|channel\|>analysis<\|message\|>",
+    re.IGNORECASE,
+)
+_THOUGHT_ENDS = re.compile(
+    rf"</{_THOUGHT}>|\[/THINK\]|<\|(?:end_of_thought|begin_of_solution)\|>|\u25c1/think\u25b7|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
 _TURN_ENDS = re.compile(
-    r"<\|(?:im_end|im_start|eot_id|eom_id|end_of_text|endoftext|end|return|eot|user|start_header_id)\|>"
-    r"|</s>|<eos>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>|<\uff5cUser\uff5c>|\[/?INST\]"
+    r"<\|(?!begin_of_)\w{3,}\|>|\[\|\w{3,}\|\]|</s>|<eos>|<end_of_\w+>|<\uff5c[^\uff5c\n]*\uff5c>|\[/?INST\]"
 )
 
 
 def spoken(response: str) -> str:
     """A response without its thought, which may lack its end, up to the end of its turn."""
-    for tag in _THOUGHTS:
-        response = response.rpartition(f"</{tag}>")[2].partition(f"<{tag}>")[0]
-    response = response.rpartition(_FINAL)[2]
-    end = _TURN_ENDS.search(response)
-    return response if end is None else response[: end.start()]
+    said = _THOUGHT_BEGINS.split(_THOUGHT_ENDS.split(response)[-1], maxsplit=1)[0]
+    return _TURN_ENDS.split(said, maxsplit=1)[0]
 
 
 def final_answer(response: str) -> str:

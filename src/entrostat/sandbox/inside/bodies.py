@@ -23,6 +23,7 @@ from . import frames
 _STACK = 128 << 20  # bytes of a thread's stack at most
 OUT_OF_MEMORY = 251  # exit code
 ORDERS, ANSWERS = 4, 5  # descriptors of those who have them
+_STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _OURS = os.path.dirname(__file__)
 
 
@@ -74,7 +75,7 @@ def run(source: str) -> NoReturn:
 
 
 def _open(file: Any, *arguments: Any, _plain: Any = open, **named: Any) -> Any:
-    return _plain(os.dup(0) if str(file) == "/dev/stdin" else file, *arguments, **named)
+    return _plain(os.dup(0) if str(file) in _STDIN else file, *arguments, **named)
 
 
 def _stack_size(size: int = 0, _plain: Any = threading.stack_size) -> int:
