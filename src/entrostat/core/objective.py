@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -285,6 +285,13 @@ class Plan:
     def __getitem__(self, rows: slice | Tensor) -> Plan:
         """The plan of some rows."""
         return Plan(self.objective, self.batch[rows], self.terms[rows], self.fresh, self.measured)
+
+    def share(self, share: float) -> Plan:
+        """The plan where its minibatch is this share of the rollouts of an optimizer step."""
+        terms = self.terms
+        sampled = None if terms.sampled is None else terms.sampled / share
+        terms = terms.replace(scale=terms.scale * share, count=terms.count / share, sampled=sampled)
+        return replace(self, terms=terms)
 
     def at(self, logp: Tensor, entropy: Tensor | None = None) -> TokenBatch:
         """[B, T]: the plan's batch under the policy that is being updated.

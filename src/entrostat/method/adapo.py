@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..control import Multiplicative, Observation
+from ..control import Multiplicative
 from ..core.batch import Terms, TokenBatch
 from .base import Method, one_of
-from .controlled import Controlled, Law, Signal, entropy_by
+from .controlled import Controlled, Law, Signal
 from .surrogates import Gspo, check_bounds, clip_bounds
 
 
@@ -65,10 +65,6 @@ class Adapo(Controlled):
     def law(self) -> Law:
         """What moves the upper bound."""
         return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
-
-    def signal_of(self, seen: Observation) -> float:
-        """As `signal` says."""
-        return entropy_by(self.signal, seen, "adapo")
 
     @classmethod
     def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:

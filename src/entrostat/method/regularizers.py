@@ -21,7 +21,7 @@ from ..control import (
 )
 from ..core.batch import Terms, TokenBatch
 from .base import Default, Method, in_range, one_of, unread
-from .controlled import Controlled, Law, Signal, entropy_by, learnt_law
+from .controlled import Controlled, Law, Signal, learnt_law
 
 REACH = 0.5  # of the bonus under the thermostat
 # parameters of the bonus that a controller does not read
@@ -96,10 +96,6 @@ class EntropyBonus(Controlled):
     def at_first(self) -> ControlState:
         """A fixed coefficient."""
         return ControlState(self.coef, None)
-
-    def signal_of(self, seen: Observation) -> float:
-        """As `signal` says."""
-        return entropy_by(self.signal, seen, "entropy_bonus")
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None

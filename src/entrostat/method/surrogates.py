@@ -62,9 +62,10 @@ class Ppo(Method):
     reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_bounds("ppo", self.low, self.high)
+        name = type(self).__name__.lower()
+        check_bounds(name, self.low, self.high)
         if self.dual is not None and not self.dual > 1:
-            raise ValueError(f"ppo: dual must be above 1, or None, got {self.dual}")
+            raise ValueError(f"{name}: dual must be above 1, or None, got {self.dual}")
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
@@ -74,34 +75,29 @@ class Ppo(Method):
 
 
 @dataclass(frozen=True)
-class Gspo(Method):
+class Gspo(Ppo):
     """GSPO: one ratio per sequence, clipped as PPO's.
 
     s = exp(masked mean of lp - lp0), Zheng et al. (arXiv 2507.18071). Per-token advantages stay
-    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. Alone it is
-    REPO's row: leave-one-out advantage, mean over sequences.
+    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. `dual` is
+    PPO's. Alone it is REPO's row: leave-one-out advantage, mean over sequences.
     """
 
     low: float | None = 3e-4
     high: float | None = 4e-4
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO 2 (GSPO)"
     base: ClassVar[str] = "loop"
-    reads_current: ClassVar[bool] = False
     alone: ClassVar[str] = (
         "gspo's ratio is one per sequence and leaves 1 by some 1e-4, so the clip of a token's "
         "ratio would never act on it"
     )
 
-    def __post_init__(self) -> None:
-        check_bounds("gspo", self.low, self.high)
-
     def plan(
         self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
     ) -> Terms:
         """Clip bounds on the sequence's ratio."""
-        return clip_bounds(terms, self.low, self.high).replace(ratio="sequence")
+        return super().plan(batch, terms, state, generator).replace(ratio="sequence")
 
 
 def clip_bounds(terms: Terms, low: float | None, high: float | None) -> Terms:

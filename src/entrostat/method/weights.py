@@ -50,7 +50,7 @@ class ForkingTokens(Method):
     Parameters:
         top: share of the minibatch's tokens.
         threshold: "count" takes so many tokens; "quantile" those of at least the (1 - top)-quantile
-            of H, linearly interpolated, which is what TRL does.
+            of H, linearly interpolated, which is what TRL does, of each micro-batch.
     """
 
     top: float = 0.2
@@ -69,7 +69,13 @@ class ForkingTokens(Method):
         """Weight 0 below the threshold."""
         assert batch.entropy is not None
         if self.threshold == "quantile":
-            least = batch.whole.quantile(batch.entropy, 1 - self.top)
+            piece = batch.micro_batch
+            piece = torch.zeros_like(batch.lengths) if piece is None else piece
+            least = batch.entropy.new_zeros(len(batch), 1)
+            for i in range(int(piece.max()) + 1):
+                part = batch[piece == i]
+                assert part.entropy is not None
+                least[piece == i] = part.whole.quantile(part.entropy, 1 - self.top)
             return terms.replace(weight=torch.where(batch.entropy >= least, terms.weight, 0))
         count = share_of(self.top, int(terms.count))
         chosen = batch.whole.largest(batch.entropy, batch.mask, count, generator)

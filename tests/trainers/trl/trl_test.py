@@ -675,14 +675,6 @@ def test_eval_is_trls_own(tmp_path):
 # ---------------------------------------------------------------------------- refusals
 
 
-def test_a_step_over_two_generation_batches_is_refused(tmp_path):
-    words = "no multiple of gradient_accumulation_steps = 8"
-    with pytest.raises(ValueError, match=words):
-        entropy_trainer(
-            tmp_path, objective="grpo", steps_per_generation=2, gradient_accumulation_steps=8
-        )
-
-
 @pytest.mark.parametrize(
     ("objective", "words"),
     [

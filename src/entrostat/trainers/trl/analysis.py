@@ -217,6 +217,9 @@ def check(trainer: Trainer, every: int) -> None:
         (every < 1, "must be at least 1, or 0 for none"),
         (trainer.objective is None, "needs an objective, whose loss the influences are of; "
          "make_objective(**from_grpo_config(args)) is TRL's own"),
+        (trainer.args.steps_per_generation % trainer.args.gradient_accumulation_steps > 0,
+         "needs whole optimizer steps on a generation batch; make steps_per_generation a multiple "
+         f"of gradient_accumulation_steps = {trainer.args.gradient_accumulation_steps}"),
         (trainer._run_log is None, "has nowhere to write; set dump_rollouts to a directory"),
         (processes > 1 or kind not in _WHOLE,
          f"needs batch, weights and optimizer in one process, and this run has {processes} "

@@ -46,7 +46,8 @@ def check(trainer: Trainer, redraws: int) -> None:
 def dataset_rows(trainer: Trainer, draw: int, count: int) -> list[dict[str, Any]]:
     """Rows of `count` prompts of the data set, of this process and a generation batch's `draw`."""
     rank, data = trainer.accelerator.process_index, trainer.train_dataset
-    rng = np.random.default_rng([trainer.args.seed, trainer.state.global_step, draw, rank])
+    place = trainer._step % trainer.args.gradient_accumulation_steps
+    rng = np.random.default_rng([trainer.args.seed, trainer.state.global_step, place, draw, rank])
     return [data[int(i)] for i in np.resize(rng.permutation(len(data))[:count], count)]
 
 

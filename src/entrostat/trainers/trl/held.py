@@ -38,7 +38,8 @@ def check_whole(hold: Hold, kind: Any) -> None:
     if str(getattr(kind, "value", kind)) not in _WHOLE:
         raise ValueError(
             f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "
-            "them; use DDP, or knob='entropy_coef'"
+            "them; use DDP, or the method {'name': 'thermostat', 'target': ..., 'knob': "
+            "'entropy_coef'}"
         )
 
 

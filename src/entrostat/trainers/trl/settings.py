@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import inspect
 import logging
+import math
 import warnings
 from typing import Any
 
@@ -62,12 +63,51 @@ def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def resolved(
+    args: Any, method: MethodSpec | Objective | None, entropy: float | str | None, alone: bool
+) -> tuple[Objective | None, Any, str]:
+    """What is trained: the objective, the arguments beside it, the loss type of its denominators.
+
+    Args:
+        args: TRL's.
+        method: as `EntropyGRPOTrainer` takes it.
+        entropy: likewise.
+        alone: the arguments are not meant to say what is trained; nothing is warned of.
+
+    Raises:
+        ValueError: TRL cannot run the objective, or both are given.
+    """
+    if not alone:
+        warn_of_truncation(args)
+    if entropy is not None:
+        if method is not None:
+            raise ValueError(
+                f"{WHO}: entropy={entropy!r} is a thermostat over the loss of args; beside an "
+                f"objective list it there: [..., {{'name': 'thermostat', 'target': {entropy!r}}}]"
+            )
+        method = held(args, entropy)
+    if method is None:
+        return None, args, args.loss_type
+    check_generation(args)
+    objective = build(method, args)
+    said = None if isinstance(method, Objective) else repr(method)
+    mean = mean_of(args, objective)
+    args = settle(args, objective, said, alone)
+    warn_of_inert(objective, args)
+    return objective, args, mean
+
+
 def held(args: Any, target: float | str) -> Objective:
     """The loss that the arguments mean, under a thermostat.
 
     Raises:
         ValueError: no objective is equal to the arguments' loss, or the target cannot be read.
     """
+    if args.use_adaptive_entropy:
+        raise ValueError(
+            f"{WHO}: entropy={target!r} and use_adaptive_entropy=True would both move the entropy "
+            "coefficient; set use_adaptive_entropy=False"
+        )
     own = from_grpo_config(args)
     own["method"].append({"name": "thermostat", "target": target})
     return make_objective(**own)
@@ -100,20 +140,9 @@ def build(method: MethodSpec | Objective, args: Any) -> Objective:
 
 
 def updates_per_generation(args: Any) -> int:
-    """Optimizer steps on one generation batch.
-
-    Raises:
-        ValueError: a step would span two generation batches.
-    """
+    """Optimizer steps that one generation batch has a part in, at most."""
     micro = args.steps_per_generation * args.num_iterations
-    if micro % args.gradient_accumulation_steps:
-        raise ValueError(
-            f"{WHO}: steps_per_generation * num_iterations = {micro} is no multiple of "
-            f"gradient_accumulation_steps = {args.gradient_accumulation_steps}, so an optimizer "
-            "step would span two generation batches; methods decide over the whole step before it "
-            "begins. Leave steps_per_generation unset, or make it a multiple"
-        )
-    return micro // args.gradient_accumulation_steps
+    return math.ceil(micro / args.gradient_accumulation_steps)
 
 
 def settle(args: Any, objective: Objective, said: str | None = None, alone: bool = False) -> Any:
@@ -241,7 +270,7 @@ def warn_of_truncation(args: Any) -> None:
             f"{WHO}: {', '.join(cut)} samples from a part of the distribution. Entropies, targets "
             "and log-probs are of the whole one at this temperature, so samples are less diverse "
             "than entropy says and ratios are of another policy; use temperature alone",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -275,7 +304,7 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
             f"{WHO}: {ONE_UPDATE.format(what='generation batch')} {' and '.join(inert)} does "
             "nothing; set num_iterations=2, or steps_per_generation above "
             "gradient_accumulation_steps",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -32,6 +32,12 @@ class Trainer(Protocol):
     eos_token_ids: Any
     reward_weights: Any
     train_dataset: Any
+    num_iterations: int
+    max_completion_length: int
+    current_gradient_accumulation_steps: int
+    _step: int
+    _buffered_inputs: Any
+    _analyst: Any
     _scored: Any
     _tokenizer: Any
     _metrics: Any
