@@ -119,41 +119,11 @@ class Objective(Chain):
 
     # ------------------------------------------------------------------ their parts
 
-    def outcome_advantages(self, batch: TokenBatch) -> TokenBatch:
-        """The batch with advantages [B] from its rewards and groups, before any edit of these.
-
-        Methods that shape rewards have done so in what is returned.
-
-        Raises:
-            ValueError: no rewards or groups; a group of one where the estimator compares.
-        """
-        return preparation.outcome_advantages(self, batch)
-
-    def compute_advantages(self, batch: TokenBatch) -> TokenBatch:
-        """The batch with outcome advantages [B]; rollouts without a signal are marked `idle`."""
-        return preparation.compute_advantages(self, batch)
-
-    def drop_zero_advantage(self, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
-        """Rows [R] that have to be trained on, and the batch of these.
-
-        Those that are not idle; all of them where a penalty acts on every sampled token.
-        """
-        return preparation.drop_zero_advantage(self, batch)
-
-    def chosen(self, batch: TokenBatch) -> TokenBatch:
-        """A graded batch (outcome advantages [B], `idle`) as the methods choose from it."""
-        return preparation.choose(self, batch)
-
-    def prepare(self, batch: TokenBatch, fill: Fill | None = None) -> TokenBatch:
-        """Once per rollout batch: advantages [B, T], float32 or better, edited by the methods.
-
-        Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
-        rollouts become 0, and methods do not see these.
-
-        Raises:
-            ValueError: a field that a method needs is missing.
-        """
-        return preparation.prepare(self, batch, fill)
+    outcome_advantages = preparation.outcome_advantages
+    compute_advantages = preparation.compute_advantages
+    drop_zero_advantage = preparation.drop_zero_advantage
+    chosen = preparation.choose
+    prepare = preparation.prepare
 
     @torch.no_grad()
     def plan(

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from ..control import Multiplicative
 from ..core.batch import Terms, TokenBatch
-from .base import Method, one_of
+from .base import Method, Rng, one_of
 from .controlled import Controlled, Law, Signal
 from .surrogates import Gspo, check_bounds, clip_bounds
 
@@ -81,8 +79,6 @@ class Adapo(Controlled):
         }
         return cls(**settings | dict(given))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Clip bounds on the token's ratio."""
         return clip_bounds(terms, self.low, state.value).replace(ratio=self.ratio)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method
+from .base import Rng, Surrogate
 
 
 def check_bounds(name: str, low: float | None, high: float | None) -> None:
@@ -24,7 +24,7 @@ def check_bounds(name: str, low: float | None, high: float | None) -> None:
 
 
 @dataclass(frozen=True)
-class Reinforce(Method):
+class Reinforce(Surrogate):
     """REINFORCE: the plain policy gradient, one update per rollout batch.
 
     Loss -A lp, Williams (1992). No ratio is used, so with several updates per rollout batch the
@@ -32,20 +32,16 @@ class Reinforce(Method):
     --optim.minibatches 1.
     """
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "OPEFO 3"
     on_policy: ClassVar[bool] = True
-    reads_current: ClassVar[bool] = False
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """No ratio."""
         return terms.replace(ratio="none")
 
 
 @dataclass(frozen=True)
-class Ppo(Method):
+class Ppo(Surrogate):
     """PPO: a ratio per token, clipped.
 
     -min(r A, clip(r, 1 - low, 1 + high) A), r = exp(lp - lp0); Schulman et al. (arXiv 1707.06347).
@@ -57,9 +53,7 @@ class Ppo(Method):
     high: float | None = 0.2
     dual: float | None = None
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO 2, PAR 6"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         name = type(self).__name__.lower()
@@ -67,9 +61,7 @@ class Ppo(Method):
         if self.dual is not None and not self.dual > 1:
             raise ValueError(f"{name}: dual must be above 1, or None, got {self.dual}")
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Clip bounds on the token's ratio."""
         return clip_bounds(terms, self.low, self.high).replace(ratio="token", dual=self.dual)
 
@@ -93,9 +85,7 @@ class Gspo(Ppo):
         "ratio would never act on it"
     )
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Clip bounds on the sequence's ratio."""
         return super().plan(batch, terms, state, generator).replace(ratio="sequence")
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range, one_of
+from .base import Method, Rng, in_range, one_of
 from .par import weigh_positive
 from .rounding import share_of
 
@@ -32,9 +32,7 @@ class WReinforce(Method):
     def __post_init__(self) -> None:
         in_range("w_reinforce", "lam", self.lam, 0)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight the tokens with A > 0."""
         return weigh_positive(terms, self.lam)
 
@@ -63,9 +61,7 @@ class ForkingTokens(Method):
         in_range("forking_tokens", "top", self.top, 0, 1, open_low=self.threshold == "count")
         one_of("forking_tokens", "threshold", self.threshold, ("count", "quantile"))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight 0 below the threshold."""
         assert batch.entropy is not None
         if self.threshold == "quantile":
@@ -98,9 +94,7 @@ class GroupMean(Method):
     needs: ClassVar[tuple[str, ...]] = ("group",)
     reads_current: ClassVar[bool] = False
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight by the length of the group."""
         assert batch.group is not None
         live = batch.policy_mask

@@ -502,7 +502,7 @@ def test_what_the_multiplier_cannot_be_solved_for_with_is_refused(tmp_path):
     )  # fmt: skip
     scripted(trainer)
     refused(lambda: trainer.train(), "optimizer", "got", "(it has no betas")
-    refused(lambda: held.check_whole(trainer._hold, DistributedType.FSDP), "FSDP shards them")
+    refused(lambda: held.check_whole(trainer._steps.hold, DistributedType.FSDP), "FSDP shards them")
 
 
 @pytest.mark.parametrize("restore", [False, True])

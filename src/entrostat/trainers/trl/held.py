@@ -19,7 +19,7 @@ from ..hold import LEAST, SAMPLE, Hold, response
 from .iteration import IMAGES, token_batch
 
 if TYPE_CHECKING:
-    from .state import Trainer
+    from .trainer import EntropyGRPOTrainer
 
 # each process has all parameters
 _WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
@@ -43,7 +43,9 @@ def check_whole(hold: Hold, kind: Any) -> None:
         )
 
 
-def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]) -> None:
+def look(
+    trainer: EntropyGRPOTrainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]
+) -> None:
     """Take the gradient of the mean entropy before an optimizer step, from some of its rollouts.
 
     Args:
@@ -79,7 +81,7 @@ def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, 
     hold.look(optimizer, found)
 
 
-def _sample(pieces: list[dict[str, Any]], trainer: Trainer) -> list[dict[str, Any]]:
+def _sample(pieces: list[dict[str, Any]], trainer: EntropyGRPOTrainer) -> list[dict[str, Any]]:
     """About a fourth of the rollouts of a step, as micro-batches."""
     ranks, step = trainer.ranks.world, trainer.state.global_step
     size = len(pieces[0]["completion_ids"])

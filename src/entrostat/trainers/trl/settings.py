@@ -65,14 +65,8 @@ def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def resolved(
     args: Any, method: MethodSpec | Objective | None, entropy: float | str | None, alone: bool
-) -> tuple[Objective | None, Any, str]:
-    """What is trained: the objective, the arguments beside it, the loss type of its denominators.
-
-    Args:
-        args: TRL's.
-        method: as `EntropyGRPOTrainer` takes it.
-        entropy: likewise.
-        alone: the arguments are not meant to say what is trained; nothing is warned of.
+) -> tuple[Objective | None, Any]:
+    """What is trained: the objective, if any, and the arguments beside it.
 
     Raises:
         ValueError: TRL cannot run the objective, or both are given.
@@ -87,14 +81,13 @@ def resolved(
             )
         method = held(args, entropy)
     if method is None:
-        return None, args, args.loss_type
+        return None, args
     check_generation(args)
     objective = build(method, args)
     said = None if isinstance(method, Objective) else repr(method)
-    mean = mean_of(args, objective)
     args = settle(args, objective, said, alone)
     warn_of_inert(objective, args)
-    return objective, args, mean
+    return objective, args
 
 
 def held(args: Any, target: float | str) -> Objective:
@@ -210,37 +203,31 @@ def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
     """What the objective trains otherwise than the arguments, and whether any was set in these."""
     own, defaults = _meant(args), {f.name: f.default for f in dataclasses.fields(args)}
     set_here = [n for names in _ASPECTS.values() for n in names if getattr(args, n) != defaults[n]]
-    parts = list(zip(objective.names, objective.methods, strict=True))
-    theirs = {
-        "clip": parts[0],
-        "advantage": objective.advantage,
-        "aggregation": _mean(objective),
-        "terms": None,
-    }
     found, chosen = [], False
     for aspect, names in _ASPECTS.items():
         mine = [n for n in names if n in set_here]
-        if own is not None:
-            meant = {
-                "clip": (own.names[0], own.methods[0]),
-                "advantage": own.advantage,
-                "aggregation": _mean(own),
-            }
-            missing = [m for m in own.methods[1:] if m not in objective.methods]
-            same = not missing if aspect == "terms" else meant[aspect] == theirs[aspect]
-        else:
-            same = not mine
-        if same:
+        if not mine if own is None else _same(aspect, own, objective):
             continue
         words = ", ".join(f"{n}={getattr(args, n)!r}" for n in mine or names[:1])
         if aspect == "terms":
             found.append(f"{words} is not used")
         elif aspect == "clip":
-            found.append(f"{words} becomes {_words(*parts[0])}")
+            found.append(f"{words} becomes {_words(objective.names[0], objective.methods[0])}")
         else:
             found.append(f"{words} becomes {aspect}={getattr(objective, aspect)!r}")
         chosen = chosen or bool(mine)
     return found, chosen
+
+
+def _same(aspect: str, own: Objective, other: Objective) -> bool:
+    """Whether both mean the same by one of `_ASPECTS`; of terms, whether none is missing."""
+    if aspect == "terms":
+        return all(method in other.methods for method in own.methods[1:])
+    if aspect == "clip":
+        return (own.names[0], own.methods[0]) == (other.names[0], other.methods[0])
+    return (
+        _mean(own) == _mean(other) if aspect == "aggregation" else own.advantage == other.advantage
+    )
 
 
 def _meant(args: Any) -> Objective | None:

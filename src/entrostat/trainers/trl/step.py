@@ -9,6 +9,7 @@ Shapes: n rollouts of this process in a part of a step, T completion tokens at m
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,11 +21,12 @@ from ...core.objective import Objective, Plan
 from ...core.process_ranks import shared_generator, sum_over_ranks
 from ...dynamics import online
 from ..hold import Hold, Moved
-from .held import look
+from .held import check_whole, look
 from .iteration import micro_batches, shares, token_batch
+from .settings import mean_of
 
 if TYPE_CHECKING:
-    from .state import Trainer
+    from .trainer import EntropyGRPOTrainer
 
 
 class Steps:
@@ -33,18 +35,20 @@ class Steps:
     Args:
         trainer: whose they are.
         objective: decides.
-        mean: the loss type whose denominators are meant (`settings.mean_of`).
-        hold: the thermostat's multiplier, where there is one.
 
     Attributes:
-        moved: how far the last step's rollouts had come, where no step had trained on them.
+        hold: the thermostat's multiplier, where there is one.
+
+    Raises:
+        ValueError: the multiplier cannot be solved for here.
     """
 
-    def __init__(
-        self, trainer: Trainer, objective: Objective, mean: str, hold: Hold | None
-    ) -> None:
-        self._trainer, self._objective, self._mean, self._hold = trainer, objective, mean, hold
-        self.moved: Moved | None = None
+    def __init__(self, trainer: EntropyGRPOTrainer, objective: Objective) -> None:
+        self._trainer, self._objective = trainer, objective
+        self._mean, self.hold = mean_of(trainer.args, objective), Hold.of(objective)
+        if self.hold is not None:
+            check_whole(self.hold, trainer.accelerator.distributed_type)
+        self._moved: Moved | None = None
         self._plans: list[Plan] = []
         self._generated_at = 0
         self._start()
@@ -103,7 +107,7 @@ class Steps:
 
     def _decide(self, model: nn.Module, pieces: list[dict[str, Any]], made: int) -> None:
         """The thermostat's multiplier of the step."""
-        trainer, hold = self._trainer, self._hold
+        trainer, hold = self._trainer, self.hold
         if hold is None or trainer.optimizer is None:
             return
         if hold.due(trainer.optimizer, made, trainer.updates):
@@ -123,5 +127,12 @@ class Steps:
     def end(self) -> dict[str, float]:
         """The step's sums (`online.of_update`) over all processes."""
         seen = self._unseen
-        self.moved = None if seen is None else Moved.of(torch.cat(self._entropies), seen)
+        self._moved = None if seen is None else Moved.of(torch.cat(self._entropies), seen)
         return sum_over_ranks(self._sums)
+
+    def stepped(self, norm: float) -> None:
+        """The step's backward pass has been made; the norm of its gradient, before clipping."""
+        if self.hold is not None:
+            trainer = self._trainer
+            most = trainer.args.max_grad_norm or math.inf
+            self.hold.stepped(norm, most, trainer.optimizer, trainer.updates, self._moved)

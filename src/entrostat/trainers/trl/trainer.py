@@ -38,14 +38,12 @@ from ...core.rollouts import MetricAccumulator, describe, outcome_figures
 from ...dynamics import online
 from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
-from ..hold import Hold
 from . import settings
 from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
 from .dynamic import check as check_redraws
 from .dynamic import dataset_rows, redrawn
-from .held import check_whole
 from .iteration import IMAGES, OLD_ENTROPY, OLD_LOGP, Scored, addition, loss_mask, watched
 from .step import Steps
 from .stops import Ending, with_stops
@@ -99,7 +97,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         given = settings.by_name(args, kwargs)
         given["args"] = with_stops(given["args"], stop)
         said = settings.resolved(given["args"], objective, entropy, self._alone)
-        self.objective, given["args"], mean = said
+        self.objective, given["args"] = said
         named = isinstance(dump_rollouts, str | Path)
         self._run_log = RunLog(dump_rollouts, dump_every) if named else dump_rollouts
         self._passes: list[Pass] | None = None
@@ -113,11 +111,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._redraws = redraws
         check_redraws(self, redraws)
         self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
-        self._hold = Hold.of(self.objective)
-        if self._hold is not None:
-            check_whole(self._hold, self.accelerator.distributed_type)
         if self.objective is not None:
-            self._steps = Steps(self, self.objective, mean, self._hold)
+            self._steps = Steps(self, self.objective)
         self._control = EntropyControl()
         self._control.objective = self.objective
         self.add_callback(self._control)
@@ -348,9 +343,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
-        if self._hold is not None and self._steps is not None:
-            most, moved = self.args.max_grad_norm or math.inf, self._steps.moved
-            self._hold.stepped(float(norm), most, self.optimizer, self.updates, moved)
+        if self._steps is not None:
+            self._steps.stepped(float(norm))
         return norm
 
     # ------------------------------------------------------------------ figures

@@ -45,7 +45,7 @@ class Settings:
     eos: tuple[int, ...]
     pad: int
     rollouts_every: int
-    alarm: dict[str, str] = field(default_factory=dict)
+    alarm: dict[str, Any] = field(default_factory=dict)
     game: dict[str, Any] | None = None
     draw: dict[str, Any] | None = None
 
