@@ -299,7 +299,7 @@ def test_no_signal_no_analysis(tmp_path: Path) -> None:
         (-1, {}, "analyze_every=-1: must be at least 1"),
         (1, {"objective": None}, "needs an objective"),
         (1, {"dump": None}, "set dump_rollouts"),
-        (1, {"steps_per_generation": 3}, "needs whole optimizer steps"),
+        (1, {"steps_per_generation": 1, "gradient_accumulation_steps": 4}, "whole optimizer steps"),
         (1, {"model": "half"}, r"needs weights in float32, and .*embed_tokens.* is torch.bfloat16"),
     ],
 )
