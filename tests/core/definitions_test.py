@@ -238,6 +238,6 @@ def test_every_method_names_a_baseline_that_exists_and_differs_in_it_alone():
 def test_methods_prints_the_chain_and_the_baseline(capsys):
     main(["methods", "gspo_repo_r"])
     out = capsys.readouterr().out
-    assert "rloo | Gspo(low=0.0003, high=0.0004), RepoR(" in out
+    assert "rloo | Gspo(low=0.0003, high=0.0004, dual=None), RepoR(" in out
     assert "seq_mean_token_mean" in out
     assert "fair baseline: gspo" in out

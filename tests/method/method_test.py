@@ -257,6 +257,7 @@ def test_method_info_by_hand():
     assert dict(found["gspo_repo_r"].parameters) == {
         "low": 3e-4,
         "high": 4e-4,
+        "dual": None,
         **found["repo_r"].parameters,
     }
     assert found["extreme"].parameters["high"] == 5.0

@@ -191,6 +191,7 @@ def advantages(
     *,
     eps: float = EPS,
     weights: Sequence[float] | None = None,
+    lone: bool = False,
 ) -> Tensor:
     """One advantage per rollout, from outcome rewards.
 
@@ -215,6 +216,8 @@ def advantages(
         lengths: [B] trained tokens; only `opo` needs it.
         eps: what is added to a deviation.
         weights: [F], of `gdpo`'s reward functions; None for 1 each.
+        lone: a group of one gets 0 under an estimator of groups, and counts in the batch's
+            deviation.
 
     Returns:
         [B], float32 (float64 for float64 rewards). A group of equal rewards gives exactly 0 under
@@ -254,7 +257,7 @@ def advantages(
     if rewards.numel() == 0:
         return rewards.new_zeros(len(rewards))
     groups = Groups(group, rewards.dtype)
-    if name in NEED_PAIRS and bool((groups.size < 2).any()):
+    if name in NEED_PAIRS and not lone and bool((groups.size < 2).any()):
         raise ValueError(
             f"advantages: a group of one rollout; '{name}' compares rollouts of one prompt, so "
             "sample at least 2 per prompt or use 'reinforce_pp'"
@@ -262,5 +265,7 @@ def advantages(
     if len(rewards) < 2:
         return rewards.new_zeros(len(rewards))  # a batch of one has no spread to compare with
     if several:
-        return _gdpo_of(rewards, weights, groups, eps)
-    return ESTIMATORS[name](rewards, groups, lengths, eps)
+        found = _gdpo_of(rewards, weights, groups, eps)
+    else:
+        found = ESTIMATORS[name](rewards, groups, lengths, eps)
+    return torch.where(groups.own_size > 1, found, 0) if name in NEED_PAIRS else found

@@ -70,6 +70,8 @@ class TokenBatch:
         reward_weights: F numbers, of that sum; None for 1 each.
         rollout: [B] int64. Who each rollout is, wherever it lies: random choices and the order of
             sums go by it. None numbers the rows that have a token, in one process.
+        micro_batch: [B] int, from 0 and alike on all ranks. The micro-batch of a rollout, where the
+            trainer's own loss chooses tokens in each (TRL's). None: methods do not know them.
         ranks: the processes over which the minibatch lies. What is planned on this batch is then
             planned on the rows of all, every rank making the same calls; a slice is part of what
             all ranks slice.
@@ -99,6 +101,7 @@ class TokenBatch:
     reward_parts: Tensor | None = None
     reward_weights: tuple[float, ...] | None = None
     rollout: Tensor | None = None
+    micro_batch: Tensor | None = None
     ranks: Communicator = Communicator()  # noqa: RUF009 (it has no state)
 
     def __post_init__(self) -> None:

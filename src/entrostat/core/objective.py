@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -119,41 +119,11 @@ class Objective(Chain):
 
     # ------------------------------------------------------------------ their parts
 
-    def outcome_advantages(self, batch: TokenBatch) -> TokenBatch:
-        """The batch with advantages [B] from its rewards and groups, before any edit of these.
-
-        Methods that shape rewards have done so in what is returned.
-
-        Raises:
-            ValueError: no rewards or groups; a group of one where the estimator compares.
-        """
-        return preparation.outcome_advantages(self, batch)
-
-    def compute_advantages(self, batch: TokenBatch) -> TokenBatch:
-        """The batch with outcome advantages [B]; rollouts without a signal are marked `idle`."""
-        return preparation.compute_advantages(self, batch)
-
-    def drop_zero_advantage(self, batch: TokenBatch) -> tuple[Tensor, TokenBatch]:
-        """Rows [R] that have to be trained on, and the batch of these.
-
-        Those that are not idle; all of them where a penalty acts on every sampled token.
-        """
-        return preparation.drop_zero_advantage(self, batch)
-
-    def chosen(self, batch: TokenBatch) -> TokenBatch:
-        """A graded batch (outcome advantages [B], `idle`) as the methods choose from it."""
-        return preparation.choose(self, batch)
-
-    def prepare(self, batch: TokenBatch, fill: Fill | None = None) -> TokenBatch:
-        """Once per rollout batch: advantages [B, T], float32 or better, edited by the methods.
-
-        Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
-        rollouts become 0, and methods do not see these.
-
-        Raises:
-            ValueError: a field that a method needs is missing.
-        """
-        return preparation.prepare(self, batch, fill)
+    outcome_advantages = preparation.outcome_advantages
+    compute_advantages = preparation.compute_advantages
+    drop_zero_advantage = preparation.drop_zero_advantage
+    chosen = preparation.choose
+    prepare = preparation.prepare
 
     @torch.no_grad()
     def plan(
@@ -285,6 +255,13 @@ class Plan:
     def __getitem__(self, rows: slice | Tensor) -> Plan:
         """The plan of some rows."""
         return Plan(self.objective, self.batch[rows], self.terms[rows], self.fresh, self.measured)
+
+    def share(self, share: float) -> Plan:
+        """The plan where its minibatch is this share of the rollouts of an optimizer step."""
+        terms = self.terms
+        sampled = None if terms.sampled is None else terms.sampled / share
+        terms = terms.replace(scale=terms.scale * share, count=terms.count / share, sampled=sampled)
+        return replace(self, terms=terms)
 
     def at(self, logp: Tensor, entropy: Tensor | None = None) -> TokenBatch:
         """[B, T]: the plan's batch under the policy that is being updated.

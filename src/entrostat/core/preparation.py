@@ -58,17 +58,18 @@ def _estimate(chain: Chain, batch: TokenBatch) -> Tensor:
     """[B]: outcome advantages, from a few numbers of each rollout of the whole."""
     assert batch.rewards is not None
     assert batch.group is not None
-    eps = TRL_EPS if chain.conventions == "trl" else EPS
+    trl = chain.conventions == "trl"
+    eps = TRL_EPS if trl else EPS
     if chain.advantage == "gdpo" and batch.reward_parts is not None:
         (group, *parts), mine = batch.whole.gather(
             batch.group, *batch.reward_parts.detach().unbind(-1)
         )
         found = estimate_advantages(
-            "gdpo", torch.stack(parts, -1), group, eps=eps, weights=batch.reward_weights
+            "gdpo", torch.stack(parts, -1), group, eps=eps, weights=batch.reward_weights, lone=trl
         )
         return found[mine]
     numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
-    return estimate_advantages(chain.advantage, *numbers, eps=eps)[mine]
+    return estimate_advantages(chain.advantage, *numbers, eps=eps, lone=trl)[mine]
 
 
 @torch.no_grad()
@@ -82,7 +83,7 @@ def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
     assert batch.rewards is not None
     assert batch.group is not None
     known = ~batch.rewards.isnan()
-    if chain.advantage in NEED_PAIRS:
+    if chain.advantage in NEED_PAIRS and chain.conventions != "trl":
         # rollouts of one prompt at one temperature are compared
         compared = batch.group if batch.tempered is None else 2 * batch.group + batch.tempered
         known = known & (batch.whole.group_sums(compared, known.long())[0] >= 2)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
-
-from ..control import Multiplicative, Observation
+from ..control import Multiplicative
 from ..core.batch import Terms, TokenBatch
-from .base import Method, one_of
-from .controlled import Controlled, Law, Signal, entropy_by
+from .base import Method, Rng, one_of
+from .controlled import Controlled, Law, Signal
 from .surrogates import Gspo, check_bounds, clip_bounds
 
 
@@ -66,10 +64,6 @@ class Adapo(Controlled):
         """What moves the upper bound."""
         return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
 
-    def signal_of(self, seen: Observation) -> float:
-        """As `signal` says."""
-        return entropy_by(self.signal, seen, "adapo")
-
     @classmethod
     def over(cls, surrogate: Method, given: Mapping[str, Any]) -> Adapo | None:
         """On GSPO's ratio, with its clip; a token's clip is ADAPO's own."""
@@ -85,8 +79,6 @@ class Adapo(Controlled):
         }
         return cls(**settings | dict(given))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Clip bounds on the token's ratio."""
         return clip_bounds(terms, self.low, state.value).replace(ratio=self.ratio)

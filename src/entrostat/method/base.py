@@ -17,6 +17,7 @@ from ..control import Observation
 from ..core.batch import Terms, TokenBatch
 
 HOSTS = ("lab", "trl", "verl")
+Rng = torch.Generator | None  # for random selections; None takes torch's global one
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,7 @@ class Method:
         """Once per rollout batch: edit the per-token advantages [B, T]."""
         return batch
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """At every update: edit the terms, from detached statistics of the whole minibatch."""
         return terms
 
@@ -158,6 +157,14 @@ class Method:
     def parameters(cls) -> dict[str, Any]:
         """Parameter names with their defaults, in order."""
         return {f.name: f.default for f in fields(cls)}
+
+
+@dataclass(frozen=True)
+class Surrogate(Method):
+    """Base of the methods that say which ratio and clip bounds are meant."""
+
+    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
+    reads_current: ClassVar[bool] = False
 
 
 class Default(float):

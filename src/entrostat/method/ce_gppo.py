@@ -10,7 +10,7 @@ import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.loss import MAX_LOG_RATIO, importance_ratio
-from .base import Method, in_range
+from .base import Method, Rng, in_range
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class CeGppo(Method):
         in_range("ce_gppo", "beta1", self.beta1, 0)
         in_range("ce_gppo", "beta2", self.beta2, 0)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Open the clip where it acts, and weight by beta times the bound over the ratio."""
         ratio = importance_ratio(batch, terms)
         if ratio is None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-import torch
+from typing import Any, ClassVar
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range
+from .base import Rng, Surrogate, in_range
 from .ratios import ratio_of
 from .surrogates import clip_bounds
 
 
 @dataclass(frozen=True)
-class Cispo(Method):
+class Cispo(Surrogate):
     """CISPO: log-probs weighted by the ratio, which is truncated; no token is clipped out.
 
     -sg(clip(r, 1 - low, 1 + high)) A lp; MiniMax-M1 (arXiv 2506.13585), ScaleRL (arXiv 2510.13786).
@@ -28,18 +26,14 @@ class Cispo(Method):
     low: float | None = None
     high: float | None = 4.0
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "arXiv 2506.13585"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, value in (("low", self.low), ("high", self.high)):
             if value is not None:
                 in_range("cispo", name, value, -1 if name == "high" else 0)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Bounds of the weight."""
         return clip_bounds(terms, self.low, self.high).replace(ratio="none")
 

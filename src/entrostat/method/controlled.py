@@ -78,8 +78,14 @@ class Controlled(Method):
         return law.update(state, self.signal_of(seen))
 
     def signal_of(self, seen: Observation) -> float:
-        """The entropy that a law of the papers compares with its target."""
-        return seen.entropy
+        """The entropy that a law of the papers compares with its target: as `signal` says, if any.
+
+        The mean entropy of tokens ("exact"), or of a response's tokens, then of responses.
+        """
+        signal: Signal = getattr(self, "signal", "exact")
+        if signal == "exact":
+            return seen.entropy
+        return seen.need(signal, f"{type(self).__name__} with signal={signal!r}")
 
     def metrics(self, state: Any) -> dict[str, float]:
         """`control/NAME`, `control/target` and, of a thermostat, what it has learnt."""
@@ -92,17 +98,6 @@ class Controlled(Method):
         if isinstance(law, Thermostat):
             out |= {f"thermostat/{name}": value for name, value in law.figures(state).items()}
         return out
-
-
-def entropy_by(signal: Signal, seen: Observation, who: str) -> float:
-    """The mean entropy of tokens ("exact"), or of a response's tokens, then of responses.
-
-    Raises:
-        ValueError: the host does not give it.
-    """
-    if signal == "exact":
-        return seen.entropy
-    return seen.need("response_mean", f"{who} with signal='response_mean'")
 
 
 def learnt_law(controller: str, start: float, range: Range, target: TargetSpec) -> Law | None:

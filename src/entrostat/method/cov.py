@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
 from ..core.distributed import GlobalBatch
 from ..core.loss import clipped
-from .base import Method, in_range, one_of
+from .base import Method, Rng, in_range, one_of
 from .rounding import rounded_share
 
 
@@ -63,9 +62,7 @@ class ClipCov(Method):
         if not self.low <= self.high:
             raise ValueError(f"clip_cov: needs low <= high, got [{self.low}, {self.high}]")
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Freeze the chosen tokens."""
         cov = covariance(batch.logp, terms.advantage, batch.mask, batch.whole)
         candidates = (cov >= self.low) & (cov <= self.high) & batch.mask & ~clipped(batch, terms)
@@ -111,9 +108,7 @@ class KlCov(Method):
         in_range("kl_cov", "at_least", self.at_least, 0)
         one_of("kl_cov", "penalty", self.penalty, ("abs", "k3"))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Put the coefficient on the chosen tokens."""
         cov = covariance(batch.logp, terms.advantage, batch.mask, batch.whole)
         count = rounded_share(self.frac, int(terms.count), self.at_least, generator)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from .base import Method, in_range
+from .base import Rng, Surrogate, in_range
 
 
 def dynamic_bounds(old_logp: Tensor, low: float, high: float, cap: float) -> tuple[Tensor, Tensor]:
@@ -39,7 +38,7 @@ def dynamic_bounds(old_logp: Tensor, low: float, high: float, cap: float) -> tup
 
 
 @dataclass(frozen=True)
-class Dcpo(Method):
+class Dcpo(Surrogate):
     """DCPO's clip: the rarer a token was, the further its ratio may go.
 
     -min(r A, clip(r, r_min, r_max) A), r = exp(lp - lp0), with bounds for each token from its old
@@ -66,19 +65,15 @@ class Dcpo(Method):
     high: float = 0.2
     cap: float = 10.0
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "STEER Tab. 6"
     base: ClassVar[str] = "grpo"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         in_range("dcpo", "low", self.low, 0)
         in_range("dcpo", "high", self.high, 0)
         in_range("dcpo", "cap", self.cap, 1, open_low=True)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Clip bounds on each token's ratio."""
         old = at_least_float32(batch.old_logp.detach()).to(terms.weight.dtype)
         lower, upper = dynamic_bounds(old, self.low, self.high, self.cap)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from .base import Method, in_range, one_of
+from .base import Rng, Surrogate, in_range, one_of
 from .ratios import ratio_of
 
 
 @dataclass(frozen=True)
-class Dppo(Method):
+class Dppo(Surrogate):
     """DPPO: tokens that moved too far away are left out, judged by a divergence, not by the ratio.
 
     -sg(min(r, cap)) M A lp, where M = 0 for A > 0 if the token's probability p rose, for A <= 0 if
@@ -33,9 +33,7 @@ class Dppo(Method):
     high: float = 0.2
     cap: float = 20.0
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "arXiv 2602.04879"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         one_of("dppo", "divergence", self.divergence, ("tv", "kl"))
@@ -43,9 +41,7 @@ class Dppo(Method):
         in_range("dppo", "high", self.high, 0)
         in_range("dppo", "cap", self.cap, 1)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """No ratio with a gradient."""
         return terms.replace(ratio="none")
 

@@ -10,7 +10,7 @@ import torch
 
 from ..control import ControlState, Observation, held_target, parse_target, plain_target
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range
+from .base import Method, Rng, in_range
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,7 @@ class Entropic(Method):
         alpha = min(max(self.kp * error + self.ki * state.integral, -1.0), 1.0)
         return EntropicState(alpha, target, state.applies, state.integral + error)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weigh the likely tokens."""
         likely = batch.logp > (math.log(self.threshold) if self.threshold else -math.inf)
         factor = torch.where(likely, 1 + state.value * terms.advantage.sign(), 1)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.loss import MAX_LOG_RATIO
-from .base import Method
+from .base import Rng, Surrogate
 from .ratios import log_ratio, ratio_of, row_mean
 from .surrogates import check_bounds, clip_bounds
 
 
 @dataclass(frozen=True)
-class Gmpo(Method):
+class Gmpo(Surrogate):
     """GMPO: one ratio per sequence, the geometric mean of its tokens' clipped ratios.
 
     -s A at every token, s = exp(mean over tokens of c), where c = lp - lp0 is clipped to at most
@@ -30,17 +30,13 @@ class Gmpo(Method):
     low: float | None = 0.4
     high: float | None = 0.4
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "arXiv 2507.20673"
     base: ClassVar[str] = "grpo"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_bounds("gmpo", self.low, self.high)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """The token's ratio, whose value `local` replaces."""
         return clip_bounds(terms, None, None).replace(ratio="token")
 

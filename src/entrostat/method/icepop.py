@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range
+from .base import Rng, Surrogate, in_range
 from .ratios import ratio_of
 from .surrogates import clip_bounds
 
 
 @dataclass(frozen=True)
-class IcePop(Method):
+class IcePop(Surrogate):
     """IcePop: log-probs weighted by the ratio, tokens outside of a band left out on both sides.
 
     -sg(r 1[low <= r <= high]) A lp; Ring-1T (arXiv 2510.18855), which takes the ratio of the
@@ -29,17 +29,13 @@ class IcePop(Method):
     low: float = 0.5
     high: float = 5.0
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "arXiv 2510.18855"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         in_range("icepop", "low", self.low, 0, 1)
         in_range("icepop", "high", self.high, 1)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """No ratio with a gradient."""
         return clip_bounds(terms, 1 - self.low, self.high - 1).replace(ratio="none")
 

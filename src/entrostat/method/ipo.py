@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from .base import Method, in_range
+from .base import Rng, Surrogate, in_range
 from .surrogates import clip_bounds
 
 
 @dataclass(frozen=True)
-class Ipo(Method):
+class Ipo(Surrogate):
     """IPO of prime-rl: tokens whose probability moved by more than a threshold are left out.
 
     -r M A + kl (lp - lp0)^2 with M = 1 where |p - p0| <= threshold, whatever the advantage's sign.
@@ -29,17 +29,13 @@ class Ipo(Method):
     threshold: float = 0.1
     kl: float = 1e-3
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "prime-rl"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         in_range("ipo", "threshold", self.threshold, 0, 1)
         in_range("ipo", "kl", self.kl, 0)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """The ratio without a clip, and the quadratic term, which is twice the k2 form."""
         terms = clip_bounds(terms, None, None).replace(ratio="token")
         if not self.kl:

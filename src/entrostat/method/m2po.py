@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range
+from .base import Method, Rng, in_range
 from .ratios import log_ratio
 from .surrogates import clip_bounds
 
@@ -34,9 +34,7 @@ class M2po(Method):
     def __post_init__(self) -> None:
         in_range("m2po", "threshold", self.threshold, 0, open_low=True)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight 0 on the fewest tokens that bring the second moment below the threshold."""
         terms = clip_bounds(terms, None, None).replace(ratio="token")
         m = log_ratio(batch).square()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..control import Range
 from ..core.batch import Terms, TokenBatch
-from .base import in_range, one_of, unread
+from .base import Rng, in_range, one_of, unread
 from .controlled import Controlled, Law, learnt_law
 
 Mode = Literal["adaptive", "static", "plus_only", "minus_only"]
@@ -80,9 +80,7 @@ class Opefo(Controlled):
         """What moves the offset of lam; None without one."""
         return learnt_law(self.controller, 0.0, Range(-1.0, 1.0), self.target)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight the two sides of the flow."""
         assert batch.entropy is not None
         change = entropy_change(terms.advantage, batch.logp, batch.entropy)

@@ -9,7 +9,7 @@ import torch
 
 from ..control import Additive, ControlState, Observation
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range, one_of, unread
+from .base import Method, Rng, in_range, one_of, unread
 from .controlled import Controlled, Law
 from .rounding import floor, rounded_share
 
@@ -86,9 +86,7 @@ class PosAdv(Controlled):
         epoch = min(self.epochs, 1 + floor(progress * self.epochs))
         return replace(state, value=(epoch - 1) / (self.epochs - 1))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight the tokens with A > 0."""
         return weigh_positive(terms, state.value)
 
@@ -106,9 +104,7 @@ class PosOnly(Method):
     reads_current: ClassVar[bool] = False
     contradicts: ClassVar[dict[str, str]] = {"neg_only": "together leave no token to train on"}
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight 0 where A < 0."""
         return terms.replace(weight=torch.where(terms.advantage < 0, 0, terms.weight))
 
@@ -125,9 +121,7 @@ class NegOnly(Method):
     paper: ClassVar[str] = "PAR 7.2, STEER 4"
     reads_current: ClassVar[bool] = False
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight 0 where A > 0."""
         return weigh_positive(terms, 0.0)
 
@@ -155,9 +149,7 @@ class RandPosClip(Method):
         in_range("rand_pos_clip", "ratio", self.ratio, 0, 1, open_low=True)
         in_range("rand_pos_clip", "at_least", self.at_least, 0)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Freeze the chosen tokens."""
         count = rounded_share(self.ratio, int(terms.count), self.at_least, generator)
         candidates = (terms.advantage > 0) & batch.mask

@@ -10,7 +10,7 @@ import torch
 
 from ..core import deterministic as exact
 from ..core.batch import Terms, TokenBatch
-from .base import Method
+from .base import Method, Rng
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class PermuteWeights(Method):
     paper: ClassVar[str] = "ours; a control"
     reads_current: ClassVar[bool] = False
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Permute the weights."""
         device = None if generator is None else generator.device
         seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range, one_of
+from .base import Method, Rng, in_range, one_of
 from .rounding import rounded_share
 
 Quadrants = Literal["I", "II", "III", "IV"]
@@ -52,9 +52,7 @@ class Quadrant(Method):
         one_of("quadrant", "action", self.action, ("mask", "double"))
         in_range("quadrant", "share", self.share, 0, 1, open_low=True)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight the chosen tokens."""
         inside = in_quadrant(self.which, terms.advantage, batch.logp.exp()) & batch.mask
         count = rounded_share(self.share, batch.whole.count(inside), 0, generator)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from ..control import (
     Additive,
     ControlState,
@@ -20,8 +18,8 @@ from ..control import (
     Range,
 )
 from ..core.batch import Terms, TokenBatch
-from .base import Default, Method, in_range, one_of, unread
-from .controlled import Controlled, Law, Signal, entropy_by, learnt_law
+from .base import Default, Method, Rng, in_range, one_of, unread
+from .controlled import Controlled, Law, Signal, learnt_law
 
 REACH = 0.5  # of the bonus under the thermostat
 # parameters of the bonus that a controller does not read
@@ -97,13 +95,7 @@ class EntropyBonus(Controlled):
         """A fixed coefficient."""
         return ControlState(self.coef, None)
 
-    def signal_of(self, seen: Observation) -> float:
-        """As `signal` says."""
-        return entropy_by(self.signal, seen, "entropy_bonus")
-
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Add the bonus."""
         return terms.add_entropy(state.value)
 
@@ -194,9 +186,7 @@ class AdaptiveEntropy(Method):
         moved = self._additive().update(state, entropy)
         return replace(moved, applies=entropy <= _held(moved))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Add the bonus while the gate is open."""
         return terms.add_entropy(state.value if state.applies else 0.0)
 
@@ -241,8 +231,6 @@ class KlRef(Method):
         in_range("kl_ref", "coef", self.coef, 0)
         one_of("kl_ref", "form", self.form, ("k1", "k2", "k3"))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Put the coefficient on every token."""
         return terms.add_ref_kl(self.coef, self.form, self.unbiased)

@@ -11,13 +11,12 @@ from ..control import (
     ControlState,
     Flip,
     Multiplicative,
-    Observation,
     ProportionalIntegral,
     Range,
 )
 from ..core.batch import TokenBatch, at_least_float32
 from .base import Default, one_of, unread
-from .controlled import Controlled, Law, Signal, entropy_by, learnt_law
+from .controlled import Controlled, Law, Signal, learnt_law
 
 Center = Literal["state", "batch"]
 
@@ -119,10 +118,6 @@ class _Repo(Controlled):
     def at_first(self) -> ControlState:
         """A fixed zeta."""
         return self._doubling().init()
-
-    def signal_of(self, seen: Observation) -> float:
-        """As `signal` says."""
-        return entropy_by(self.signal, seen, self._name)
 
     def required(self) -> tuple[str, ...]:
         """`old_entropy` only where the exact centre is asked for."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.batch import Terms, TokenBatch, at_least_float32
 from ..core.distributed import GlobalBatch
 from ..core.loss import clipped
-from .base import Method, in_range, one_of, unread
+from .base import Method, Rng, in_range, one_of, unread
 
 Mapping = Literal["exp", "linear", "binary"]
 
@@ -82,9 +82,7 @@ class Steer(Method):
             ignored = (*ignored, "signed")
         unread(self, "steer", f"mapping={self.mapping!r}", ignored)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Multiply the weights."""
         assert batch.entropy is not None
         old = at_least_float32(batch.old_logp)

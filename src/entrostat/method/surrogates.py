@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method
+from .base import Rng, Surrogate
 
 
 def check_bounds(name: str, low: float | None, high: float | None) -> None:
@@ -24,7 +24,7 @@ def check_bounds(name: str, low: float | None, high: float | None) -> None:
 
 
 @dataclass(frozen=True)
-class Reinforce(Method):
+class Reinforce(Surrogate):
     """REINFORCE: the plain policy gradient, one update per rollout batch.
 
     Loss -A lp, Williams (1992). No ratio is used, so with several updates per rollout batch the
@@ -32,20 +32,16 @@ class Reinforce(Method):
     --optim.minibatches 1.
     """
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "OPEFO 3"
     on_policy: ClassVar[bool] = True
-    reads_current: ClassVar[bool] = False
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """No ratio."""
         return terms.replace(ratio="none")
 
 
 @dataclass(frozen=True)
-class Ppo(Method):
+class Ppo(Surrogate):
     """PPO: a ratio per token, clipped.
 
     -min(r A, clip(r, 1 - low, 1 + high) A), r = exp(lp - lp0); Schulman et al. (arXiv 1707.06347).
@@ -57,51 +53,41 @@ class Ppo(Method):
     high: float | None = 0.2
     dual: float | None = None
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO 2, PAR 6"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_bounds("ppo", self.low, self.high)
+        name = type(self).__name__.lower()
+        check_bounds(name, self.low, self.high)
         if self.dual is not None and not self.dual > 1:
-            raise ValueError(f"ppo: dual must be above 1, or None, got {self.dual}")
+            raise ValueError(f"{name}: dual must be above 1, or None, got {self.dual}")
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Clip bounds on the token's ratio."""
         return clip_bounds(terms, self.low, self.high).replace(ratio="token", dual=self.dual)
 
 
 @dataclass(frozen=True)
-class Gspo(Method):
+class Gspo(Ppo):
     """GSPO: one ratio per sequence, clipped as PPO's.
 
     s = exp(masked mean of lp - lp0), Zheng et al. (arXiv 2507.18071). Per-token advantages stay
-    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. Alone it is
-    REPO's row: leave-one-out advantage, mean over sequences.
+    usable through s_t = sg(s) exp(lp - sg(lp)): the same value, a token-level gradient. `dual` is
+    PPO's. Alone it is REPO's row: leave-one-out advantage, mean over sequences.
     """
 
     low: float | None = 3e-4
     high: float | None = 4e-4
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "REPO 2 (GSPO)"
     base: ClassVar[str] = "loop"
-    reads_current: ClassVar[bool] = False
     alone: ClassVar[str] = (
         "gspo's ratio is one per sequence and leaves 1 by some 1e-4, so the clip of a token's "
         "ratio would never act on it"
     )
 
-    def __post_init__(self) -> None:
-        check_bounds("gspo", self.low, self.high)
-
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Clip bounds on the sequence's ratio."""
-        return clip_bounds(terms, self.low, self.high).replace(ratio="sequence")
+        return super().plan(batch, terms, state, generator).replace(ratio="sequence")
 
 
 def clip_bounds(terms: Terms, low: float | None, high: float | None) -> Terms:

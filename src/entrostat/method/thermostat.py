@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from ..control import Multiplier, MultiplierState, Observation, parse_target
 from ..core.batch import Terms, TokenBatch
-from .base import Method, one_of, unread
+from .base import Method, Rng, one_of, unread
 
 Knob = Literal["multiplier", "zeta", "zeta_d", "entropy_coef", "balance"]
 # the method that has the knob, at rest
@@ -99,9 +97,7 @@ class HeldEntropy(Method):
         """The filter sees the iteration's entropy."""
         return self.law().observe(state, seen)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Add the bonus; the exact form's is not in the loss."""
         return terms if self.solve == "exact" else terms.add_entropy(state.value)
 

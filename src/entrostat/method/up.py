@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.loss import MAX_LOG_RATIO
-from .base import Method
+from .base import Rng, Surrogate
 from .ratios import ratio_of
 from .surrogates import check_bounds, clip_bounds
 
 
 @dataclass(frozen=True)
-class Up(Method):
+class Up(Surrogate):
     """UP: tokens of positive advantage are reinforced without ratio or bound; others are clipped.
 
     -sg(1/r) r A where A > 0, whose value is -A and whose gradient REINFORCE's; PPO's clipped ratio
@@ -30,18 +30,14 @@ class Up(Method):
     low: float | None = 0.2
     dual: float | None = 3.0
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "arXiv 2607.06987"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_bounds("up", self.low, None)
         if self.dual is not None and not self.dual > 1:
             raise ValueError(f"up: dual must be above 1, or None, got {self.dual}")
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """The clip below."""
         return clip_bounds(terms, self.low, None).replace(ratio="token", dual=self.dual)
 

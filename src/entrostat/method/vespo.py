@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.deterministic import row_sums
-from .base import Method, in_range
+from .base import Rng, Surrogate, in_range
 from .ratios import log_ratio
 
 
 @dataclass(frozen=True)
-class Vespo(Method):
+class Vespo(Surrogate):
     """VESPO: log-probs weighted by a smooth function of the whole sequence's ratio.
 
     -phi(w) A lp with w = exp(sum over tokens of lp - lp0) and phi(w) = e^lam w^k e^(-lam w), which
@@ -32,17 +32,13 @@ class Vespo(Method):
     k_neg: float = 3.0
     lam_neg: float = 2.0
 
-    kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "arXiv 2602.10693"
-    reads_current: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, value in self.__dict__.items():
             in_range("vespo", name, value, 0)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """No ratio with a gradient."""
         return terms.replace(ratio="none")
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, in_range, one_of
+from .base import Method, Rng, in_range, one_of
 from .par import weigh_positive
 from .rounding import share_of
 
@@ -32,9 +32,7 @@ class WReinforce(Method):
     def __post_init__(self) -> None:
         in_range("w_reinforce", "lam", self.lam, 0)
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight the tokens with A > 0."""
         return weigh_positive(terms, self.lam)
 
@@ -50,7 +48,7 @@ class ForkingTokens(Method):
     Parameters:
         top: share of the minibatch's tokens.
         threshold: "count" takes so many tokens; "quantile" those of at least the (1 - top)-quantile
-            of H, linearly interpolated, which is what TRL does.
+            of H, linearly interpolated, which is what TRL does, of each micro-batch.
     """
 
     top: float = 0.2
@@ -63,13 +61,17 @@ class ForkingTokens(Method):
         in_range("forking_tokens", "top", self.top, 0, 1, open_low=self.threshold == "count")
         one_of("forking_tokens", "threshold", self.threshold, ("count", "quantile"))
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight 0 below the threshold."""
         assert batch.entropy is not None
         if self.threshold == "quantile":
-            least = batch.whole.quantile(batch.entropy, 1 - self.top)
+            piece = batch.micro_batch
+            piece = torch.zeros_like(batch.lengths) if piece is None else piece
+            least = batch.entropy.new_zeros(len(batch), 1)
+            for i in range(int(piece.max()) + 1):
+                part = batch[piece == i]
+                assert part.entropy is not None
+                least[piece == i] = part.whole.quantile(part.entropy, 1 - self.top)
             return terms.replace(weight=torch.where(batch.entropy >= least, terms.weight, 0))
         count = share_of(self.top, int(terms.count))
         chosen = batch.whole.largest(batch.entropy, batch.mask, count, generator)
@@ -92,9 +94,7 @@ class GroupMean(Method):
     needs: ClassVar[tuple[str, ...]] = ("group",)
     reads_current: ClassVar[bool] = False
 
-    def plan(
-        self, batch: TokenBatch, terms: Terms, state: Any, generator: torch.Generator | None
-    ) -> Terms:
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Weight by the length of the group."""
         assert batch.group is not None
         live = batch.policy_mask

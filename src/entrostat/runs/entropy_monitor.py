@@ -14,8 +14,13 @@ def entropy_monitor(
 ) -> EntropyMonitor:
     """That of a run: its band, and its controllers' targets where they are entropies."""
     targets = [entry.get("target") for entry in config.method if isinstance(entry, Mapping)]
-    entropies = not any(str(target).startswith("perplexity") for target in targets)
-    return EntropyMonitor(Alarm(config.alarm.low, config.alarm.high), tell, past, targets=entropies)
+    alarm = Alarm(config.alarm.low, config.alarm.high)
+    return EntropyMonitor(alarm, tell, past, targets=are_entropies(targets))
+
+
+def are_entropies(targets: Iterable[Any]) -> bool:
+    """Whether no controller's target is a perplexity."""
+    return not any(str(target).startswith("perplexity") for target in targets)
 
 
 class EntropyMonitor:

@@ -35,7 +35,8 @@ _CHANGED = (
 )  # fmt: skip
 _NOT_ADAM = (
     "thermostat: the optimizer must be Adam or AdamW, from whose moments the multiplier is solved "
-    "for, got {} (it has {}); use AdamW, or knob='entropy_coef'"
+    "for, got {} (it has {}); use AdamW, or the method {{'name': 'thermostat', 'target': ..., "
+    "'knob': 'entropy_coef'}}"
 )
 TOLERANCE = 1e-3  # of the exact form, of the target, an iteration
 
@@ -143,7 +144,7 @@ class Hold:
             ValueError: the optimizer is of another kind.
         """
         if any("betas" not in group for group in optimizer.param_groups):
-            raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, "no betas"))
+            raise ValueError(_NOT_ADAM.format(_kind(optimizer), "no betas"))
         made = steps_made(optimizer)
         if not made:
             return False
@@ -285,7 +286,7 @@ def response(
         if not state or h is None:
             continue
         if not {"step", "exp_avg", "exp_avg_sq"} <= state.keys():
-            raise ValueError(_NOT_ADAM.format(type(optimizer).__name__, ", ".join(state)))
+            raise ValueError(_NOT_ADAM.format(_kind(optimizer), ", ".join(state)))
         group = groups[id(p)]
         b1, b2 = map(float, group["betas"])
         h, m, v = (_local(x) for x in (h, state["exp_avg"], state["exp_avg_sq"]))
@@ -308,6 +309,11 @@ def steps_made(optimizer: torch.optim.Optimizer) -> float:
     """Updates that an optimizer has made."""
     made = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
     return max(made, default=0.0)
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    """Its class; of accelerate's wrapper the optimizer's within."""
+    return type(getattr(optimizer, "optimizer", optimizer)).__name__
 
 
 def _pace(optimizer: torch.optim.Optimizer) -> float:

@@ -299,6 +299,7 @@ def test_no_signal_no_analysis(tmp_path: Path) -> None:
         (-1, {}, "analyze_every=-1: must be at least 1"),
         (1, {"objective": None}, "needs an objective"),
         (1, {"dump": None}, "set dump_rollouts"),
+        (1, {"steps_per_generation": 1, "gradient_accumulation_steps": 4}, "whole optimizer steps"),
         (1, {"model": "half"}, r"needs weights in float32, and .*embed_tokens.* is torch.bfloat16"),
     ],
 )
@@ -325,8 +326,11 @@ def test_several_processes_are_refused() -> None:
             distributed_type=DistributedType(kind), num_processes=processes
         )
         model = torch.nn.Linear(1, 1)
+        args = SimpleNamespace(
+            steps_per_generation=1, gradient_accumulation_steps=1, num_iterations=1
+        )
         return SimpleNamespace(
-            model=model, objective="grpo", _run_log="dump", accelerator=accelerator
+            model=model, objective="grpo", _run_log="dump", accelerator=accelerator, args=args
         )
 
     for kind, processes in (("MULTI_GPU", 8), ("FSDP", 1)):

@@ -5,6 +5,7 @@ rounding. One group has no signal and micro-batches differ in their tokens, so t
 matter.
 """
 
+import functools
 import logging
 import warnings
 
@@ -16,7 +17,8 @@ from builders import refused
 from entrostat.trainers.trl import from_grpo_config
 
 trl = pytest.importorskip("trl", reason="trl is an extra")
-from trl_runs import MARKS, PROMPTS, K, make, model_of, tiny, weights  # noqa: E402  # noqa: E402
+from entrostat.trainers.trl import EntropyGRPOTrainer  # noqa: E402
+from trl_runs import MARKS, PROMPTS, K, make, model_of, tiny, weights  # noqa: E402
 
 pytestmark = MARKS
 
@@ -25,6 +27,13 @@ def some_reward(prompts, completion_ids, **_):
     """By tokens; the rollouts of one prompt are all alike."""
     every = [float(len(set(ids))) / 4 for ids in completion_ids]
     return [0.5 if p == PROMPTS[0] else r for p, r in zip(prompts, every, strict=True)]
+
+
+def third_reward(prompts, completion_ids, **_):
+    """Said of one rollout of the first group, and of all others."""
+    places = [i for i, p in enumerate(prompts) if p == PROMPTS[0]]
+    known = [float(len(set(ids))) for ids in completion_ids]
+    return [None if i in places[1:] else r for i, r in enumerate(known)]
 
 
 def second_reward(completion_ids, **_):
@@ -46,6 +55,9 @@ CONFIGS = {
     "vespo": {"loss_type": "vespo"},
     "two-sided": {"epsilon": 0.005, "delta": 1.01},
     "two-sided below the clip": {"delta": 1.005},
+    "two-sided at 1": {"delta": 1.0},
+    "two-sided gspo": {"loss_type": "grpo", **SEQUENCE, "delta": 1.0003},
+    "vespo, level without a say": {"loss_type": "vespo", "importance_sampling_level": "sequence"},
     "reference KL": {"beta": 0.1},
     "reference KL, biased": {"beta": 0.1, "use_bias_correction_kl": False},
     "reference KL over gspo": {"beta": 0.1, "loss_type": "grpo", **SEQUENCE},
@@ -54,13 +66,18 @@ CONFIGS = {
         "use_adaptive_entropy": True, "entropy_coef": 0.05, "entropy_target": 5.0,
         "num_iterations": 1,
     },
-    "80/20": {"top_entropy_quantile": 0.2, "gradient_accumulation_steps": 1,
-              "per_device_train_batch_size": 16},
+    "80/20, in each micro-batch": {"top_entropy_quantile": 0.2},
     "off-policy mask": {"off_policy_mask_threshold": 1e-5},
     "gdpo": {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.0, 0.3]},
     "two rewards": {"reward_weights": [1.0, 0.3]},
     "several steps": {"gradient_accumulation_steps": 2, "steps_per_generation": 4,
                       "num_iterations": 1},
+    "a rollout without others": {"scale_rewards": "batch", "reward": third_reward},
+    # of TRL's own docs (Lite PPO), smaller: a step spans generation batches
+    "lite ppo": {"scale_rewards": "batch", "steps_per_generation": 1, "num_iterations": 1},
+    "a step over two unequal parts": {"steps_per_generation": 3, "gradient_accumulation_steps": 2,
+                                      "loss_type": "grpo", "entropy_coef": 0.05, "beta": 0.1,
+                                      "num_iterations": 1, "max_steps": 3},
     "truncated masked": {"mask_truncated_completions": True, "loss_type": "grpo",
                          "max_completion_length": 24},
 }  # fmt: skip
@@ -69,7 +86,9 @@ CONFIGS = {
 def trained(cls, folder, name, **more):
     """The trainer after two steps of plain gradient descent, and its log."""
     settings = dict(CONFIGS[name])
-    reward = [some_reward, second_reward] if "reward_weights" in settings else some_reward
+    reward = settings.pop("reward", some_reward)
+    if "reward_weights" in settings:
+        reward = [some_reward, second_reward]
     kept = {
         "optim": "sgd", "learning_rate": 0.5, "max_steps": 2, "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 4,
@@ -87,11 +106,10 @@ def trained(cls, folder, name, **more):
     return trainer, ends, log
 
 
-def ours(*args, **kwargs):
-    from entrostat.trainers.trl import EntropyGRPOTrainer
-
-    objective = es.make_objective(**from_grpo_config(kwargs["args"]))
-    return EntropyGRPOTrainer(*args, objective=objective, **kwargs)
+def ours(*args, more=None, **kwargs):
+    own = from_grpo_config(kwargs["args"])
+    own["method"] += [] if more is None else [more]
+    return EntropyGRPOTrainer(*args, objective=es.make_objective(**own), **kwargs)
 
 
 @pytest.mark.parametrize("name", [*CONFIGS])
@@ -113,7 +131,7 @@ def test_a_config_through_its_objective_trains_as_trl_does(tmp_path, name):
 ONE = {"max_steps": 1, "optim": "adamw_torch"}
 
 
-@pytest.mark.parametrize("name", ["default", "cispo", "dr_grpo", "80/20"])
+@pytest.mark.parametrize("name", ["default", "cispo", "dr_grpo", "80/20, in each micro-batch"])
 def test_entropy_is_a_thermostat_over_the_configs_loss(tmp_path, name):
     """One step: the loss is TRL's, and the bonus begins at 0."""
     _, _, log = trained(trl.GRPOTrainer, tmp_path, name, **ONE)
@@ -125,9 +143,24 @@ def test_entropy_is_a_thermostat_over_the_configs_loss(tmp_path, name):
 
 
 def held(*args, **kwargs):
-    from entrostat.trainers.trl import EntropyGRPOTrainer
-
     return EntropyGRPOTrainer(*args, entropy="0.8x", **kwargs)
+
+
+def test_controllers_see_a_steps_first_generation_batch(tmp_path):
+    """Of four: zeta is doubled once a step, entropy being below its target."""
+    build = functools.partial(ours, more={"name": "repo_r", "target": 9.0})
+    _, _, log = trained(build, tmp_path, "lite ppo", dump=tmp_path / "log")
+    assert [line["control/zeta"] for line in log] == pytest.approx([2e-3, 4e-3])
+    assert es.load_rollouts(tmp_path / "log", 1).prompts == [PROMPTS[0]] * K
+
+
+def test_adaptive_entropy_beside_entropy_is_refused(tmp_path):
+    settings = {"use_adaptive_entropy": True, "entropy_coef": 0.01}
+    refused(lambda: make(held, tmp_path, **settings), "'0.8x'", "set use_adaptive_entropy=False")
+
+
+def test_another_optimizer_is_named_and_so_is_what_to_do(tmp_path):
+    refused(lambda: trained(held, tmp_path, "default"), "got SGD", "'knob': 'entropy_coef'")
 
 
 def test_entropy_beside_an_objective_is_refused(tmp_path):
@@ -186,6 +219,7 @@ def test_an_appended_method_changes_nothing(tmp_path, name, caplog):
     from entrostat.trainers.trl import settings as ours
 
     settings = {"gradient_accumulation_steps": 4} | CONFIGS[name]
+    settings.pop("reward", None)
     args = trl.GRPOConfig(
         str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=K, **settings
     )
@@ -200,8 +234,8 @@ def test_an_appended_method_changes_nothing(tmp_path, name, caplog):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"delta": 1.0}, "delta=1.0 is not above 1"),
-        ({"delta": 2.0, "importance_sampling_level": "sequence"}, "gspo has no dual clip"),
+        ({"delta": 0.9}, "delta=0.9 is below 1"),
+        ({"scale_rewards": "std"}, "scale_rewards 'std'"),
         ({"loss_type": "sapo", "importance_sampling_level": "sequence"}, "takes a token's ratio"),
         ({"top_entropy_quantile": 0.2, "entropy_coef": 0.1}, "keeps the entropy bonus to its"),
     ],

@@ -503,7 +503,7 @@ def test_what_the_multiplier_cannot_be_solved_for_with_is_refused(tmp_path):
     )  # fmt: skip
     scripted(trainer)
     refused(lambda: trainer.train(), "optimizer", "got", "(it has no betas")
-    refused(lambda: held.check_whole(trainer._hold, DistributedType.FSDP), "FSDP shards them")
+    refused(lambda: held.check_whole(trainer._steps.hold, DistributedType.FSDP), "FSDP shards them")
 
 
 @pytest.mark.parametrize("restore", [False, True])
@@ -674,14 +674,6 @@ def test_eval_is_trls_own(tmp_path):
 
 
 # ---------------------------------------------------------------------------- refusals
-
-
-def test_a_step_over_two_generation_batches_is_refused(tmp_path):
-    words = "no multiple of gradient_accumulation_steps = 8"
-    with pytest.raises(ValueError, match=words):
-        entropy_trainer(
-            tmp_path, objective="grpo", steps_per_generation=2, gradient_accumulation_steps=8
-        )
 
 
 @pytest.mark.parametrize(

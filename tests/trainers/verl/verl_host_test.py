@@ -179,6 +179,17 @@ def test_a_batch_without_any_signal_trains_nothing() -> None:
     assert done.batch.advantages.abs().sum() == 0
 
 
+def test_each_data_source_has_a_column() -> None:
+    """Padding rows have none, and a single source is what `reward/mean` is of."""
+    batch = rollouts([1.0, 0.0, 1.0, 1.0, 9.0], [4, 4, 9, 9, 1])
+    real = torch.tensor([True, True, True, True, False])
+    kinds = ["gsm8k", "gsm8k", "math", "math", "math"]
+    found = prepare(es.make_objective("grpo"), batch, real, 0.0, kinds=kinds).metrics
+    assert (found["rewards/gsm8k/mean"], found["rewards/math/mean"]) == (0.5, 1.0)
+    one = prepare(es.make_objective("grpo"), batch, real, 0.0, kinds=["math"] * 5).metrics
+    assert "rewards/math/mean" not in one
+
+
 def test_controllers_see_the_whole_batch_once() -> None:
     objective = es.make_objective("repo_r", target=1.0)
     prepare(objective, rollouts([1.0, 0.0], [0, 0]), torch.ones(2).bool(), 0.0)

@@ -36,7 +36,7 @@ from ...models.rollout import Sequences
 from .iteration import IMAGES, ROLLOUT, loss_mask
 
 if TYPE_CHECKING:
-    from .state import Trainer
+    from .trainer import EntropyGRPOTrainer
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Analyst(TrainerCallback):
         ValueError: it cannot be.
     """
 
-    def __init__(self, trainer: Trainer, every: int) -> None:
+    def __init__(self, trainer: EntropyGRPOTrainer, every: int) -> None:
         check(trainer, every)
         self.trainer, self._analyze = trainer, Analyze(every)
         self.seconds, self._iteration = 0.0, 0
@@ -204,19 +204,23 @@ class Analyst(TrainerCallback):
 _WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU")  # a process has the whole model
 
 
-def check(trainer: Trainer, every: int) -> None:
+def check(trainer: EntropyGRPOTrainer, every: int) -> None:
     """Refuse what cannot be analysed.
 
     Raises:
         ValueError: one line; names the reason and what to do.
     """
     kind, processes = trainer.accelerator.distributed_type, trainer.accelerator.num_processes
+    args = trainer.args
     rounded = {n: p.dtype for n, p in trainer.model.named_parameters() if p.dtype != torch.float32}
     name, dtype = next(iter(rounded.items()), ("", ""))
     for wrong, reason in (
         (every < 1, "must be at least 1, or 0 for none"),
         (trainer.objective is None, "needs an objective, whose loss the influences are of; "
          "make_objective(**from_grpo_config(args)) is TRL's own"),
+        (args.steps_per_generation * args.num_iterations % args.gradient_accumulation_steps > 0,
+         "needs whole optimizer steps on a generation batch; make steps_per_generation a multiple "
+         f"of gradient_accumulation_steps = {args.gradient_accumulation_steps}"),
         (trainer._run_log is None, "has nowhere to write; set dump_rollouts to a directory"),
         (processes > 1 or kind not in _WHOLE,
          f"needs batch, weights and optimizer in one process, and this run has {processes} "

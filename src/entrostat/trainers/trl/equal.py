@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._names import unknown
 from ...method import METHODS
 
 _AGGREGATIONS: dict[str, dict[str, Any]] = {
@@ -26,9 +27,8 @@ _ESTIMATORS = {"group": "grpo", "batch": "grpo_batch", "none": "dr_grpo"}
 def from_grpo_config(config: Any) -> dict[str, Any]:
     """Arguments of `make_objective` for the loss that a GRPOConfig means.
 
-    The loss is TRL's to rounding. What acts over the whole optimizer step and in TRL over each
-    micro-batch: `forking_tokens` (`top_entropy_quantile`). What acts once per generation batch and
-    in TRL once per optimizer step: `adaptive_entropy` (`use_adaptive_entropy`).
+    The loss is TRL's to rounding. What acts once per generation batch and in TRL once per optimizer
+    step: `adaptive_entropy` (`use_adaptive_entropy`).
 
     Args:
         config: a `trl.GRPOConfig`.
@@ -44,9 +44,12 @@ def from_grpo_config(config: Any) -> dict[str, Any]:
         >>> from_grpo_config(GRPOConfig("out", epsilon_high=0.28))["method"]  # doctest: +SKIP
         [{'name': 'ppo', 'high': 0.28}]
     """
+    for name, known in (("loss_type", _AGGREGATIONS), ("scale_rewards", _ESTIMATORS)):
+        if getattr(config, name) not in known:
+            raise ValueError(unknown(name, str(getattr(config, name)), known))
     for wrong, reason in _without_equal(config):
         if wrong:
-            raise ValueError(reason)
+            raise ValueError(f"{reason}, or leave objective and entropy out: TRL trains it so")
     chain = [_surrogate(config)]
     if config.off_policy_mask_threshold is not None:
         chain.append({"name": "off_policy_mask", "delta": config.off_policy_mask_threshold})
@@ -78,9 +81,10 @@ def from_grpo_config(config: Any) -> dict[str, Any]:
 
 
 def _surrogate(config: Any) -> dict[str, Any]:
-    low, high = config.epsilon, config.epsilon_high
+    low, high, delta = config.epsilon, config.epsilon_high, config.delta
+    high = low if high is None else high
     if config.loss_type == "cispo":  # TRL's epsilon_high is the bound itself
-        return {"name": "cispo", "high": (low if high is None else high) - 1}
+        return {"name": "cispo", "high": high - 1}
     if config.loss_type == "sapo":
         taus = {"tau_pos": config.sapo_temperature_pos, "tau_neg": config.sapo_temperature_neg}
         return {"name": "sapo"} | taus
@@ -88,14 +92,12 @@ def _surrogate(config: Any) -> dict[str, Any]:
         names = ("k_pos", "lambda_pos", "k_neg", "lambda_neg")
         own = {n.replace("lambda", "lam"): getattr(config, f"vespo_{n}") for n in names}
         return {"name": "vespo"} | own
-    high = low if high is None else high
-    if config.importance_sampling_level == "sequence":
-        return {"name": "gspo", "low": low, "high": high}
-    if config.delta is not None and config.delta < 1 + high:
+    name = "gspo" if config.importance_sampling_level == "sequence" else "ppo"
+    if delta is not None and delta < 1 + high:
         # TRL bounds the ratio by delta on both sides of the minimum: the clip is at delta where
         # A > 0, and where A < 0 the clipped branch takes over up to 1 + high
-        return {"name": "ppo", "low": low, "high": config.delta - 1, "dual": 1 + high}
-    return {"name": "ppo", "low": low, "high": high, "dual": config.delta}
+        high, delta = delta - 1, 1 + high
+    return {"name": name, "low": low, "high": high, "dual": delta}
 
 
 def spoken(arguments: dict[str, Any]) -> str:
@@ -107,24 +109,25 @@ def spoken(arguments: dict[str, Any]) -> str:
 def _without_equal(config: Any) -> list[tuple[bool, str]]:
     """(whether it is so, why nothing is equal) of all that no method means."""
     sequence = config.importance_sampling_level == "sequence"
-    masked = config.top_entropy_quantile < 1
+    own, delta = config.loss_type in ("cispo", "sapo", "vespo"), config.delta
     bonus = bool(config.use_adaptive_entropy or config.entropy_coef)
-    own = config.loss_type in ("cispo", "sapo", "vespo")
     corrected = config.use_vllm and config.vllm_importance_sampling_correction
+    # what VESPO has of the level is the bias correction of the reference KL
+    level = config.loss_type != "vespo" or (config.beta and config.use_bias_correction_kl)
     return [
-        (config.loss_type not in _AGGREGATIONS, f"loss_type={config.loss_type!r} is not known"),
-        (own and sequence, f"loss_type={config.loss_type!r} with "
-         "importance_sampling_level='sequence': the method takes a token's ratio"),
+        (own and sequence and bool(level), f"loss_type={config.loss_type!r} with "
+         "importance_sampling_level='sequence': the method takes a token's ratio; set 'token'"),
         (config.loss_type == "vespo" and corrected, "loss_type='vespo' with vLLM: TRL puts the "
          "sampler's correction inside the weight; set vllm_importance_sampling_correction=False"),
         (config.off_policy_mask_threshold is not None and config.use_vllm,
          "off_policy_mask_threshold with vLLM: TRL compares with vLLM's log-probs, off_policy_mask "
          "with the old policy's; leave the threshold out and add off_policy_mask"),
-        (config.delta is not None and sequence, f"delta={config.delta}: gspo has no dual clip"),
-        (config.delta is not None and config.delta <= 1, f"delta={config.delta} is not above 1: "
-         "every update would be cut"),
-        (masked and bonus, f"top_entropy_quantile={config.top_entropy_quantile} keeps the entropy "
-         "bonus to its tokens; entropy_bonus acts on all"),
+        (delta is not None and delta < 1 and not own, f"delta={delta} is below 1, which leaves "
+         "positive advantages without gradient; set it above 1 + epsilon"),
+        (config.top_entropy_quantile < 1 and bonus,
+         f"top_entropy_quantile={config.top_entropy_quantile} keeps the entropy bonus to its "
+         "tokens, and entropy_bonus acts on all; set entropy_coef=0 and use_adaptive_entropy=False "
+         "and append entropy_bonus"),
     ]  # fmt: skip
 
 

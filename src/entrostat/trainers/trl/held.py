@@ -20,7 +20,7 @@ from ..hold import Hold, response, sample
 from .iteration import IMAGES, loss_mask, token_batch
 
 if TYPE_CHECKING:
-    from .state import Trainer
+    from .trainer import EntropyGRPOTrainer
 
 # each process has all parameters
 _WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
@@ -39,11 +39,14 @@ def check_whole(hold: Hold, kind: Any) -> None:
     if str(getattr(kind, "value", kind)) not in _WHOLE:
         raise ValueError(
             f"thermostat: the multiplier is solved for with whole parameters, and {kind} shards "
-            "them; use DDP, or knob='entropy_coef'"
+            "them; use DDP, or the method {'name': 'thermostat', 'target': ..., 'knob': "
+            "'entropy_coef'}"
         )
 
 
-def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]) -> None:
+def look(
+    trainer: EntropyGRPOTrainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]
+) -> None:
     """Take the gradient of the mean entropy before an optimizer step, from some of its rollouts.
 
     Args:
@@ -79,23 +82,26 @@ def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, 
 
 
 def _sample(
-    pieces: list[dict[str, Any]], batch: TokenBatch, trainer: Trainer
+    pieces: list[dict[str, Any]], batch: TokenBatch, trainer: EntropyGRPOTrainer
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
     """Some of the rollouts of a step, micro-batch by micro-batch, and their weights [n]."""
     assert batch.old_entropy is not None
     chance = shared_generator(trainer.args.seed, "hold", trainer.state.global_step)
-    size, world = len(pieces[0]["completion_ids"]), trainer.ranks.world
+    sizes, world = [len(piece["completion_ids"]) for piece in pieces], trainer.ranks.world
     mass = batch.old_entropy.sum(1)
     if any(pieces[0].get(key) is not None for key in IMAGES):  # they belong to the micro-batch
-        places, weights = sample(mass.view(-1, size).sum(1), chance, world, size=size)
+        whole = torch.stack([part.sum() for part in mass.split(sizes)])
+        places, weights = sample(whole, chance, world, size=sizes[0])
         for place, weight in zip(places.tolist(), weights, strict=True):
-            yield pieces[place], weight.expand(size)
+            yield pieces[place], weight.expand(sizes[place])
         return
     rows, weights = sample(mass, chance, world)
-    for place, piece in enumerate(pieces):
-        own = rows // size == place
+    first = 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        own = (first <= rows) & (rows < first + size)
         if own.any():
-            yield _of_rows(piece, rows[own] % size, size), weights[own]
+            yield _of_rows(piece, rows[own] - first, size), weights[own]
+        first += size
 
 
 def _of_rows(piece: dict[str, Any], rows: Tensor, size: int) -> dict[str, Any]:

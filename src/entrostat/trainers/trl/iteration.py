@@ -95,6 +95,12 @@ def token_batch(pieces: list[dict[str, Any]]) -> TokenBatch:
     )  # fmt: skip
 
 
+def micro_batches(pieces: list[dict[str, Any]]) -> Tensor:
+    """[B] int64: the number of each rollout's micro-batch."""
+    sizes = torch.tensor([len(piece["completion_ids"]) for piece in pieces])
+    return torch.arange(len(pieces)).repeat_interleave(sizes).to(pieces[0]["completion_ids"].device)
+
+
 def shares(
     trainer: Any, pieces: list[dict[str, Any]], kind: str, constant: int
 ) -> tuple[Tensor, Tensor]:
@@ -102,12 +108,11 @@ def shares(
 
     Args:
         trainer: the GRPOTrainer.
-        pieces: this rank's micro-batches of an optimizer step.
+        pieces: this rank's micro-batches of an optimizer step, or of a part of it.
         kind: the loss type whose denominators are meant.
         constant: by which a sum over tokens is divided.
     """
-    world, args = trainer.accelerator.num_processes, trainer.args
-    micro = trainer.current_gradient_accumulation_steps
+    world, args, micro = trainer.accelerator.num_processes, trainer.args, len(pieces)
     scale, mean = [], []
     for piece in pieces:
         m = loss_mask(piece).to(piece[OLD_LOGP].dtype)

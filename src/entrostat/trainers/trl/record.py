@@ -26,7 +26,8 @@ from .checkpoints import keep, seal
 from .dump import RunLog
 
 if TYPE_CHECKING:
-    from .state import Recipe, RecipeRun
+    from .recipe import RecipeTrainer
+    from .state import Recipe
 
 
 class Record(RunLog):
@@ -128,7 +129,7 @@ class Record(RunLog):
 class EachIteration(TrainerCallback):
     """What follows an iteration's last optimizer step."""
 
-    def __init__(self, trainer: RecipeRun, record: Record) -> None:
+    def __init__(self, trainer: RecipeTrainer, record: Record) -> None:
         self.trainer, self.record = trainer, record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import inspect
 import logging
+import math
 import warnings
 from typing import Any
 
@@ -62,12 +63,44 @@ def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def resolved(
+    args: Any, method: MethodSpec | Objective | None, entropy: float | str | None, alone: bool
+) -> tuple[Objective | None, Any]:
+    """What is trained: the objective, if any, and the arguments beside it.
+
+    Raises:
+        ValueError: TRL cannot run the objective, or both are given.
+    """
+    if not alone:
+        warn_of_truncation(args)
+    if entropy is not None:
+        if method is not None:
+            raise ValueError(
+                f"{WHO}: entropy={entropy!r} is a thermostat over the loss of args; beside an "
+                f"objective list it there: [..., {{'name': 'thermostat', 'target': {entropy!r}}}]"
+            )
+        method = held(args, entropy)
+    if method is None:
+        return None, args
+    check_generation(args)
+    objective = build(method, args)
+    said = None if isinstance(method, Objective) else repr(method)
+    args = settle(args, objective, said, alone)
+    warn_of_inert(objective, args)
+    return objective, args
+
+
 def held(args: Any, target: float | str) -> Objective:
     """The loss that the arguments mean, under a thermostat.
 
     Raises:
         ValueError: no objective is equal to the arguments' loss, or the target cannot be read.
     """
+    if args.use_adaptive_entropy:
+        raise ValueError(
+            f"{WHO}: entropy={target!r} and use_adaptive_entropy=True would both move the entropy "
+            "coefficient; set use_adaptive_entropy=False"
+        )
     own = from_grpo_config(args)
     own["method"].append({"name": "thermostat", "target": target})
     return make_objective(**own)
@@ -100,20 +133,9 @@ def build(method: MethodSpec | Objective, args: Any) -> Objective:
 
 
 def updates_per_generation(args: Any) -> int:
-    """Optimizer steps on one generation batch.
-
-    Raises:
-        ValueError: a step would span two generation batches.
-    """
+    """Optimizer steps that one generation batch has a part in, at most."""
     micro = args.steps_per_generation * args.num_iterations
-    if micro % args.gradient_accumulation_steps:
-        raise ValueError(
-            f"{WHO}: steps_per_generation * num_iterations = {micro} is no multiple of "
-            f"gradient_accumulation_steps = {args.gradient_accumulation_steps}, so an optimizer "
-            "step would span two generation batches; methods decide over the whole step before it "
-            "begins. Leave steps_per_generation unset, or make it a multiple"
-        )
-    return micro // args.gradient_accumulation_steps
+    return math.ceil(micro / args.gradient_accumulation_steps)
 
 
 def settle(args: Any, objective: Objective, said: str | None = None, alone: bool = False) -> Any:
@@ -181,37 +203,31 @@ def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
     """What the objective trains otherwise than the arguments, and whether any was set in these."""
     own, defaults = _meant(args), {f.name: f.default for f in dataclasses.fields(args)}
     set_here = [n for names in _ASPECTS.values() for n in names if getattr(args, n) != defaults[n]]
-    parts = list(zip(objective.names, objective.methods, strict=True))
-    theirs = {
-        "clip": parts[0],
-        "advantage": objective.advantage,
-        "aggregation": _mean(objective),
-        "terms": None,
-    }
     found, chosen = [], False
     for aspect, names in _ASPECTS.items():
         mine = [n for n in names if n in set_here]
-        if own is not None:
-            meant = {
-                "clip": (own.names[0], own.methods[0]),
-                "advantage": own.advantage,
-                "aggregation": _mean(own),
-            }
-            missing = [m for m in own.methods[1:] if m not in objective.methods]
-            same = not missing if aspect == "terms" else meant[aspect] == theirs[aspect]
-        else:
-            same = not mine
-        if same:
+        if not mine if own is None else _same(aspect, own, objective):
             continue
         words = ", ".join(f"{n}={getattr(args, n)!r}" for n in mine or names[:1])
         if aspect == "terms":
             found.append(f"{words} is not used")
         elif aspect == "clip":
-            found.append(f"{words} becomes {_words(*parts[0])}")
+            found.append(f"{words} becomes {_words(objective.names[0], objective.methods[0])}")
         else:
             found.append(f"{words} becomes {aspect}={getattr(objective, aspect)!r}")
         chosen = chosen or bool(mine)
     return found, chosen
+
+
+def _same(aspect: str, own: Objective, other: Objective) -> bool:
+    """Whether both mean the same by one of `_ASPECTS`; of terms, whether none is missing."""
+    if aspect == "terms":
+        return all(method in other.methods for method in own.methods[1:])
+    if aspect == "clip":
+        return (own.names[0], own.methods[0]) == (other.names[0], other.methods[0])
+    return (
+        _mean(own) == _mean(other) if aspect == "aggregation" else own.advantage == other.advantage
+    )
 
 
 def _meant(args: Any) -> Objective | None:
@@ -241,7 +257,7 @@ def warn_of_truncation(args: Any) -> None:
             f"{WHO}: {', '.join(cut)} samples from a part of the distribution. Entropies, targets "
             "and log-probs are of the whole one at this temperature, so samples are less diverse "
             "than entropy says and ratios are of another policy; use temperature alone",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -275,7 +291,7 @@ def warn_of_inert(objective: Objective, args: Any) -> None:
             f"{WHO}: {ONE_UPDATE.format(what='generation batch')} {' and '.join(inert)} does "
             "nothing; set num_iterations=2, or steps_per_generation above "
             "gradient_accumulation_steps",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

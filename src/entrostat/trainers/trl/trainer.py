@@ -20,7 +20,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,51 +32,23 @@ from trl.models.utils import disable_gradient_checkpointing
 from ...core.batch import TokenBatch
 from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
-from ...core.objective import Objective, Plan
-from ...core.process_ranks import gather_batch, ranks, shared_generator, sum_over_ranks
+from ...core.objective import Objective
+from ...core.process_ranks import gather_batch, ranks
 from ...core.rollouts import MetricAccumulator, describe, outcome_figures
 from ...dynamics import online
 from ...method import MethodSpec
 from ...models.rounding import logp_rounding, watch_outputs
-from ..hold import Hold, Moved
 from . import settings
 from .analysis import Analyst
 from .control import Begin, EntropyControl
 from .dump import RunLog, own_rows, rollouts_of
 from .dynamic import check as check_redraws
 from .dynamic import dataset_rows, redrawn
-from .held import check_whole, look
-from .iteration import (
-    IMAGES,
-    OLD_ENTROPY,
-    OLD_LOGP,
-    Scored,
-    addition,
-    loss_mask,
-    shares,
-    token_batch,
-    watched,
-)
+from .iteration import IMAGES, OLD_ENTROPY, OLD_LOGP, Scored, addition, loss_mask, watched
+from .step import Steps
 from .stops import Ending, with_stops
 
 Pass = tuple[Tensor, Tensor, Tensor | None]  # log-probs, entropies [B, T], auxiliary loss []
-
-
-@dataclass
-class _Step:
-    """The plan of one optimizer step.
-
-    Attributes:
-        plans: of each of this rank's micro-batches.
-        unseen: this rank's rollouts, where the thermostat measures how far their entropy has come.
-        now: entropies [B, T] of the micro-batches so far.
-        sums: `online.of_update` over them.
-    """
-
-    plans: list[Plan]
-    unseen: TokenBatch | None = None
-    now: list[Tensor] = field(default_factory=list)
-    sums: dict[str, Tensor] = field(default_factory=dict)
 
 
 class EntropyGRPOTrainer(GRPOTrainer):
@@ -125,32 +96,14 @@ class EntropyGRPOTrainer(GRPOTrainer):
     ) -> None:
         given = settings.by_name(args, kwargs)
         given["args"] = with_stops(given["args"], stop)
-        if not self._alone:
-            settings.warn_of_truncation(given["args"])
-        self.objective: Objective | None = None
-        if entropy is not None:
-            if objective is not None:
-                raise ValueError(
-                    f"EntropyGRPOTrainer: entropy={entropy!r} is a thermostat over the loss of "
-                    "args; beside an objective list it there: "
-                    f"[..., {{'name': 'thermostat', 'target': {entropy!r}}}]"
-                )
-            objective = settings.held(given["args"], entropy)
-        if objective is not None:
-            settings.check_generation(given["args"])
-            self.objective = settings.build(objective, given["args"])
-            said = None if isinstance(objective, Objective) else repr(objective)
-            self._mean = settings.mean_of(given["args"], self.objective)
-            given["args"] = settings.settle(given["args"], self.objective, said, self._alone)
-            settings.warn_of_inert(self.objective, given["args"])
+        said = settings.resolved(given["args"], objective, entropy, self._alone)
+        self.objective, given["args"] = said
         named = isinstance(dump_rollouts, str | Path)
         self._run_log = RunLog(dump_rollouts, dump_every) if named else dump_rollouts
         self._passes: list[Pass] | None = None
         self._scored: tuple[Tensor, list[Scored]] | None = None
-        self._plan: _Step | None = None
-        self._moved: Moved | None = None  # of the optimizer step under way
-        self._generated_at: int | None = None
-        self._probing = True
+        self._steps: Steps | None = None
+        self._probing, self._dumped = True, 0
         self._rounding: float | None = None
         self._tally = MetricAccumulator()
         self._analyst: Analyst | None = None
@@ -158,9 +111,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._redraws = redraws
         check_redraws(self, redraws)
         self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
-        self._hold = Hold.of(self.objective)
-        if self._hold is not None:
-            check_whole(self._hold, self.accelerator.distributed_type)
+        if self.objective is not None:
+            self._steps = Steps(self, self.objective)
         self._control = EntropyControl()
         self._control.objective = self.objective
         self.add_callback(self._control)
@@ -188,7 +140,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
             if isinstance(callback, EntropyControl):
                 callback.objective = self.objective
                 state.stateful_callbacks.setdefault(name, callback.state())
-        self._plan = self._generated_at = None
+        self._dumped = state.global_step // self.updates
         if self._run_log is not None and self.accelerator.is_main_process:
             self._run_log.open(state.global_step // self.updates)
             self._run_log.write_settings(self, math.ceil(state.max_steps / self.updates))
@@ -235,17 +187,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
         old = output.get("old_per_token_logps")
         # TRL's own pass, where it made one, is known by the tensor that it gave back
         found = next((each for each in passes if each[0] is old), None)
-        logp, entropy, _ = found or self._measure(self.model, output)
+        with torch.no_grad():
+            logp, entropy, _ = found or self.extra_pass(self.model, output)
         output |= {OLD_LOGP: logp, OLD_ENTROPY: entropy}
         self._grade(output)
         self._record(figures)
-        self._generated_at, self._plan, self._probing = self.state.global_step, None, True
+        if self._steps is not None:
+            self._steps.generated()
+        self._probing = True
         return output
-
-    @torch.no_grad()
-    def _measure(self, model: nn.Module, inputs: dict[str, Any]) -> Pass:
-        """Log-probs and entropies [B, T] of the policy as it stands, without gradient."""
-        return self.extra_pass(model, inputs)
 
     def extra_pass(self, model: nn.Module, inputs: dict[str, Any]) -> Pass:
         """Log-probs and entropies [B, T] of rollouts, in a pass that TRL does not make.
@@ -309,7 +259,9 @@ class EntropyGRPOTrainer(GRPOTrainer):
             # 0 in the first iteration, 1 in the last, as in the lab
             last = math.ceil(self.state.max_steps / self.updates) - 1
             progress = min(1.0, self.state.global_step // self.updates / max(1, last))
-            ready = self.objective.rollouts(batch, figures, progress=progress)
+            # of the generation batches of one optimizer step controllers see the first
+            again = self._step % self.args.gradient_accumulation_steps
+            ready = self.objective.rollouts(batch, None if again else figures, progress=progress)
             assert ready.outcome is not None
             outcome = ready.replace(advantages=ready.outcome)
             figures |= self.objective.metrics()
@@ -320,7 +272,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
         figures |= outcome_figures(outcome)
         self._record(figures)
         iteration = self.state.global_step // self.updates + 1
-        if self._run_log is not None and self._run_log.due(iteration):
+        if self._run_log is not None and self._run_log.due(iteration) and self._dumped < iteration:
+            self._dumped = iteration
             own = own_rows(self._prompts(output, rows), output, rows, mask)
             every, whole = gather_object(own), gather_batch(ready)
             if self.accelerator.is_main_process:
@@ -342,55 +295,12 @@ class EntropyGRPOTrainer(GRPOTrainer):
         texts = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts, self._ending.finished(completions)
 
-    # ------------------------------------------------------------------ once an optimizer step
-
-    @torch.no_grad()
-    def _planned(self, model: nn.Module) -> tuple[_Step, Plan]:
-        """The optimizer step that is under way, and the plan of the micro-batch that is next."""
-        steps, micro = self.args.steps_per_generation, self.current_gradient_accumulation_steps
-        i = self._step % micro
-        if i == 0 or self._plan is None:
-            first, buffered = self._step - i, self._buffered_inputs
-            pieces = [buffered[(first + k) % steps] for k in range(micro)]
-            self._plan = self._make_plan(model, pieces)
-        return self._plan, self._plan.plans[i]
-
-    def _make_plan(self, model: nn.Module, pieces: list[dict[str, Any]]) -> _Step:
-        assert self.objective is not None
-        if self._analyst is not None:
-            self._analyst.before_step(pieces)
-        fresh = self._generated_at == self.state.global_step
-        mine = token_batch(pieces).replace(ranks=self.ranks)
-        unseen = False
-        if self._hold is not None and self.optimizer is not None:
-            made = self.state.global_step - (self._generated_at or 0)
-            seen = made * self.current_gradient_accumulation_steps
-            unseen = 0 < seen < self.args.steps_per_generation
-            if self._hold.due(self.optimizer, made, self.updates):
-                look(self, self._hold, model, pieces)
-            self._hold.decide(self.optimizer, self.updates)
-        choice = shared_generator(self.args.seed, "select", self.state.global_step)
-        own = self.objective.conventions == "trl"
-        constant = self.objective.max_length or self.max_completion_length
-        parts = shares(self, pieces, self._mean, constant) if own else (None, None)
-        plan = self.objective.step(
-            mine, choice, fresh=fresh, measure=lambda: self._measured(model, pieces),
-            scale=parts[0], mean=parts[1],
-        )  # fmt: skip
-        ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
-        plans = [plan[i:j] for i, j in zip([0, *ends], ends, strict=False)]
-        return _Step(plans, mine if unseen else None)
-
-    def _measured(self, model: nn.Module, pieces: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
-        now = [self._measure(model, piece) for piece in pieces]
-        return torch.cat([logp for logp, _, _ in now]), torch.cat([H for _, H, _ in now])
-
     # ------------------------------------------------------------------ every micro-batch
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        step, plan = (None, None) if self.objective is None else self._planned(model)
+        plan = None if self._steps is None else self._steps.plan(model)
         watch = watch_outputs(model) if self._probing else nullcontext()
         with self._listening() as passes, watch as outputs:
             loss = super()._compute_loss(model, inputs)  # and with it TRL's own figures
@@ -399,17 +309,15 @@ class EntropyGRPOTrainer(GRPOTrainer):
             self._probe(logp, outputs.logp)
         micro = self.current_gradient_accumulation_steps
         if plan is not None:
-            assert step is not None
+            assert self._steps is not None
             out = plan.loss(plan.at(logp, entropy))
-            step.now.append(entropy.detach())
+            self._steps.add(out, entropy)
             # scale is that of the whole step; gradients are averaged over ranks
             loss = out.loss * self.accelerator.num_processes
             if aux is not None:
                 loss = loss + self.router_aux_loss_coef * aux / micro
-            for key, value in online.of_update(out.batch, out).items():
-                step.sums[key] = step.sums[key] + value if key in step.sums else value
         if (self._step + 1) % micro == 0:
-            self._end_step(step)
+            self._end_step()
         return loss
 
     @contextmanager
@@ -435,9 +343,8 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
-        if self._hold is not None:
-            most = self.args.max_grad_norm or math.inf
-            self._hold.stepped(float(norm), most, self.optimizer, self.updates, self._moved)
+        if self._steps is not None:
+            self._steps.stepped(float(norm))
         return norm
 
     # ------------------------------------------------------------------ figures
@@ -459,16 +366,13 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._rounding = found.error
         self._record({"numerics/logp_rounding": found.error})
 
-    def _end_step(self, step: _Step | None) -> None:
+    def _end_step(self) -> None:
         """Log an optimizer step; the iteration's line after its generation batch's last."""
-        if step is not None:
-            total = sum_over_ranks(step.sums)
+        if self._steps is not None:
+            total = self._steps.end()
             for key, value in online.figures(total).items():
                 self._metrics["train"][key].append(value)
             self._tally.add(total)
-            seen = step.unseen
-            self._moved = None if seen is None else Moved.of(torch.cat(step.now), seen)
-        self._plan = None
         done = self.state.global_step + 1
         if done % self.updates:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Settings:
         eos: ids that end one.
         pad: id of padding.
         rollouts_every: iterations between rollout dumps; 0 for none.
+        alarm: the alarm's band, `low` and `high`.
         game: of a task that is played in turns: `model`, whose tokenizer says how observations
             become tokens, `turns` by split, `context`, `chat` and `system` (`lab/turns.py`).
         draw: of an evaluation set: sampling parameters in place of those that veRL gives.
@@ -44,6 +45,7 @@ class Settings:
     eos: tuple[int, ...]
     pad: int
     rollouts_every: int
+    alarm: dict[str, Any] = field(default_factory=dict)
     game: dict[str, Any] | None = None
     draw: dict[str, Any] | None = None
 

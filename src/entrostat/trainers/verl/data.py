@@ -2,8 +2,8 @@
 
 A row is a chat row of veRL's own form, with what this host adds under `extra_info`:
 
-    data_source    the task's name; of an evaluation set the set's, by which veRL's figures are told
-                   apart
+    data_source    an example's kind, or the task's name; of an evaluation set the set's. By it
+                   veRL's figures are told apart
     prompt         the turns; for readers, since sampling starts from `prompt_ids`
     reward_model   {"style": "rule", "ground_truth": the answer as text}; veRL's dumps show it
     extra_info     set, the evaluation set's name, "" in training; split and index, by which the
@@ -130,6 +130,7 @@ def write_settings(
         "eos": policy.eos,
         "pad": policy.pad,
         "rollouts_every": config.save.rollouts_every,
+        "alarm": asdict(config.alarm),
         "sets": {
             one.name: _asked(one.config, one.task, policy) | {"draw": _draw(one)} for one in sets
         },
@@ -195,7 +196,8 @@ def write(
             prompts = [ids[each.prompt] for each in examples]
             widest = max(widest, *map(len, prompts))
             for index, each, prompt in zip(indices, examples, prompts, strict=True):
-                yield _row(task.name, "", split, index, each, prompt, new, config)
+                kind = each.data.get("kind") or task.name
+                yield _row(kind, "", split, index, each, prompt, new, config)
 
     note(f"writing the prompts of {config.iterations} iterations")
     _parquet(directory / "train.parquet", training())

@@ -24,7 +24,7 @@ from ...core.batch import TokenBatch
 from ...core.distributed import Communicator
 from ...core.mismatch import mismatch
 from ...core.objective import Objective
-from ...core.rollouts import describe, outcome_figures
+from ...core.rollouts import describe, of_kinds, outcome_figures
 from ...core.thread_ranks import Threads
 from ...dynamics import online
 
@@ -53,6 +53,7 @@ def prepare(
     sampler_logp: Tensor | None = None,
     threads: int | None = None,
     kept: Tensor | None = None,
+    kinds: Sequence[str] | None = None,
 ) -> Prepared:
     """Move the controllers, estimate advantages, let the methods edit them.
 
@@ -67,6 +68,7 @@ def prepare(
         sampler_logp: [B, T] float, the rollout engine's log-probs, where it gave them.
         threads: that share the work; None takes the processors at hand, a million tokens each.
         kept: [B, T] bool, tokens that veRL's rejection sampling left in; None for all.
+        kinds: B, the rollouts' data sources; of several each has a column of its own.
 
     Raises:
         ValueError: a reward or an entropy is no number, or a group has one rollout where the
@@ -101,6 +103,9 @@ def prepare(
 
     done = crew.run(judged)
     ready = [(rows[share], part) for share, (part, _) in zip(shares, done, strict=True)]
+    own = [] if kinds is None else [kinds[i] for i in rows.tolist()]
+    if len(set(own)) > 1:
+        figures |= of_kinds(batch.rewards[rows], own)
     return Prepared(_together(ready, batch), figures | objective.metrics() | done[0][1])
 
 

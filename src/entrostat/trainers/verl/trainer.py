@@ -26,10 +26,12 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_to_nested
 
+from ...control import Alarm
 from ...core.batch import TokenBatch
 from ...dynamics import online
 from ...logs.files import atomic
 from ...logs.rollouts import save_rollouts
+from ...runs.entropy_monitor import EntropyMonitor, are_entropies
 from ..hold import Hold
 from .checkpoints import LINE
 from .completions import read
@@ -71,7 +73,18 @@ class EntropyTrainer(PPOTrainerSync):
         with open_dict(config):
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
+        self._watch([])
         logger.warning("entrostat: %r", self.objective)
+
+    def _watch(self, past: list[dict[str, Any]]) -> None:
+        """Watch entropy from here on, after these iterations; an alarm goes to veRL's log."""
+        path = self.config.data.get("entrostat")
+        alarm = Alarm(**({} if path is None else read(path).alarm))
+        targets = [getattr(method, "target", None) for method in self.objective.methods]
+        self._past, self._monitor = (
+            past,
+            EntropyMonitor(alarm, logger.warning, past, targets=are_entropies(targets)),
+        )
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -99,12 +112,13 @@ class EntropyTrainer(PPOTrainerSync):
         if "ref_logp" in self.objective.needs:
             names.append("ref_log_prob")
         # left out: log-probs where the engine gave none, notes of another agent loop
-        names += ["rollout_log_probs", "extra_fields"]
+        names += ["rollout_log_probs", "extra_fields", "data_source"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=names
         )
         uids = list(data.pop("uid").tolist())
-        notes = data.pop("extra_fields", None)
+        notes, kinds = data.pop("extra_fields", None), data.pop("data_source", None)
+        kinds = None if kinds is None else [str(kind) for kind in kinds.tolist()]
         real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
         _check_sessions([key for key, own in zip(batch.keys, real, strict=True) if own])
         lengths = data["response_mask"]
@@ -127,8 +141,13 @@ class EntropyTrainer(PPOTrainerSync):
         if corrects(self._get):
             correction, kept, found = self._correction(rollouts, sampled)
             metrics.update(found)
-        prepared = prepare(self.objective, rollouts, real, progress, sampled, kept=kept)
-        metrics.update(prepared.metrics | noted([] if notes is None else notes.tolist(), real))
+        prepared = prepare(
+            self.objective, rollouts, real, progress, sampled, kept=kept, kinds=kinds
+        )
+        metrics.update(self._monitor.line(prepared.metrics))
+        metrics.update(noted([] if notes is None else notes.tolist(), real))
+        seen = ("entropy/exact", "control/target")
+        self._past.append({key: metrics[key] for key in seen if key in metrics})
         ready = prepared.batch
         assert ready.idle is not None
         A = response_to_nested(ready.advantages, lengths)
@@ -249,7 +268,8 @@ class EntropyTrainer(PPOTrainerSync):
         # before veRL names this checkpoint the latest
         folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
         with atomic(folder / FILE) as part:
-            part.write_text(json.dumps(self.objective.state_dict()), encoding="utf-8")
+            state = self.objective.state_dict() | {"alarm": self._past}
+            part.write_text(json.dumps(state), encoding="utf-8")
         with atomic(folder / LINE) as part:
             line = {"step": self.global_steps, "data": numbers(self._figures)}
             part.write_text(json.dumps(line) + "\n", encoding="utf-8")
@@ -270,6 +290,7 @@ class EntropyTrainer(PPOTrainerSync):
                 "lost; it was written by another trainer. Start from its weights "
                 "(actor_rollout_ref.model.path) or set trainer.resume_mode=disable"
             ) from None
+        self._watch(state.pop("alarm", []))
         self.objective.load_state_dict(state)
 
 

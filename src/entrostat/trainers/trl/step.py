@@ -1,0 +1,138 @@
+"""Optimizer steps in TRL: what the objective decides for each, and what they show.
+
+TRL runs micro-batches one by one; the objective decides before the first, over all that are left of
+the step. Where another generation batch begins inside the step, it decides again from there, and
+each part counts by its share of the step's rollouts.
+
+Shapes: n rollouts of this process in a part of a step, T completion tokens at most.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.batch import TokenBatch
+from ...core.loss import LossOutput
+from ...core.objective import Objective, Plan
+from ...core.process_ranks import shared_generator, sum_over_ranks
+from ...dynamics import online
+from ..hold import Hold, Moved
+from .held import check_whole, look
+from .iteration import micro_batches, shares, token_batch
+from .settings import mean_of
+
+if TYPE_CHECKING:
+    from .trainer import EntropyGRPOTrainer
+
+
+class Steps:
+    """The optimizer steps of a trainer with an objective.
+
+    Args:
+        trainer: whose they are.
+        objective: decides.
+
+    Attributes:
+        hold: the thermostat's multiplier, where there is one.
+
+    Raises:
+        ValueError: the multiplier cannot be solved for here.
+    """
+
+    def __init__(self, trainer: EntropyGRPOTrainer, objective: Objective) -> None:
+        self._trainer, self._objective = trainer, objective
+        self._mean, self.hold = mean_of(trainer.args, objective), Hold.of(objective)
+        if self.hold is not None:
+            check_whole(self.hold, trainer.accelerator.distributed_type)
+        self._moved: Moved | None = None
+        self._plans: list[Plan] = []
+        self._generated_at = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._unseen: TokenBatch | None = None
+        self._entropies: list[Tensor] = []
+        self._sums: dict[str, Tensor] = {}
+
+    def generated(self) -> None:
+        """A generation batch has been made: what was planned on another is void."""
+        self._plans, self._generated_at = [], self._trainer.state.global_step
+
+    @torch.no_grad()
+    def plan(self, model: nn.Module) -> Plan:
+        """The plan of the micro-batch that is next."""
+        if self._place == 0 or not self._plans:
+            self._plans = self._planned(model)
+        return self._plans.pop(0)
+
+    @property
+    def _place(self) -> int:
+        """Of the micro-batch that is next, in its optimizer step."""
+        return self._trainer._step % self._trainer.current_gradient_accumulation_steps
+
+    def _planned(self, model: nn.Module) -> list[Plan]:
+        """The plans of the micro-batches that are left of the step, or of the generation batch."""
+        trainer, place, step = self._trainer, self._place, self._trainer._step
+        micro = trainer.current_gradient_accumulation_steps
+        steps = trainer.args.steps_per_generation
+        every = steps * trainer.num_iterations
+        count = min(micro - place, every - step % every)
+        pieces = [trainer._buffered_inputs[(step + k) % steps] for k in range(count)]
+        if trainer._analyst is not None:
+            trainer._analyst.before_step(pieces)
+        now = trainer.state.global_step
+        batch, made = token_batch(pieces).replace(ranks=trainer.ranks), now - self._generated_at
+        if place == 0:
+            self._start()
+            if 0 < made * micro < steps and count == micro:
+                self._unseen = batch
+            self._decide(model, pieces, made)
+        scale = mean = None
+        if self._objective.conventions == "trl":
+            batch = batch.replace(micro_batch=micro_batches(pieces))
+            constant = self._objective.max_length or trainer.max_completion_length
+            scale, mean = shares(trainer, pieces, self._mean, constant)
+        plan = self._objective.step(
+            batch, shared_generator(trainer.args.seed, "select", now, *([place] if place else [])),
+            fresh=made == 0, measure=lambda: self._measured(model, pieces), scale=scale, mean=mean,
+        )  # fmt: skip
+        if count < micro:
+            plan = plan.share(count / micro)
+        ends = torch.tensor([len(piece["completion_ids"]) for piece in pieces]).cumsum(0).tolist()
+        return [plan[i:j] for i, j in zip([0, *ends], ends, strict=False)]
+
+    def _decide(self, model: nn.Module, pieces: list[dict[str, Any]], made: int) -> None:
+        """The thermostat's multiplier of the step."""
+        trainer, hold = self._trainer, self.hold
+        if hold is None or trainer.optimizer is None:
+            return
+        if hold.due(trainer.optimizer, made, trainer.updates):
+            look(trainer, hold, model, pieces)
+        hold.decide(trainer.optimizer, trainer.updates)
+
+    def _measured(self, model: nn.Module, pieces: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+        now = [self._trainer.extra_pass(model, piece) for piece in pieces]
+        return torch.cat([logp for logp, _, _ in now]), torch.cat([H for _, H, _ in now])
+
+    def add(self, out: LossOutput, entropy: Tensor) -> None:
+        """A micro-batch's loss has been made, at these entropies [B, T]."""
+        self._entropies.append(entropy.detach())
+        for key, value in online.of_update(out.batch, out).items():
+            self._sums[key] = self._sums[key] + value if key in self._sums else value
+
+    def end(self) -> dict[str, float]:
+        """The step's sums (`online.of_update`) over all processes."""
+        seen = self._unseen
+        self._moved = None if seen is None else Moved.of(torch.cat(self._entropies), seen)
+        return sum_over_ranks(self._sums)
+
+    def stepped(self, norm: float) -> None:
+        """The step's backward pass has been made; the norm of its gradient, before clipping."""
+        if self.hold is not None:
+            trainer = self._trainer
+            most = trainer.args.max_grad_norm or math.inf
+            self.hold.stepped(norm, most, trainer.optimizer, trainer.updates, self._moved)
