@@ -101,7 +101,6 @@ def test_an_endless_loop(mode: str) -> None:
     by_processor = run("while True: pass", mode, Limits(cpu=1, wall=60))
     assert by_processor.failure == "timed out"
     assert by_processor.detail == "it took more than 1 s of processor time"
-    assert by_processor.seconds < 30
 
 
 def test_a_loop_that_is_deaf_to_signals(mode: str) -> None:
