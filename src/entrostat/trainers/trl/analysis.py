@@ -36,7 +36,7 @@ from ...models.rollout import Sequences
 from .iteration import IMAGES, ROLLOUT, loss_mask
 
 if TYPE_CHECKING:
-    from .trainer import EntropyGRPOTrainer
+    from .state import Trainer
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Analyst(TrainerCallback):
         ValueError: it cannot be.
     """
 
-    def __init__(self, trainer: EntropyGRPOTrainer, every: int) -> None:
+    def __init__(self, trainer: Trainer, every: int) -> None:
         check(trainer, every)
         self.trainer, self._analyze = trainer, Analyze(every)
         self.seconds, self._iteration = 0.0, 0
@@ -204,7 +204,7 @@ class Analyst(TrainerCallback):
 _WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU")  # a process has the whole model
 
 
-def check(trainer: EntropyGRPOTrainer, every: int) -> None:
+def check(trainer: Trainer, every: int) -> None:
     """Refuse what cannot be analysed.
 
     Raises:

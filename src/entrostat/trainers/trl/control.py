@@ -10,7 +10,7 @@ from transformers.trainer_callback import ExportableState
 from ...core.objective import Objective
 
 if TYPE_CHECKING:
-    from .trainer import EntropyGRPOTrainer
+    from .state import Trainer
 
 
 class EntropyControl(TrainerCallback, ExportableState):
@@ -32,7 +32,7 @@ class Begin(TrainerCallback):
     It does so only with restore_callback_states_from_checkpoint, and then with a new object.
     """
 
-    def __init__(self, trainer: EntropyGRPOTrainer) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

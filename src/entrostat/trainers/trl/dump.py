@@ -30,7 +30,7 @@ from ...runs.run_directory import forget_rollouts
 
 if TYPE_CHECKING:
     from .iteration import Scored
-    from .trainer import EntropyGRPOTrainer
+    from .state import Trainer
 
 
 class RunLog:
@@ -54,7 +54,7 @@ class RunLog:
             if log.path.exists():
                 log.keep_until(done)
 
-    def write_settings(self, trainer: EntropyGRPOTrainer, iterations: int) -> None:
+    def write_settings(self, trainer: Trainer, iterations: int) -> None:
         """What the run is: an objective's description, and settings under the lab's names."""
         objective = None if trainer.objective is None else trainer.objective.describe()
         with replacing(self.directory / "config.toml") as part:
@@ -92,7 +92,7 @@ class RunLog:
 
 
 def _settings(
-    trainer: EntropyGRPOTrainer, objective: dict[str, Any] | None, iterations: int
+    trainer: Trainer, objective: dict[str, Any] | None, iterations: int
 ) -> dict[str, Any]:
     """The run's settings, as config.toml has them; TRL's own where they are not its defaults."""
     args, rewards = trainer.args, "+".join(trainer.reward_func_names)

@@ -19,12 +19,12 @@ from ...core.process_ranks import sum_over_ranks
 from .iteration import IMAGES, loss_mask
 
 if TYPE_CHECKING:
-    from .trainer import EntropyGRPOTrainer
+    from .state import Trainer
 
 Generate = Callable[[Any], dict[str, Any]]
 
 
-def check(trainer: EntropyGRPOTrainer, redraws: int) -> None:
+def check(trainer: Trainer, redraws: int) -> None:
     """Refuse what cannot be drawn again.
 
     Raises:
@@ -43,7 +43,7 @@ def check(trainer: EntropyGRPOTrainer, redraws: int) -> None:
         )
 
 
-def dataset_rows(trainer: EntropyGRPOTrainer, draw: int, count: int) -> list[dict[str, Any]]:
+def dataset_rows(trainer: Trainer, draw: int, count: int) -> list[dict[str, Any]]:
     """Rows of `count` prompts of the data set, of this process and a generation batch's `draw`."""
     rank, data = trainer.accelerator.process_index, trainer.train_dataset
     place = trainer._step % trainer.args.gradient_accumulation_steps
@@ -53,7 +53,7 @@ def dataset_rows(trainer: EntropyGRPOTrainer, draw: int, count: int) -> list[dic
 
 @torch.no_grad()
 def redrawn(
-    trainer: EntropyGRPOTrainer, output: dict[str, Any], generate: Generate, redraws: int
+    trainer: Trainer, output: dict[str, Any], generate: Generate, redraws: int
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """A generation batch whose groups without a signal have given way to others.
 
@@ -107,7 +107,7 @@ def redrawn(
     return output, figures | {"reward/drawn_mean": float(first.nanmean())}
 
 
-def _total(trainer: EntropyGRPOTrainer, scores: Tensor) -> Tensor:
+def _total(trainer: Trainer, scores: Tensor) -> Tensor:
     """[A]: the weighted sum of rewards [A, F]; functions that said nothing add nothing."""
     return (scores * trainer.reward_weights.to(scores.device)).nansum(1)
 
@@ -119,7 +119,7 @@ def _teaches(rewards: Tensor, K: int) -> Tensor:
 
 
 def _replaced(
-    trainer: EntropyGRPOTrainer, output: dict[str, Any], more: dict[str, Any],
+    trainer: Trainer, output: dict[str, Any], more: dict[str, Any],
     swaps: list[tuple[int, int]],
 ) -> dict[str, Any]:  # fmt: skip
     """The batch with rows of another in the place of some: prompts to the left, padded alike."""

@@ -20,7 +20,7 @@ from ..hold import Hold, response, sample
 from .iteration import IMAGES, loss_mask, token_batch
 
 if TYPE_CHECKING:
-    from .trainer import EntropyGRPOTrainer
+    from .state import Trainer
 
 # each process has all parameters
 _WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
@@ -44,9 +44,7 @@ def check_whole(hold: Hold, kind: Any) -> None:
         )
 
 
-def look(
-    trainer: EntropyGRPOTrainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]
-) -> None:
+def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]) -> None:
     """Take the gradient of the mean entropy before an optimizer step, from some of its rollouts.
 
     Args:
@@ -82,7 +80,7 @@ def look(
 
 
 def _sample(
-    pieces: list[dict[str, Any]], batch: TokenBatch, trainer: EntropyGRPOTrainer
+    pieces: list[dict[str, Any]], batch: TokenBatch, trainer: Trainer
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
     """Some of the rollouts of a step, micro-batch by micro-batch, and their weights [n]."""
     assert batch.old_entropy is not None

@@ -26,8 +26,7 @@ from .checkpoints import keep, seal
 from .dump import RunLog
 
 if TYPE_CHECKING:
-    from .recipe import RecipeTrainer
-    from .state import Recipe
+    from .state import Recipe, RecipeRun
 
 
 class Record(RunLog):
@@ -129,7 +128,7 @@ class Record(RunLog):
 class EachIteration(TrainerCallback):
     """What follows an iteration's last optimizer step."""
 
-    def __init__(self, trainer: RecipeTrainer, record: Record) -> None:
+    def __init__(self, trainer: RecipeRun, record: Record) -> None:
         self.trainer, self.record = trainer, record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -1,17 +1,72 @@
-"""A recipe's run in memory."""
+"""A recipe's run in memory, and what the parts of this package ask of the trainer around them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 from ...config import TrainConfig
+from ...core.distributed import Communicator
 from ...core.objective import Objective
 from ...data.prompts import draw, encode, redrawn
 from ...data.scoring import Scorer
 from ...evaluation.eval_sets import ResolvedEvalSets
 from ...models.policy import Policy
 from ...tasks import Example, Task
+
+
+class Trainer(Protocol):
+    """`EntropyGRPOTrainer`, as its callbacks and helpers know it; the rest is TRL's own."""
+
+    objective: Objective | None
+    args: Any
+    model: Any
+    optimizer: Any
+    accelerator: Any
+    state: Any
+    temperature: float
+    num_generations: int
+    num_iterations: int
+    max_completion_length: Any
+    current_gradient_accumulation_steps: int
+    reward_func_names: list[str]
+    eos_token_ids: Any
+    reward_weights: Any
+    train_dataset: Any
+    _analyst: Any
+    _buffered_inputs: Any
+    _scored: Any
+    _step: int
+    _tokenizer: Any
+    _metrics: Any
+    _run_log: Any
+
+    @property
+    def updates(self) -> int: ...
+    @property
+    def ranks(self) -> Communicator: ...
+    def begin(self, state: Any) -> None: ...
+    def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]: ...
+
+    extra_pass: Callable[..., Any]
+
+
+class RecipeRun(Protocol):
+    """`RecipeTrainer`, as its record and its turns know it."""
+
+    recipe: Recipe
+    accelerator: Any
+    use_vllm: bool
+    answers: Any
+    _clock: Any
+    _ending: Any
+    _generate_single_turn: Callable[..., Any]
+
+    @property
+    def updates(self) -> int: ...
+    def figures(self, iteration: int, tokens: float) -> dict[str, float]: ...
 
 
 @dataclass

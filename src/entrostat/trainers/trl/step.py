@@ -26,7 +26,7 @@ from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
 
 if TYPE_CHECKING:
-    from .trainer import EntropyGRPOTrainer
+    from .state import Trainer
 
 
 class Steps:
@@ -43,7 +43,7 @@ class Steps:
         ValueError: the multiplier cannot be solved for here.
     """
 
-    def __init__(self, trainer: EntropyGRPOTrainer, objective: Objective) -> None:
+    def __init__(self, trainer: Trainer, objective: Objective) -> None:
         self._trainer, self._objective = trainer, objective
         self._mean, self.hold = mean_of(trainer.args, objective), Hold.of(objective)
         if self.hold is not None:
