@@ -721,6 +721,8 @@ OTHERWISE = {
     "gradient_accumulation_steps": "optim.micro_batch",
     "steps_per_generation": "optim.micro_batch",
 }
+# the same problems, with a prompt and a grader of their own
+NAMED = {"dapo_math_17k.jsonl": "dapo_math", "numina_amc_aime.jsonl": "numina_amc_aime"}
 PAR = {"max_completion_length": (4096, 3072)}  # the model has 4096 positions, prompt included
 
 
@@ -751,7 +753,7 @@ def test_the_papers_recipes_mean_what_their_files_for_trl_did(name: str, tmp_pat
     assert before["update"] == now["update"]
     assert before["generation_batch_size"] == now["generation_batch_size"]
     assert config.model == old["model"]["name"]
-    assert (config.task["name"], config.task["grader"]) == tuple(old["data"].values())
+    assert config.task["name"] == NAMED[old["data"]["file"]]
     lora = old["model"].get("lora", {"rank": 0})
     assert lora.items() <= dataclasses.asdict(config.lora).items()
     ours = es.make_objective(
