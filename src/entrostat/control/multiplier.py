@@ -1,7 +1,8 @@
 """The thermostat's multiplier: the entropy bonus that the coming updates need, solved for.
 
-h is the gradient of the mean entropy on some rollouts, m and P are AdamW's momentum and
-preconditioner (bias-corrected), C is the multiplier that m already holds. Before each update:
+h is the gradient of the mean entropy on some rollouts, m is AdamW's momentum (bias-corrected). P is
+its preconditioner with the expected square of the coming gradient, C the multiplier that m already
+holds. Before each update:
 
     A = <h, -P m>     first-order change of entropy by an update of the policy as it moves now
     B = <h, P h>      the same by a unit of the multiplier, once momentum has taken it up
@@ -14,8 +15,9 @@ updates late. Entropy is to be at its target in N = 3 iterations (`HORIZON`). Wi
 that is critically damped for W = N w / 4, N in updates. c is then the coefficient of an entropy
 bonus.
 
-h is taken once an iteration (`Hold.due`). Until the next time A - C B, the drift without the bonus,
-and B are taken to stay as they are; C is known at every update.
+h is taken once an iteration, and before every update while momentum settles (`Hold.due`). Until the
+next time A - C B, the drift without the bonus, and B are taken to stay as they are; C is known at
+every update.
 
 A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, and
 the bias b, the change of an iteration that first order does not explain. Its inputs are every
