@@ -289,9 +289,10 @@ def response(
             raise ValueError(_NOT_ADAM.format(_kind(optimizer), ", ".join(state)))
         group = groups[id(p)]
         b1, b2 = map(float, group["betas"])
+        mean = _whole(state["exp_avg_sq"].sum()) / state["exp_avg_sq"].numel()
         h, m, v = (_local(x) for x in (h, state["exp_avg"], state["exp_avg_sq"]))
         # the coming gradient's part of the coming v: its square is expected to be the mean
-        v = torch.lerp(v / (1 - b2**t), v.mean() / (1 - b2**t), (1 - b2) / (1 - b2 ** (t + 1)))
+        v = torch.lerp(v, mean, (1 - b2) / (1 - b2 ** (t + 1))) / (1 - b2**t)
         Ph = h * float(group["lr"]) / v.sqrt_().add_(group["eps"])
         products = ((Ph, m), (Ph, h), (h, h))
         sums += torch.stack([(x * y).sum(dtype=torch.float64) for x, y in products]).cpu()
@@ -321,6 +322,11 @@ def _pace(optimizer: torch.optim.Optimizer) -> float:
     group = optimizer.param_groups[0]
     whole = group.get("initial_lr") or group["lr"]
     return min(1.0, float(group["lr"]) / float(whole)) if whole else 1.0
+
+
+def _whole(x: Any) -> Tensor:
+    """A sum over a sharded tensor, of all its shards (FSDP2)."""
+    return (x.full_tensor() if hasattr(x, "full_tensor") else x).float()
 
 
 def _local(x: Any) -> Tensor:
