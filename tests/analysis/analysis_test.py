@@ -183,6 +183,22 @@ def test_covariance_of_thm_1_is_that_of_the_trained_tokens(analysed: Path) -> No
     assert line["cov/pg_mean"] == pytest.approx(float(expected), rel=1e-3)
 
 
+def test_points_are_tokens_of_the_rollouts(analysed: Path) -> None:
+    """(entropy, change) and (covariance, change) of tokens that are trained on."""
+    rollouts, line = load_rollouts(analysed, 2), lines(analysed)[1]
+    assert rollouts.change is not None
+    used = rollouts.trained.repeat_interleave(rollouts.start.diff())
+    lp, A = (x[used].double() for x in (rollouts.logp, rollouts.advantage))
+    cov = (lp - lp.mean()) * (A - A.mean())
+    change, n = rollouts.change[used].double(), int(used.sum())
+    some = torch.arange(0, n, math.ceil(n / analysis.CLOUD))
+    for name, expected in (("entropy", rollouts.entropy[used].double()), ("cov", cov)):
+        found = torch.tensor(line["cloud"][name]).double()
+        assert torch.allclose(found[:, 0], expected[some], rtol=1e-3, atol=1e-5)
+        assert torch.allclose(found[:, 1], change[some], rtol=1e-3, atol=1e-6)
+    assert line["weight/mean"] == 1
+
+
 def test_entropy_by_reward_is_that_of_the_rollouts(analysed: Path) -> None:
     rollouts = load_rollouts(analysed, 2)
     right = (rollouts.rewards >= 1).repeat_interleave(rollouts.start.diff())
@@ -288,7 +304,7 @@ def stats_by_loop(logits: torch.Tensor, token: int) -> tuple[float, float]:
 def test_an_update_is_measured_as_it_is_made() -> None:
     """Ratio, clip, Eq. 6 and STEER's eta/L by loops over tokens, in a table whose change is set."""
     g = torch.Generator().manual_seed(2)
-    B, T, V = 6, 8, 5
+    B, T, V = 6, 32, 5
     old, one, two = (torch.randn(B, T, V, generator=g).double() * s for s in (1.0, 0.6, 0.3))
     ids = torch.randint(V, (B, T), generator=g)
     mask = torch.rand(B, T, generator=g) < 0.8
@@ -315,6 +331,10 @@ def test_an_update_is_measured_as_it_is_made() -> None:
     assert first["ratio"] == {"min": pytest.approx(1), "max": pytest.approx(1)}
     assert first["clipped"]["high"] == {"share": 0, "opefo": 0, "in_update": 0}
     truth, ratio, omega, sides = [], [], [], {"high": [], "low": []}
+    every, more = [], []
+    tenths = {side: [0] * 10 for side in ("tokens", "high", "low")}
+    for b, t in mask.nonzero().tolist():  # the first update holds no token
+        tenths["tokens"][int(10 * math.exp(stats_by_loop(old[b, t], int(ids[b, t]))[0]))] += 1
     for b in some.tolist():
         for t in range(T):
             if not mask[b, t]:
@@ -324,8 +344,13 @@ def test_an_update_is_measured_as_it_is_made() -> None:
             lp, H = stats_by_loop((old + one)[b, t], token)
             _, after = stats_by_loop((old + one + two)[b, t], token)
             r, p = math.exp(lp - lp0), math.exp(lp)
+            if a > 0 and 1.2 < r <= 1.28:
+                more.append((lp, a))
+            every.append((lp, a))
             side = "high" if a > 0 and r > 1.28 else "low" if a < 0 and r < 0.8 else None
+            tenths["tokens"][int(10 * math.exp(lp0))] += 1
             if side:
+                tenths[side][int(10 * math.exp(lp0))] += 1
                 sides[side].append((-a * (1 - p) ** 2 * (lp + H), after - H))
             truth.append(after - H)
             ratio.append(r)
@@ -349,6 +374,16 @@ def test_an_update_is_measured_as_it_is_made() -> None:
     raw = [guess - change for guess, change in zip(omega, truth, strict=True)]
     assert found["mse"] == pytest.approx(sum(e * e for e in raw) / N)
     assert found["pcc"] == pytest.approx(float(np.corrcoef(omega, truth)[0, 1]))
+    by_probability = zip(*tenths.values(), strict=True)
+    assert watch.clipped_by_probability() == [
+        {"from": i / 10, "to": (i + 1) / 10, "tokens": n, "high": high, "low": low}
+        for i, (n, high, low) in enumerate(by_probability)
+        if n
+    ]
+    lps, As = (sum(column) / N for column in zip(*every, strict=True))
+    cov = [(lp - lps) * (a - As) for lp, a in more]
+    assert len(cov) >= 2
+    assert watch.clip_higher() == pytest.approx(sum(cov) / len(cov))
     mean = (first["estimators"]["omega"]["pcc"] + found["pcc"]) / 2
     assert watch.estimators()["omega"]["pcc"] == pytest.approx(mean)
 

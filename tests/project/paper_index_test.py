@@ -152,11 +152,10 @@ README = (ROOT / "recipes" / "papers" / "README.md").read_text(encoding="utf-8")
 
 @cache
 def settings_of(paper: str) -> frozenset[tuple[str, int]]:
-    """The tables and figures that have a row in recipes/papers/README.md: ("Tab", 3)."""
+    """The tables and figures that recipes/papers/README.md has settings of: ("Tab", 3)."""
     (section,) = re.findall(rf"^### {paper}\n(.*?)(?=^##)", README, re.MULTILINE | re.DOTALL)
-    cells = re.findall(r"^\| ([^|]*) \|", section, re.MULTILINE)
     found = set()
-    for kind, first, last in re.findall(r"(Tab|Fig)\. (\d+)(?: and (\d+))?", " ".join(cells)):
+    for kind, first, last in re.findall(r"(Tab|Fig)\. (\d+)(?: and (\d+))?", section):
         found |= {(kind, int(first)), (kind, int(last or first))}
     return frozenset(found)
 

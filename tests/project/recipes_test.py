@@ -26,6 +26,7 @@ from entrostat.config import TrainConfig, from_dict, load
 from entrostat.evaluation.eval_sets import check_best
 from entrostat.evaluation.settings import PRESETS, Decoding
 from entrostat.runs.best_checkpoint import figures_of
+from entrostat.study.file import read_study
 from entrostat.tasks import make_task
 from entrostat.trainers.lab.loop import FIELDS
 from entrostat.trainers.trl import arguments
@@ -455,6 +456,23 @@ def check_chain(objective: es.Objective, chain: dict[str, dict[str, Any]]) -> No
     for method, wanted in zip(objective.methods, chain.values(), strict=True):
         found = {key: getattr(method, key) for key in wanted}
         assert found == {key: pytest.approx(value) for key, value in wanted.items()}
+
+
+def test_the_sequential_study_starts_from_the_best_of_the_first_task() -> None:
+    """REPO Fig. 4: both ways, under three methods; iterations and problems are Sec. 4's."""
+    study = read_study(PAPERS / "studies/repo_fig4_sequential.toml")
+    of_task = {"aime": ("numina_amc_aime", 200, 128), "appworld": ("appworld", 100, 64)}
+    for way in (["aime"], ["appworld"], ["aime", "appworld"], ["appworld", "aime"]):
+        for method in ("grpo", "dapo", "repo_r"):
+            name = "_".join([*way, method])
+            config = study.runs[f"{name}-0"]
+            found = config.task["name"], config.iterations, config.sampling.prompts
+            assert found == of_task[way[-1]]
+            assert config.updates == 6
+            origin = study.origins[f"{name}-0"]
+            first = (None, "final") if len(way) == 1 else (f"{way[0]}_{method}-0", "best")
+            assert (origin.after, origin.start) == first
+    assert len(study.runs) == 12 * 3
 
 
 # ---------------------------------------------------------------------------- the rows of README.md

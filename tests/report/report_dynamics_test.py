@@ -219,6 +219,54 @@ def test_the_cloud_is_that_of_the_last_line_which_has_one():
     assert 200 <= len(cloud.x) <= 400
 
 
+def test_tokens_changes_against_entropy_and_estimates():
+    """STEER Fig. 4, 12 and 13: a point a token, and means of tenths of the tokens."""
+    pairs = [[i, -2 * i] for i in range(20)]
+    lines = [
+        {"iteration": 1, "cloud": {key: [[5, 5]] for key in ("entropy", "omega", "cov")}},
+        {"iteration": 4, "cloud": {"entropy": pairs[::-1], "omega": [[1, 3], [None, 2]]}},
+    ]
+    panels = panels_of(make_run(analysis=lines))
+    panel = panels["Entropy of a token and its change"]
+    assert "iteration 4" in panel.caption
+    assert [(list(p.x), list(p.y)) for p in panel.points] == [([*range(20)], [*range(0, -40, -2)])]
+    assert curves(panel) == {"mean": ([0.5 + 2 * i for i in range(10)],
+                                      [-1 - 4 * i for i in range(10)])}  # fmt: skip
+    assert curves(panels["STEER's estimate and the change"]) == {"mean": ([1], [3])}
+    assert "iteration 1" in panels["Covariance and the change"].caption
+
+
+def test_clipped_tokens_by_probability():
+    """STEER Fig. 3a, over the lines: 4 and 2 of 10 above, 5 of 10 below in another bin."""
+    lines = [
+        {"iteration": 1, "clipped_by_probability": [
+            {"from": 0.0, "to": 0.1, "tokens": 4, "high": 4, "low": 0},
+            {"from": 0.9, "to": 1.0, "tokens": 10, "high": 0, "low": 5}]},
+        {"iteration": 2, "clipped_by_probability": [
+            {"from": 0.0, "to": 0.1, "tokens": 6, "high": 2, "low": 0}]},
+    ]  # fmt: skip
+    above, below = panels_of(make_run(analysis=lines))["Clipped tokens by probability"].bars
+    assert (above.names, above.values) == (["0-0.1", "0.9-1"], [0.6, 0.0])
+    assert below.values == [0.0, 0.5]
+    quiet = [{"iteration": 1, "clipped_by_probability": [
+        {"from": 0.0, "to": 0.1, "tokens": 4, "high": 0, "low": 0}]}]  # fmt: skip
+    assert "Clipped tokens by probability" not in panels_of(make_run(analysis=quiet))
+
+
+def test_mean_weight_against_the_size_of_the_change():
+    """STEER Fig. 9; a method that weighs all tokens 1 has no such figure."""
+    weights = [0.9, 0.8, 0.95, 0.7, 0.99]
+    lines = [
+        {"iteration": i, "weight/mean": w, "change/mean": (-1) ** i * i / 8}
+        for i, w in enumerate(weights, 1)
+    ]
+    panel = panels_of(make_run(analysis=lines))["Mean weight and change"]
+    found = {x: y for cloud in panel.points for x, y in zip(cloud.x, cloud.y, strict=True)}
+    assert found == {i / 8: w for i, w in enumerate(weights, 1)}
+    plain = [line | {"weight/mean": 1.0} for line in lines]
+    assert "Mean weight and change" not in panels_of(make_run(analysis=plain))
+
+
 def test_quantiles_are_a_fan():
     lines = [{"iteration": 5, "quantiles": {"0.05": 0, "0.95": 2, "0.25": 1, "0.5": 1.5}}]
     panel = panels_of(make_run(analysis=lines))["Entropy of tokens"]

@@ -141,6 +141,8 @@ class Analysis:
             "influence/top_10": concentration(influence, used, 0.1),
             "cov/mean": float(masked_mean(cov, used)),
             "cov/pg_mean": -float(masked_mean(guesses["cov_pg"], used)),
+            "clip/higher_cov": self.watch.clip_higher(),
+            "weight/mean": float(masked_mean(self.terms.weight.double(), trained.mask)),
             "estimators": {
                 name: {
                     "where": asdict(agreement(guess, truth, used)),
@@ -193,10 +195,12 @@ class Analysis:
                 for k, v in clipped.items()
             },
             "updates": self.watch.updates,
+            "clipped_by_probability": self.watch.clipped_by_probability(),
             "position": self._positions(table),
             "tokens": self._by_token(truth),
             "prompt_covariance": by_difficulty(before[kept]),
-            "cloud": self._cloud(before.advantages, used),
+            "cloud": self._cloud(before.advantages, used)
+            | self._changes(truth, {"entropy": H, "omega": guesses["omega"], "cov": cov}, used),
         } | of_responses(before, self.sequences.completions)
 
     def _positions(
@@ -249,13 +253,25 @@ class Analysis:
         edited = torch.zeros_like(self.before.logp)
         edited[self.kept] = (self.terms.advantage * self.terms.weight).to(edited.dtype)
         plain = outcome[:, None].expand_as(edited)
-        n = int(used.sum())
-        some = torch.arange(0, n, max(1, math.ceil(n / CLOUD)), device=used.device)
-        points = {
-            name: torch.stack([A[used][some], self.before.logp[used][some]], -1)
-            for name, A in (("before", plain), ("after", edited))
-        }
-        return {name: (xy.double() * 1e4).round().div(1e4).tolist() for name, xy in points.items()}
+        sets = {"before": (plain, self.before.logp), "after": (edited, self.before.logp)}
+        return _points(sets, used)
+
+    def _changes(
+        self, truth: Tensor, others: dict[str, Tensor], used: Tensor
+    ) -> dict[str, list[list[float]]]:
+        """(value, change of entropy in the iteration) of the same tokens, for each other value."""
+        return _points({name: (x, truth) for name, x in others.items()}, used)
+
+
+def _points(sets: dict[str, tuple[Tensor, Tensor]], used: Tensor) -> dict[str, list[list[float]]]:
+    """Pairs of `CLOUD` of the used tokens at most, to four digits."""
+    n = int(used.sum())
+    some = torch.arange(0, n, max(1, math.ceil(n / CLOUD)), device=used.device)
+    return {
+        name: [[float(f"{v:.4g}") for v in pair] for pair in zip(*(
+            x[used][some].tolist() for x in xy), strict=True)]
+        for name, xy in sets.items()
+    }  # fmt: skip
 
 
 def analyse(subject: InfluenceInput) -> Analysis:

@@ -23,10 +23,12 @@ from ..core.batch import Terms, TokenBatch, masked_mean
 from ..core.loss import clipped, importance_ratio
 from ..core.objective import Objective
 from ..dynamics import ESTIMATORS, agreement, clipped_sides, estimate, flow
+from ..method.cov import covariance
 from ..models.policy_evaluator import PolicyEvaluator
 from ..models.rollout import Sequences
 
 SIDES = ("high", "low")
+TENTHS = 10  # bins of the old probability
 
 
 def ratio_of(batch: TokenBatch, terms: Terms) -> Tensor:
@@ -47,6 +49,7 @@ class UpdateProbe:
         sequences: the same rows.
         generator: for a plan's random selections; none of the training's streams.
         updates: what has been found, an update each.
+        counts: [3, TENTHS] tokens by their old probability: all, above the clip's range, below it.
         seconds: spent so far.
     """
 
@@ -56,6 +59,7 @@ class UpdateProbe:
     sequences: Sequences
     generator: torch.Generator
     updates: list[dict[str, Any]] = field(default_factory=list)
+    counts: Tensor = field(default_factory=lambda: torch.zeros(3, TENTHS, dtype=torch.int64))
     seconds: float = 0.0
 
     def before(self, rows: Tensor) -> TokenBatch:
@@ -81,6 +85,13 @@ class UpdateProbe:
             ratio, terms.advantage, mask, 1 - terms.ratio_min, terms.ratio_max - 1
         )
 
+        tenth = (batch.old_logp.exp() * TENTHS).long().clamp(max=TENTHS - 1)
+        for row, members in zip(self.counts, (mask, sides["high"], sides["low"]), strict=True):
+            row += torch.bincount(tenth[members].cpu(), minlength=TENTHS)
+
+        cov = covariance(batch.logp, batch.advantages, mask)
+        more = mask & (batch.advantages > 0) & (ratio > 1.2) & (ratio <= 1.28)
+
         def total(values: Tensor, members: Tensor) -> float:
             return float(values[members].double().sum())
 
@@ -99,6 +110,7 @@ class UpdateProbe:
                     }
                     for side in SIDES
                 },
+                "clip_higher": {"tokens": int(more.sum()), "covariance": total(cov, more)},
                 "estimators": {
                     name: {"mse_eta_l": _mse(lr / N * guess, truth, mask)}
                     | asdict(agreement(guess, truth, mask))
@@ -130,6 +142,29 @@ class UpdateProbe:
             }
             for side in SIDES
         }
+
+    def clip_higher(self) -> float:
+        """COV 4.4: mean covariance (Eq. 8) of the tokens that a bound of 1.28 adds to one of 1.2.
+
+        Those with A > 0 and a ratio between the two, over the updates; NaN where there are none.
+        """
+        tokens, cov = (
+            sum(update["clip_higher"][key] for update in self.updates)
+            for key in ("tokens", "covariance")
+        )
+        return cov / tokens if tokens else math.nan
+
+    def clipped_by_probability(self) -> list[dict[str, float]]:
+        """STEER Fig. 3a: tokens, and those that the clip held, by their old probability.
+
+        Counts over the updates; bins without tokens are left out.
+        """
+        table = enumerate(self.counts.T.tolist())
+        return [
+            {"from": i / TENTHS, "to": (i + 1) / TENTHS, "tokens": n, "high": high, "low": low}
+            for i, (n, high, low) in table
+            if n
+        ]
 
 
 def _mse(estimate: Tensor, truth: Tensor, mask: Tensor) -> float:

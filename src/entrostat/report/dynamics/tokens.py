@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ..figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, Bars, Curve, Panel, Points
-from .drawing import CLOUD, analysed, at, bins_of, curves_of, figure, legible, range_words, rows
+from .drawing import (
+    CLOUD,
+    FEW,
+    analysed,
+    at,
+    bins_of,
+    curves_of,
+    figure,
+    legible,
+    range_words,
+    rows,
+    thirds,
+)  # fmt: skip
 
 WORDS = "Which tokens carry the flow: by probability and advantage, correctness, place and text."
 TOKENS = 20  # shown of the tokens by influence
@@ -106,6 +119,9 @@ def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
             across="token of the completion",
         ),
         *_cloud(lines),
+        *_changes(lines),
+        _clipped(lines),
+        _weights(lines),
     ]
     return tuple(legible(panel) for panel in panels if not panel.empty)
 
@@ -149,6 +165,79 @@ def _cloud(lines: list[Any]) -> list[Panel]:
             across="advantage A",
         )
     ]
+
+
+def _changes(lines: list[Any]) -> list[Panel]:
+    """What the last iteration that has it says of a token's change of entropy."""
+    panels = []
+    for key, title, across, words in (
+        ("entropy", "Entropy of a token and its change", "entropy before, nats",
+         "Are the changes largest where entropy is (STEER, Fig. 4)?"),
+        ("omega", "STEER's estimate and the change", "estimate, without its step eta / L",
+         "Line: means of tenths of the tokens (STEER, Fig. 12 and 13)."),
+        ("cov", "Covariance and the change", "(log p - mean)(A - mean)",
+         "Line: means of tenths of the tokens; COV has the change fall with it."),
+    ):  # fmt: skip
+        line = next((x for x in reversed(lines) if _pairs(at(x, "cloud", key))), None)
+        if line is None:
+            continue
+        pairs = sorted(_pairs(line["cloud"][key]))
+        cuts = [i * len(pairs) // 10 for i in range(11)]
+        tenths = [pairs[a:b] for a, b in pairwise(cuts) if a < b]
+        x, y = ([sum(p[k] for p in part) / len(part) for part in tenths] for k in (0, 1))
+        panels.append(
+            Panel(
+                title,
+                f"Some tokens of iteration {line['iteration']}: the change of the entropy at their "
+                f"states by the iteration's updates. {words}",
+                "change, nats",
+                (Curve("mean", x, y, RED),),
+                points=(Points("", [a for a, _ in pairs], [b for _, b in pairs], BLUE, 3.0, 0.5),),
+                across=across,
+            )
+        )
+    return panels
+
+
+def _clipped(lines: list[Any]) -> Panel:
+    """STEER Fig. 3a."""
+    bins, seen = bins_of(lines, "clipped_by_probability", ("high", "low"))
+    tokens, high, low = (
+        [sum(figure(row.get(key)) or 0 for row in table) for table in bins.values()]
+        for key in ("tokens", "high", "low")
+    )
+    names = [range_words(*ends) for ends in bins]
+    return Panel(
+        "Clipped tokens by probability",
+        "Share of the tokens of each probability (the old policy's) that the clip holds in an "
+        f"update, over {analysed(seen)} (STEER, Fig. 3a).",
+        "share of tokens",
+        bars=tuple(
+            Bars(label, names, [k / n if n else 0.0 for k, n in zip(held, tokens, strict=True)], c)
+            for label, held, c in (("above", high, BLUE), ("below", low, RED))
+            if any(high) or any(low)
+        ),
+    )
+
+
+def _weights(lines: list[Any]) -> Panel:
+    """STEER Fig. 9, for a method that weighs tokens."""
+    pairs = [
+        (abs(change), weight)
+        for line in lines
+        if (weight := figure(line.get("weight/mean"))) is not None
+        and (change := figure(line.get("change/mean"))) is not None
+    ]
+    if len({weight for _, weight in pairs}) < FEW:
+        pairs = []
+    return Panel(
+        "Mean weight and change",
+        "One point an analysed iteration: the mean weight that the methods give a token, against "
+        "the size of the change of entropy (STEER, Fig. 9).",
+        "mean weight",
+        points=thirds([x for x, _ in pairs], [y for _, y in pairs]),
+        across="|change of entropy|, nats",
+    )
 
 
 def _pairs(value: Any) -> list[tuple[float, float]]:
