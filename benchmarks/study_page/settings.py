@@ -70,7 +70,7 @@ MODEL = columns(LATE, SCORE, PASS, DISTINCT, half=f"{LATE} {SCORE} {DISTINCT}")
 MODEL_ROWS = {
     "grpo": "GRPO", "clip_higher": "clip-higher", "kl_cov": "KL-Cov", "clip_cov": "Clip-Cov",
     "on_policy": "on-policy, one update", "steer": "STEER", "pos_adv": "positive weight to .8x",
-    "repo_r": "REPO-R, both ways", "thermostat": "thermostat at 1x", "opefo": "OPEFO, one update",
+    "repo_r": "REPO-R, both ways", "thermostat": "zeta as a knob, 1x", "opefo": "OPEFO, one update",
 }  # fmt: skip
 MOVES = Column("moves", {"metric": "kl/old_new", "at": 0.05}, 4, half=False)
 OFF_TARGET = Column("off by", {"distance": "entropy/exact", "with": "entropy/first"})
@@ -96,7 +96,8 @@ TABLES: dict[str, Table] = {
         "control",
         (OFF_TARGET, *columns(LATE, SCORE, DISTINCT)),
         {
-            "thermostat": "thermostat", "adaptive_entropy": "adaptive coefficient (PAR 5.1)",
+            "thermostat": "entropy bonus as a knob",
+            "adaptive_entropy": "adaptive coefficient (PAR 5.1)",
             "repo_d": "REPO-D", "repo_r_both_ways": "REPO-R, both ways", "rloo": "RLOO, one update",
             "gspo": "GSPO", "repo_r": "REPO-R", "grpo": "GRPO", "adapo": "ADAPO", "aepo": "AEPO",
             "dapo": "DAPO", "loop": "LOOP", "h_bonus": "entropy bonus (REPO's)",
