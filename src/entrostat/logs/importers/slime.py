@@ -22,7 +22,7 @@ from typing import Any
 from ..run import Run
 from .rows import Row
 from .source import ANSI, PAIR, Given, UnreadableError, finite, lines, number, parse, step_of
-from .steps import Dumped, Log, Rollout, finish, token_ids, trained
+from .steps import Dumped, Rollout, finish, metrics_of, token_ids, trained
 
 PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "
@@ -121,7 +121,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     """The run of rows; figures of a rollout's updates are averaged."""
     settings = rows[-1].settings if rows else {}
     rollouts, updates = _rollouts_of(rows)
-    metrics, entropy_is = Log(given, NAMES, rollouts).metrics(), ENTROPY_IS
+    metrics, entropy_is = metrics_of(given, NAMES, rollouts), ENTROPY_IS
     if updates > 1:
         given.notes.append(
             f"An iteration is a rollout of up to {updates} updates: their figures are averaged."

@@ -40,7 +40,7 @@ from .source import (
     parse,
     step_of,
 )
-from .steps import Dumped, Log, finish
+from .steps import Dumped, finish, metrics_of
 
 STATE = "trainer_state.json"
 NAMES = {
@@ -203,7 +203,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         source = "ms-swift" if swift else "TRL"
     planned = step_of(settings.get("max_steps"))
     planned = -(-planned // updates) if planned else None
-    return finish(given, source, entropy_is, Log(given, names, rows).metrics(), planned=planned)
+    return finish(given, source, entropy_is, metrics_of(given, names, rows), planned=planned)
 
 
 def _bare(values: Mapping[str, Any]) -> dict[str, Any]:

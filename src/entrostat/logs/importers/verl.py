@@ -22,7 +22,7 @@ from typing import Any
 from ..run import Run
 from .rows import Row
 from .source import ANSI, Given, UnreadableError, clean, lines, number, parse, short, step_of
-from .steps import Dumped, Log, Rollout, as_logged, finish
+from .steps import Dumped, Rollout, as_logged, finish, metrics_of
 
 NAMES = {
     "actor/entropy": "entropy/exact",
@@ -170,7 +170,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     if "actor/entropy" not in keys:
         settings |= dict.fromkeys(keys & {BEFORE}, "logged")
     names = {key: name for key, name in NAMES.items() if name not in keys}
-    metrics, entropy_is = Log(given, names, rows).metrics(), OURS
+    metrics, entropy_is = metrics_of(given, names, rows), OURS
     if "entropy/exact" not in keys:
         entropy_is, per_token = _entropy(metrics, keys, settings.get("loss_agg_mode"))
         if not per_token:
