@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ..run import Run, read_run
 from . import places, tensorboard, trl, wandb
-from .detect import detect
-from .found import Found
+from .found import Found, detect
 from .names import KINDS
 from .places import BINARY, MAX_DEPTH, MAX_FILES
 from .source import Given, clean, records
