@@ -232,7 +232,7 @@ class Found:
             by_file: dict[Path, list[Row]] = {}
             for row in rows:
                 if isinstance(row, Rollout):
-                    dumps.setdefault(row.run, Dumped(row.run)).add(row)
+                    dumps.setdefault(row.run, Dumped(row.run, READERS[name].scan)).add(row)
                 else:
                     by_file.setdefault(row.path, []).append(row)
             for path, some in by_file.items():

@@ -90,8 +90,8 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
             elif kind == "step" and rollout is not None:
                 at = rollout
             kinds.append(kind)
-            pairs = ((name, number(value)) for name, value in PAIR.findall(text[begin.end() :]))
-            figures = {name: value for name, value in pairs if value is not None}
+            told = {name: number(value) for name, value in PAIR.findall(text[begin.end() :])}
+            figures = {name: value for name, value in told.items() if value is not None}
             yield Row(path, count, at, {**figures, KIND: kind}, settings, fresh=again)
         elif "rollout_batch_size ." in text and (size := SIZE.search(text)):
             settings = {**settings, "rollout_batch_size": size[1]}
@@ -134,8 +134,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         metrics, entropy_is = dumped.metrics(), SAMPLES
     if not any("entropy/exact" in row for row in metrics):
         entropy_is = NONE
-    dumps = dumped.of(given, scan) if dumped else {}
-    return finish(given, "slime", entropy_is, metrics, dumps, settings=settings)
+    return finish(given, "slime", entropy_is, metrics, dumped, settings=settings)
 
 
 def _rollouts_of(rows: Sequence[Row]) -> tuple[list[Row], int]:

@@ -98,7 +98,7 @@ def finish(
     source: str,
     entropy_is: str,
     metrics: list[dict[str, Any]],
-    dumps: Mapping[int, Callable[[], Rollouts]] | None = None,
+    dumped: Dumped | None = None,
     planned: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Run | None:
@@ -112,8 +112,9 @@ def finish(
     config = {} if planned is None else {"iterations": planned}
     return Run(
         given.root, config, "", "", metrics, [], tuple(dict.fromkeys(notes)),
-        dumps=dict(dumps or {}), source=source, entropy_is=entropy_is, problems=given.problems,
-        broken=given.broken, settings=dict(settings or {}),
+        dumps={} if dumped is None else dumped.readers(given.root), source=source,
+        entropy_is=entropy_is, problems=given.problems, broken=given.broken,
+        settings=dict(settings or {}),
     )  # fmt: skip
 
 
@@ -172,10 +173,10 @@ Scan = Callable[[Path, Given], Iterable[Row | Rollout]]
 
 
 class Dumped:
-    """Rollouts of one run's dumps: their means by step, and which files hold them."""
+    """Rollouts of one run's dumps: their means by step, and the files, which `scan` reads."""
 
-    def __init__(self, run: str = "") -> None:
-        self.run = run
+    def __init__(self, run: str, scan: Scan) -> None:
+        self.run, self.scan = run, scan
         self.sums: dict[int, dict[str, tuple[float, int]]] = {}
         self.where: dict[int, list[Path]] = {}
 
@@ -203,25 +204,27 @@ class Dumped:
             for step in sorted(self.sums)
         ]
 
-    def of(self, given: Given, scan: Scan) -> dict[int, Callable[[], Rollouts]]:
-        """What reads the rollouts of each step."""
-        return {
-            step: partial(_read, given.root, self.where[step], step, scan, self.run)
-            for step in sorted(self.where)
-        }
+    def readers(self, root: Path) -> dict[int, Callable[[], Rollouts]]:
+        """What reads the rollouts of each step; ValueError where they have gone or changed."""
+        return {step: partial(self._read, root, step) for step in sorted(self.where)}
+
+    def _read(self, root: Path, step: int) -> Rollouts:
+        given = Given(root)
+        rows = (row for file in self.where[step] for row in self.scan(file, given))
+        found = [
+            row for row in rows if isinstance(row, Rollout)
+            and (row.step, row.run) == (step, self.run) and row.group is not None
+        ]  # fmt: skip
+        if not found:
+            raise ValueError(f"{str(root)!r} no longer holds rollouts of step {step}")
+        return _together(step, found)
 
 
-def _read(path: Path, files: Sequence[Path], step: int, scan: Scan, run: str) -> Rollouts:
-    """Rollouts of one step; ValueError where they are gone, or changed since they were read."""
+def _together(step: int, found: Sequence[Rollout]) -> Rollouts:
     import torch
 
     from ..rollouts import Rollouts
 
-    given = Given(path)
-    rows = (row for file in files for row in scan(file, given) if isinstance(row, Rollout))
-    found = [r for r in rows if (r.step, r.run) == (step, run) and r.group is not None]
-    if not found:
-        raise ValueError(f"{str(path)!r} no longer holds rollouts of step {step}")
     order: dict[Hashable, int] = {}
     group = [order.setdefault(r.group, len(order)) for r in found]
     lengths = torch.tensor([0, *(len(r.tokens) for r in found)])
