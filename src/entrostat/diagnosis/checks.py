@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from .causes import batches, figures, updates
-from .causes.seen import Look
+from ..logs.run import Run
+from .causes import batches, updates
+from .causes.seen import Cause, Look, Seen
+from .events import Event
+from .verdict import Judged
+
+LEAST = 0.1  # of a cause's weight: what is less plain is not spoken of
+HELD = ("score", "eos", "zero_advantage")  # checks of what costs a run whose entropy held
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,9 @@ TABLE = (
     Check("rounding", "log-prob rounding", "REPO App. A.1", "numbers", True),
     Check("cancellation", "entropy cancellation", "docs/numerics.md", "numbers"),
     Check("mismatch", "sampler and trainer", "REPO App. A.2, Fig. 6", "numbers",
-          causes=(figures.sampler_mismatch,)),
+          causes=(batches.sampler_mismatch,)),
     Check("temperature", "temperature", "REPO 2: entropy of the policy that samples", "numbers",
-          causes=(figures.entropy_definition,)),
+          causes=(batches.entropy_definition,)),
     Check("padding", "padding in the mean", "OPEFO Eq. 5: means over a response's tokens",
           "tokens"),
     Check("eos", "eos trained", "DAPO, arXiv 2503.14476, 3.4: truncated responses", "tokens",
@@ -75,3 +81,18 @@ TABLE = (
           causes=(updates.learning_rate, updates.policy_gradient)),
     Check("score", "score", "STEER Fig. 8; our study", causes=(batches.score_lost,)),
 )  # fmt: skip
+
+
+def causes_of(run: Run, judged: Judged, events: tuple[Event, ...] = ()) -> tuple[Cause, ...]:
+    """Causes of what a run's entropy did, the plainest first.
+
+    Of a run that held, or of which nothing can be said, only what took its score, its length or
+    its learning.
+    """
+    seen, still = Seen(run, judged, events), judged.verdict in ("held", "cannot tell")
+    looks = [look for check in TABLE if not still or check.name in HELD for look in check.causes]
+    found = [cause for look in looks if (cause := look(seen)) is not None]
+    if still:  # of what moves entropy nothing is asked
+        found = [cause for cause in found if any(e.name == cause.name for e in events)]
+    plain = [cause for cause in found if cause.weight >= LEAST]
+    return tuple(sorted(plain, key=lambda cause: -cause.weight))

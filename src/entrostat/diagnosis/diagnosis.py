@@ -9,7 +9,8 @@ from typing import Any
 
 from .._text import printable
 from ..logs.run import Run
-from .causes import Cause, causes_of
+from .causes.seen import Cause
+from .checks import causes_of
 from .events import WORST, Event, Severity, events_of, rising_and_falling
 from .remedies import Remedy, remedies_of
 from .signals import ENTROPIES, signal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -80,15 +80,17 @@ Look = Callable[[Seen], Cause | None]
 Plain = tuple[float, str] | tuple[float, str, dict[str, str]] | None
 
 
-def cause(title: str, why: str, source: str) -> Callable[[Callable[[Seen], Plain]], Look]:
+def cause(title: str, why: str, source: str, *needs: str) -> Callable[[Callable[..., Plain]], Look]:
     """Makes a cause of a function that returns its weight and evidence; of its name the name.
 
-    A third value replaces `title` or `why`.
+    The function takes what was seen and the signals that it `needs`, and is asked only where the
+    run has all of them. A third value that it returns replaces `title` or `why`.
     """
 
-    def named(look: Callable[[Seen], Plain]) -> Look:
+    def named(look: Callable[..., Plain]) -> Look:
         def found(seen: Seen) -> Cause | None:
-            if (told := look(seen)) is None:
+            signals = [seen.signal(what) for what in needs]
+            if None in signals or (told := look(seen, *signals)) is None:
                 return None
             words = {"title": title, "why": why, **(told[2] if len(told) == 3 else {})}
             return Cause(look.__name__, weight=told[0], evidence=told[1], source=source, **words)
@@ -96,6 +98,16 @@ def cause(title: str, why: str, source: str) -> Callable[[Callable[[Seen], Plain
         return found
 
     return named
+
+
+def plainest(seen: Seen, ways: Mapping[Callable[..., Plain], tuple[str, ...]]) -> Plain:
+    """The plainest of several ways to tell a cause, each with the signals that it needs."""
+    found = []
+    for way, needs in ways.items():
+        signals = [seen.signal(what) for what in needs]
+        if None not in signals and (told := way(seen, *signals)) is not None:
+            found.append(told)
+    return max(found, default=None)
 
 
 def ramp(value: float, low: float, high: float) -> float:

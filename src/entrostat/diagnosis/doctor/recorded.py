@@ -20,7 +20,7 @@ from ...logs.lines import read_json
 from ...logs.rollouts import Rollouts
 from ...logs.run import Run, last_ones, saturated
 from ...models.rounding import FIX, logp_rounding
-from ..causes.figures import mismatches
+from ..causes.batches import mismatches
 from ..causes.updates import ratio_is_one
 from ..signals import signal
 from .finding import Finding, ok, skipped, wrong
