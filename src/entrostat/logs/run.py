@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import extra
 from .files import dump_files
 from .lines import JsonLines, number, read_json
 
@@ -120,17 +121,24 @@ class Run:
         Of "metrics" a row per iteration, by which they are indexed; of "evaluation" a row per set
         and iteration, indexed by both (`split`, `iteration`).
         """
-        from .frames import frame
-
         if of not in ("metrics", "evaluation"):
             raise ValueError(f"Run.frame: of must be 'metrics' or 'evaluation', got {of!r}")
-        index = ("iteration",) if of == "metrics" else ("split", "iteration")
-        return frame(getattr(self, of), index, "Run.frame")
+        index = ["iteration"] if of == "metrics" else ["split", "iteration"]
+        lines = getattr(self, of)
+        columns = list(dict.fromkeys([*index, *(key for line in lines for key in line)]))
+        return pandas("Run.frame").DataFrame(lines, columns=columns).set_index(index)
 
     @property
     def coefficients(self) -> list[str]:
         """Metrics that are a controller's coefficient."""
         return [key for key in self.keys("control") if key != "control/target"]
+
+
+def pandas(what: str) -> Any:
+    """The module pandas, which `what` needs and which is an extra."""
+    with extra("notebook", what):
+        import pandas
+    return pandas
 
 
 def last_ones(n: int) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.mismatch import mismatch as compared
 from ...models.rounding import FIX, logp_rounding, sixteen_bits
-from .finding import Finding, ok, skipped, wrong
+from ..checks import Finding, ok, skipped, wrong
 from .subject import Exact, Subject
 
 OFF = 0.01  # of a token's entropy: what float32 keeps otherwise is 1e-7

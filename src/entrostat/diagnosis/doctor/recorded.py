@@ -22,8 +22,8 @@ from ...logs.run import Run, last_ones, saturated
 from ...models.rounding import FIX, logp_rounding
 from ..causes.batches import mismatches
 from ..causes.updates import ratio_is_one
+from ..checks import Finding, ok, skipped, wrong
 from ..signals import signal
-from .finding import Finding, ok, skipped, wrong
 from .numbers import FEW, KL, OFF, SIGMAS, cut_tail, drawn, name_of
 from .settings import MORE_UPDATES
 from .tokens import idle_share
