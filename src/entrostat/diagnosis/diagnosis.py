@@ -11,7 +11,7 @@ from .._text import printable
 from ..logs.run import Run
 from .causes.seen import Cause
 from .checks import causes_of
-from .events import WORST, Event, Severity, events_of, rising_and_falling
+from .events import WORST, Event, Severity, events_of, rising_and_falling, sentence
 from .remedies import Remedy, remedies_of
 from .signals import ENTROPIES, signal
 from .verdict import FEWEST, SURE, Judged, judge
@@ -82,8 +82,8 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `entrostat diagnose --json` prints them (docs/diagnosis.schema.json)."""
-        judged = self.judged
-        onset = judged.onset
+        judged, onset = self.judged, self.judged.onset
+        known = [(name, getattr(judged, name)) for name in ("first", "last", "trend", "noise")]
         return {
             "run": self.run,
             "source": self.source,
@@ -97,8 +97,7 @@ class Diagnosis:
             "onset": None if onset is None else onset.iteration,
             "onset_interval": None if onset is None else [onset.low, onset.high],
             "entropy": {
-                "first": _plain(judged.first), "last": _plain(judged.last),
-                "trend": _plain(judged.trend), "noise": _plain(judged.noise),
+                **{name: None if math.isnan(value) else float(value) for name, value in known},
                 "peak": None if judged.peak is None else list(judged.peak),
                 "iterations": judged.iterations, "broken": self.broken,
             },
@@ -117,7 +116,7 @@ class Diagnosis:
         """The headline without its first word."""
         other = [e for e in self.events if e.name != self.verdict and e.what]
         worst = self.events[0] if self.events else None
-        told = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
+        told = [sentence(e.what) for e in other]
         if worst is None or worst not in other:
             return " ".join([self._course(worst), *(f"{text}." for text in told)])
         bad = "nothing was learnt" if worst.name == "no_learning_signal" else BAD[worst.severity]
@@ -151,15 +150,11 @@ class Diagnosis:
         if self.verdict == "cannot tell":
             score = f"; {event.what}" if event and event.what else ""
             return f"{self._unknown}{score}{self._advice if event else ''}."
-        return self._moved(event)
-
-    def _moved(self, event: Event | None) -> str:
         judged = self.judged
         first, last = judged.first, judged.last
         if first > 0:
             still = judged.verdict == "held" or judged.peak is not None
-            falls = None if still else last < first
-            went = "went" if falls is None else "fell" if falls else "rose"
+            went = "went" if still else "fell" if last < first else "rose"
             text = f"Entropy {went} from {first:.3g} to {last:.3g} nats per token"
             text += f" ({last / first - 1:+.0%})"
         else:
@@ -245,7 +240,7 @@ def table(found: Sequence[Diagnosis]) -> list[str]:
         since = next((str(e.since) for e in each.events[:1] if e.since is not None), "-")
         rows.append((each.severity, each.run, each.word, entropy, since, each._short or "-"))
     rows = [tuple(printable(cell) for cell in row) for row in rows]
-    widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
+    widths = [min(max(map(len, column)), 48) for column in zip(*rows, strict=True)]
     return [
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
@@ -258,10 +253,6 @@ def _span(judged: Judged) -> str:
         return f"{logged} iterations"
     span = f"iterations {first} to {last}"
     return span if last - first + 1 == logged else f"{span}, {logged} of them logged"
-
-
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
 
 
 def _targets(run: Run) -> list[float]:
@@ -287,14 +278,10 @@ def diagnose_run(run: Run) -> Diagnosis:
     causes = causes_of(run, judged, events)
     remedies = remedies_of(run, judged, causes, events)
     broken = next((run.broken[name] for name in ENTROPIES if name in run.broken), None)
-    missing = ()
-    if judged.verdict not in ("held", "cannot tell"):
-        missing = tuple(words for words, names in WANTED.items() if not _logged(run, names))
+    missing = [w for w, names in WANTED.items() if not any(signal(run, name) for name in names)]
+    if judged.verdict in ("held", "cannot tell"):
+        missing = []
     return Diagnosis(
         run.name, run.source, run.entropy_is, judged, causes, remedies, broken, events,
-        missing[:MISSING],
+        tuple(missing[:MISSING]),
     )  # fmt: skip
-
-
-def _logged(run: Run, names: Sequence[str]) -> bool:
-    return any(signal(run, name) is not None for name in names)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...logs.run import Run
 from ..course import moving_mean
-from ..events import Event
+from ..events import Event, sentence
 from ..signals import Signal, signal
 from ..verdict import Judged
 
@@ -44,8 +44,7 @@ class Seen:
 
     def event(self, name: str) -> str | None:
         """What happened, as a sentence without its end; None where it did not."""
-        what = next((event.what for event in self.events if event.name == name), None)
-        return None if what is None else f"{what[0].upper()}{what[1:]}"
+        return next((sentence(each.what) for each in self.events if each.name == name), None)
 
     @property
     def falling(self) -> bool:
