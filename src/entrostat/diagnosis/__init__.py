@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..logs.run import Run
-from .causes.seen import Cause
+from .causes import Cause
 from .diagnosis import Diagnosis, diagnose_run, table
 from .events import Event
 from .remedies import Remedy

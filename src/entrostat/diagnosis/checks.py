@@ -12,8 +12,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from ..logs.run import Run
-from .causes import batches, updates
-from .causes.seen import Cause, Look, Seen
+from .causes import Cause, Look, Seen, batches, updates
 from .events import Event
 from .verdict import Judged
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._text import printable
 from ..logs.run import Run
-from .causes.seen import Cause
+from .causes import Cause
 from .checks import causes_of
 from .events import WORST, Event, Severity, events_of, rising_and_falling, sentence
 from .remedies import Remedy, remedies_of

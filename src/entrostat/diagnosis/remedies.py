@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..logs.importers.source import number
 from ..logs.importers.verl import BEFORE
 from ..logs.run import Run
-from .causes.seen import Cause
+from .causes import Cause
 from .events import Event
 from .settings import FLAGS, LAB, SWITCH, TRL, VERL
 from .signals import signal

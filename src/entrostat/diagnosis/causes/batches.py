@@ -8,7 +8,7 @@ from ...logs.run import Run
 from ..course import moving_mean
 from ..signals import Signal, of, shared, signal
 from ..verdict import floor_of
-from .seen import LATE, Plain, Seen, cause, decades, plainest, ramp, short
+from . import LATE, Plain, Seen, cause, decades, plainest, ramp, short
 
 SATURATED = (0.85, 0.97)  # mean of rewards in [0, 1]: from noticeable to plain
 IDLE = (0.3, 0.8)  # share of groups without a signal

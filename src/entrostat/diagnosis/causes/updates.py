@@ -7,7 +7,7 @@ import numpy as np
 from ...logs.importers.source import number
 from ...logs.run import Run, saturated
 from ..signals import Signal, signal
-from .seen import LATE, Plain, Seen, cause, decades, plainest, ramp, short
+from . import LATE, Plain, Seen, cause, decades, plainest, ramp, short
 
 NOTHING = 1e-6  # a share of clipped tokens, a divergence, a ratio's distance from 1
 ALWAYS = 0.95  # of the iterations

@@ -129,7 +129,14 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     for row in metrics:
         if "rollout/log_probs" in row:
             row["entropy/nll"] = -row["rollout/log_probs"]
-    _count_groups(metrics, step_of(settings.get("rollout_batch_size")))
+    prompts = step_of(settings.get("rollout_batch_size"))
+    counted = any(name.startswith(IDLE) for row in metrics for name in row)
+    for row in metrics:
+        if counted and any(name.startswith("rollout/") for name in row):
+            counts = [value for name, value in row.items() if name.startswith(IDLE)]
+            row["rollout/zero_advantage_groups"] = math.fsum(counts)
+            if prompts:
+                row["rollout/groups"] = prompts
     if not metrics and dumped:
         metrics, entropy_is = dumped.metrics(), SAMPLES
     if not any("entropy/exact" in row for row in metrics):
@@ -159,15 +166,3 @@ def _rollouts_of(rows: Sequence[Row]) -> tuple[list[Row], int]:
         most = max(most, sum(row.values[KIND] == "step" for row in some))
         found.append(some[-1]._replace(values=means))
     return found, most
-
-
-def _count_groups(metrics: list[dict[str, Any]], prompts: int | None) -> None:
-    """Add the groups without a signal to rows of a rollout, and all groups where they are known."""
-    if not any(name.startswith(IDLE) for row in metrics for name in row):
-        return
-    for row in metrics:
-        if any(name.startswith("rollout/") for name in row):
-            counts = [value for name, value in row.items() if name.startswith(IDLE)]
-            row["rollout/zero_advantage_groups"] = math.fsum(counts)
-            if prompts:
-                row["rollout/groups"] = prompts

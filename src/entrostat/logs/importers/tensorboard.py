@@ -25,6 +25,7 @@ _HEAD = struct.Struct("<QI")
 _VERSION = b"brain.Event:"
 # TensorProto: dtype -> the fields that hold a number of it, and how it is packed in tensor_content
 _TENSORS = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
+_WHOLE = (3, 9)  # whose list is one of varints
 
 Values = dict[int, dict[str, float]]
 
@@ -130,33 +131,18 @@ def _tensor(data: bytes) -> float | None:
     if not isinstance(dtype, int) or dtype not in _TENSORS:
         return None
     listed, packed = _TENSORS[dtype]
-    content = held.get(4) or (held.get(listed) if dtype < 3 else None)
+    whole, value = dtype in _WHOLE, held.get(listed)
+    content = held.get(4) or (None if whole else value)
     if isinstance(content, bytes) and len(content) == struct.calcsize(packed):
         return float(struct.unpack(packed, content)[0])
-    return _whole(held.get(listed)) if dtype >= 3 else None
+    if value and isinstance(value, bytes) and [b for b in value if b < 128] == [value[-1]]:
+        value = next(fields(b"\x08" + value))[2]  # a packed list of one number, as a field
+    return float(signed(value)) if whole and isinstance(value, int) else None
 
 
-def _whole(value: int | bytes | None) -> float | None:
-    """The only number of a packed list of varints, or a varint that stands alone."""
-    if isinstance(value, bytes):
-        try:  # as the one value of a field
-            several = list(fields(b"\x08" + value))
-        except UnreadableError:
-            return None
-        value = several[0][2] if len(several) == 1 else None
-    return float(signed(value)) if isinstance(value, int) else None
-
-
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_CRC32C = _table()
+_CRC32C = [*range(256)]
+for _ in range(8):
+    _CRC32C = [each >> 1 ^ (0x82F63B78 if each & 1 else 0) for each in _CRC32C]
 
 
 def masked(data: bytes) -> int:
