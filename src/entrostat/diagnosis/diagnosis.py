@@ -255,15 +255,6 @@ def _span(judged: Judged) -> str:
     return span if last - first + 1 == logged else f"{span}, {logged} of them logged"
 
 
-def _targets(run: Run) -> list[float]:
-    """What controllers were to hold, where that is an entropy and not a perplexity."""
-    methods = run.config.get("method")
-    tables = [m for m in methods if isinstance(m, dict)] if isinstance(methods, list) else []
-    if any(str(table.get("target")).startswith("perplexity") for table in tables):
-        return []
-    return run.series("control/target")[1]
-
-
 def diagnose_run(run: Run) -> Diagnosis:
     """The diagnosis of a run that is already read, ours or another trainer's."""
     entropy, score = signal(run, "entropy"), signal(run, "score")
@@ -273,7 +264,10 @@ def diagnose_run(run: Run) -> Diagnosis:
         judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
-        judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, _targets(run))
+        targets = [str(table.get("target")) for table in run.method_tables]
+        other = any(target.startswith("perplexity") for target in targets)
+        goal = [] if other else run.series("control/target")[1]
+        judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, goal)
     events = events_of(run, judged)
     causes = causes_of(run, judged, events)
     remedies = remedies_of(run, judged, causes, events)

@@ -85,10 +85,20 @@ class Run:
     @property
     def methods(self) -> str | None:
         """Method names joined by "+"."""
-        methods = self.config.get("method")
-        methods = methods if isinstance(methods, list) else [methods]
-        names = [m.get("name") if isinstance(m, dict) else m for m in methods]
+        names = [table.get("name") for table in self.method_tables]
         return "+".join(map(str, names)) if names and all(names) else None
+
+    @property
+    def method_tables(self) -> list[dict[str, Any]]:
+        """A table a method: its name, and what else the settings say of it."""
+        methods = self.config.get("method")
+        several = methods if isinstance(methods, list) else [methods]
+        return [each if isinstance(each, dict) else {"name": each} for each in several]
+
+    def setting(self, table: str, key: str) -> Any:
+        """A setting of a run of ours, `optim` and `lr` say; None where it is not known."""
+        found = self.config.get(table)
+        return found.get(key) if isinstance(found, dict) else None
 
     @property
     def task(self) -> str:

@@ -201,12 +201,10 @@ def knob_saturated(seen: Seen) -> Plain:
 def entropy_bonus(seen: Seen) -> Plain:
     if seen.falling:
         return None
-    methods = seen.run.config.get("method")
     coefs = [
-        float(table["coef"])
-        for table in (methods if isinstance(methods, list) else [methods])
-        if isinstance(table, dict) and table.get("name") in BONUSES
-        and table.get("controller", "none") == "none" and isinstance(table.get("coef"), int | float)
+        float(table["coef"]) for table in seen.run.method_tables
+        if table.get("name") in BONUSES and table.get("controller", "none") == "none"
+        and isinstance(table.get("coef"), int | float)
     ]  # fmt: skip
     theirs = number(seen.run.settings.get(ENTROPY_COEFF))
     if theirs is not None:

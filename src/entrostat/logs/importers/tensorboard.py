@@ -18,7 +18,7 @@ from pathlib import Path
 from . import table
 from .rows import Row
 from .source import Given, UnreadableError, clean, reason_of
-from .wire import VARINT, fields, real, signed, text
+from .wire import VARINT, fields, parts, real, signed, text
 
 LARGEST = 1 << 20  # bytes of a record that is read: larger ones are pictures and graphs
 _HEAD = struct.Struct("<QI")
@@ -98,17 +98,13 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
 
 def _event(data: bytes) -> tuple[int, bool, dict[str, float]]:
     """Step of an event, whether it starts anew after a restart, and its scalars."""
-    step, restart, scalars = 0, False, dict[str, float]()
-    for number, _, value in fields(data):
-        if number == 2 and isinstance(value, int):
-            step = signed(value)
-        elif number == 5 and isinstance(value, bytes):
-            for inner, _, each in fields(value):
-                if inner == 1 and isinstance(each, bytes):
-                    scalars |= _scalar(each)
-        elif number == 7 and isinstance(value, bytes):
-            restart |= (1, VARINT, 1) in list(fields(value))  # SessionLog.status START
-    return step, restart, scalars
+    steps = [value for number, _, value in fields(data) if number == 2 and isinstance(value, int)]
+    scalars: dict[str, float] = {}
+    for value in (value for summary in parts(data, 5) for value in parts(summary, 1)):
+        scalars |= _scalar(value)
+    # SessionLog.status START
+    restart = any((1, VARINT, 1) in fields(session) for session in parts(data, 7))
+    return signed(steps[-1]) if steps else 0, restart, scalars
 
 
 def _scalar(data: bytes) -> dict[str, float]:
