@@ -11,7 +11,7 @@ from .._text import printable
 from ..logs.run import Run
 from .causes import Cause
 from .checks import causes_of
-from .events import WORST, Event, Severity, events_of, rising_and_falling, sentence
+from .events import WORST, Event, Severity, events_of, sentence
 from .remedies import Remedy, remedies_of
 from .signals import ENTROPIES, signal
 from .verdict import FEWEST, SURE, Judged, judge
@@ -160,8 +160,10 @@ class Diagnosis:
         else:
             text = f"Entropy ended at {last:.3g} nats per token"
         text += f" over {_span(judged)}"
-        if peak := rising_and_falling(judged):
-            text += f", through {peak}"
+        if judged.peak is not None:
+            at, value = judged.peak
+            kind = "a peak" if value > max(first, last) else "a low"
+            text += f", through {kind} of {value:.3g} near iteration {at}"
         sure = f"{judged.confidence:.0%} of resampled courses say the same."
         if event is None or event.severity == "fine":
             text += f"; {sure}"

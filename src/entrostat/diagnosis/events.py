@@ -166,14 +166,5 @@ def _entropy(run: Run, judged: Judged) -> Event:
     return Event(verdict, "Explosion at a low level" if low else word, "watch", score.words, since)
 
 
-def rising_and_falling(judged: Judged) -> str:
-    """A clause on a peak or a trough between the ends; "" where there is none."""
-    if judged.peak is None:
-        return ""
-    at, value = judged.peak
-    kind = "a peak" if value > max(judged.first, judged.last) else "a low"
-    return f"{kind} of {value:.3g} near iteration {at}"
-
-
 def _steps(count: int) -> str:
     return f"{count} iteration{'s' if count != 1 else ''}"

@@ -29,7 +29,10 @@ def ratio_is_one(run: Run) -> str | None:
     The one place that decides it of a log: for a cause, and for the doctor's check of a run.
     """
     batch, small, epochs = (number(run.settings.get(key)) for key in _UPDATES)
-    if (batch and small and batch > small) or (epochs or 1) > 1 or _rounded(run):
+    values = [value for row in run.metrics[:20] for value in row.values()]
+    # veRL's older console has three digits: small numbers are 0 in it
+    rounded = run.trainer == "veRL" and all(round(value, DIGITS) == value for value in values)
+    if (batch and small and batch > small) or (epochs or 1) > 1 or rounded:
         return None
     said = []
     for what, one in (("ratio", 1.0), ("step_kl", 0.0)):
@@ -46,12 +49,6 @@ def ratio_is_one(run: Run) -> str | None:
         sure = "" if said else " (the log has no ratio: it may just stay in range)"
         said.append(f"{clip.name} is 0 in all {len(clip)}{sure}")
     return "; ".join(said) or None
-
-
-def _rounded(run: Run) -> bool:
-    """Whether small numbers are 0 in a log: veRL's older console has three digits."""
-    values = [value for row in run.metrics[:20] for value in row.values()]
-    return run.trainer == "veRL" and all(round(value, DIGITS) == value for value in values)
 
 
 @cause(

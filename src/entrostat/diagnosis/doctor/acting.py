@@ -24,7 +24,6 @@ from ...control import (
 )
 from ...core.objective import Objective
 from ...core.probe import probe
-from ...core.stats import TokenStats
 from ...logs.limits import NEAR
 from ...method import Method
 from ...method.controlled import Controlled
@@ -133,8 +132,12 @@ def penalties(subject: Subject) -> Finding:
         return skipped(f"nothing stands beside `{objective.names[0]}`")
     if not subject.trained:
         return skipped(NO_SIGNAL)
-    batches = _batches(subject)
-    texts = []
+    batches, moved, texts = [subject.whole], subject.moved, list[str]()
+    if moved is not None:  # a policy that has moved, at ratio 1 and off it
+        new = {"logp": moved.stats.logp, "entropy": moved.stats.entropy}
+        old = {f"old_{name}": value for name, value in new.items()}
+        batches.append(subject.whole.replace(**new, **old))
+        batches += [subject.whole.replace(**new)] * (subject.config.updates > 1)
     for k in range(1, len(objective.methods)):
         name, method = objective.names[k], objective.methods[k]
         touched, tokens = _touched(objective, k, batches)
@@ -151,19 +154,6 @@ def penalties(subject: Subject) -> Finding:
             f"look at its parameters ({', '.join(listed)}), or leave it out",
         )
     return ok("; ".join(texts))
-
-
-def _batches(subject: Subject) -> list[Any]:
-    """Measured rollouts: as the run begins; a policy that has moved, at ratio 1; and off it."""
-    batch, moved = subject.whole, subject.moved
-    if moved is None:
-        return [batch]
-    new: TokenStats = moved.stats
-    later = batch.replace(
-        logp=new.logp, old_logp=new.logp, entropy=new.entropy, old_entropy=new.entropy
-    )
-    off = [batch.replace(logp=new.logp, entropy=new.entropy)]
-    return [batch, later, *(off if subject.config.updates > 1 else [])]
 
 
 def _touched(objective: Objective, k: int, batches: list[Any]) -> tuple[int, int]:
