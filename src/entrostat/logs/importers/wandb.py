@@ -129,28 +129,28 @@ def _item(data: bytes) -> tuple[str, Any]:
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
     """Numbers from 1, and data, of the records that are whole."""
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     count, at = 0, len(HEAD)
     try:
         with open(path, "rb") as file:
             while block := file.read(_BLOCK):
                 for kind, data in _chunks(path, block, at, given):
                     if kind in (_WHOLE, _FIRST):
-                        count, parts = count + 1, [data]
-                    elif kind in (_MIDDLE, _LAST) and parts:
-                        parts.append(data)
+                        count, pieces = count + 1, [data]
+                    elif kind in (_MIDDLE, _LAST) and pieces:
+                        pieces.append(data)
                     else:  # the middle of one whose beginning is damaged
-                        parts = []
-                    if sum(map(len, parts)) > LARGEST:
+                        pieces = []
+                    if sum(map(len, pieces)) > LARGEST:
                         given.problem(path, None, f"record {count} is larger than {LARGEST} bytes")
-                        parts = []
-                    if kind in (_WHOLE, _LAST) and parts:
-                        yield count, b"".join(parts)
-                        parts = []
+                        pieces = []
+                    if kind in (_WHOLE, _LAST) and pieces:
+                        yield count, b"".join(pieces)
+                        pieces = []
                 at = 0
     except OSError as error:
         given.problem(path, None, f"cannot be read: {reason_of(error)}")
-    if parts:
+    if pieces:
         given.problem(path, None, f"cut within record {count}")
 
 
