@@ -18,7 +18,6 @@ from .verdict import Judged
 
 Level = Literal["ok", "wrong", "skipped"]
 LEAST = 0.1  # of a cause's weight: what is less plain is not spoken of
-HELD = ("score", "eos", "zero_advantage")  # checks of what costs a run whose entropy held
 
 
 @dataclass(frozen=True)
@@ -121,10 +120,10 @@ def causes_of(run: Run, judged: Judged, events: tuple[Event, ...] = ()) -> tuple
     Of a run that held, or of which nothing can be said, only what took its score, its length or
     its learning.
     """
-    seen, still = Seen(run, judged, events), judged.verdict in ("held", "cannot tell")
-    looks = [look for check in TABLE if not still or check.name in HELD for look in check.causes]
+    seen, looks = Seen(run, judged, events), [look for check in TABLE for look in check.causes]
+    if judged.verdict in ("held", "cannot tell"):
+        happened = {event.name for event in events}
+        looks = [look for look in looks if look.__name__ in happened]
     found = [cause for look in looks if (cause := look(seen)) is not None]
-    if still:  # of what moves entropy nothing is asked
-        found = [cause for cause in found if any(e.name == cause.name for e in events)]
     plain = [cause for cause in found if cause.weight >= LEAST]
     return tuple(sorted(plain, key=lambda cause: -cause.weight))

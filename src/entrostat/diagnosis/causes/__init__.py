@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 
 import numpy as np
 
@@ -91,6 +91,7 @@ def cause(title: str, why: str, source: str, *needs: str) -> Callable[[Callable[
     """
 
     def named(look: Callable[..., Plain]) -> Look:
+        @wraps(look)
         def found(seen: Seen) -> Cause | None:
             signals = [seen.signal(what) for what in needs]
             if None in signals or (told := look(seen, *signals)) is None:
