@@ -13,15 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...control import (
-    Additive,
-    ControlState,
-    Multiplicative,
-    Multiplier,
-    ProportionalIntegral,
-    Thermostat,
-    parse_target,
-)
+from ...control import ControlState, Multiplier, Thermostat, parse_target
 from ...core.objective import Objective
 from ...core.probe import probe
 from ...logs.limits import NEAR
@@ -205,11 +197,9 @@ def ends_of(method: Method) -> tuple[float, float] | None:
         return -1.0, 1.0
     if isinstance(law, Thermostat):
         return law.range.value(0.0), law.range.value(1.0)
-    if isinstance(law, Multiplicative):
-        return (-law.high if law.bidirectional else law.low), law.high
-    if isinstance(law, Additive | ProportionalIntegral):
-        return law.low, law.high
-    return None
+    if law is None:
+        return None
+    return (-law.high if getattr(law, "bidirectional", False) else law.low), law.high
 
 
 def asked_of(method: Method, state: ControlState, first: float) -> tuple[float, float] | None:
