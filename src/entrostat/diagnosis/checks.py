@@ -7,12 +7,49 @@ in one place for each kind of evidence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
-from .causes import batches, figures, updates
-from .causes.seen import Look
+from ..logs.run import Run
+from .causes import Cause, Look, Seen, batches, updates
+from .events import Event
+from .verdict import Judged
+
+Level = Literal["ok", "wrong", "skipped"]
+LEAST = 0.1  # of a cause's weight: what is less plain is not spoken of
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found."""
+
+    level: Level  # "skipped" where the check has nothing to look at
+    evidence: str  # in words, with its numbers; of what is skipped, why
+    fix: str = ""  # what to do, where something is wrong
+    name: str = ""  # of the check
+    title: str = ""  # the same in words
+    source: str = ""  # the paper, or the page of ours, that shows why it matters
+
+    @property
+    def wrong(self) -> bool:
+        return self.level == "wrong"
+
+    def to_dict(self) -> dict[str, str]:
+        names = ("name", "level", "evidence", "fix", "source")
+        return {name: getattr(self, name) for name in names}
+
+
+def ok(evidence: str) -> Finding:
+    return Finding("ok", evidence)
+
+
+def wrong(evidence: str, fix: str) -> Finding:
+    return Finding("wrong", evidence, fix)
+
+
+def skipped(reason: str) -> Finding:
+    return Finding("skipped", reason)
 
 
 @dataclass(frozen=True)
@@ -26,21 +63,21 @@ class Check:
     by_settings: bool = False  # whether the settings alone may show it
     causes: tuple[Look, ...] = ()  # look for it in a log beside what entropy did
 
-    def measured(self, subject: Any) -> Any:
+    def measured(self, subject: Any) -> Finding:
         """What a policy and its rollouts show."""
         return self._look(self.module, subject)
 
-    def recorded(self, record: Any) -> Any:
+    def recorded(self, record: Any) -> Finding:
         """What a run left shows."""
         return self._look("recorded", record)
 
-    def planned(self, plan: Any) -> Any:
+    def planned(self, plan: Any) -> Finding | None:
         """What is wrong by the settings alone; None where they do not tell."""
         return self._look("settings", plan) if self.by_settings else None
 
-    def says(self, result: Any) -> Any:
+    def says(self, result: Finding) -> Finding:
         """A finding under this check's name."""
-        return result.of(self.name, self.title, self.source)
+        return replace(result, name=self.name, title=self.title, source=self.source)
 
     def _look(self, module: str, at: Any) -> Any:
         # torch and the lab, which a log does not need
@@ -51,9 +88,9 @@ TABLE = (
     Check("rounding", "log-prob rounding", "REPO App. A.1", "numbers", True),
     Check("cancellation", "entropy cancellation", "docs/numerics.md", "numbers"),
     Check("mismatch", "sampler and trainer", "REPO App. A.2, Fig. 6", "numbers",
-          causes=(figures.sampler_mismatch,)),
+          causes=(batches.sampler_mismatch,)),
     Check("temperature", "temperature", "REPO 2: entropy of the policy that samples", "numbers",
-          causes=(figures.entropy_definition,)),
+          causes=(batches.entropy_definition,)),
     Check("padding", "padding in the mean", "OPEFO Eq. 5: means over a response's tokens",
           "tokens"),
     Check("eos", "eos trained", "DAPO, arXiv 2503.14476, 3.4: truncated responses", "tokens",
@@ -67,7 +104,7 @@ TABLE = (
     Check("selection", "selection and micro-batches", "COV 4.1: over the batch; docs/parity.md",
           "acting"),
     Check("gate", "gates", "PAR 3.2", "acting", True),
-    Check("authority", "authority over the target", "docs/thermostat.md", "knobs", True,
+    Check("authority", "authority over the target", "docs/thermostat.md", "acting", True,
           (updates.knob_saturated,)),
     Check("penalties", "methods that act", "COV 4.1: the penalty is flat at ratio 1", "acting",
           True, (updates.entropy_bonus,)),
@@ -75,3 +112,18 @@ TABLE = (
           causes=(updates.learning_rate, updates.policy_gradient)),
     Check("score", "score", "STEER Fig. 8; our study", causes=(batches.score_lost,)),
 )  # fmt: skip
+
+
+def causes_of(run: Run, judged: Judged, events: tuple[Event, ...] = ()) -> tuple[Cause, ...]:
+    """Causes of what a run's entropy did, the plainest first.
+
+    Of a run that held, or of which nothing can be said, only what took its score, its length or
+    its learning.
+    """
+    seen, looks = Seen(run, judged, events), [look for check in TABLE for look in check.causes]
+    if judged.verdict in ("held", "cannot tell"):
+        happened = {event.name for event in events}
+        looks = [look for look in looks if look.__name__ in happened]
+    found = [cause for look in looks if (cause := look(seen)) is not None]
+    plain = [cause for cause in found if cause.weight >= LEAST]
+    return tuple(sorted(plain, key=lambda cause: -cause.weight))

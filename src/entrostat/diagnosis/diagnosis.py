@@ -9,8 +9,9 @@ from typing import Any
 
 from .._text import printable
 from ..logs.run import Run
-from .causes import Cause, causes_of
-from .events import WORST, Event, Severity, events_of, rising_and_falling
+from .causes import Cause
+from .checks import causes_of
+from .events import WORST, Event, Severity, events_of, sentence
 from .remedies import Remedy, remedies_of
 from .signals import ENTROPIES, signal
 from .verdict import FEWEST, SURE, Judged, judge
@@ -81,8 +82,8 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `entrostat diagnose --json` prints them (docs/diagnosis.schema.json)."""
-        judged = self.judged
-        onset = judged.onset
+        judged, onset = self.judged, self.judged.onset
+        known = [(name, getattr(judged, name)) for name in ("first", "last", "trend", "noise")]
         return {
             "run": self.run,
             "source": self.source,
@@ -96,8 +97,7 @@ class Diagnosis:
             "onset": None if onset is None else onset.iteration,
             "onset_interval": None if onset is None else [onset.low, onset.high],
             "entropy": {
-                "first": _plain(judged.first), "last": _plain(judged.last),
-                "trend": _plain(judged.trend), "noise": _plain(judged.noise),
+                **{name: None if math.isnan(value) else float(value) for name, value in known},
                 "peak": None if judged.peak is None else list(judged.peak),
                 "iterations": judged.iterations, "broken": self.broken,
             },
@@ -116,7 +116,7 @@ class Diagnosis:
         """The headline without its first word."""
         other = [e for e in self.events if e.name != self.verdict and e.what]
         worst = self.events[0] if self.events else None
-        told = [f"{e.what[0].upper()}{e.what[1:]}" for e in other]
+        told = [sentence(e.what) for e in other]
         if worst is None or worst not in other:
             return " ".join([self._course(worst), *(f"{text}." for text in told)])
         bad = "nothing was learnt" if worst.name == "no_learning_signal" else BAD[worst.severity]
@@ -150,22 +150,20 @@ class Diagnosis:
         if self.verdict == "cannot tell":
             score = f"; {event.what}" if event and event.what else ""
             return f"{self._unknown}{score}{self._advice if event else ''}."
-        return self._moved(event)
-
-    def _moved(self, event: Event | None) -> str:
         judged = self.judged
         first, last = judged.first, judged.last
         if first > 0:
             still = judged.verdict == "held" or judged.peak is not None
-            falls = None if still else last < first
-            went = "went" if falls is None else "fell" if falls else "rose"
+            went = "went" if still else "fell" if last < first else "rose"
             text = f"Entropy {went} from {first:.3g} to {last:.3g} nats per token"
             text += f" ({last / first - 1:+.0%})"
         else:
             text = f"Entropy ended at {last:.3g} nats per token"
         text += f" over {_span(judged)}"
-        if peak := rising_and_falling(judged):
-            text += f", through {peak}"
+        if judged.peak is not None:
+            at, value = judged.peak
+            kind = "a peak" if value > max(first, last) else "a low"
+            text += f", through {kind} of {value:.3g} near iteration {at}"
         sure = f"{judged.confidence:.0%} of resampled courses say the same."
         if event is None or event.severity == "fine":
             text += f"; {sure}"
@@ -244,7 +242,7 @@ def table(found: Sequence[Diagnosis]) -> list[str]:
         since = next((str(e.since) for e in each.events[:1] if e.since is not None), "-")
         rows.append((each.severity, each.run, each.word, entropy, since, each._short or "-"))
     rows = [tuple(printable(cell) for cell in row) for row in rows]
-    widths = [min(max(len(row[i]) for row in rows), 48) for i in range(len(rows[0]))]
+    widths = [min(max(map(len, column)), 48) for column in zip(*rows, strict=True)]
     return [
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
@@ -259,19 +257,6 @@ def _span(judged: Judged) -> str:
     return span if last - first + 1 == logged else f"{span}, {logged} of them logged"
 
 
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _targets(run: Run) -> list[float]:
-    """What controllers were to hold, where that is an entropy and not a perplexity."""
-    methods = run.config.get("method")
-    tables = [m for m in methods if isinstance(m, dict)] if isinstance(methods, list) else []
-    if any(str(table.get("target")).startswith("perplexity") for table in tables):
-        return []
-    return run.series("control/target")[1]
-
-
 def diagnose_run(run: Run) -> Diagnosis:
     """The diagnosis of a run that is already read, ours or another trainer's."""
     entropy, score = signal(run, "entropy"), signal(run, "score")
@@ -281,19 +266,18 @@ def diagnose_run(run: Run) -> Diagnosis:
         judged = Judged("cannot tell", 1.0, iterations=len(entropy), first=0.0, last=0.0)
     else:
         scores = [] if score is None else list(score.y)
-        judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, _targets(run))
+        targets = [str(table.get("target")) for table in run.method_tables]
+        other = any(target.startswith("perplexity") for target in targets)
+        goal = [] if other else run.series("control/target")[1]
+        judged = judge([int(x) for x in entropy.x], list(entropy.y), scores, goal)
     events = events_of(run, judged)
     causes = causes_of(run, judged, events)
     remedies = remedies_of(run, judged, causes, events)
     broken = next((run.broken[name] for name in ENTROPIES if name in run.broken), None)
-    missing = ()
-    if judged.verdict not in ("held", "cannot tell"):
-        missing = tuple(words for words, names in WANTED.items() if not _logged(run, names))
+    missing = [w for w, names in WANTED.items() if not any(signal(run, name) for name in names)]
+    if judged.verdict in ("held", "cannot tell"):
+        missing = []
     return Diagnosis(
         run.name, run.source, run.entropy_is, judged, causes, remedies, broken, events,
-        missing[:MISSING],
+        tuple(missing[:MISSING]),
     )  # fmt: skip
-
-
-def _logged(run: Run, names: Sequence[str]) -> bool:
-    return any(signal(run, name) is not None for name in names)

@@ -27,6 +27,11 @@ ROSE = 0.05  # of the score's range: a smaller change is none
 LOW = 0.5  # nats: an entropy that rose and is below this is still low
 
 
+def sentence(clause: str) -> str:
+    """A clause with which a sentence begins."""
+    return clause[:1].upper() + clause[1:]
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that happened."""
@@ -67,11 +72,8 @@ def score_of(run: Run) -> Scored | None:
 
 def events_of(run: Run, judged: Judged) -> tuple[Event, ...]:
     """What happened, the worst first; what became of entropy is always among it."""
-    found = [
-        _no_signal(run), _score_lost(run), _length(run), _broken(run), _not_computed(run),
-        _entropy(run, judged),
-    ]  # fmt: skip
-    some = [event for event in found if event is not None]
+    found = [look(run) for look in (_no_signal, _score_lost, _length, _broken, _not_computed)]
+    some = [event for event in (*found, _entropy(run, judged)) if event is not None]
     return tuple(sorted(some, key=lambda event: WORST.index(event.severity)))
 
 
@@ -162,15 +164,6 @@ def _entropy(run: Run, judged: Judged) -> Event:
     if score.lost > HURT or not (score.gained > ROSE or low or verdict == "drift"):
         return Event(verdict, word, "bad", score.words, since)
     return Event(verdict, "Explosion at a low level" if low else word, "watch", score.words, since)
-
-
-def rising_and_falling(judged: Judged) -> str:
-    """A clause on a peak or a trough between the ends; "" where there is none."""
-    if judged.peak is None:
-        return ""
-    at, value = judged.peak
-    kind = "a peak" if value > max(judged.first, judged.last) else "a low"
-    return f"{kind} of {value:.3g} near iteration {at}"
 
 
 def _steps(count: int) -> str:

@@ -123,14 +123,6 @@ def _is_old(run: Run) -> bool:
 # ------------------------------------------------------------------ numbers
 
 
-def _setting(run: Run, table: str, key: str) -> float | None:
-    """A positive number of the run's settings."""
-    found = run.config.get(table)
-    value = found.get(key) if isinstance(found, dict) else None
-    known = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return value if known else None
-
-
 def _twice_the_limit(run: Run) -> int | str:
     """Of the longest response allowed, where the log has it; else of one that was cut."""
     said = number(run.settings.get("max_response_length"))
@@ -138,7 +130,7 @@ def _twice_the_limit(run: Run) -> int | str:
     seen = limit is not None and cut is not None and cut.y.any()
     if limit is None and cut is not None and cut.late == 1:
         limit, seen = signal(run, "length"), True  # every response is as long as may be
-    found = said or _setting(run, "sampling", "max_new_tokens") or (
+    found = said or number(run.setting("sampling", "max_new_tokens")) or (
         float(limit.y.max()) if seen and limit is not None else None
     )  # fmt: skip
     return "TWICE_THE_LIMIT" if found is None else int(2 * found)
@@ -325,7 +317,7 @@ _TABLE: dict[str, Make] = {
         "a third of the learning rate makes it rarer.",
     ),
     "zero_signal_groups": _change(
-        "rollouts", lambda run: int(2 * (_setting(run, "sampling", "rollouts") or 8)),
+        "rollouts", lambda run: int(2 * (number(run.setting("sampling", "rollouts")) or 8)),
         "more rollouts a prompt, prompts of middling difficulty",
         "Get more groups with both right and wrong answers: more rollouts a prompt, and prompts "
         "of middling difficulty; the share of groups without a signal should fall.",

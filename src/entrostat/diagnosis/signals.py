@@ -93,8 +93,7 @@ def _idle(run: Run) -> Signal | None:
     if groups is not None and len(groups) == len(idle):
         count: Array | float = groups.y
     else:
-        sampling = run.config.get("sampling")
-        asked = sampling.get("prompts") if isinstance(sampling, dict) else None
+        asked = run.setting("sampling", "prompts")
         if type(asked) is not int or asked < 1:
             return None
         count = float(asked)

@@ -83,9 +83,10 @@ def judge(
         return Judged("cannot tell", 1.0, iterations=n)
     places, values = thinned(x, y)
     first = max(_first(y), 1e-12)
-    pieces = course(_logarithm(values, first), FLOOR)
+    # under the logarithm noise is alike at every level and a steady decay is a straight line
+    pieces = course(np.log(np.maximum(values, 0.0) / first + SHIFT), FLOOR)
     hurt = Score(np.asarray(score, dtype=float)).lost if len(score) >= FEWEST else 0.0
-    goal = _goal(target)
+    goal = float(np.mean(target[-max(1, len(target) // 3) :])) if len(target) else None
     (verdict, share), *others = _resampled(first, pieces, hurt, goal)
     last, trend = _last(y), _trend(y, 1.0)[0]
     known = {
@@ -98,7 +99,9 @@ def judge(
         return Judged("cannot tell", share, ((verdict, share), *others), **known)
     if verdict == "held":
         return Judged(verdict, share, tuple(others), **known)
-    falling = _falls(verdict, y)
+    falling = verdict == "collapse"
+    if verdict == "drift":
+        falling = (trend if abs(trend) > TREND else last - _first(y)) < 0
     began = _onset(places, pieces, values, falling)
     return Judged(verdict, share, tuple(others), falling, began, **known)
 
@@ -179,15 +182,6 @@ def _peak(x: Array, pieces: Course, first: float, y: Array) -> tuple[int, float]
     return round(x[at + width // 2]), float(means[at])
 
 
-def _goal(target: Sequence[float]) -> float | None:
-    return float(np.mean(target[-max(1, len(target) // 3) :])) if len(target) else None
-
-
-def _logarithm(y: Array, first: float) -> Array:
-    """On this scale noise is alike at every level and a steady decay is a straight line."""
-    return np.log(np.maximum(y, 0.0) / first + SHIFT)
-
-
 def _resampled(
     first: float, pieces: Course, hurt: float, goal: float | None
 ) -> list[tuple[Verdict, float]]:
@@ -201,13 +195,6 @@ def _resampled(
     courses = first * np.maximum(np.exp(fitted + left[places]) - SHIFT, 0.0)
     counts = Counter(_rules(y, pieces.worth, hurt, goal) for y in courses)
     return [(verdict, count / RESAMPLED) for verdict, count in counts.most_common()]
-
-
-def _falls(verdict: Verdict, y: Array) -> bool:
-    if verdict != "drift":
-        return verdict == "collapse"
-    trend, last = _trend(y, 1.0)[0], _last(y) - _first(y)
-    return (trend if abs(trend) > TREND else last) < 0
 
 
 def _onset(places: Array, pieces: Course, values: Array, falling: bool) -> Movement:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..control import ProportionalIntegral, Thermostat, at_limit
@@ -22,35 +21,6 @@ from .lines import number
 
 NEAR = 0.05  # of the target: a coefficient at its limit that holds it so far is no trouble
 KEYS = {"entropy": "entropy/exact", "perplexity": "entropy/perplexity"}  # what a target may be of
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What a controller was to hold and what came: the signal and its target by iteration."""
-
-    signal: str  # "entropy" or "perplexity"
-    seen: list[float]
-    target: list[float]
-
-    @property
-    def ends_at(self) -> tuple[float, float] | None:
-        """Mean signal of the second half and the last target, where they are logged."""
-        half = self.seen[len(self.seen) // 2 :]
-        return (sum(half) / len(half), self.target[-1]) if half and self.target else None
-
-    @property
-    def held(self) -> bool:
-        """Whether the target is held all the same."""
-        found = self.ends_at
-        return found is not None and abs(found[0] - found[1]) <= NEAR * abs(found[1])
-
-    @property
-    def missed(self) -> str:
-        """That it cannot be held, and how far it is from its target."""
-        text = "it cannot hold the target"
-        if (found := self.ends_at) is None:
-            return text
-        return f"{text} ({self.signal} {found[0]:.3g}, target {found[1]:.3g} in the second half)"
 
 
 def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> list[str]:
@@ -71,17 +41,22 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
         coefficient, parameter = method.actuator
         law = method.law() if isinstance(method, Controlled) else None
         signal = law.wanted.signal if isinstance(law, Thermostat) else "entropy"
-        target = _series(metrics, _key(metrics, name, "target"))
-        aim = Aim(signal, _series(metrics, KEYS[signal]), target)
+        seen, target = (
+            _series(metrics, KEYS[signal]),
+            _series(metrics, _key(metrics, name, "target")),
+        )
+        missed = _missed(signal, seen, target)
+        if not missed:
+            continue
         if isinstance(law, Thermostat):
-            found.append(_without_authority(metrics, coefficient, knob_of(name, coefficient), aim))
+            others = _by_whom(knob_of(name, coefficient), signal, seen, target)
+            found.append(_without_authority(metrics, coefficient, missed, others))
             continue
         limit = 0.0 if parameter is None else float(getattr(method, parameter))
         if isinstance(law, ProportionalIntegral):  # over a range of its own
             limit, parameter = law.high, None
         values = _series(metrics, _key(metrics, name, coefficient))
-        count = at_limit(values, limit)
-        if count is None or aim.held:
+        if (count := at_limit(values, limit)) is None:
             continue
         raised = ""
         if parameter is not None:
@@ -89,51 +64,61 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
             raised = f" Raise --method.{name + '.' if several else ''}{parameter}."
         found.append(
             f"{coefficient} was at its limit {limit:g} in {count} of {len(values)} iterations: "
-            f"{aim.missed}.{raised}"
+            f"{missed}.{raised}"
         )
     return [sentence for sentence in found if sentence]
 
 
-def _mostly(at: Sequence[float], aim: Aim) -> bool:
-    """Whether it was there in most of the second half, and the target was missed."""
+def _missed(signal: str, seen: Sequence[float], target: Sequence[float]) -> str:
+    """That the target cannot be held, and how far off the signal is; "" where it is held."""
+    half, text = seen[len(seen) // 2 :], "it cannot hold the target"
+    if not half or not target:
+        return text
+    end, wanted = sum(half) / len(half), target[-1]
+    if abs(end - wanted) <= NEAR * abs(wanted):
+        return ""
+    return f"{text} ({signal} {end:.3g}, target {wanted:.3g} in the second half)"
+
+
+def _mostly(at: Sequence[float]) -> bool:
+    """Whether it was there in most of the second half."""
     half = at[len(at) // 2 :]
-    return 2 * sum(half) > len(half) and not aim.held
+    return 2 * sum(half) > len(half)
 
 
 def _bound(metrics: Sequence[Mapping[str, Any]]) -> str:
     """Where the multiplier was at its largest, and that was not enough."""
     bound = _series(metrics, "thermostat/bound")
-    aim = Aim("entropy", _series(metrics, KEYS["entropy"]), _series(metrics, "control/target"))
-    if not _mostly(bound, aim):
+    entropy, target = _series(metrics, KEYS["entropy"]), _series(metrics, "control/target")
+    if not _mostly(bound) or not (missed := _missed("entropy", entropy, target)):
         return ""
     return (
         f"the multiplier was at its largest in {sum(bound):.0f} of {len(bound)} iterations, the "
-        f"entropy's gradient as long as the whole one: {aim.missed}. "
-        "Ask for less, or lower optim.lr."
+        f"entropy's gradient as long as the whole one: {missed}. Ask for less, or lower optim.lr."
     )
 
 
 def _without_authority(
-    metrics: Sequence[Mapping[str, Any]], coefficient: str, knob: str, aim: Aim
+    metrics: Sequence[Mapping[str, Any]], coefficient: str, missed: str, others: str
 ) -> str:
     """Where a thermostat's knob was at an end of its range and would have gone on."""
     ends = [end != 0 for end in _series(metrics, "thermostat/saturated")]
-    if not _mostly(ends, aim):
+    if not _mostly(ends):
         return ""
     gain, drift = (_series(metrics, f"thermostat/{key}")[-1] for key in ("gain", "drift"))
     return (
         f"{coefficient} was at an end of its range in {sum(ends)} of {len(ends)} iterations: "
-        f"{aim.missed}. All of its range moves entropy by {gain:.2g} nats an iteration, and where "
-        f"it stands entropy still changes by {drift:+.2g}. Let another knob hold in its place "
-        f"(--method.knob of `thermostat`){_by_whom(knob, aim)}."
+        f"{missed}. All of its range moves entropy by {gain:.2g} nats an iteration, and where it "
+        f"stands entropy still changes by {drift:+.2g}. Let another knob hold in its place "
+        f"(--method.knob of `thermostat`){others}."
     )
 
 
-def _by_whom(knob: str, aim: Aim) -> str:
+def _by_whom(knob: str, signal: str, seen: Sequence[float], target: Sequence[float]) -> str:
     """Which knobs held this share of the first entropy where all were measured."""
-    if aim.signal != "entropy" or not aim.seen or not aim.target or aim.seen[0] <= 0:
+    if signal != "entropy" or not seen or not target or seen[0] <= 0:
         return ""
-    knobs = able(aim.target[-1] / aim.seen[0], knob)
+    knobs = able(target[-1] / seen[0], knob)
     if not knobs:
         return "; none of those measured on target_sum held this share of the first entropy"
     return f"; on target_sum {' and '.join(knobs)} held this share of the first entropy"

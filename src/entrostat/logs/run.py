@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import extra
 from .files import dump_files
 from .lines import JsonLines, number, read_json
 
@@ -84,10 +85,20 @@ class Run:
     @property
     def methods(self) -> str | None:
         """Method names joined by "+"."""
-        methods = self.config.get("method")
-        methods = methods if isinstance(methods, list) else [methods]
-        names = [m.get("name") if isinstance(m, dict) else m for m in methods]
+        names = [table.get("name") for table in self.method_tables]
         return "+".join(map(str, names)) if names and all(names) else None
+
+    @property
+    def method_tables(self) -> list[dict[str, Any]]:
+        """A table a method: its name, and what else the settings say of it."""
+        methods = self.config.get("method")
+        several = methods if isinstance(methods, list) else [methods]
+        return [each if isinstance(each, dict) else {"name": each} for each in several]
+
+    def setting(self, table: str, key: str) -> Any:
+        """A setting of a run of ours, `optim` and `lr` say; None where it is not known."""
+        found = self.config.get(table)
+        return found.get(key) if isinstance(found, dict) else None
 
     @property
     def task(self) -> str:
@@ -120,17 +131,24 @@ class Run:
         Of "metrics" a row per iteration, by which they are indexed; of "evaluation" a row per set
         and iteration, indexed by both (`split`, `iteration`).
         """
-        from .frames import frame
-
         if of not in ("metrics", "evaluation"):
             raise ValueError(f"Run.frame: of must be 'metrics' or 'evaluation', got {of!r}")
-        index = ("iteration",) if of == "metrics" else ("split", "iteration")
-        return frame(getattr(self, of), index, "Run.frame")
+        index = ["iteration"] if of == "metrics" else ["split", "iteration"]
+        lines = getattr(self, of)
+        columns = list(dict.fromkeys([*index, *(key for line in lines for key in line)]))
+        return pandas("Run.frame").DataFrame(lines, columns=columns).set_index(index)
 
     @property
     def coefficients(self) -> list[str]:
         """Metrics that are a controller's coefficient."""
         return [key for key in self.keys("control") if key != "control/target"]
+
+
+def pandas(what: str) -> Any:
+    """The module pandas, which `what` needs and which is an extra."""
+    with extra("notebook", what):
+        import pandas
+    return pandas
 
 
 def last_ones(n: int) -> int:

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..logs.frames import pandas
 from ..logs.importers import read, read_all
-from ..logs.run import Run
+from ..logs.run import Run, pandas
 from .runs import rows_of
 
 if TYPE_CHECKING:

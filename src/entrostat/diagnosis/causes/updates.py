@@ -7,7 +7,7 @@ import numpy as np
 from ...logs.importers.source import number
 from ...logs.run import Run, saturated
 from ..signals import Signal, signal
-from .seen import LATE, Plain, Seen, cause, decades, ramp, short
+from . import LATE, Plain, Seen, cause, decades, plainest, ramp, short
 
 NOTHING = 1e-6  # a share of clipped tokens, a divergence, a ratio's distance from 1
 ALWAYS = 0.95  # of the iterations
@@ -29,7 +29,10 @@ def ratio_is_one(run: Run) -> str | None:
     The one place that decides it of a log: for a cause, and for the doctor's check of a run.
     """
     batch, small, epochs = (number(run.settings.get(key)) for key in _UPDATES)
-    if (batch and small and batch > small) or (epochs or 1) > 1 or _rounded(run):
+    values = [value for row in run.metrics[:20] for value in row.values()]
+    # veRL's older console has three digits: small numbers are 0 in it
+    rounded = run.trainer == "veRL" and all(round(value, DIGITS) == value for value in values)
+    if (batch and small and batch > small) or (epochs or 1) > 1 or rounded:
         return None
     said = []
     for what, one in (("ratio", 1.0), ("step_kl", 0.0)):
@@ -46,12 +49,6 @@ def ratio_is_one(run: Run) -> str | None:
         sure = "" if said else " (the log has no ratio: it may just stay in range)"
         said.append(f"{clip.name} is 0 in all {len(clip)}{sure}")
     return "; ".join(said) or None
-
-
-def _rounded(run: Run) -> bool:
-    """Whether small numbers are 0 in a log: veRL's older console has three digits."""
-    values = [value for row in run.metrics[:20] for value in row.values()]
-    return run.trainer == "veRL" and all(round(value, DIGITS) == value for value in values)
 
 
 @cause(
@@ -74,16 +71,14 @@ def ratio_one(seen: Seen) -> Plain:
     "A clip that no token reaches restrains nothing: widening or tightening it (clip-higher) "
     "changes nothing until updates are larger or more.",
     "STEER 4, PAR 6.1",
+    "clip",
 )
-def clip_never(seen: Seen) -> Plain:
-    clip, step = seen.signal("clip"), seen.signal("step_kl")
-    if clip is None or float(np.mean(clip.y <= NOTHING)) < ALWAYS or ratio_is_one(seen.run):
+def clip_never(seen: Seen, clip: Signal) -> Plain:
+    step, idle = seen.signal("step_kl"), float(np.mean(clip.y <= NOTHING))
+    if idle < ALWAYS or ratio_is_one(seen.run):
         return None
     moved = "" if step is None else f" though {step.name} is {short(float(step.y.mean()))}"
-    return 0.45, (
-        f"{clip.name} is at most {NOTHING:g} in {float(np.mean(clip.y <= NOTHING)):.0%} of the "
-        f"iterations{moved}."
-    )
+    return 0.45, f"{clip.name} is at most {NOTHING:g} in {idle:.0%} of the iterations{moved}."
 
 
 @cause(
@@ -91,19 +86,18 @@ def clip_never(seen: Seen) -> Plain:
     "So far off-policy the clip decides which tokens learn at all: it cuts off rare tokens "
     "that rise before common ones, and entropy falls the faster the more updates a batch has.",
     "PAR 6.1 and 6.2, STEER 4",
+    "clip",
 )
-def clip_always(seen: Seen) -> Plain:
-    clip = seen.signal("clip")
-    if clip is None:
-        return None
-    plain = ramp(max(float(np.median(clip.y)), clip.late), *CLIPPED)
+def clip_always(seen: Seen, clip: Signal) -> Plain:
+    median = float(np.median(clip.y))
+    plain = ramp(max(median, clip.late), *CLIPPED)
     if plain == 0:
         return None
     if clip.late > 2 * clip.early and seen.follows(clip):
         plain *= LATE
     return 0.9 * plain, (
-        f"{clip.name}: {float(np.median(clip.y)):.0%} of the tokens at the median, "
-        f"{clip.early:.0%} at first and {clip.late:.0%} at the end."
+        f"{clip.name}: {median:.0%} of the tokens at the median, {clip.early:.0%} at first and "
+        f"{clip.late:.0%} at the end."
     )
 
 
@@ -114,14 +108,12 @@ def clip_always(seen: Seen) -> Plain:
     "COV 3.2, REPO 3",
 )
 def learning_rate(seen: Seen) -> Plain:
-    found = [c for c in (_jump(seen), _step(seen), _norm(seen), _large(seen)) if c is not None]
-    return max(found, default=None)
+    return plainest(seen, {
+        _jump: ("rate",), _step: ("step_kl",), _norm: ("gradient",), _large: ("rate",),
+    })  # fmt: skip
 
 
-def _jump(seen: Seen) -> tuple[float, str] | None:
-    rate = seen.signal("rate")
-    if rate is None:
-        return None
+def _jump(seen: Seen, rate: Signal) -> Plain:
     x, y = rate.x[1:], np.log(np.maximum(rate.y[1:], 1e-30) / np.maximum(rate.y[:-1], 1e-30))
     rising = np.flatnonzero(y <= 0)  # a warm-up is no jump: it rises from the first step on
     warm = len(y) if len(rising) == 0 else int(rising[0])
@@ -138,35 +130,29 @@ def _jump(seen: Seen) -> tuple[float, str] | None:
     )
 
 
-def _large(seen: Seen) -> tuple[float, str] | None:
-    """A learning rate that no language model is trained with by reinforcement learning."""
-    rate = seen.signal("rate")
-    if rate is None or seen.run.trainer == "entrostat" or float(rate.y.max()) < LARGE:
+def _large(seen: Seen, rate: Signal) -> Plain:
+    if seen.run.trainer == "entrostat" or float(rate.y.max()) < LARGE:
         return None  # our own policies may be tiny, and take more
     usual = "usual are 1e-6 to 1e-5, and up to 1e-4 for adapters alone."
     return 0.96, f"{rate.name} is {float(rate.y.max()):g}; {usual}"
 
 
-def _step(seen: Seen) -> tuple[float, str] | None:
+def _step(seen: Seen, step: Signal) -> Plain:
     """The divergence that an iteration's updates make, when entropy began to move."""
-    step = seen.signal("step_kl")
-    if step is None:
-        return None
-    later = np.abs(step.y[step.x >= seen.onset])
-    sizes = [float(np.abs(_about(step, seen)).mean()), float(np.abs(step.y).max()) / BURST]
-    size = max([*sizes, float(np.median(later))] if len(later) else sizes)
-    plain = decades(size, *STEP)
+    later, most = np.abs(step.y[step.x >= seen.onset]), float(np.abs(step.y).max())
+    about = float(np.abs(_about(step, seen)).mean())
+    median = float(np.median(later)) if len(later) else 0.0
+    plain = decades(max(about, most / BURST, median), *STEP)
     if plain == 0:
         return None
     return 0.9 * plain, (
-        f"{step.name} is {short(sizes[0])} nats an iteration about the onset (iteration "
-        f"{seen.onset}) and {short(float(np.abs(step.y).max()))} at most: no small steps."
+        f"{step.name} is {short(about)} nats an iteration about the onset (iteration "
+        f"{seen.onset}) and {short(most)} at most: no small steps."
     )
 
 
-def _norm(seen: Seen) -> tuple[float, str] | None:
-    norm = seen.signal("gradient")
-    if norm is None or seen.onset - norm.x[0] < seen.span:
+def _norm(seen: Seen, norm: Signal) -> Plain:
+    if seen.onset - norm.x[0] < seen.span:
         return None
     before, after = norm.before(seen.onset), float(_about(norm, seen).mean())
     if before <= 0 or after < NORM * before:
@@ -212,12 +198,10 @@ def knob_saturated(seen: Seen) -> Plain:
 def entropy_bonus(seen: Seen) -> Plain:
     if seen.falling:
         return None
-    methods = seen.run.config.get("method")
     coefs = [
-        float(table["coef"])
-        for table in (methods if isinstance(methods, list) else [methods])
-        if isinstance(table, dict) and table.get("name") in BONUSES
-        and table.get("controller", "none") == "none" and isinstance(table.get("coef"), int | float)
+        float(table["coef"]) for table in seen.run.method_tables
+        if table.get("name") in BONUSES and table.get("controller", "none") == "none"
+        and isinstance(table.get("coef"), int | float)
     ]  # fmt: skip
     theirs = number(seen.run.settings.get(ENTROPY_COEFF))
     if theirs is not None:

@@ -4,7 +4,7 @@ settings.py   by the settings alone: also at the start of every `train`
 subject.py    what the checks ask of a policy and its first rollouts
 numbers.py    rounding, cancellation, sampler against trainer, temperature
 tokens.py     padding, eos, group sizes, groups without a signal
-acting.py     ratio, selection, gates, penalties;  knobs.py  targets;  cut.py  two ranks
+acting.py     ratio, selection, gates, penalties, targets;  cut.py  two ranks
 recorded.py   the same by what a run left
 The checks themselves are rows of `diagnosis.checks`.
 """
@@ -22,9 +22,8 @@ from ...config import TrainConfig
 from ...logs.files import dump_files
 from ...logs.rollouts import Rollouts, load_rollouts
 from ...logs.run import Run
-from ..checks import TABLE
+from ..checks import TABLE, Finding, skipped
 from . import recorded, settings
-from .finding import Finding, skipped
 from .subject import PROMPTS, Subject
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Whether what was configured does anything: ratio, selection, gates, penalties.
+"""Whether what was configured does anything: ratio, selection, gates, penalties, targets.
 
 Shapes: B rollouts, T completion tokens at most.
 """
@@ -6,25 +6,32 @@ Shapes: B rollouts, T completion tokens at most.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...control import ControlState
+from ...control import ControlState, Multiplier, Thermostat, parse_target
 from ...core.objective import Objective
 from ...core.probe import probe
-from ...core.stats import TokenStats
+from ...logs.limits import NEAR
 from ...method import Method
+from ...method.controlled import Controlled
+from ...method.regularizers import AdaptiveEntropy
+from ...method.thermostat import HeldEntropy
+from ...models.policy import vocabulary
+from ..checks import Finding, ok, skipped, wrong
 from .cut import cut_culprit, first
-from .finding import Finding, ok, skipped, wrong
-from .knobs import ends_of
 from .subject import NO_SIGNAL, Subject
 
 PIECES = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # of a gradient: float32 leaves 1e-6
 GATE = 0.5  # of the first entropy: GRPO ends at .46 of it after the demo's 150 iterations
 TRIES = 64  # draws of a random selection: Clip-Cov's share of 2e-4 is no token of most draws
+SLOW = 10.0  # times the run's iterations: one iteration's change says no more than the order
+STILL = 1e-5  # of the entropy: what rounding leaves of the difference of two ends
+HOLDS = 2e-3  # of the entropy, an iteration: less is no drift that a few rollouts can show
 _TOUCHED = 1e-6  # of the largest gradient of a token
 
 
@@ -86,10 +93,13 @@ def selection(subject: Subject) -> Finding:
 
 def gate(subject: Subject) -> Finding:
     """A gate on entropy that stands far below the policy's."""
+    objective = subject.objective
     H = {"exact": subject.figures["entropy/exact"], "nll": subject.figures["entropy/nll"]}
     gated = [
         (name, state, H[getattr(method, "signal", "exact")])
-        for name, method, state in _chain(subject.objective)
+        for name, method, state in zip(
+            objective.names, objective.methods, objective.states, strict=True
+        )
         if isinstance(state, ControlState) and not method.init().applies  # shut until it is seen
     ]  # fmt: skip
     if not gated:
@@ -114,8 +124,12 @@ def penalties(subject: Subject) -> Finding:
         return skipped(f"nothing stands beside `{objective.names[0]}`")
     if not subject.trained:
         return skipped(NO_SIGNAL)
-    batches = _batches(subject)
-    texts = []
+    batches, moved, texts = [subject.whole], subject.moved, list[str]()
+    if moved is not None:  # a policy that has moved, at ratio 1 and off it
+        new = {"logp": moved.stats.logp, "entropy": moved.stats.entropy}
+        old = {f"old_{name}": value for name, value in new.items()}
+        batches.append(subject.whole.replace(**new, **old))
+        batches += [subject.whole.replace(**new)] * (subject.config.updates > 1)
     for k in range(1, len(objective.methods)):
         name, method = objective.names[k], objective.methods[k]
         touched, tokens = _touched(objective, k, batches)
@@ -125,29 +139,13 @@ def penalties(subject: Subject) -> Finding:
         if method.idle_on_policy and subject.config.updates > 1:
             texts[-1] += f" here ({method.idle_on_policy} while ratios are near 1)"
             continue
+        listed = [f"{each} {getattr(method, each)}" for each in list(method.parameters())[:4]]
         return wrong(
             texts[-1]
             + f", before and after an iteration's updates, in {TRIES} draws where it draws",
-            f"look at its parameters ({_parameters(method)}), or leave it out",
+            f"look at its parameters ({', '.join(listed)}), or leave it out",
         )
     return ok("; ".join(texts))
-
-
-def _parameters(method: Method) -> str:
-    return ", ".join(f"{name} {getattr(method, name)}" for name in list(method.parameters())[:4])
-
-
-def _batches(subject: Subject) -> list[Any]:
-    """Measured rollouts: as the run begins; a policy that has moved, at ratio 1; and off it."""
-    batch, moved = subject.whole, subject.moved
-    if moved is None:
-        return [batch]
-    new: TokenStats = moved.stats
-    later = batch.replace(
-        logp=new.logp, old_logp=new.logp, entropy=new.entropy, old_entropy=new.entropy
-    )
-    off = [batch.replace(logp=new.logp, entropy=new.entropy)]
-    return [batch, later, *(off if subject.config.updates > 1 else [])]
 
 
 def _touched(objective: Objective, k: int, batches: list[Any]) -> tuple[int, int]:
@@ -190,5 +188,92 @@ def _gradient(objective: Objective, batch: Any, draw: int) -> tuple[Tensor, bool
     return torch.stack(grads), not torch.equal(before, chance.get_state())
 
 
-def _chain(objective: Objective) -> list[tuple[str, Method, Any]]:
-    return list(zip(objective.names, objective.methods, objective.states, strict=True))
+def ends_of(method: Method) -> tuple[float, float] | None:
+    """The coefficient at both ends of its controller's range; None without a controller."""
+    law: Any = method.law() if isinstance(method, Controlled | HeldEntropy) else None
+    if isinstance(method, AdaptiveEntropy):
+        return method.coef_min, method.coef_max
+    if isinstance(law, Multiplier):  # it has none; these are large
+        return -1.0, 1.0
+    if isinstance(law, Thermostat):
+        return law.range.value(0.0), law.range.value(1.0)
+    if law is None:
+        return None
+    return (-law.high if getattr(law, "bidirectional", False) else law.low), law.high
+
+
+def asked_of(method: Method, state: ControlState, first: float) -> tuple[float, float] | None:
+    """Lowest and highest entropy asked of a method's controller; None of another signal."""
+    law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
+    spec = method.target if isinstance(method, AdaptiveEntropy) else getattr(law, "target", None)
+    target = parse_target(spec)
+    if target.signal != "entropy" or (state.target is None and target.constant):
+        return None
+    levels = [level.of(first) for level in target.levels]
+    return min(levels), max(levels)
+
+
+def authority(subject: Subject) -> Finding:
+    """Whether the ends of a knob's range move entropy the ways that its target asks for."""
+    first, texts = subject.figures["entropy/exact"], []
+    objective = subject.objective
+    most = math.log(vocabulary(subject.policy.model))
+    for k, (method, state) in enumerate(zip(objective.methods, objective.states, strict=True)):
+        if method.controls() is None or isinstance(method, AdaptiveEntropy):
+            continue  # a gate on entropy is a check of its own
+        if isinstance(method, HeldEntropy):
+            texts.append(f"`{objective.names[k]}` solves for a bonus of either sign, of any size")
+            continue
+        ends, asked = ends_of(method), asked_of(method, state, first)
+        if ends is None or asked is None:
+            continue
+        name = objective.names[k]
+        if asked[1] > most:
+            return wrong(
+                f"`{name}`: a target of {asked[1]:.3g} nats, and a vocabulary of "
+                f"{round(math.exp(most))} allows {most:.3g} at most",
+                "give a target in nats per token, or as a share of the first entropy (0.8x)",
+            )
+        if not subject.trained:
+            return skipped(NO_SIGNAL)
+        result = _tried(subject, k, name, ends, asked, first)
+        if result.level == "wrong":
+            return result
+        texts.append(result.evidence)
+    return ok("; ".join(texts)) if texts else skipped("no controller holds an entropy")
+
+
+def _tried(
+    subject: Subject, k: int, name: str, ends: tuple[float, float], asked: tuple[float, float],
+    first: float,
+) -> Finding:  # fmt: skip
+    low, high = asked
+    mask, moves = subject.batch.mask, []
+    for value in ends:
+        held = copy.deepcopy(subject.objective)
+        held.states[k] = replace(held.states[k], value=value, applies=True)
+        after = subject.after(held)
+        moves.append(float(after[mask].double().mean()) - first)
+    down, up = sorted(moves)
+    knob = f"`{name}` at {ends[0]:.3g} and at {ends[1]:.3g}"
+    text = (
+        f"{knob} moves entropy by {moves[0]:+.2g} and {moves[1]:+.2g} nats an iteration, from "
+        f"{first:.3g}; asked: {low:.3g}" + ("" if low == high else f" to {high:.3g}")
+    )
+    fix = "another knob (--method.knob of `thermostat`), a wider range, or a nearer target"
+    if up - down <= STILL * first:
+        return wrong(f"{text}: it does nothing", fix)
+    for target in {low, high}:
+        gap, still = target - first, HOLDS * first
+        if abs(gap) <= NEAR * target and low != high:
+            continue  # a schedule leaves the first entropy again
+        if gap > -NEAR * target and up < -still:
+            return wrong(f"{text}: it cannot keep entropy from falling", fix)
+        if gap < NEAR * target and down > still:
+            return wrong(f"{text}: it cannot keep entropy from rising", fix)
+        if abs(gap) > NEAR * target:
+            step, planned = up if gap > 0 else -down, subject.config.iterations
+            if step <= 0 or abs(gap) / step > SLOW * planned:
+                far = "at no number" if step <= 0 else f"some {abs(gap) / step:.0f}"
+                return wrong(f"{text}: {far} of iterations away, and the run has {planned}", fix)
+    return ok(text)

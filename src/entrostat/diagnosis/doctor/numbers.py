@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ...core.mismatch import mismatch as compared
 from ...models.rounding import FIX, logp_rounding, sixteen_bits
-from .finding import Finding, ok, skipped, wrong
+from ..checks import Finding, ok, skipped, wrong
 from .subject import Exact, Subject
 
 OFF = 0.01  # of a token's entropy: what float32 keeps otherwise is 1e-7
@@ -159,12 +160,9 @@ def _fitted(exact: Exact, given: Tensor, T: float) -> float:
 
 def _least(function: Callable[[float], float], about: float) -> float:
     """Where a function of a temperature is least, from a tenth to ten times `about`."""
-    low, high = math.log(about / 10), math.log(about * 10)
-    golden = (math.sqrt(5) - 1) / 2
-    for _ in range(30):
-        a, b = high - golden * (high - low), low + golden * (high - low)
-        low, high = (low, b) if function(math.exp(a)) < function(math.exp(b)) else (a, high)
-    return math.exp((low + high) / 2)
+    bounds = math.log(about / 10), math.log(about * 10)
+    found = minimize_scalar(lambda x: function(math.exp(x)), bounds=bounds, method="bounded")
+    return math.exp(found.x)
 
 
 def surprise(lp: Tensor, H: Tensor) -> float:

@@ -20,10 +20,10 @@ from ...logs.lines import read_json
 from ...logs.rollouts import Rollouts
 from ...logs.run import Run, last_ones, saturated
 from ...models.rounding import FIX, logp_rounding
-from ..causes.figures import mismatches
+from ..causes.batches import mismatches
 from ..causes.updates import ratio_is_one
+from ..checks import Finding, ok, skipped, wrong
 from ..signals import signal
-from .finding import Finding, ok, skipped, wrong
 from .numbers import FEW, KL, OFF, SIGMAS, cut_tail, drawn, name_of
 from .settings import MORE_UPDATES
 from .tokens import idle_share
@@ -75,11 +75,6 @@ class Record:
             both.append(pair[:, ~pair.isnan().any(0)])
         a, b = torch.cat(both, 1)
         return a, b
-
-    def of(self, table: str, key: str) -> object:
-        """A setting of the run's configuration; None where it is not known."""
-        found = self.run.config.get(table)
-        return found.get(key) if isinstance(found, Mapping) else None
 
 
 def rounding(record: Record) -> Finding:
@@ -141,7 +136,7 @@ def ratio(record: Record) -> Finding:
         return wrong(f"{said}: the clip acts on nothing", MORE_UPDATES)
     if found is not None:
         return ok(f"{found.name} is {float(found.y.mean()):.1g} on average")
-    if record.of("optim", "epochs") == record.of("optim", "minibatches") == 1:
+    if record.run.setting("optim", "epochs") == record.run.setting("optim", "minibatches") == 1:
         return wrong("one update per rollout batch: every ratio is 1", MORE_UPDATES)
     return skipped("the log has no figure of the ratio")
 
@@ -150,7 +145,7 @@ def temperature(record: Record) -> Finding:
     lp, H = record.tokens("logp", "entropy")
     if len(lp) < FEW:
         return skipped(NO_ENTROPIES)
-    top_p = record.of("sampling", "top_p")
+    top_p = record.run.setting("sampling", "top_p")
     if isinstance(top_p, int | float) and top_p < 1:
         return cut_tail(top_p)
     z, text = drawn(lp, H)
@@ -175,7 +170,7 @@ def eos(record: Record) -> Finding:
 
 
 def zero_advantage(record: Record) -> Finding:
-    share, prompts = signal(record.run, "no_signal"), record.of("sampling", "prompts")
+    share, prompts = signal(record.run, "no_signal"), record.run.setting("sampling", "prompts")
     if share is None:
         return skipped("the log does not count groups without a signal")
     reward = record.end("reward/mean")

@@ -22,7 +22,7 @@ from ...method.regularizers import AdaptiveEntropy
 from ...method.thermostat import knob_of
 from ...models.logprob_rounding import rounds
 from ...models.rounding import FIX
-from .finding import Finding, wrong
+from ..checks import Finding, wrong
 
 
 @dataclass(frozen=True)

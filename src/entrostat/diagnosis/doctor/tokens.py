@@ -15,8 +15,8 @@ from ...agents import is_multi_turn
 from ...core.batch import TokenBatch
 from ...core.rollouts import idle_groups
 from ...data.prompts import stop_strings
+from ..checks import Finding, ok, skipped, wrong
 from .cut import culprit
-from .finding import Finding, ok, skipped, wrong
 from .subject import Subject
 
 IDLE = 0.5  # of the groups: more is more than half of what sampling costs

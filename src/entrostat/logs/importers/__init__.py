@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ..run import Run, read_run
 from . import places, tensorboard, trl, wandb
-from .detect import detect
-from .found import Found
+from .found import Found, detect
 from .names import KINDS
 from .places import BINARY, MAX_DEPTH, MAX_FILES
 from .source import Given, clean, records
@@ -108,7 +107,9 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     """Runs of entrostat at or under a path, and why others cannot be read."""
     note: tuple[str, ...] = ()
     if path.is_file():
-        own = path.name == "metrics.jsonl" and places.is_run(path.parent) and _is_ours(path)
+        own = path.name == "metrics.jsonl" and places.is_run(path.parent)
+        first = next((record for _, record in records(path, Given(path))), {}) if own else {}
+        own = "iteration" in first and any(key.startswith("entropy/") for key in first)
         if format == "entrostat" and not own:
             raise ValueError(f"{str(path)!r} is a file; name the directory of the run")
         folders, one = [path.parent] * own, True
@@ -138,11 +139,6 @@ def _ours(path: Path, format: str | None) -> tuple[list[Run], list[str]]:
     if format == "entrostat" and not runs:
         raise ValueError(f"{str(path)!r} holds no metrics.jsonl of entrostat")
     return runs, skipped
-
-
-def _is_ours(path: Path) -> bool:
-    first = next((record for _, record in records(path, Given(path))), {})
-    return "iteration" in first and any(key.startswith("entropy/") for key in first)
 
 
 def _nothing(path: Path, format: str | None, given: Given, skipped: Sequence[str]) -> str:

@@ -1,22 +1,116 @@
-"""Which files of a path are logs, of which format, and the runs that they are of."""
+"""Which files of a path are logs, of which format by their contents, and the runs they are of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..run import MOST, Run, called
-from . import forms, slime, table, tensorboard, trl, wandb
-from .detect import READERS, detect, nearest, tracker, unsupported
+from . import forms, prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .names import trainer_of
 from .places import BINARY, walk
 from .rows import Group, Piece, Row, groups_of, pieces_of
-from .source import Given, clean, step_of
+from .source import Given, UnreadableError, clean, lines, opener_of, parse, step_of
 from .steps import Dumped, Rollout
 
-Made = tuple[Group | None, Run]
+# Of several formats in a directory and under it the first is read. A reader has `scan` and
+# `run_of`, and tells its files by their first bytes (`is_file`), a line or a record.
+READERS: dict[str, Any] = {
+    "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb,
+    "tensorboard": tensorboard, "table": table,
+}  # fmt: skip
+_FILES, _LINES, _RECORDS = (
+    [(name, getattr(reader, tells)) for name, reader in READERS.items() if hasattr(reader, tells)]
+    for tells in ("is_file", "is_line", "is_record")
+)
+_HEAD = 64 * 1024
+_VOTES = 5  # lines that must speak for a format, unless the file is shorter
+_UNSUPPORTED = {
+    b"\x28\xb5\x2f\xfd": "Zstandard, which is not supported: unpack it first",
+    b"PAR1": "Parquet, which is not supported (it needs pyarrow): export CSV or JSONL",
+    b"PK\x03\x04": "a zip file, which is not supported: unpack it first",
+    **{b"\x80" + bytes([protocol]): slime.PICKLE for protocol in (2, 3, 4, 5)},
+}
 _LOGS = (".log", ".out", ".err", ".jsonl")
+Made = tuple[Group | None, Run]
+
+
+# ------------------------------------------------------------------ a file's format
+
+
+def detect(path: Path, columns: Mapping[str, str] | None = None) -> str | None:
+    """Format of a text file by its contents; None where no format fits."""
+    quiet = Given(path, columns or {})
+    votes: dict[str, int] = dict.fromkeys(READERS, 0)
+    head: list[str] = []
+    size = 0
+    for _, text, _ in lines(path, quiet):
+        if size < _HEAD:
+            head.append(text)
+            size += len(text)
+        if (name := _vote(text)) is not None:
+            votes[name] += 1
+            if votes[name] >= _VOTES:
+                break
+    if path.name == trl.STATE or trl.is_document("\n".join(head)):
+        return "trl"
+    # a table fits most of what is an object: the others come first
+    best = max((n for n in votes if n != "table"), key=lambda n: votes[n])
+    if votes[best] and votes[best] >= 0.1 * votes["table"]:
+        return best
+    if votes["table"] or table.found_in(path, quiet) or forms.header(path, quiet) is not None:
+        return "table"
+    return None
+
+
+def _vote(text: str) -> str | None:
+    if (name := next((name for name, is_line in _LINES if is_line(text)), None)) is not None:
+        return name
+    if text.lstrip()[:1] != "{":
+        return None
+    try:
+        record = parse(text)
+    except UnreadableError:
+        return None
+    told = _RECORDS if isinstance(record, dict) else ()
+    return next((name for name, is_record in told if is_record(record)), None)
+
+
+def _unsupported(path: Path) -> str | None:
+    """Why a file is no text that can be read; None for a text."""
+    try:
+        with opener_of(path)(path, "rb") as file:
+            head = file.read(8192)
+    except (EOFError, OSError) as error:
+        if opener_of(path) is open:
+            raise
+        return f"a compressed file that cannot be unpacked ({error})"
+    for magic, reason in _UNSUPPORTED.items():
+        if head.startswith(magic):
+            torch = b"data.pkl" in head or path.suffix in (".pt", ".pth")
+            return slime.PICKLE if torch and magic.startswith(b"PK") else reason
+    text = head.replace(b"\0", b"")
+    control = sum(byte < 32 and byte not in (9, 10, 12, 13, 27) for byte in text)
+    wide = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return "not text" if not wide and control > 0.1 * len(text) else None
+
+
+def _nearest(path: Path) -> str:
+    """What an unknown text has that comes nearest to a log."""
+    texts = [text for _, text, _ in lines(path, Given(path)) if text.strip()]
+    for text in texts[:200]:
+        if any(word in text.lower() for word in ("entropy", "reward", "step")):
+            shown = " ".join(clean(text).split())[:80]
+            return (
+                f": the nearest is {shown!r}; a line needs a step and an entropy or a reward "
+                "under their names (step, entropy, reward), or name columns by --entropy"
+            )
+    return ": no line names a step, an entropy or a reward" if texts else ": it is empty"
+
+
+# ------------------------------------------------------------------ files and their runs
 
 
 class Found:
@@ -25,10 +119,9 @@ class Found:
     def __init__(self, path: Path, format: str | None, given: Given, ours: Sequence[Path]) -> None:
         self.root, self.given, self.refused = path, given, list[str]()
         self.others, self.left = list[Path](), dict[str, list[Path]]()
-        self.pickles: list[Path] = []
+        self.pickles, self.skipped = list[Path](), list[str]()
         self.by_format: dict[str, list[Path]] = {}
-        files: Iterable[Path] = [path] if path.is_file() else walk(path, given)
-        for file in files:
+        for file in [path] if path.is_file() else walk(path, given):
             binary = path.is_dir() and file.suffix in BINARY
             if binary or any(place in file.parents for place in ours):
                 self.others += [file] * binary
@@ -40,19 +133,19 @@ class Found:
                 continue
             if found is not None:
                 self.by_format.setdefault(found, []).append(file)
-        if self.pickles and (not self.by_format or "slime" in self.by_format):
+        if not self.by_format or "slime" in self.by_format:
             for file in self.pickles:
                 given.problem(file, None, slime.PICKLE)
         if path.is_dir():
-            self._leave_out_copies()
-            self._rank()
+            self._leave_out()
 
     def _format(self, file: Path, format: str | None) -> str | None:
         """The format that a file is to be read in; None where it is not to be read."""
-        kept = tracker(file)
-        if kept is not None:
+        with open(file, "rb") as binary:
+            head = binary.read(512)
+        if kept := next((name for name, is_file in _FILES if is_file(head)), None):
             return kept if format in (None, kept) or self.given.columns else None
-        if (reason := unsupported(file)) is not None:
+        if (reason := _unsupported(file)) is not None:
             if reason == slime.PICKLE:
                 self.pickles.append(file)
             else:
@@ -63,98 +156,91 @@ class Found:
         found = detect(file, self.given.columns)
         self.others += [file] * (found is None)
         if found is None and self.root.is_file():
-            self.given.problem(file, None, f"not recognised{nearest(file)}")
+            self.given.problem(file, None, f"not recognised{_nearest(file)}")
         return found if format in (None, found) else None
 
-    def _leave_out_copies(self) -> None:
-        """Of a run of W&B's its log alone: the console and the summary beside it say less."""
-        logs = [file for file in self.by_format.get("wandb", ()) if file.suffix == ".wandb"]
-        homes = {_home(file) for file in logs}
-        for name, files in self.by_format.items():
-            kept = [file for file in files if file in logs or _home(file) not in homes]
-            self.by_format[name] = kept
-
-    def _rank(self) -> None:
+    def _leave_out(self) -> None:
         """Leave out files of a lower format where a better one is beside or beneath them."""
-        homes = {name: {_home(f) for f in files} for name, files in self.by_format.items()}
+        # of a run of W&B's its log alone: the console and the summary beside it say less
+        logs = [file for file in self.by_format.get("wandb", ()) if file.suffix == ".wandb"]
+        logged = {_home(file) for file in logs}
         better: list[Path] = []
         for name in READERS:
+            files = self.by_format.get(name, ())
+            files = [file for file in files if file in logs or _home(file) not in logged]
             kept = []
-            for file in self.by_format.get(name, ()):
+            for file in files:
                 home = _home(file)
                 covered = any(home == h or home in h.parents or h in home.parents for h in better)
                 (self.left.setdefault(name, []) if covered else kept).append(file)
             self.by_format[name] = kept
-            better += homes.get(name, ())
+            better += map(_home, files)
 
     def runs(self) -> tuple[list[Run], list[str]]:
         """The runs, each under its own name, and what was skipped."""
         made: list[Made] = []
-        skipped: list[str] = []
         kinds = {f.suffix for files in self.by_format.values() for f in files} & {*_LOGS}
-        begun = [file for file in self.others if file.suffix in kinds]  # a run that ended at once
-        self.others = [file for file in self.others if file not in begun]
+        for file in [file for file in self.others if file.suffix in kinds]:
+            self.others.remove(file)
+            self._skip(file, "no step is logged")  # a run that ended at once
         for name in READERS:
             files = self.by_format.get(name, [])
-            groups, dumps, empty = self._scanned(name, files)
-            empty, begun = [*begun, *empty], []
-            skipped += [f"{self._short(file)}: no step is logged" for file in empty]
-            if not groups:
-                for run_id, dumped in dumps.items():
-                    if (run := self._run_of(name, [], files, dumped)) is not None:
-                        label = clean(run_id) if len(dumps) > 1 else None
-                        made.append((None, replace(run, label=label)))
-            for group in groups:
-                dumped = dumps.get("") if len(groups) == 1 else None
+            groups, dumps = self._scanned(name, files)
+            own = dumps.get("") if len(groups) == 1 else None
+            some = [(group, group.rows, group.sources, own) for group in groups]
+            for group, rows, sources, dumped in some or [
+                (None, list[Row](), files, dumped) for dumped in dumps.values()
+            ]:
                 try:
-                    run = self._run_of(name, group.rows, group.sources, dumped)
+                    run = self._run_of(name, rows, sources, dumped)
                 except ValueError as error:
                     self.refused.append(str(error))
-                    skipped.append(f"{self._short(group.sources[0])}: {error}")
+                    self._skip(sources[0], str(error))
                     continue
+                if run is not None and group is None and dumped and len(dumps) > 1:
+                    run = replace(run, label=clean(dumped.run))
                 if run is not None:
                     made.append((group, run))
         if not made:
-            return [], skipped if self.root.is_dir() and len(skipped) > 1 else []
-        return self._named(made), skipped
+            several = self.root.is_dir() and len(self.skipped) > 1
+            return [], self.skipped if several else []
+        return self._named(made), self.skipped
 
-    def _scanned(
-        self, name: str, files: Sequence[Path]
-    ) -> tuple[list[Group], dict[str, Dumped], list[Path]]:
-        """Rows of the runs that files are of, rollouts by run, and files without either."""
+    def _skip(self, file: Path, reason: str) -> None:
+        self.skipped.append(f"{self._short(file)}: {reason}")
+
+    def _scanned(self, name: str, files: list[Path]) -> tuple[list[Group], dict[str, Dumped]]:
+        """Rows of the runs that files are of, and rollouts by run."""
+        scanned: Iterable[tuple[Path, Iterable[Row | Rollout]]]
+        if name == "trl":
+            scanned = _newest_states(files, self.given).items()
+        elif name == "tensorboard":  # oldest first: what a restarted run logged later counts
+            ordered = sorted(files, key=lambda p: (p.stat().st_mtime, str(p)))
+            scanned = [(files[0], tensorboard.scan(ordered, self.given))] if files else []
+        else:
+            scanned = [(file, READERS[name].scan(file, self.given)) for file in files]
         dumps: dict[str, Dumped] = {}
         pieces: list[Piece] = []
-        empty: list[Path] = []
-        for file, scanned in self._rows(name, files):
+        for file, found in scanned:
             try:
-                rows = list(scanned)
+                rows = list(found)
             except ValueError as error:
                 self.refused.append(str(error))
                 continue
             if not rows and self.root.is_dir() and name != "prime_rl":
-                empty.append(file)
+                self._skip(file, "no step is logged")
             by_file: dict[Path, list[Row]] = {}
             for row in rows:
                 if isinstance(row, Rollout):
-                    dumps.setdefault(row.run, Dumped(row.run)).add(row)
+                    dumps.setdefault(row.run, Dumped(row.run, READERS[name].scan)).add(row)
                 else:
                     by_file.setdefault(row.path, []).append(row)
             for path, some in by_file.items():
-                steps = (found for row in some if (found := step_of(row.step)) is not None)
+                steps = (step for row in some if (step := step_of(row.step)) is not None)
                 order = (min(steps, default=MOST), path.stat().st_mtime, str(path))
                 pieces += pieces_of(some, _home(path), order)
         shown = {run: dumped for run, dumped in dumps.items() if dumped.where}
-        return groups_of(pieces), shown or dumps, empty
-
-    def _rows(
-        self, name: str, files: Sequence[Path]
-    ) -> Iterable[tuple[Path, Iterable[Row | Rollout]]]:
-        if name == "trl":
-            return _newest_states(files, self.given).items()
-        if name == "tensorboard":  # oldest first: what a restarted run logged later counts
-            ordered = sorted(files, key=lambda p: (p.stat().st_mtime, str(p)))
-            return [(files[0], tensorboard.scan(ordered, self.given))] if files else []
-        return [(file, READERS[name].scan(file, self.given)) for file in files]
+        return groups_of(pieces), shown or dumps
 
     def _run_of(
         self, name: str, rows: list[Row], files: Sequence[Path], dumped: Dumped | None
@@ -163,15 +249,12 @@ class Found:
         if name == "verl" and rows:  # others log through its console
             who = trainer_of({key for row in rows for key in row.values})
             reader = reader if who in (None, "veRL", "entrostat") else table
-        return reader.run_of(rows, self._own(files), dumped)
-
-    def _own(self, files: Sequence[Path]) -> Given:
-        """What was asked for, with the problems of these files."""
-        inside = {self._short(file) for file in files}
+        given, inside = self.given, {self._short(file) for file in files}
         known = self.root.is_file()
-        kept = [p for p in self.given.kept if known or p.file in inside or not p.line]
-        count = self.given.count - (len(self.given.kept) - len(kept))
-        return replace(self.given, kept=kept, count=count, notes=[*self.given.notes], broken={})
+        kept = [p for p in given.kept if known or p.file in inside or not p.line]
+        count = given.count - (len(given.kept) - len(kept))
+        own = replace(given, kept=kept, count=count, notes=[*given.notes], broken={})
+        return reader.run_of(rows, own, dumped)
 
     def _short(self, file: Path) -> str:
         return clean(str(file.relative_to(self.root)) if file != self.root else file.name)
@@ -203,22 +286,16 @@ def _home(file: Path) -> Path:
     parent = file.parent
     if (run := forms.mlflow(file)) is not None:  # which has a file a metric
         return run
-    if parent.name.startswith("checkpoint-"):
-        return parent.parent
-    return parent.parent if parent.name == "files" and "run-" in parent.parent.name else parent
+    above = parent.name == "files" and "run-" in parent.parent.name
+    return parent.parent if above or parent.name.startswith("checkpoint-") else parent
 
 
 def _newest_states(files: Sequence[Path], given: Given) -> dict[Path, list[Row]]:
     """Rows of TRL's logs, without the states of checkpoints older than the newest that is whole."""
-    homes: dict[Path, None] = {}
-    found: dict[Path, list[Row]] = {}
-    for file in files:
-        if file.name == trl.STATE:
-            homes[_home(file)] = None
-        else:
-            found[file] = list(trl.scan(file, given))
-    for home in homes:
-        some = [file for file in files if file.name == trl.STATE and _home(file) == home]
+    found = {file: list(trl.scan(file, given)) for file in files if file.name != trl.STATE}
+    states = [file for file in files if file.name == trl.STATE]
+    for home in dict.fromkeys(map(_home, states)):
+        some = [file for file in states if _home(file) == home]
         newest = -1
         best: dict[Path, list[Row]] = {}
         for file in [file for file in trl.states(home) if file in some] or some:

@@ -77,8 +77,8 @@ def scan(path: Path, given: Given) -> Iterator[Rollout]:
 
 def _sequence(path: Path, record: Mapping[str, Any]) -> Rollout:
     told = record.get("export_step", record.get("step"))
-    step = step_of(record.get("export_step"))
-    step = step_of(record.get("step")) if step is None else step
+    known = (step_of(record.get(key)) for key in ("export_step", "step"))
+    step = next((step for step in known if step is not None), None)
     ids, mask = token_ids(record.get("token_ids")), record.get("loss_mask")
     if step is None:
         raise UnreadableError(f"step {short(told)} is not a whole number from 0")
@@ -131,15 +131,12 @@ def _branches(path: Path, record: Mapping[str, Any]) -> Iterator[Rollout]:
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of a token export, or of annotations: all is in what was dumped."""
-    dumped = dumped or Dumped()
-    metrics = dumped.metrics()
-    if dumped.where:
-        given.notes.append(
-            "The token export has ids, not texts; rollouts are grouped by equal prompts."
-        )
-        return finish(given, "prime-rl", ENTROPY_IS, metrics, dumped.of(given, scan))
-    unmasked = sum(row.pop(UNMASKED, 0.0) for row in metrics) > 0
-    given.notes.append("Annotations have no token ids and no rewards: there are no rollouts.")
-    if not unmasked:
-        return finish(given, "prime-rl", ENTROPY_IS, metrics)
-    return finish(given, "prime-rl", ALL_TOKENS, [as_logged(row) for row in metrics])
+    metrics, entropy_is = dumped.metrics() if dumped else [], ENTROPY_IS
+    if dumped and dumped.where:
+        note = "The token export has ids, not texts; rollouts are grouped by equal prompts."
+    else:
+        note = "Annotations have no token ids and no rewards: there are no rollouts."
+        if sum(row.pop(UNMASKED, 0.0) for row in metrics) > 0:
+            metrics, entropy_is = [as_logged(row) for row in metrics], ALL_TOKENS
+    given.notes.append(note)
+    return finish(given, "prime-rl", entropy_is, metrics, dumped)

@@ -48,7 +48,6 @@ class Piece:
     run: str
     order: tuple[Any, ...] = ()  # of several files
     rows: list[Row] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
 
     @property
     def file(self) -> Path:
@@ -57,7 +56,7 @@ class Piece:
     @property
     def begins(self) -> bool:
         """Whether a run begins here: at step 0 or 1, or after as many steps as are between two."""
-        rising = sorted(set(self.steps))
+        rising = sorted({step for row in self.rows if (step := step_of(row.step)) is not None})
         gaps = [b - a for a, b in pairwise(rising)]
         return bool(rising) and rising[0] <= max(1, min(gaps, default=1))
 
@@ -120,18 +119,16 @@ def _figures(row: Row) -> dict[str, float]:
 
 def pieces_of(rows: Iterable[Row], home: Path, order: tuple[Any, ...] = ()) -> list[Piece]:
     """A file's rows, cut where steps fall back or the source says that a run begins."""
-    open_: dict[str, Piece] = {}
+    open_: dict[str, tuple[Piece, int]] = {}  # a run's latest piece and its last step
     found: list[Piece] = []
     for row in rows:
+        piece, last = open_.get(row.run, (None, -1))
         step = step_of(row.step)
-        piece = open_.get(row.run)
-        fell = piece is not None and step is not None and piece.steps and step < piece.steps[-1]
-        if piece is None or fell or row.fresh:
-            piece = open_[row.run] = Piece(home, row.run, (*order, len(found)))
+        if piece is None or row.fresh or (step is not None and step < last):
+            piece, last = Piece(home, row.run, (*order, len(found))), -1
             found.append(piece)
         piece.rows.append(row)
-        if step is not None:
-            piece.steps.append(step)
+        open_[row.run] = piece, last if step is None else step
     return found
 
 

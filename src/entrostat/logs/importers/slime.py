@@ -22,7 +22,7 @@ from typing import Any
 from ..run import Run
 from .rows import Row
 from .source import ANSI, PAIR, Given, UnreadableError, finite, lines, number, parse, step_of
-from .steps import Dumped, Log, Rollout, finish, token_ids, trained
+from .steps import Dumped, Rollout, finish, metrics_of, token_ids, trained
 
 PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "
@@ -90,8 +90,8 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
             elif kind == "step" and rollout is not None:
                 at = rollout
             kinds.append(kind)
-            pairs = ((name, number(value)) for name, value in PAIR.findall(text[begin.end() :]))
-            figures = {name: value for name, value in pairs if value is not None}
+            told = {name: number(value) for name, value in PAIR.findall(text[begin.end() :])}
+            figures = {name: value for name, value in told.items() if value is not None}
             yield Row(path, count, at, {**figures, KIND: kind}, settings, fresh=again)
         elif "rollout_batch_size ." in text and (size := SIZE.search(text)):
             settings = {**settings, "rollout_batch_size": size[1]}
@@ -121,7 +121,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     """The run of rows; figures of a rollout's updates are averaged."""
     settings = rows[-1].settings if rows else {}
     rollouts, updates = _rollouts_of(rows)
-    metrics, entropy_is = Log(given, NAMES, rollouts).metrics(), ENTROPY_IS
+    metrics, entropy_is = metrics_of(given, NAMES, rollouts), ENTROPY_IS
     if updates > 1:
         given.notes.append(
             f"An iteration is a rollout of up to {updates} updates: their figures are averaged."
@@ -129,13 +129,19 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     for row in metrics:
         if "rollout/log_probs" in row:
             row["entropy/nll"] = -row["rollout/log_probs"]
-    _count_groups(metrics, step_of(settings.get("rollout_batch_size")))
+    prompts = step_of(settings.get("rollout_batch_size"))
+    counted = any(name.startswith(IDLE) for row in metrics for name in row)
+    for row in metrics:
+        if counted and any(name.startswith("rollout/") for name in row):
+            counts = [value for name, value in row.items() if name.startswith(IDLE)]
+            row["rollout/zero_advantage_groups"] = math.fsum(counts)
+            if prompts:
+                row["rollout/groups"] = prompts
     if not metrics and dumped:
         metrics, entropy_is = dumped.metrics(), SAMPLES
     if not any("entropy/exact" in row for row in metrics):
         entropy_is = NONE
-    dumps = dumped.of(given, scan) if dumped else {}
-    return finish(given, "slime", entropy_is, metrics, dumps, settings=settings)
+    return finish(given, "slime", entropy_is, metrics, dumped, settings=settings)
 
 
 def _rollouts_of(rows: Sequence[Row]) -> tuple[list[Row], int]:
@@ -160,15 +166,3 @@ def _rollouts_of(rows: Sequence[Row]) -> tuple[list[Row], int]:
         most = max(most, sum(row.values[KIND] == "step" for row in some))
         found.append(some[-1]._replace(values=means))
     return found, most
-
-
-def _count_groups(metrics: list[dict[str, Any]], prompts: int | None) -> None:
-    """Add the groups without a signal to rows of a rollout, and all groups where they are known."""
-    if not any(name.startswith(IDLE) for row in metrics for name in row):
-        return
-    for row in metrics:
-        if any(name.startswith("rollout/") for name in row):
-            counts = [value for name, value in row.items() if name.startswith(IDLE)]
-            row["rollout/zero_advantage_groups"] = math.fsum(counts)
-            if prompts:
-                row["rollout/groups"] = prompts

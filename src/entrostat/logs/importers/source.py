@@ -158,12 +158,8 @@ def reason_of(error: Exception) -> str:
 
 def document(path: Path, given: Given) -> str:
     """A whole text; empty, with a problem, where it is too large or cannot be read."""
-    try:
-        if path.stat().st_size > DOCUMENT:
-            given.problem(path, None, f"larger than {DOCUMENT} bytes: too large for one document")
-            return ""
-    except OSError as error:
-        given.problem(path, None, f"cannot be read: {reason_of(error)}")
+    if path.stat().st_size > DOCUMENT:
+        given.problem(path, None, f"larger than {DOCUMENT} bytes: too large for one document")
         return ""
     return "\n".join(text for _, text, _ in lines(path, given))
 

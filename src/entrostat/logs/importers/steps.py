@@ -21,8 +21,8 @@ MAX_TOKEN = 2**31
 _WORDS = {"true", "false", "none", "null", ""}
 
 
-class Log:
-    """Numbers of steps, from rows in any order.
+def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """One object per step, sorted, from rows in any order; what was odd or broke goes to `given`.
 
     Rows of one step are joined (an evaluation, say, or a second file of the same run); of a metric
     that a step has twice the later value counts.
@@ -32,82 +32,65 @@ class Log:
         names: source's name -> ours; where several of one of ours occur, the first of them.
         rows: of one run.
     """
-
-    def __init__(self, given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> None:
-        self.given, self.names = given, names
-        self.rows: dict[int, dict[str, float]] = {}
-        self.path: Path | None = None
-        self.last = -1
-        self.again: set[int] = set()
-        self.disordered = False
-        self.infinite: dict[int, dict[str, float]] = {}
-        for row in rows:
-            self._add(row)
-
-    def _add(self, row: Row) -> None:
-        found = step_of(row.step)
-        if found is None:
-            self._problem(row, f"step {short(row.step)} is not a whole number from 0")
-            return
-        known, infinite = self._figures(row)
-        self.infinite.setdefault(found, {}).update(infinite)
+    found: dict[int, dict[str, float]] = {}
+    infinite: dict[int, dict[str, float]] = {}
+    again: set[int] = set()
+    disordered, path, last = False, None, -1
+    for row in rows:
+        step = step_of(row.step)
+        if step is None:
+            reason = f"step {short(row.step)} is not a whole number from 0"
+            given.problem(row.path, row.line, reason)
+            continue
+        known, others = _figures(row, names, given)
+        infinite.setdefault(step, {}).update(others)
         if not known:
-            self._problem(row, f"step {found} has no finite number")
-            return
-        self.disordered |= row.path == self.path and found < self.last
-        self.path, self.last = row.path, found
-        before = self.rows.setdefault(found, {})
-        if any(
-            before.get(name, value) != value for name, value in known.items() if name != "epoch"
-        ):
-            self.again.add(found)
+            given.problem(row.path, row.line, f"step {step} has no finite number")
+            continue
+        disordered |= row.path == path and step < last
+        path, last = row.path, step
+        before = found.setdefault(step, {})
+        if any(before.get(k, v) != v for k, v in known.items() if k != "epoch"):
+            again.add(step)
         before |= known
+    if again:
+        which = f"{len(again)} steps ({min(again)} to {max(again)}) are"
+        which = which if len(again) > 1 else f"Step {min(again)} is"
+        given.notes.append(f"{which} logged more than once (a restart?); the later values count.")
+    if disordered:
+        given.notes.append("Steps were not in order in the log; they are sorted here.")
+    if count := sum(map(len, infinite.values())):
+        given.notes.append(f"Values that were not finite are left out: {count}.")
+        given.broken = broken([
+            {"iteration": step, **infinite.get(step, {}), **found.get(step, {})}
+            for step in sorted(infinite.keys() | found.keys())
+        ])  # fmt: skip
+    return [{"iteration": step, **found[step]} for step in sorted(found)]
 
-    def _problem(self, row: Row, reason: str) -> None:
-        self.given.problem(row.path, row.line, reason)
 
-    def _figures(self, row: Row) -> tuple[dict[str, float], dict[str, float]]:
-        """A row's finite numbers, and the others, by our names."""
-        known: dict[str, float] = {}
-        infinite: dict[str, float] = {}
-        taken: dict[str, str] = {}
-        for key, name in self.names.items():
-            if row.values.get(key) is not None:
-                taken.setdefault(name, key)
-        renamed = {key: name for name, key in taken.items()}
-        if len(row.values) > METRICS:
-            self._problem(row, f"more than {METRICS} metrics; the first are read")
-        for key, value in list(row.values.items())[:METRICS]:
-            name = renamed.get(key, clean(key)[:200])
-            if name == "iteration" or (name in taken and key not in renamed):
-                continue
-            figure = number(value)
-            if figure is None:
-                if key in renamed and str(value).strip().lower() not in _WORDS:
-                    self._problem(row, f"{clean(key)} {short(value)} is not a number")
-            elif math.isfinite(figure):
-                known[name] = figure
-            else:
-                infinite[name] = figure
-        return known, infinite
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """One object per step, sorted; what was odd, and what broke, goes to `given`."""
-        notes = self.given.notes
-        if self.again:
-            steps = sorted(self.again)
-            which = f"{len(steps)} steps ({steps[0]} to {steps[-1]}) are"
-            which = which if steps[1:] else f"Step {steps[0]} is"
-            notes.append(f"{which} logged more than once (a restart?); the later values count.")
-        if self.disordered:
-            notes.append("Steps were not in order in the log; they are sorted here.")
-        if count := sum(map(len, self.infinite.values())):
-            notes.append(f"Values that were not finite are left out: {count}.")
-            self.given.broken = broken([
-                {"iteration": step, **self.infinite.get(step, {}), **self.rows.get(step, {})}
-                for step in sorted(self.infinite.keys() | self.rows.keys())
-            ])  # fmt: skip
-        return [{"iteration": step, **self.rows[step]} for step in sorted(self.rows)]
+def _figures(
+    row: Row, names: Mapping[str, str], given: Given
+) -> tuple[dict[str, float], dict[str, float]]:
+    """A row's finite numbers, and the others, by our names."""
+    known: dict[str, float] = {}
+    infinite: dict[str, float] = {}
+    taken: dict[str, str] = {}
+    for key, name in names.items():
+        if row.values.get(key) is not None:
+            taken.setdefault(name, key)
+    renamed = {key: name for name, key in taken.items()}
+    if len(row.values) > METRICS:
+        given.problem(row.path, row.line, f"more than {METRICS} metrics; the first are read")
+    for key, value in list(row.values.items())[:METRICS]:
+        name = renamed.get(key, clean(key)[:200])
+        if name == "iteration" or (name in taken and key not in renamed):
+            continue
+        figure = number(value)
+        if figure is not None:
+            (known if math.isfinite(figure) else infinite)[name] = figure
+        elif key in renamed and str(value).strip().lower() not in _WORDS:
+            given.problem(row.path, row.line, f"{clean(key)} {short(value)} is not a number")
+    return known, infinite
 
 
 def finish(
@@ -115,7 +98,7 @@ def finish(
     source: str,
     entropy_is: str,
     metrics: list[dict[str, Any]],
-    dumps: Mapping[int, Callable[[], Rollouts]] | None = None,
+    dumped: Dumped | None = None,
     planned: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Run | None:
@@ -129,8 +112,9 @@ def finish(
     config = {} if planned is None else {"iterations": planned}
     return Run(
         given.root, config, "", "", metrics, [], tuple(dict.fromkeys(notes)),
-        dumps=dict(dumps or {}), source=source, entropy_is=entropy_is, problems=given.problems,
-        broken=given.broken, settings=dict(settings or {}),
+        dumps={} if dumped is None else dumped.readers(given.root), source=source,
+        entropy_is=entropy_is, problems=given.problems, broken=given.broken,
+        settings=dict(settings or {}),
     )  # fmt: skip
 
 
@@ -189,10 +173,10 @@ Scan = Callable[[Path, Given], Iterable[Row | Rollout]]
 
 
 class Dumped:
-    """Rollouts of one run's dumps: their means by step, and which files hold them."""
+    """Rollouts of one run's dumps: their means by step, and the files, which `scan` reads."""
 
-    def __init__(self, run: str = "") -> None:
-        self.run = run
+    def __init__(self, run: str, scan: Scan) -> None:
+        self.run, self.scan = run, scan
         self.sums: dict[int, dict[str, tuple[float, int]]] = {}
         self.where: dict[int, list[Path]] = {}
 
@@ -220,25 +204,27 @@ class Dumped:
             for step in sorted(self.sums)
         ]
 
-    def of(self, given: Given, scan: Scan) -> dict[int, Callable[[], Rollouts]]:
-        """What reads the rollouts of each step."""
-        return {
-            step: partial(_read, given.root, self.where[step], step, scan, self.run)
-            for step in sorted(self.where)
-        }
+    def readers(self, root: Path) -> dict[int, Callable[[], Rollouts]]:
+        """What reads the rollouts of each step; ValueError where they have gone or changed."""
+        return {step: partial(self._read, root, step) for step in sorted(self.where)}
+
+    def _read(self, root: Path, step: int) -> Rollouts:
+        given = Given(root)
+        rows = (row for file in self.where[step] for row in self.scan(file, given))
+        found = [
+            row for row in rows if isinstance(row, Rollout)
+            and (row.step, row.run) == (step, self.run) and row.group is not None
+        ]  # fmt: skip
+        if not found:
+            raise ValueError(f"{str(root)!r} no longer holds rollouts of step {step}")
+        return _together(step, found)
 
 
-def _read(path: Path, files: Sequence[Path], step: int, scan: Scan, run: str) -> Rollouts:
-    """Rollouts of one step; ValueError where they are gone, or changed since they were read."""
+def _together(step: int, found: Sequence[Rollout]) -> Rollouts:
     import torch
 
     from ..rollouts import Rollouts
 
-    given = Given(path)
-    rows = (row for file in files for row in scan(file, given) if isinstance(row, Rollout))
-    found = [r for r in rows if (r.step, r.run) == (step, run) and r.group is not None]
-    if not found:
-        raise ValueError(f"{str(path)!r} no longer holds rollouts of step {step}")
     order: dict[Hashable, int] = {}
     group = [order.setdefault(r.group, len(order)) for r in found]
     lengths = torch.tensor([0, *(len(r.tokens) for r in found)])

@@ -32,7 +32,7 @@ from .names import (
 )
 from .rows import Row
 from .source import Given, clean, short, step_of
-from .steps import Dumped, Log, finish
+from .steps import Dumped, finish, metrics_of
 
 PEEK = 1000  # rows in which columns are looked for: an early row may lack one
 RUN_NAMES = {
@@ -147,7 +147,7 @@ def run_of(
         found = module.run_of(_spelled(rows, module.NAMES), given)
     elif trainer == "entrostat":
         planned = step_of(rows[-1].settings.get("iterations")) or None
-        found = finish(given, trainer, EXACT, Log(given, {}, rows).metrics(), planned=planned)
+        found = finish(given, trainer, EXACT, metrics_of(given, {}, rows), planned=planned)
     else:
         found = _of_table(rows, list(names), given, trainer)
     if found is None or not tracker:
@@ -184,7 +184,7 @@ def _of_table(
         theirs = None if quantity == SCORE else find(quantity, by_name)
         if theirs is not None and name not in names:
             renamed.setdefault(theirs, name)
-    metrics = Log(given, renamed, rows).metrics()
+    metrics = metrics_of(given, renamed, rows)
     values = [row[ours] for row in metrics if ours in row]
     if values and max(values) <= 0 and min(values) < 0 and "loss" in str(entropy).lower():
         metrics = [row | {ours: -row[ours]} if ours in row else row for row in metrics]

@@ -18,13 +18,14 @@ from pathlib import Path
 from . import table
 from .rows import Row
 from .source import Given, UnreadableError, clean, reason_of
-from .wire import VARINT, fields, real, signed, text
+from .wire import VARINT, fields, parts, real, signed, text
 
 LARGEST = 1 << 20  # bytes of a record that is read: larger ones are pictures and graphs
 _HEAD = struct.Struct("<QI")
 _VERSION = b"brain.Event:"
 # TensorProto: dtype -> the fields that hold a number of it, and how it is packed in tensor_content
 _TENSORS = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
+_WHOLE = (3, 9)  # whose list is one of varints
 
 Values = dict[int, dict[str, float]]
 
@@ -97,17 +98,13 @@ def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
 
 def _event(data: bytes) -> tuple[int, bool, dict[str, float]]:
     """Step of an event, whether it starts anew after a restart, and its scalars."""
-    step, restart, scalars = 0, False, dict[str, float]()
-    for number, _, value in fields(data):
-        if number == 2 and isinstance(value, int):
-            step = signed(value)
-        elif number == 5 and isinstance(value, bytes):
-            for inner, _, each in fields(value):
-                if inner == 1 and isinstance(each, bytes):
-                    scalars |= _scalar(each)
-        elif number == 7 and isinstance(value, bytes):
-            restart |= (1, VARINT, 1) in list(fields(value))  # SessionLog.status START
-    return step, restart, scalars
+    steps = [value for number, _, value in fields(data) if number == 2 and isinstance(value, int)]
+    scalars: dict[str, float] = {}
+    for value in (value for summary in parts(data, 5) for value in parts(summary, 1)):
+        scalars |= _scalar(value)
+    # SessionLog.status START
+    restart = any((1, VARINT, 1) in fields(session) for session in parts(data, 7))
+    return signed(steps[-1]) if steps else 0, restart, scalars
 
 
 def _scalar(data: bytes) -> dict[str, float]:
@@ -130,33 +127,18 @@ def _tensor(data: bytes) -> float | None:
     if not isinstance(dtype, int) or dtype not in _TENSORS:
         return None
     listed, packed = _TENSORS[dtype]
-    content = held.get(4) or (held.get(listed) if dtype < 3 else None)
+    whole, value = dtype in _WHOLE, held.get(listed)
+    content = held.get(4) or (None if whole else value)
     if isinstance(content, bytes) and len(content) == struct.calcsize(packed):
         return float(struct.unpack(packed, content)[0])
-    return _whole(held.get(listed)) if dtype >= 3 else None
+    if value and isinstance(value, bytes) and [b for b in value if b < 128] == [value[-1]]:
+        value = next(fields(b"\x08" + value))[2]  # a packed list of one number, as a field
+    return float(signed(value)) if whole and isinstance(value, int) else None
 
 
-def _whole(value: int | bytes | None) -> float | None:
-    """The only number of a packed list of varints, or a varint that stands alone."""
-    if isinstance(value, bytes):
-        try:  # as the one value of a field
-            several = list(fields(b"\x08" + value))
-        except UnreadableError:
-            return None
-        value = several[0][2] if len(several) == 1 else None
-    return float(signed(value)) if isinstance(value, int) else None
-
-
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_CRC32C = _table()
+_CRC32C = [*range(256)]
+for _ in range(8):
+    _CRC32C = [each >> 1 ^ (0x82F63B78 if each & 1 else 0) for each in _CRC32C]
 
 
 def masked(data: bytes) -> int:

@@ -40,7 +40,7 @@ from .source import (
     parse,
     step_of,
 )
-from .steps import Dumped, Log, finish
+from .steps import Dumped, finish, metrics_of
 
 STATE = "trainer_state.json"
 NAMES = {
@@ -66,6 +66,7 @@ UNKNOWN = (
     "GRPOTrainer did not write it"
 )
 NONE = "none: the log has no entropy"
+_SETTING = re.compile(r'"(max_steps|logging_steps)"\s*:\s*(\d+)')
 LIST = re.compile(r'"log_history"\s*:\s*\[')
 # the progress bar of the step before a line
 BAR = re.compile(r"(?:^|[\])] )\s*\d{1,3}%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12}) \[")
@@ -92,32 +93,25 @@ def is_line(text: str) -> bool:
 
 def states(directory: Path) -> list[Path]:
     """States of an output directory: its own, then of the newest checkpoint first."""
-    numbered = []
-    for path in directory.glob("checkpoint-*"):
-        step = path.name.removeprefix("checkpoint-")
-        if step.isascii() and step.isdigit() and len(step) < 16 and (path / STATE).is_file():
-            numbered.append((int(step), path / STATE))
-    own = [directory / STATE] if (directory / STATE).is_file() else []
-    return own + [path for _, path in sorted(numbered, reverse=True)]
+    steps = {
+        path / STATE: int(found[1])
+        for path in directory.glob("checkpoint-*")
+        if (found := re.fullmatch(r"checkpoint-([0-9]{1,15})", path.name))
+    }
+    newest = [directory / STATE, *sorted(steps, key=lambda p: (steps[p], p), reverse=True)]
+    return [path for path in newest if path.is_file()]
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
+    """Rows of lines or of a state; of a cut state what came before."""
     first = first_line(path)
-    if first.lstrip()[:1] == "{" and not is_line(first):
-        yield from _history(path, given)
-    else:
+    if first.lstrip()[:1] != "{" or is_line(first):
         yield from _lines(path, given)
-
-
-def _history(path: Path, given: Given) -> Iterator[Row]:
-    """Rows of a state; of a cut file what came before."""
-    text = document(path, Given(path))
-    found = {
-        key: re.search(rf'"{key}"\s*:\s*(\d+)', text) for key in ("max_steps", "logging_steps")
-    }
-    settings = {key: told[1] for key, told in found.items() if told}
-    entries = ((n, each) for n, each in listed(path, given) if "log_history" not in each)
-    yield from (Row(path, line, entry.get("step"), entry, settings) for line, entry in entries)
+        return
+    settings = dict(reversed(_SETTING.findall(document(path, Given(path)))))
+    for line, entry in listed(path, given):
+        if "log_history" not in entry:
+            yield Row(path, line, entry.get("step"), entry, settings)
 
 
 def _lines(path: Path, given: Given) -> Iterator[Row]:
@@ -134,8 +128,8 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
         if not whole and "}" not in text[text.index("{") :]:
             given.problem(path, line, "the line is cut; what is whole in it is read")
         values = {bare(name): value for name, value in _figures(text).items()}
-        fell = (number(values.get("epoch")) or 0.0) < epoch
-        epoch = number(values.get("epoch")) or 0.0
+        before, epoch = epoch, number(values.get("epoch")) or 0.0
+        fell = epoch < before
         logged = any(name in values for name in _LOGGED)
         count = 1 if fell else count + logged
         if fell:
@@ -203,11 +197,11 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         source = "ms-swift" if swift else "TRL"
     planned = step_of(settings.get("max_steps"))
     planned = -(-planned // updates) if planned else None
-    return finish(given, source, entropy_is, Log(given, names, rows).metrics(), planned=planned)
+    return finish(given, source, entropy_is, metrics_of(given, names, rows), planned=planned)
 
 
 def _bare(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures by their names before transformers sorted them for a tracker."""
+    """Figures under the names that they had before transformers sorted them for a tracker."""
     found = {re.sub(r"^(eval|test)/(?=.)", r"\1_", bare(key)): v for key, v in values.items()}
     return {key: v for key, v in found.items() if key not in ("step", "global_step")}
 
@@ -231,13 +225,10 @@ def _iterations(rows: Sequence[Row], updates: int) -> list[Row]:
         else:
             found.append(row)
     for iteration, some in steps.items():
-        names = dict.fromkeys(name for row in some for name in row.values)
-        means = {n: _mean([row.values[n] for row in some if n in row.values]) for n in names}
-        found.append(some[0]._replace(step=iteration, values=means))
+        values: dict[str, Any] = {name: value for row in some for name, value in row.values.items()}
+        for name in values:
+            each = [number(row.values.get(name)) for row in some]
+            if known := [value for value in each if value is not None]:
+                values[name] = sum(known) / len(known)
+        found.append(some[0]._replace(step=iteration, values=values))
     return found
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    """Of the numbers among some values; the last value where none is one."""
-    known = [x for x in map(number, values) if x is not None]
-    return sum(known) / len(known) if known else values[-1]

@@ -22,7 +22,7 @@ from typing import Any
 from ..run import Run
 from .rows import Row
 from .source import ANSI, Given, UnreadableError, clean, lines, number, parse, short, step_of
-from .steps import Dumped, Log, Rollout, as_logged, finish
+from .steps import Dumped, Rollout, as_logged, finish, metrics_of
 
 NAMES = {
     "actor/entropy": "entropy/exact",
@@ -84,7 +84,6 @@ def is_line(text: str) -> bool:
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is the file logger's, or a rollout."""
     return _is_metrics(record) or _is_rollout(record)
 
 
@@ -108,8 +107,10 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     left, used = WITHIN, False
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
-            if (found := _record(path, count, text, settings, given)) is not None:
-                yield found
+            try:
+                yield _record(path, count, text, settings)
+            except UnreadableError as error:
+                given.problem(path, count, str(error))
         elif "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
             figures = _figures(path, count, text[begin.end() :], whole, given)
             yield Row(path, count, begin[1], figures, settings)
@@ -125,23 +126,15 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
                     settings.setdefault(name, value)
 
 
-def _record(
-    path: Path, line: int, text: str, settings: dict[str, str], given: Given
-) -> Row | Rollout | None:
-    try:
-        record = parse(text)
-    except UnreadableError as error:
-        given.problem(path, line, str(error))
-        return None
+def _record(path: Path, line: int, text: str, settings: dict[str, str]) -> Row | Rollout:
+    record = parse(text)
     if isinstance(record, dict) and _is_metrics(record):
         return Row(path, line, record["step"], record["data"], settings)
     if not isinstance(record, dict) or not _is_rollout(record):
-        given.problem(path, line, "neither metrics nor a rollout of veRL")
-        return None
+        raise UnreadableError("neither metrics nor a rollout of veRL")
     step, score = step_of(record["step"]), number(record["score"])
     if step is None:
-        given.problem(path, line, f"step {short(record['step'])} is no step")
-        return None
+        raise UnreadableError(f"step {short(record['step'])} is no step")
     prompt, reward = clean(record["input"]), math.nan if score is None else score
     return Rollout(path, step, reward, prompt, prompt, clean(record["output"]))
 
@@ -170,18 +163,17 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     if "actor/entropy" not in keys:
         settings |= dict.fromkeys(keys & {BEFORE}, "logged")
     names = {key: name for key, name in NAMES.items() if name not in keys}
-    metrics, entropy_is = Log(given, names, rows).metrics(), OURS
+    metrics, entropy_is = metrics_of(given, names, rows), OURS
     if "entropy/exact" not in keys:
         entropy_is, per_token = _entropy(metrics, keys, settings.get("loss_agg_mode"))
         if not per_token:
             metrics, given.broken = [as_logged(row) for row in metrics], as_logged(given.broken)
-    dumps = dumped.of(given, scan) if dumped else {}
     if not metrics and dumped:
         metrics = dumped.metrics()
         given.notes.append("There are rollouts, but no metrics; rewards are their means.")
-    if dumps:
+    if dumped and dumped.where:
         given.notes.append("Rollouts are texts: veRL's dump has no tokens.")
-    return finish(given, "veRL", entropy_is, metrics, dumps, settings=settings)
+    return finish(given, "veRL", entropy_is, metrics, dumped, settings=settings)
 
 
 def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:

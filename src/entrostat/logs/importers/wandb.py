@@ -21,7 +21,7 @@ from .forms import flatten
 from .rows import Row
 from .source import Given, UnreadableError, clean, json_lines, number, reason_of
 from .verl import settings_of
-from .wire import EIGHT, VARINT, fields, real, text
+from .wire import EIGHT, VARINT, fields, parts, real, text
 
 HEAD = b":W&B\xe1\xbe\x00"
 LARGEST = 64 << 20  # bytes of a record that is read
@@ -65,16 +65,15 @@ def _log(path: Path, given: Given) -> list[Row]:
     rows: list[tuple[Any, dict[str, float]]] = []
     for place, data in _records(path, given):
         try:
-            for kind, _, value in fields(data):
-                if not isinstance(value, bytes):
-                    continue
-                if kind == 2:
-                    rows.append(_history(value))
-                elif kind == 5:
-                    settings |= _config(value)
-                elif kind == 17:
-                    run_id, more = _about(value)
-                    run, settings = run_id or run, settings | more
+            rows += map(_history, parts(data, 2))
+            for about in parts(data, 17):
+                run_id, name = (clean(text(b"".join(parts(about, n)[-1:])))[:200] for n in (1, 8))
+                run = run_id or run
+                settings |= {CALLED: name} if name else {}
+                for config in parts(about, 4):
+                    settings |= _config(config)
+            for config in parts(data, 5):
+                settings |= _config(config)
         except UnreadableError as error:
             given.problem(path, None, f"record {place}: {error}")
     joined = " ".join(f'"{key}": {value}' for key, value in settings.items())
@@ -99,41 +98,22 @@ def _texts(path: Path, given: Given) -> Iterator[Row]:
             given.problem(path, line, "no row of W&B's history")
 
 
-def _about(data: bytes) -> tuple[str, dict[str, str]]:
-    name, settings = "", {}
-    for kind, _, value in fields(data):
-        said = clean(text(value))[:200]
-        if kind == 1 and said:
-            name = said
-        elif kind == 8 and said:
-            settings[CALLED] = said
-        elif kind == 4 and isinstance(value, bytes):
-            settings |= _config(value)
-    return name, settings
-
-
 def _config(data: bytes) -> dict[str, str]:
-    updates = (_item(value) for kind, _, value in fields(data) if kind == 1)
-    return {key: str(value)[:_SETTING] for key, value in updates if key}
+    return {key: str(value)[:_SETTING] for key, value in map(_item, parts(data, 1)) if key}
 
 
 def _history(data: bytes) -> tuple[Any, dict[str, float]]:
-    step: Any = None
-    values: dict[str, float] = {}
-    for kind, _, value in fields(data):
-        if kind == 1:
-            key, told = _item(value)
-            if (figure := number(told)) is not None:
-                values[key] = figure
-        elif kind == 2 and isinstance(value, bytes):
-            step = next((v for n, w, v in fields(value) if n == 1 and w == VARINT), 0)
-    return values.get("_step", step), values
+    told = {key: number(value) for key, value in map(_item, parts(data, 1))}
+    values = {key: value for key, value in told.items() if value is not None}
+    # a step of 0 is not written
+    steps = [{n: v for n, _, v in fields(step)}.get(1, 0) for step in parts(data, 2)]
+    return values.get("_step", steps[-1] if steps else None), values
 
 
-def _item(data: int | bytes) -> tuple[str, Any]:
+def _item(data: bytes) -> tuple[str, Any]:
     """Name and value of an item; a value that is said in JSON stays a text."""
     key, nested, told = "", list[str](), None
-    for kind, wire, value in fields(data if isinstance(data, bytes) else b""):
+    for kind, wire, value in fields(data):
         if kind == 1:
             key = text(value)
         elif kind == 2:
@@ -149,28 +129,28 @@ def _item(data: int | bytes) -> tuple[str, Any]:
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
     """Numbers from 1, and data, of the records that are whole."""
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     count, at = 0, len(HEAD)
     try:
         with open(path, "rb") as file:
             while block := file.read(_BLOCK):
                 for kind, data in _chunks(path, block, at, given):
                     if kind in (_WHOLE, _FIRST):
-                        count, parts = count + 1, [data]
-                    elif kind in (_MIDDLE, _LAST) and parts:
-                        parts.append(data)
+                        count, pieces = count + 1, [data]
+                    elif kind in (_MIDDLE, _LAST) and pieces:
+                        pieces.append(data)
                     else:  # the middle of one whose beginning is damaged
-                        parts = []
-                    if sum(map(len, parts)) > LARGEST:
+                        pieces = []
+                    if sum(map(len, pieces)) > LARGEST:
                         given.problem(path, None, f"record {count} is larger than {LARGEST} bytes")
-                        parts = []
-                    if kind in (_WHOLE, _LAST) and parts:
-                        yield count, b"".join(parts)
-                        parts = []
+                        pieces = []
+                    if kind in (_WHOLE, _LAST) and pieces:
+                        yield count, b"".join(pieces)
+                        pieces = []
                 at = 0
     except OSError as error:
         given.problem(path, None, f"cannot be read: {reason_of(error)}")
-    if parts:
+    if pieces:
         given.problem(path, None, f"cut within record {count}")
 
 

@@ -39,6 +39,11 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         at += length
 
 
+def parts(data: bytes, number: int) -> list[bytes]:
+    """The texts or messages in the fields of one number."""
+    return [value for n, _, value in fields(data) if n == number and isinstance(value, bytes)]
+
+
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for place in range(10):
