@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from itertools import pairwise
 
-from .intervals import BRACKETS, FLIPPED, infinite, same_subset, subset
-from .tree import CHOICES, Node, about, exactly, holds, signed
+from .intervals import FLIPPED, infinite, same_subset, subset
+from .tree import BRACKETS, CHOICES, Node, about, exactly, number, signed, walk
 from .values import exact_value, ratio, same_value, symbols
 
+_SETS = BRACKETS | {"union", "set", "symbol"}
 _SUBSETS = frozenset({"union", "without", "relation", "list", "symbol"})
 _VALUES = frozenset("number symbol + * / ^ - root call opaque ! % abs degree".split())
 MOST = 50  # parts of a list or set
@@ -37,32 +37,23 @@ def same(expected: Node, given: Node) -> bool:
     if (alike := _same_subsets(expected, given)) is not None:
         return alike
     expected, given = _plain(expected), _plain(given)
-    if "residue" in (expected.kind, given.kind):
-        return _same_residue(expected, given)
-    if {"ratio", "clock"} & {expected.kind, given.kind}:
-        return _same_ratio(expected, given)
-    if "choice" in (expected.kind, given.kind):
-        return _same_choice(expected, given)
-    if expected.kind == "quantity" or given.kind == "quantity":
-        return _same_quantity(expected, given)
-    if "relation" in (expected.kind, given.kind):
-        return _same_relation(expected, given)
     kinds = {expected.kind, given.kind}
+    for kind, rule in _EITHER.items():
+        if kind in kinds:
+            return rule(expected, given)
     if kinds == {"list", "()"}:
-        named, point = (expected, given) if expected.kind == "list" else (given, expected)
-        return _same_point(named, point)
-    if kinds == {"list"} and not _same_connectors(expected, given):
-        return False
+        return _same_point(*((expected, given) if given.kind == "()" else (given, expected)))
     if kinds <= {"list", "set"}:
-        return _unordered(expected.parts, given.parts)
+        return _same_connectors(expected, given) and _unordered(expected.parts, given.parts)
     if kinds <= _VALUES:
         return _same_values(expected, given)
-    return expected.kind == given.kind and _SAME[expected.kind](expected, given)
+    return len(kinds) == 1 and _ALIKE[expected.kind](expected, given)
 
 
 def _plain(node: Node) -> Node:
     r"""With \pm written out, and x = 3, x = 4 as 3, 4."""
-    if node.kind in _VALUES | {r"\pm", r"\mp"} and holds(node, (r"\pm", r"\mp")):
+    two = any(part.kind in (r"\pm", r"\mp") for part in walk(node))
+    if two and node.kind in _VALUES | {r"\pm", r"\mp"}:
         return Node("list", (signed(node, "+"), signed(node, "-")), ",")
     if node.kind == "list":
         parts = [part for item in node.parts for part in _listed(_plain(item))]
@@ -101,9 +92,13 @@ def _same_residue(a: Node, b: Node) -> bool:
     if a.kind != b.kind or not same(a.parts[1], b.parts[1]):
         return False
     sides = a.parts[0], b.parts[0]
-    if None not in map(_name, sides) and _name(sides[0]) != _name(sides[1]):
+    names = [_name(side) for side in sides]
+    if None not in names and names[0] != names[1]:
         return False
-    values = [exact_value(side if _name(side) is None else side.parts[-1]) for side in sides]
+    values = [
+        exact_value(side.parts[-1] if name else side)
+        for side, name in zip(sides, names, strict=True)
+    ]
     modulus = exact_value(a.parts[1])
     if not modulus or values[0] is None or values[1] is None:
         return same(*sides)
@@ -131,7 +126,7 @@ def _of_clock(node: Node) -> Node:
     """10:15 as a ratio; 3:00 pm is none."""
     if node.kind != "clock" or not re.fullmatch(r"\d+(?::[1-9]\d)+", node.value):
         return node
-    return Node("ratio", tuple(Node("number", (), Fraction(p)) for p in node.value.split(":")))
+    return Node("ratio", tuple(number(int(part)) for part in node.value.split(":")))
 
 
 def _same_subsets(a: Node, b: Node) -> bool | None:
@@ -146,8 +141,7 @@ def _same_subsets(a: Node, b: Node) -> bool | None:
     if left is None or right is None:
         return None
     chain = any(node.kind == "relation" and node.value != ("in",) for node in (a, b))
-    bounded = not any(infinite(cut.node) for cut in left.cuts)
-    return same_subset(left, right) and not ("()" in kinds and chain and bounded)
+    return same_subset(left, right) and not ("()" in kinds and chain and left.bounded)
 
 
 def _same_point(named: Node, point: Node) -> bool:
@@ -169,14 +163,12 @@ def _same_connectors(a: Node, b: Node) -> bool:
     A comma is "and" between relations, words and choices; between inequalities in the same letter
     it may be "or".
     """
-    if not any(part.kind in ("relation", "text") or _is_choice(part) for part in a.parts):
+    joined = any(part.kind in ("relation", "text") or _is_choice(part) for part in a.parts)
+    if a.value == b.value or "set" in (a.kind, b.kind) or not joined:
         return True
-    inequality = any(
-        part.kind == "relation" and set("<>") & set("".join(part.value)) for part in a.parts
-    )
-    unclear = inequality and frozenset.intersection(*map(symbols, a.parts))
-    apart = {"or", "and"} if unclear else {"or"}
-    return a.value == b.value or not apart & {a.value, b.value}
+    signs = "".join(sign for part in a.parts if part.kind == "relation" for sign in part.value)
+    unclear = set("<>") & set(signs) and frozenset.intersection(*map(symbols, a.parts))
+    return "or" not in (a.value, b.value) and not (unclear and "and" in (a.value, b.value))
 
 
 def _listed(node: Node) -> Sequence[Node]:
@@ -184,11 +176,10 @@ def _listed(node: Node) -> Sequence[Node]:
 
 
 def _same_values(a: Node, b: Node) -> bool:
-    ends = [infinite(node) for node in (a, b)]
-    if any(ends):
-        return ends[0] == ends[1]
-    percent = a.kind == "%" and not symbols(b) and not holds(b, "%")
-    if percent and same_value(a.parts[0], b):
+    if infinite(a) or infinite(b):
+        return infinite(a) == infinite(b)
+    plain = not symbols(b) and all(part.kind != "%" for part in walk(b))
+    if a.kind == "%" and plain and same_value(a.parts[0], b):
         return True  # 25 where 25% is expected
     return a == b or same_value(a, b)
 
@@ -225,20 +216,13 @@ def _unordered(expected: Sequence[Node], given: Sequence[Node]) -> bool:
         return False
     left = list(given)
     for node in expected:
-        related = [(one.kind == "relation") == (node.kind == "relation") for one in left]
-        places = (i for i, one in enumerate(left) if related[i] and same(node, one))
-        place = next(places, None)  # 1, 2 is not x = 1, y = 2
-        if place is None:
+        # 1, 2 is not x = 1, y = 2
+        related = (one for one in left if (one.kind == "relation") == (node.kind == "relation"))
+        found = next((one for one in related if same(node, one)), None)
+        if found is None:
             return False
-        del left[place]
+        left.remove(found)
     return True
-
-
-_SAME: dict[str, Callable[[Node, Node], bool]] = {
-    **dict.fromkeys((*BRACKETS, "<>", "matrix", "row", "without"), _in_order),
-    "union": lambda a, b: _unordered(a.parts, b.parts),
-    **dict.fromkeys(("text", "based"), lambda a, b: a.value == b.value),
-}
 
 
 def _same_relation(expected: Node, given: Node) -> bool:
@@ -248,9 +232,8 @@ def _same_relation(expected: Node, given: Node) -> bool:
     relation, other = (expected, given) if expected.kind == "relation" else (given, expected)
     if set(relation.value) == {"in"}:
         where = relation.parts[-1]
-        if other.kind == "list":
-            return where.kind == "set" and same(where, other)
-        return other.kind in (*BRACKETS, "union", "set", "symbol") and same(where, other)
+        listed = other.kind == "list" and where.kind == "set"
+        return (listed or other.kind in _SETS) and same(where, other)
     value = assigned(relation)
     if value is None:
         return False
@@ -312,3 +295,20 @@ def _same_sides(a: Node, b: Node) -> bool:
         return a.value == b.value
     turned = b.value[0] if factor.real > 0 else FLIPPED[b.value[0]]
     return factor.imag == 0 and a.value[0] == turned
+
+
+# by the kind of either side, in this order
+_EITHER: dict[str, Callable[[Node, Node], bool]] = {
+    "residue": _same_residue,
+    "ratio": _same_ratio,
+    "clock": _same_ratio,
+    "choice": _same_choice,
+    "quantity": _same_quantity,
+    "relation": _same_relation,
+}
+# by the kind of both
+_ALIKE: dict[str, Callable[[Node, Node], bool]] = {
+    **dict.fromkeys((*BRACKETS, "<>", "matrix", "row", "without"), _in_order),
+    "union": lambda a, b: _unordered(a.parts, b.parts),
+    **dict.fromkeys(("text", "based"), lambda a, b: a.value == b.value),
+}

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from .tree import Node
-from .values import affine, real_value, same_value, symbols
+from .tree import BRACKETS, INFINITY, REALS, Node, number
+from .values import affine, real_value, symbols
 
 FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
-BRACKETS = frozenset({"()", "(]", "[)", "[]"})
-INFINITY = Node("symbol", (), "infty")
-REALS = Node("symbol", (), "bbR")
 _FAR = 10**1000  # beyond all that has a value
 
 
-class Cut(NamedTuple):
-    """Where a subset begins or ends: right before a point (side 0) or right behind it (1)."""
-
-    place: int
-    side: int
-    node: Node
-
-
 class Subset(NamedTuple):
-    """A part of the real line by its cuts, in order, and the letter that it is about, or ""."""
+    """A part of the real line.
+
+    Attributes:
+        letter: what it is about, or "".
+        cuts: in order, where it begins and where it ends: places, and whether each is right before
+            the place (0) or right behind it (1).
+    """
 
     letter: str
-    cuts: tuple[Cut, ...]
+    cuts: tuple[tuple[int, int], ...]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it reaches neither infinity."""
+        return all(abs(place) < _FAR for place, _ in self.cuts)
+
+
+_LINE = Subset("", ((-_FAR, 1), (_FAR, 0)))
 
 
 def infinite(node: Node) -> int:
@@ -41,14 +45,7 @@ def infinite(node: Node) -> int:
 
 def same_subset(a: Subset, b: Subset) -> bool:
     """Whether two subsets are one, in the same letter where both have one."""
-    return (not a.letter or not b.letter or a.letter == b.letter) and (
-        len(a.cuts) == len(b.cuts)
-        and all(
-            x.side == y.side
-            and (x.place == y.place if infinite(x.node) else same_value(x.node, y.node))
-            for x, y in zip(a.cuts, b.cuts, strict=True)
-        )
-    )
+    return a.cuts == b.cuts and (not a.letter or not b.letter or a.letter == b.letter)
 
 
 def subset(node: Node) -> Subset | None:
@@ -57,31 +54,25 @@ def subset(node: Node) -> Subset | None:
     return None if rule is None else rule(node)
 
 
+def _place(node: Node) -> int | None:
+    return infinite(node) * _FAR or real_value(node)
+
+
 def _interval(node: Node) -> Subset | None:
     if len(node.parts) != 2:
         return None
-    return _between(*node.parts, node.kind)
+    return _between(_place(node.parts[0]), _place(node.parts[1]), node.kind)
 
 
-def _between(low: Node, high: Node, brackets: str) -> Subset | None:
-    cuts = _cut(low, int(brackets[0] == "(")), _cut(high, int(brackets[1] == "]"))
-    if cuts[0] is None or cuts[1] is None or not cuts[0][:2] < cuts[1][:2]:
+def _between(low: int | None, high: int | None, brackets: str) -> Subset | None:
+    if low is None or high is None:
         return None
-    return Subset("", (cuts[0], cuts[1]))
+    cuts = (low, int(brackets[0] == "(")), (high, int(brackets[1] == "]"))
+    return Subset("", cuts) if cuts[0] < cuts[1] else None
 
 
-def _cut(node: Node, side: int) -> Cut | None:
-    value = real_value(node)
-    place = infinite(node) * _FAR if infinite(node) else value
-    return None if place is None else Cut(place, side, node)
-
-
-def _points(node: Node) -> Subset | None:
-    return _combined(any, [_between(part, part, "[]") for part in node.parts])
-
-
-def _symbol(node: Node) -> Subset | None:
-    return _between(Node("-", (INFINITY,)), INFINITY, "()") if node == REALS else None
+def _points(places: Sequence[int | None]) -> Subset | None:
+    return _combined(any, [_between(place, place, "[]") for place in places])
 
 
 def _relation(node: Node) -> Subset | None:
@@ -107,32 +98,33 @@ def _inequality(sign: str, left: Node, right: Node) -> Subset | None:
         return None
     if modulus and ((bound := real_value(right)) is None or bound < 0):
         return None
-    sides = (right, Node("-", (right,)))[: 1 + modulus]
-    ends = sorted((_solved(side, line) for side in sides), key=lambda end: real_value(end) or 0)
-    if (sign, infinite(right)) in (("<", 1), (">", -1)):
-        found = _symbol(REALS)
+    sides = (right, Node("-", (right,))) if modulus else (right,)
+    ends = sorted(place for side in sides if (place := _place(_solved(side, line))) is not None)
+    close = sign in ("<=", ">")
+    if not ends:
+        found = None
+    elif (sign, infinite(right)) in (("<", 1), (">", -1)):
+        found = _LINE
     elif sign == "!=":
-        found = _points(Node("set", tuple(ends)))
+        found = _points(ends)
     else:
-        close = sign in ("<=", ">")
-        low = ends[0] if modulus else Node("-", (INFINITY,))
+        low = ends[0] if modulus else -_FAR
         found = _between(low, ends[-1], "(["[close and modulus] + ")]"[close])
     if sign[0] != "<" and not infinite(right):
-        found = _combined(_outside, [_symbol(REALS), found])
+        found = _combined(_outside, [_LINE, found])
     return None if found is None else found._replace(letter=letter)
 
 
 def _solved(value: Node, line: tuple[Fraction, Fraction]) -> Node:
     """Where start + slope * x has a value."""
-    start, slope = (Node("number", (), number) for number in line)
+    start, slope = map(number, line)
     if line == (0, 1):
         return value
     return Node("/", (Node("+", (value, Node("-", (start,)))), slope))
 
 
-def _outside(inside: Iterable[bool]) -> bool:
-    first, *others = inside
-    return first and not any(others)
+def _outside(inside: Sequence[bool]) -> bool:
+    return inside[0] and not any(inside[1:])
 
 
 def _combined(rule: Callable[[list[bool]], bool], parts: list[Subset | None]) -> Subset | None:
@@ -141,19 +133,12 @@ def _combined(rule: Callable[[list[bool]], bool], parts: list[Subset | None]) ->
     letters = {part.letter for part in known} - {""}
     if len(known) < len(parts) or len(letters) > 1:
         return None
-    inside, held, found = [False] * len(known), False, []
-    places: Iterator[tuple[Cut, int]] = (
-        (cut, i) for i, part in enumerate(known) for cut in part.cuts
-    )
-    order = sorted(places, key=lambda each: each[0][:2])
-    for at, (cut, i) in enumerate(order):
-        inside[i] = not inside[i]
-        if at + 1 < len(order) and order[at + 1][0][:2] == cut[:2]:
-            continue
-        if rule(inside) != held:
-            held = not held
-            found.append(cut)
-    return Subset("".join(letters), tuple(found))
+    cuts: list[tuple[int, int]] = []
+    for cut in sorted({cut for part in known for cut in part.cuts}):
+        inside = [bisect_right(part.cuts, cut) % 2 == 1 for part in known]
+        if rule(inside) != (len(cuts) % 2 == 1):
+            cuts.append(cut)
+    return Subset("".join(letters), tuple(cuts))
 
 
 def _list(node: Node) -> Subset | None:
@@ -167,8 +152,8 @@ def _list(node: Node) -> Subset | None:
 
 _SUBSETS: dict[str, Callable[[Node], Subset | None]] = {
     **dict.fromkeys(BRACKETS, _interval),
-    "set": _points,
-    "symbol": _symbol,
+    "set": lambda node: _points([_place(part) for part in node.parts]),
+    "symbol": lambda node: _LINE if node == REALS else None,
     "relation": _relation,
     "list": _list,
     "union": lambda node: _combined(any, [subset(part) for part in node.parts]),

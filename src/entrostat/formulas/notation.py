@@ -9,6 +9,7 @@ other tokens than "11/2".
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal
 
@@ -18,8 +19,7 @@ from .units import UNITS
 LONGEST = 1000  # characters of an answer; longer ones are none
 Commas = Literal["number", "list"]
 
-
-_SIGNS = {
+_SIGNS = str.maketrans({
     "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00f7": "/",
     "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u221e": r"\infty ",
     "\u03c0": r"\pi ", "\u221a": r"\surd ", "\u00b1": r"\pm ", "\u2213": r"\mp ",
@@ -31,47 +31,68 @@ _SIGNS = {
     "\u00be": r"\frac{3}{4}", "\u27e8": r"\langle ", "\u27e9": r"\rangle ", "\u00a0": " ",
     "\u2009": " ", "\u202f": " ", "\u2032": "'", "\u2019": "'", "\u2103": r"^\circ C",
     "\u2109": r"^\circ F", "\u2227": r"\wedge ", "\u2228": r"\vee ", "\u00ac": r"\neg ",
-}  # fmt: skip
+})  # fmt: skip
 _RAISED = str.maketrans(
     "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-"
 )
 _RAISED_RUN = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
-_DROPPED = frozenset(
-    "displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr quad qquad "
-    "boldsymbol bm rm bf it sf tt em middle tiny scriptsize footnotesize small normalsize large "
-    "Large LARGE huge Huge scriptstyle scriptscriptstyle".split()
-)
-_ALIASES = {
-    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "leq": "le", "geq": "ge", "neq": "ne",
-    "leqslant": "le", "geqslant": "ge", "varnothing": "emptyset", "dbinom": "binom",
-    "tbinom": "binom", "varphi": "phi", "lang": "langle", "rang": "rangle", "land": "wedge",
-    "lor": "vee", "lnot": "neg", "to": "rightarrow", "backslash": "setminus", "bmod": "pmod",
-    "mod": "pmod", "simeq": "approx", "thickapprox": "approx",
+# commands as others write them; "" for what only looks
+_COMMANDS: dict[str, str] = {
+    **dict.fromkeys((
+        "displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr quad qquad "
+        "boldsymbol bm rm bf it sf tt em middle tiny scriptsize footnotesize small normalsize "
+        "large Large LARGE huge Huge scriptstyle scriptscriptstyle"
+    ).split(), ""),
+    "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "leq": r"\le", "geq": r"\ge",
+    "neq": r"\ne", "leqslant": r"\le", "geqslant": r"\ge", "varnothing": r"\emptyset",
+    "dbinom": r"\binom", "tbinom": r"\binom", "varphi": r"\phi", "lang": r"\langle",
+    "rang": r"\rangle", "land": r"\wedge", "lor": r"\vee", "lnot": r"\neg", "to": r"\rightarrow",
+    "backslash": r"\setminus", "bmod": r"\pmod", "mod": r"\pmod", "simeq": r"\approx",
+    "thickapprox": r"\approx", "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|",
+    "mid": "|", "ast": "*", "colon": ":", "equiv": "=", "lparen": "(", "rparen": ")",
+    "lbrack": "[", "rbrack": "]", "lbrace": r"\{", "rbrace": r"\}", "times": "*", "cdot": "*",
+    "div": "/",
 }  # fmt: skip
-_SPELT = {
-    "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "ast": "*",
-    "colon": ":", "equiv": "=", "lparen": "(", "rparen": ")", "lbrack": "[", "rbrack": "]",
-    "lbrace": r"\{", "rbrace": r"\}", "times": "*",
-    "cdot": "*", "div": "/",
-}  # fmt: skip
-_NAMED = {"mod": Token("command", "pmod"), "percent": Token("sign", "%"), "%": Token("sign", "%")}
+_NAMED = {"mod": Token("sign", r"\pmod"), "percent": Token("sign", "%"), "%": Token("sign", "%")}
 _WORDS = re.compile("[A-Za-z]{2}")
-# what is not seen, or only coloured, with what it takes
-_UNSEEN = re.compile(
-    r"\\[hv]?phantom\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}|\\(?:math)?strut\b|\\(?:text)?color(?:box)?\s*(?:\[\w*\])?\s*\{[^{}]*\}"
-    r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}|\{\s*\}(?=\s*\^)"
-)
-_ORDINAL = re.compile(
-    r"(?<=\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}"
-)
-_CONTINENTAL = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,(?:\d{2,}|[1-9])(?![\d.,])")
-_ARRAY = re.compile(r"\\begin\s*\{array\}\s*\{[^{}]*\}(.*?)\\end\s*\{array\}", re.DOTALL)
-_DEGREE = re.compile(r"\^\s*\{\s*\\degree\s*\}|(?:\^\s*)?\\degree(?![A-Za-z])")
-# \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}: a unit vector in any dress
-_UNIT_VECTOR = re.compile(
-    r"\\(?:vec|hat)\s*(?:\{\s*\\?([ij])(?:math)?\s*\}|\{\s*(k)\s*\}"
-    r"|\{\s*\\math(?:bf|rm)\s*\{\s*([ijk])\s*\}\s*\}|\s+([ijk])\b)"
-)
+# what says the same in other signs, in this order
+_REWRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(pattern, re.DOTALL), written)
+    for pattern, written in (
+        (  # 1st
+            r"(?<=\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}",
+            "",
+        ),
+        (  # what is not seen, or only coloured, with what it takes
+            r"\\[hv]?phantom\s*\{[^{}]*\}|\\[hv]space\*?\s*\{[^{}]*\}|\\(?:math)?strut\b"
+            r"|\\(?:text)?color(?:box)?\s*(?:\[\w*\])?\s*\{[^{}]*\}"
+            r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}|\{\s*\}(?=\s*\^)",
+            " ",
+        ),
+        (  # 10.000,50
+            r"(?<![\d.,])\d{1,3}(?:\.\d{3})+,(?:\d{2,}|[1-9])(?![\d.,])",
+            lambda found: found[0].replace(".", "").replace(",", "."),
+        ),
+        (
+            r"\\begin\s*\{array\}\s*\{[^{}]*\}(.*?)\\end\s*\{array\}",
+            r"\\begin{matrix}\1\\end{matrix}",
+        ),
+        (r"\^\s*\{\s*\\degree\s*\}|(?:\^\s*)?\\degree(?![A-Za-z])", r"^\\circ "),
+        (  # \vec{i}, \hat{\imath}, \hat{\mathbf{k}} and \mathbf{j}: a unit vector in any dress
+            r"\\(?:vec|hat)\s*(?:\{\s*\\?([ij])(?:math)?\s*\}|\{\s*(k)\s*\}"
+            r"|\{\s*\\math(?:bf|rm)\s*\{\s*([ijk])\s*\}\s*\}|\s+([ijk])\b)",
+            r"\\mathrm{\1\2\3\4}",
+        ),
+        # half lines, whose sign is no power
+        (r"\\mathbb\s*(?:\{\s*R\s*\}|R)\s*\^\s*(?:\{\s*\+\s*\}|\+)", r"(0,\\infty)"),
+        (r"\\mathbb\s*(?:\{\s*R\s*\}|R)\s*\^\s*(?:\{\s*-\s*\}|-)", r"(-\\infty,0)"),
+        (  # \frac12, \binom nk
+            r"(\\[dtc]?frac|\\[dt]?binom)(?:\s*(\d)(\d)(?!\d|[.:]\d|,\d{3}\b|\s*\{)"
+            r"|\s+(?!pi|mu|nu|xi)([a-zA-Z])([a-zA-Z])(?![a-zA-Z]|\s*\{))",
+            r"\1{\2\4}{\3\5}",
+        ),
+    )
+]
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _GOES_ON = re.compile(r",[^\s\\$~]")
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?![\d.]))?"
@@ -107,13 +128,9 @@ def tokens(text: str, commas: Commas | None = None) -> list[Token]:
     if len(text) > LONGEST:
         return []
     text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text.strip())
-    for sign, written in _SIGNS.items():
-        text = text.replace(sign, written)
-    text = _UNSEEN.sub(" ", _ORDINAL.sub("", text))
-    text = _CONTINENTAL.sub(lambda found: found[0].replace(".", "").replace(",", "."), text)
-    text = _ARRAY.sub(r"\\begin{matrix}\1\\end{matrix}", text)
-    text = _DEGREE.sub(r"^\\circ ", text)
-    text = _UNIT_VECTOR.sub(lambda found: rf"\mathrm{{{found[found.lastindex or 0]}}}", text)
+    text = text.translate(_SIGNS)
+    for pattern, written in _REWRITTEN:
+        text = pattern.sub(written, text)
     if text.replace(r"\$", "").count("$") == 1:  # a price, not mathematics
         text = text.replace("$", r"\$").replace(r"\\$", r"\$")
     found, position, depth, listed = [], 0, 0, 0
@@ -159,47 +176,42 @@ def _bare_scripts(found: list[Token]) -> list[Token]:
     out: list[Token] = []
     for token in found:
         out.append(token)
-        if (
-            token == Token("sign", "}")
-            and len(out) > 3
-            and out[-3] == Token("sign", "{")
-            and out[-4] in (Token("sign", "^"), Token("sign", "_"))
-        ):
-            out[-3:] = [out[-2]]
+        match out[-4:]:
+            case [("sign", "^" | "_"), ("sign", "{"), inside, ("sign", "}")]:
+                out[-3:] = [inside]
     return out
 
 
 def _token(kind: str, match: re.Match[str]) -> list[Token]:
     said = match[0]
-    if kind == "blank":
-        return []
-    if kind in ("number", "digits"):
-        return [Token("number", Fraction(said))]
-    if kind in ("grouped", "commas"):
-        return [Token("number", Fraction(re.sub(r"[^\d.]", "", said)))]
-    if kind == "unclear":
-        return [Token("unclear", said)]
-    if kind == "recurring":
-        return [Token("number", _recurring(said))]
-    if kind == "clock":
-        return [Token("clock", re.sub(r"[^\d:]", "", said))]
-    if kind == "text":
-        return _text(" ".join(match["text"].replace("~", " ").split()))
-    if kind == "name":
-        return [Token(match["environment"], match["name"].replace("bmatrix", "pmatrix"))]
-    if kind == "letter":
-        return [Token("command", match["script"] + match["letter"])]
-    if kind == "command":
-        name = _ALIASES.get(match["command"], match["command"])
-        if name in _SPELT:
-            return [Token("sign", _SPELT[name])]
-        return [] if name in _DROPPED else [Token("command", name)]
-    if kind == "escaped":
-        brace = match["escaped"] in "{}$"
-        return [Token("sign", said if brace else match["escaped"])]
-    if kind == "word":
-        return [_NAMED.get(said, Token("word", said))]
-    return [Token("sign", {"row": "\\\\", "power": "^"}.get(kind, said))]
+    match kind:
+        case "blank":
+            return []
+        case "number" | "digits":
+            return [Token("number", Fraction(said))]
+        case "grouped" | "commas":
+            return [Token("number", Fraction(re.sub(r"[^\d.]", "", said)))]
+        case "recurring":
+            return [Token("number", _recurring(said))]
+        case "unclear":
+            return [Token("unclear", said)]
+        case "clock":
+            return [Token("clock", re.sub(r"[^\d:]", "", said))]
+        case "text":
+            return _text(" ".join(match["text"].replace("~", " ").split()))
+        case "name":
+            return [Token(match["environment"], match["name"].replace("bmatrix", "pmatrix"))]
+        case "word":
+            return [_NAMED.get(said, Token("word", said))]
+        case "letter":
+            said = f"\\{match['script']}{match['letter']}"
+        case "command":
+            said = _COMMANDS.get(match["command"], said)
+        case "escaped" if match["escaped"] not in "{}$":
+            said = match["escaped"]
+        case "power":
+            said = "^"
+    return [Token("sign", said)] if said else []
 
 
 def _text(said: str) -> list[Token]:

@@ -9,392 +9,349 @@ linear in the number of tokens. Unknown words, and what is ambiguous (1/2x, \sqr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
-from .cursor import Cursor
-from .tree import (
-    CALLED,
-    CONSTANTS,
-    DEEPEST,
-    FUNCTIONS,
-    GREEK,
-    RELATIONS,
-    SETS,
-    WORDS,
-    Node,
-    Token,
-    Unreadable,
+from .tree import BRACKETS, EMPTY, FUNCTIONS, RELATIONS, SYMBOLS, Node, Token, number
+
+_CALLED = frozenset("fghFGHP")  # f(x+1) is no product
+_DEEPEST = 40
+# words, and no products of letters
+_WORDS = frozenset(
+    "so is he we it to of in at on no by or as if an be do go my up us me am the and are has for "
+    "not get one two six ten all any was can out its our who how why now yes per day men age cow "
+    "cat dog sum gcd lcm max min mod det nan inf".split()
 )
+_PLUS_MINUS = ("+", "-", r"\pm", r"\mp")
+# commands that go on with what stands before them
+_ENDS = frozenset(RELATIONS) | set(r"\cup \pm \mp \rfloor \rceil \rangle \setminus \choose".split())
+_MINUS_ONE = Node("-", (number(1),))
+_NOTHING = Token("end of input", "")
 
 
-class Parser(Cursor):
-    """Recursive descent over the tokens of an item."""
+class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says no
+    """There is no reading, or there are several."""
 
-    def __init__(self, tokens: list[Token]) -> None:
-        super().__init__(tokens)
-        self._bars = 0
-        self._depth = 0
 
-    def relation(self) -> Node:
+def require(condition: object) -> None:
+    """Raise Unreadable unless something holds."""
+    if not condition:
+        raise Unreadable
+
+
+class Parser:
+    """Recursive descent over the tokens of an item; a method a level, loosest first."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = list(tokens)
+        self._at = self._depth = 0
+        self._bars = 0  # | that are open
+
+    def whole(self) -> Node:
+        """All tokens as one relation or value."""
+        node = self._relation()
+        require(self._peek() == _NOTHING)
+        return node
+
+    def _peek(self) -> Token:
+        return self._tokens[self._at] if self._at < len(self._tokens) else _NOTHING
+
+    def _next(self) -> Token:
+        token = self._peek()
+        require(token != _NOTHING)
+        self._at += 1
+        return token
+
+    def _follows(self, *signs: str) -> bool:
+        kind, value = self._peek()
+        return kind == "sign" and value in signs
+
+    def _take(self, *signs: str) -> str:
+        """The sign that comes next if it is one of these, else nothing."""
+        return self._next().value if self._follows(*signs) else ""
+
+    def _relation(self) -> Node:
         """A chain of sides with relations between them, or one side."""
         sides, signs = [self._sets()], []
-        while (sign := self._relation_sign()) is not None:
-            signs.append(sign)
+        while sign := self._take(*RELATIONS):
+            sign = RELATIONS[sign]
+            signs.append(sign + self._take("=") if sign in "<>" else sign)
             sides.append(self._sets())
         return Node("relation", tuple(sides), tuple(signs)) if signs else sides[0]
 
     def _sets(self) -> Node:
         parts = [self._chosen()]
-        if parts[0].kind == "+" and len(parts[0].parts) == 2:  # \mathbb{R} - \{0\}
-            whole, less = parts[0].parts
-            if less.kind == "-" and less.parts[0].kind == "set":
-                return Node("without", (whole, less.parts[0]))
-        while self._take("command", "cup"):
+        match parts[0]:
+            case Node("+", (whole, Node("-", (Node("set") as less,)))):  # \mathbb{R} - \{0\}
+                return Node("without", (whole, less))
+        while self._take(r"\cup"):
             parts.append(self._chosen())
-        if self._take("command", "setminus"):
-            if len(parts) > 1:
-                raise Unreadable
+        if len(parts) == 1 and self._take(r"\setminus"):
             return Node("without", (parts[0], self._primary()))
-        return parts[0] if len(parts) == 1 else Node("union", tuple(parts))
+        return _joined("union", parts)
 
     def _chosen(self) -> Node:
         r"""A sum, or n \choose k, which has all that stands on either side in its braces."""
         node = self._sum()
-        if self._take("command", "choose"):
-            return Node("call", (node, self._sum()), "binom")
-        return node
+        return Node("call", (node, self._sum()), "binom") if self._take(r"\choose") else node
 
     def _sum(self) -> Node:
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise Unreadable
-        parts = [self._signed()]
-        while True:
-            if self._take("sign", "+"):
-                minus = self._take("sign", "-")  # 14 + -1i
-                parts.append(Node("-", (self._product(),)) if minus else self._product())
-            elif self._take("sign", "-"):
-                parts.append(Node("-", (self._product(),)))
-            elif (sign := self._plus_minus()) is not None:
-                parts.append(Node(sign, (self._product(),)))
-            else:
-                break
+        require(self._depth <= _DEEPEST)
+        parts = [self._term(self._take(*_PLUS_MINUS))]
+        while sign := self._take(*_PLUS_MINUS):
+            if sign == "+":
+                sign = self._take("-")  # 14 + -1i
+            parts.append(self._term(sign))
         self._depth -= 1
-        return parts[0] if len(parts) == 1 else Node("+", tuple(parts))
+        return _joined("+", parts)
 
-    def _signed(self) -> Node:
-        if self._take("sign", "+"):
-            return self._product()
-        if self._take("sign", "-"):
-            return Node("-", (self._product(),))
-        sign = self._plus_minus()
-        return self._product() if sign is None else Node(sign, (self._product(),))
+    def _term(self, sign: str) -> Node:
+        product = self._product()
+        return product if sign in ("", "+") else Node(sign, (product,))
 
     def _product(self) -> Node:
-        node = self._factor()
-        divided = False
+        node, divided = self._factor(), False
         while True:
-            if self._take("sign", "*"):
-                node = Node("*", (node, self._signed_factor()))
-            elif self._take("sign", "/"):
-                node = Node("/", (node, self._signed_factor()))
-                divided = True
-                if node.parts[1].kind == "%":  # 1/2%
-                    raise Unreadable
+            if sign := self._take("*", "/"):
+                minus = self._take("-")
+                factor = self._factor()
+                require(sign == "*" or factor.kind != "%" or minus)  # 1/2%
+                node = Node(sign, (node, Node("-", (factor,)) if minus else factor))
+                divided = divided or sign == "/"
             elif self._starts():
-                token = self._peek()
-                if divided or (token is not None and token.kind == "number"):
-                    raise Unreadable  # 1/2x; x 2
+                require(not divided and self._peek().kind != "number")  # 1/2x; x 2
                 node = Node("*", (node, self._factor()))
             else:
                 return node
 
-    def _signed_factor(self) -> Node:
-        return Node("-", (self._factor(),)) if self._take("sign", "-") else self._factor()
-
     def _starts(self) -> bool:
         token = self._peek()
-        if token is None:
-            return False
-        if token.kind == "sign":
-            return token.value in ("(", "{") or (token.value == "|" and not self._bars)
-        if token.kind == "command":
-            return token.value not in RELATIONS and token.value not in (
-                "cup", "pm", "mp", "rfloor", "rceil", "rangle", "setminus", "choose",
-            )  # fmt: skip
-        return token.kind in ("number", "word", "text")
+        if token.kind != "sign" or token.command:
+            return token.kind in ("number", "word", "text", "sign") and token.value not in _ENDS
+        return token.value in ("(", "{") or (token.value == "|" and not self._bars)
 
     def _factor(self) -> Node:
         """A primary with what may follow it: a power, !, %."""
         node = self._primary()
-        while True:
-            if self._take("sign", "^"):
-                if self._take("command", "circ"):
-                    node = Node("*", (node, Node("degree")))
-                    continue
-                if (half := self._half_line(node)) is not None:
-                    return half
-                node = Node("^", (node, self._exponent()))
-                if self._follows("sign", "^"):
-                    raise Unreadable
-            elif self._take("sign", "!"):
-                node = Node("!", (node,))
-                if self._follows("sign", "!"):
-                    raise Unreadable  # 5!! is a product of odd numbers to some
-            elif self._take("sign", "%"):
-                node = Node("%", (node,))
+        while sign := self._take("^", "!", "%"):
+            if sign != "^":
+                node = Node(sign, (node,))
+            elif self._take(r"\circ"):
+                node = Node("*", (node, Node("degree")))
+                continue
             else:
-                return node
-
-    def _half_line(self, node: Node) -> Node | None:
-        r"""\mathbb{R}^+ and \mathbb{R}^-, whose sign is no power."""
-        if node != Node("symbol", (), "bbR"):
-            return None
-        zero, infinity = Node("number", (), Fraction(0)), Node("symbol", (), "infty")
-        if self._take("sign", "+"):
-            return Node("()", (zero, infinity))
-        if self._take("sign", "-"):
-            return Node("()", (Node("-", (infinity,)), zero))
-        return None
+                node = Node("^", (node, self._exponent()))
+            # 5!! is a product of odd numbers to some
+            require(sign == "%" or not self._follows(sign))
+        return node
 
     def _exponent(self) -> Node:
-        minus = self._take("sign", "-")
-        token = self._peek()
-        if token is None or (token.kind == "word" and len(str(token.value)) > 1):
-            raise Unreadable  # e^ix
-        number = token.kind == "number"  # of x^2 \frac{a}{b} it is 2
-        node = Node("number", (), self._next().value) if number else self._primary()
+        minus = self._take("-")
+        kind, value = self._peek()
+        require(kind != "word" or len(value) == 1)  # e^ix
+        # of x^2 \frac{a}{b} it is 2
+        node = number(self._next().value) if kind == "number" else self._primary()
         return Node("-", (node,)) if minus else node
 
     def _primary(self) -> Node:
-        token = self._next()
-        match token.kind:
-            case "number":
-                return self._number(token)
-            case "word" | "text":
-                return self._letters(token)
-            case "command":
-                return self._command(str(token.value))
-            case "begin":
-                return self._matrix(str(token.value))
-            case "sign" if token.value in ("(", "["):
-                return self._brackets(str(token.value))
-            case "sign" if token.value == "{":
+        kind, value = self._next()
+        if isinstance(value, Fraction):
+            return self._number(value)
+        if value.removeprefix("\\") in FUNCTIONS and value != r"\sqrt":
+            return self._call(value.removeprefix("\\"))
+        if value in SYMBOLS:
+            return self._symbol(SYMBOLS[value])
+        if kind in ("word", "text"):
+            return self._letters(kind, value)
+        if kind == "begin":
+            return self._matrix(value)
+        match value:
+            case "(" | "[":
+                return self._brackets(value)
+            case "{":
                 return self._until("}")
-            case "sign" if token.value == r"\{" and self._take("sign", r"\}"):
-                return Node("symbol", (), "emptyset")
-            case "sign" if token.value == r"\{":
-                return Node("set", self._parts(r"\}")[0])
-            case "sign" if token.value == "|":
+            case r"\{":
+                empty = self._take(r"\}")
+                return EMPTY if empty else Node("set", self._parts(r"\}")[0])
+            case "|":
                 self._bars += 1
                 inside = self._sum()
-                self._expect("sign", "|")
+                require(self._take("|"))
                 self._bars -= 1
                 return Node("abs", (inside,))
+            case r"\frac" | r"\binom":
+                return self._fraction(value)
+            case r"\sqrt":
+                index = (self._until("]"),) if self._take("[") else ()
+                return Node("root", (self._argument(), *index))
+            case r"\surd":
+                return Node("root", (self._primary(),))
+            case r"\lfloor" | r"\lceil":
+                inside = self._sum()
+                require(self._take(rf"\r{value[2:]}"))
+                return Node("call", (inside,), value[2:])
+            case r"\langle":
+                return Node("<>", self._parts(r"\rangle")[0])
         raise Unreadable
 
-    def _number(self, token: Token) -> Node:
+    def _number(self, value: Fraction) -> Node:
         """A number: with a base, or mixed with the fraction behind it."""
-        assert isinstance(token.value, Fraction)
-        number = Node("number", (), token.value)
-        if self._take("sign", "_"):
-            return Node("based", (), (token.value, self._subscript()))
-        if self._take("command", "frac"):
-            fraction = self._command("frac")
+        if self._take("_"):
+            return Node("based", (), (value, self._subscript()))
+        if self._take(r"\frac"):
+            fraction = self._fraction(r"\frac")
             if {part.kind for part in fraction.parts} <= {"number", "-"}:
-                return _mixed(token.value, *fraction.parts)
-            return Node("*", (number, fraction))
-        ahead = [Node(t.kind, (), t.value) for t in self._tokens[self._at : self._at + 3]]
-        if [node.kind for node in ahead] == ["number", "sign", "number"] and ahead[1].value == "/":
-            self._at += 3
-            return _mixed(token.value, ahead[0], ahead[2])
-        return number
+                return _mixed(value, *(part.value for part in fraction.parts))
+            return Node("*", (number(value), fraction))
+        match self._tokens[self._at : self._at + 3]:
+            case [Token("number", top), Token("sign", "/"), Token("number", bottom)]:
+                self._at += 3
+                return _mixed(value, top, bottom)
+        return number(value)
 
-    def _letters(self, token: Token) -> Node:
-        word = str(token.value)
-        if word in FUNCTIONS:
-            return self._call(word)
-        if word in CONSTANTS or word in GREEK:
-            return self._symbol(CONSTANTS.get(word, word))
-        product = len(word) <= 3 and (word.islower() or word.isupper()) and word not in WORDS
-        if len(word) > 1 and (token.kind == "text" or not product):
-            raise Unreadable
-        if len(word) > 1:  # xy is x times y
-            self._tokens[self._at : self._at] = [Token("word", letter) for letter in word[1:]]
+    def _letters(self, kind: str, word: str) -> Node:
+        product = len(word) <= 3 and (word.islower() or word.isupper()) and word not in _WORDS
+        require(len(word) == 1 or (kind == "word" and product))
+        # xy is x times y
+        self._tokens[self._at : self._at] = [Token("word", letter) for letter in word[1:]]
         return self._symbol(word[0])
 
     def _symbol(self, name: str) -> Node:
-        if self._take("sign", "_"):
+        if self._take("_"):
             name += f"_{self._subscript()}"
-        while self._take("sign", "'"):
+        while self._take("'"):
             name += "'"
-        if name in CALLED and self._take("sign", "("):
+        if name in _CALLED and self._take("("):
             return Node("opaque", self._parts(")")[0], name)
         return Node("symbol", (), name)
 
-    def _command(self, name: str) -> Node:
-        if name in FUNCTIONS and name != "sqrt":
-            return self._call(name)
-        if name in CONSTANTS or name in GREEK or name in SETS:
-            return self._symbol(CONSTANTS.get(name, name))
-        match name:
-            case "frac" | "binom":
-                parts = (self._argument(), self._argument())
-                if {part.kind for part in parts} == {"number"} and self._follows("number"):
-                    raise Unreadable  # \frac123
-                if self._follows("sign", "^"):
-                    raise Unreadable  # \frac{1}{2}^2
-                return Node("/", parts) if name == "frac" else Node("call", parts, "binom")
-            case "sqrt":
-                index = self._until("]") if self._take("sign", "[") else None
-                argument = self._argument()
-                return Node("root", (argument,) if index is None else (argument, index))
-            case "surd":
-                return Node("root", (self._primary(),))
-            case "lfloor" | "lceil":
-                inside = self._sum()
-                self._expect("command", "r" + name[1:])
-                return Node("call", (inside,), name[1:])
-            case "langle":
-                return Node("<>", self._parts("rangle", "command")[0])
-        raise Unreadable
+    def _subscript(self) -> str:
+        if not self._take("{"):
+            kind, value = self._next()
+            require(kind in ("number", "word") and len(str(value)) <= 2)
+            return str(value)
+        said = ""
+        while not self._take("}"):
+            kind, value = self._next()
+            require(kind in ("number", "word", "text") or value == ",")
+            said += str(value)
+        return said
+
+    def _fraction(self, command: str) -> Node:
+        parts = (self._argument(), self._argument())
+        numbers = {part.kind for part in parts} == {"number"}
+        require(not numbers or self._peek().kind != "number")  # \frac123
+        require(not self._follows("^"))  # \frac{1}{2}^2
+        return Node("/", parts) if command == r"\frac" else Node("call", parts, "binom")
 
     def _argument(self) -> Node:
         r"""{...}, or the one digit or letter that \frac and \sqrt take without braces."""
-        if self._take("sign", "{"):
+        if self._take("{"):
             return self._until("}")
-        before, token = self._tokens[self._at - 1], self._next()
-        value = token.value
-        two = before in (Token("command", "frac"), Token("command", "binom"))
-        two = two and not self._follows("sign", "{")  # \frac12, \binom nk
-        if token.kind == "number" and isinstance(value, Fraction) and value.denominator == 1:
-            if value < 10:
-                return Node("number", (), value)
-            if two and value < 100:
-                self._tokens.insert(self._at, Token("number", value % 10))
-                return Node("number", (), value // 10)
-        elif token.kind == "word" and len(str(value)) == 2 and value not in GREEK | {"pi"}:
-            if two:
-                self._tokens.insert(self._at, Token("word", str(value)[1]))
-                return Node("symbol", (), str(value)[0])
-        elif (token.kind == "word" and len(str(value)) == 1) or value == "pi":
-            return Node("symbol", (), value)
-        elif token == Token("sign", "("):  # \sqrt(2)
+        if self._take("("):  # \sqrt(2)
             return self._until(")")
+        kind, value = self._next()
+        if isinstance(value, Fraction):
+            if value in range(10):
+                return number(value)
+        elif value in ("pi", r"\pi") or (kind == "word" and len(value) == 1):
+            return Node("symbol", (), value.removeprefix("\\"))
         raise Unreadable
 
     def _call(self, name: str) -> Node:
         """A function with its argument: brackets, or letters and numbers up to the next sign."""
-        base = power = None
-        if name == "log" and self._take("sign", "_"):
-            base = self._base()
-        if self._take("sign", "^"):
-            power = self._exponent()
-        if name in ("sqrt", "cbrt") and self._peek() != Token("sign", "("):
-            raise Unreadable
-        token = self._peek()
-        if token is not None and token.kind == "sign" and token.value in ("(", "{", "|"):
+        base = (self._base(),) if name == "log" and self._take("_") else ()
+        power = self._exponent() if self._take("^") else None
+        if self._follows("(", "{", "|"):
+            bracket = self._follows("(")
             argument = self._primary()
-            if self._follows("sign", "^"):
-                raise Unreadable  # \sin(x)^2
+            require(not self._follows("^"))  # \sin(x)^2
         else:
-            argument = self._bare_argument()
-        if argument.kind in ("()", "(]", "[)", "[]"):
-            raise Unreadable
-        node = self._applied(name, base, argument)
-        if power == Node("-", (Node("number", (), Fraction(1)),)) and name in ("sin", "cos", "tan"):
-            return Node("call", (argument,), f"arc{name}")
+            argument, bracket = self._bare_argument(), False
+        require(argument.kind not in BRACKETS and (bracket or name not in ("sqrt", "cbrt")))
+        match name:
+            case "sqrt":
+                node = Node("root", (argument,))
+            case "cbrt":
+                node = Node("root", (argument, number(3)))
+            case "abs":
+                node = Node("abs", (argument,))
+            case "sin" | "cos" | "tan" if power == _MINUS_ONE:
+                return Node("call", (argument,), f"arc{name}")
+            case _:
+                node = Node("call", (argument, *base), name)
         return node if power is None else Node("^", (node, power))
 
     def _base(self) -> Node:
         r"""Of a logarithm: a number as a whole, \log_{10} and \log_10 alike, or an argument."""
-        token = self._peek()
-        if token is None or token.kind != "number":
+        kind, value = self._peek()
+        if kind != "number":
             return self._argument()
-        if token.value in (0, 1):
-            raise Unreadable  # no logarithm
-        self._at += 1
-        return Node("number", (), token.value)
-
-    def _applied(self, name: str, base: Node | None, argument: Node) -> Node:
-        if name in ("sqrt", "cbrt"):
-            index = (Node("number", (), Fraction(3)),) if name == "cbrt" else ()
-            return Node("root", (argument, *index))
-        if name == "abs":
-            return Node("abs", (argument,))
-        return Node("call", (argument,) if base is None else (argument, base), name)
+        require(value not in (0, 1))  # no logarithm
+        return number(self._next().value)
 
     def _bare_argument(self) -> Node:
         node = self._factor()
-        while (token := self._peek()) is not None and self._starts():
-            if token.kind == "command" and token.value in FUNCTIONS:
+        while self._starts():
+            token = self._peek()
+            if token.command in FUNCTIONS:
                 return node
-            simple = token.kind == "word" or (token.kind == "command" and token.value != "sqrt")
-            if not simple:
-                raise Unreadable
+            require(token.command or token.kind == "word")
             node = Node("*", (node, self._factor()))
-        if self._follows("sign", "/"):
-            raise Unreadable  # \sin x/2
+        require(not self._follows("/"))  # \sin x/2
         return node
 
     def _brackets(self, opening: str) -> Node:
         """What is grouped, or a tuple or an interval with its brackets."""
-        if (token := self._peek()) is not None and token.kind == "begin":
-            self._at += 1
-            matrix = self._matrix("p" + str(token.value).removeprefix("p"))
+        if self._peek().kind == "begin":
+            matrix = self._matrix(f"p{self._next().value.removeprefix('p')}")
             self._next()
             return matrix
-        parts, closing = self._parts(")", "sign", "]")
-        if len(parts) == 1 and opening + closing != "()":
-            raise Unreadable
-        return parts[0] if len(parts) == 1 else Node(opening + closing, parts)
+        parts, closing = self._parts(")", "]")
+        if len(parts) > 1:
+            return Node(opening + closing, parts)
+        require(opening + closing == "()")
+        return parts[0]
 
-    def _parts(
-        self, closing: str, kind: str = "sign", other: str = ""
-    ) -> tuple[tuple[Node, ...], str]:
+    def _parts(self, *closing: str) -> tuple[tuple[Node, ...], str]:
         """Items between commas up to what closes."""
         bars, self._bars = self._bars, 0
-        item = self.relation if closing == r"\}" else self._chosen
+        item = self._relation if r"\}" in closing else self._chosen
         parts = [item()]
-        comma = ";" if self._follows("sign", ";") else ","  # one of them in all places
-        while True:
-            if self._take("sign", comma):
-                parts.append(item())
-                continue
-            token = self._next()
-            self._bars = bars
-            if token.kind == kind and token.value in (closing, other):
-                return tuple(parts), str(token.value)
-            raise Unreadable
+        comma = ";" if self._follows(";") else ","  # one of them in all places
+        while self._take(comma):
+            parts.append(item())
+        self._bars = bars
+        closed = self._take(*closing)
+        require(closed)
+        return tuple(parts), closed
 
     def _until(self, closing: str) -> Node:
         (part, *others), _ = self._parts(closing)
-        if others:
-            raise Unreadable
+        require(not others)
         return part
 
     def _matrix(self, name: str) -> Node:
-        if name != "pmatrix":
-            raise Unreadable
-        rows: list[list[Node]] = [[self._sum()]]
-        while True:
-            token = self._next()
+        require(name == "pmatrix")
+        rows = [[self._sum()]]
+        while (token := self._next()).kind != "end":
             if token == Token("sign", "&"):
                 rows[-1].append(self._sum())
-            elif token == Token("sign", "\\\\"):
-                if self._peek() != Token("end", name) and self._peek() != Token("end", "matrix"):
-                    rows.append([self._sum()])
-            elif token.kind == "end":
-                return Node("matrix", tuple(Node("row", tuple(row)) for row in rows))
             else:
-                raise Unreadable
+                require(token == Token("sign", "\\\\"))
+                if self._peek().kind != "end":
+                    rows.append([self._sum()])
+        return Node("matrix", tuple(Node("row", tuple(row)) for row in rows))
 
 
-def _mixed(whole: Fraction, top: Node, bottom: Node) -> Node:
+def _joined(kind: str, parts: Sequence[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else Node(kind, tuple(parts))
+
+
+def _mixed(whole: Fraction, top: Fraction | None, bottom: Fraction | None) -> Node:
     r"""1\frac{1}{2} is 3/2; 2\frac{5}{3} and 0.5\frac{1}{2} are no mixed numbers."""
-    numbers = [node.value for node in (top, bottom) if node.kind == "number"]
-    if any(number.denominator != 1 for number in (whole, *numbers)) or len(numbers) < 2:
+    if top is None or bottom is None or not 0 < top < bottom:
         raise Unreadable
-    if not 0 < numbers[0] < numbers[1]:
-        raise Unreadable
-    return Node("number", (), whole + numbers[0] / numbers[1])
+    require(all(part.denominator == 1 for part in (whole, top, bottom)))
+    return number(whole + top / bottom)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -11,14 +11,20 @@ class Token(NamedTuple):
     r"""A piece of an answer.
 
     Attributes:
-        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "command", whose
-            name has no backslash; "sign", any other character; "unclear", digits and commas that
-            are one number to some and several to others.
+        kind: "number"; "word", a run of letters; "text", what stands in \text{}; "sign", a command
+            with its backslash or any other character; "unclear", digits and commas that are one
+            number to some and several to others.
         value: a Fraction of a number, a text of all others.
     """
 
     kind: str
-    value: Fraction | str
+    value: Any
+
+    @property
+    def command(self) -> str:
+        """A command's name without its backslash; nothing of all else."""
+        name = str(self.value)[1:]
+        return name if self.kind == "sign" and name.isalpha() else ""
 
 
 class Node(NamedTuple):
@@ -38,39 +44,45 @@ class Node(NamedTuple):
     value: Any = None
 
 
-class Unreadable(ValueError):  # noqa: N818 - no error: it is how a reader says no
-    """There is no reading, or there are several."""
+def number(value: Fraction | int) -> Node:
+    """A number's node."""
+    return Node("number", (), Fraction(value))
 
 
 NAMELESS = Node("symbol", (), "?")  # what is only \approx 2.5
+EMPTY, INFINITY, REALS = (Node("symbol", (), name) for name in ("emptyset", "infty", "bbR"))
+BRACKETS = frozenset({"()", "(]", "[)", "[]"})
 RELATIONS = {
-    "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in",
-    "approx": "~",
+    "=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\in": "in",
+    r"\approx": "~",
 }  # fmt: skip
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp abs sqrt cbrt "
     "floor ceil".split()
 )
-GREEK = frozenset(
+_NAMES = (
     "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi psi omega Delta Gamma "
-    "Omega Sigma Phi Theta zeta eta xi chi kappa".split()
-)
-CONSTANTS = {"pi": "pi", "infty": "infty", "infinity": "infty", "emptyset": "emptyset"}
+    "Omega Sigma Phi Theta zeta eta xi chi kappa pi infty emptyset"
+).split()
+# how a symbol is written: pi, \pi, \mathbb{R}
+SYMBOLS = {
+    **{written: name for name in _NAMES for written in (name, f"\\{name}")},
+    **{f"\\bb{letter}": f"bb{letter}" for letter in "RZNQC"},
+    **dict.fromkeys(("infinity", r"\infinity"), "infty"),
+}
 CHOICES = frozenset("ABCDEFGHIJ")
-SETS = ("bbR", "bbZ", "bbN", "bbQ", "bbC")
-CALLED = frozenset("fghFGHP")  # f(x+1) is no product
-DEEPEST = 40
-# words, and no products of letters
-WORDS = frozenset(
-    "so is he we it to of in at on no by or as if an be do go my up us me am the and are has for "
-    "not get one two six ten all any was can out its our who how why now yes per day men age cow "
-    "cat dog sum gcd lcm max min mod det nan inf".split()
-)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """A piece and all its parts."""
+    yield node
+    for part in node.parts:
+        yield from walk(part)
 
 
 def about(node: Node) -> bool:
     r"""Whether something is only \approx."""
-    return (node.kind == "relation" and "~" in node.value) or any(map(about, node.parts))
+    return any(part.kind == "relation" and "~" in part.value for part in walk(node))
 
 
 def exactly(node: Node) -> Node:
@@ -81,11 +93,6 @@ def exactly(node: Node) -> Node:
         return exactly(node.parts[1])
     value = tuple("=" if s == "~" else s for s in node.value) if node.kind == "relation" else None
     return Node(node.kind, tuple(map(exactly, node.parts)), value or node.value)
-
-
-def holds(node: Node, kinds: Sequence[str]) -> bool:
-    """Whether a piece is of a kind, or a part of it."""
-    return node.kind in kinds or any(holds(part, kinds) for part in node.parts)
 
 
 def signed(node: Node, sign: str) -> Node:

@@ -7,6 +7,7 @@ kJ/mol are one. Units of the SI take prefixes; none is converted into another.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,11 @@ HEAT = {"C": "celsius", "F": "fahrenheit"}
 CURRENCIES = {r"\$": "dollar", "$": "dollar", "\u20ac": "euro", "\u00a3": "sterling"}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SHORT = {
-    "squared": "^2", "cubed": "^3", "mph": "mile/h", "kph": "km/h", "kmh": "km/h", "fps": "foot/s"
+    "squared": "^2", "cubed": "^3", "mph": "mile/h", "kph": "km/h", "kmh": "km/h",
+    "fps": "foot/s", "per": "/",
 }  # fmt: skip
+_COMMANDS = {"mu": "u", **{name: f" {name} " for name in ("AA", "Omega", "frac")}}
+_SHORTENED = re.compile(rf"\b(?:{'|'.join(_SHORT)})\b|\bdegrees? (?=[CF])")
 _LONGEST = 16  # tokens of a unit
 
 
@@ -83,72 +87,56 @@ def _spellings() -> dict[str, str]:
 
 
 UNITS = _spellings()
-_ATOMS = re.compile(r"[^\W\d_]+|[-+]?\d+|[/^*().]")
+_TERM = re.compile(r"(/|\A)\s*(?:\(([^()/]*)\)|([^()/\s][^()/]*))")
+_FACTOR = re.compile(
+    r"\s*(?:(square|sq|cubic|cu)\s+)?([^\W\d_]+)\s*(?:\^\s*([-+]?\d)(?!\d))?[\s.]*(?:\*+(?=\s*\w))?"
+)
 
 
 def unit_of(tokens: Sequence[Token]) -> Unit | None:
     """What unit some tokens are, or None."""
     text = ""
     for token in tokens:
-        value = str(token.value)
-        if token.kind == "command":
-            if value not in ("mu", "AA", "Omega", "circ", "frac"):
+        if token.command:
+            if token.command not in _COMMANDS:
                 return None
-            text += "u" if value == "mu" else f" {value} "
-        elif token.kind == "sign":
-            text += value
-        elif token.kind in ("word", "text"):
-            text += value if text.endswith("u") and text[-2:-1] in ("", " ") else f" {value} "
+            text += _COMMANDS[token.command]
+        elif token.kind in ("word", "text") and not f" {text}".endswith(" u"):
+            text += f" {token.value} "
         else:
-            text += value
+            text += str(token.value)
     text = re.sub(r"(?:\\mu\b|[\u00b5\u03bc])\s*", "u", text).replace(r"\cdot", "*")
     text = re.sub(r" frac \{([^{}]*)\}\{([^{}]*)\}", r"(\1)/(\2)", text)
     text = re.sub(r"\\[,;: ]|[~{}\[\]]", " ", text)
-    for short, written in _SHORT.items():
-        text = re.sub(rf"\b{short}\b", written, text)
-    return _parsed(re.sub(r"\bper\b", "/", re.sub(r"\bdegrees? (?=[CF])", "", text)))
+    text = _SHORTENED.sub(lambda found: _SHORT.get(found[0], ""), text)
+    return _parsed(re.sub(r"[\s*.]*/[\s*./]*", "/", text).strip())
 
 
 def _parsed(text: str) -> Unit | None:
-    atoms = _ATOMS.findall(text)
-    if len("".join(atoms)) != len("".join(text.split())) or not atoms:
-        return None
-    powers: dict[str, int] = {}
-    sign, inside, next_power, last, step = 1, False, 1, "", 1
-    for place, atom in enumerate(atoms):
-        before = atoms[place - 1] if place else ""
-        if atom in _POWERS and place + 1 < len(atoms):
-            next_power = _POWERS[atom]
-        elif atom in UNITS:
-            last = UNITS[atom]
-            powers[last] = powers.get(last, 0) + sign * next_power
-            step, next_power = sign * next_power, 1
-            sign = sign if inside else 1
-        elif re.fullmatch(r"[-+]?\d", atom) and before == "^" and last:
-            powers[last] += step * (int(atom) - 1)
-        elif atom == "/" and not inside:
-            sign = -1
-        elif atom == "(" and before in ("/", ""):
-            inside = True
-        elif atom == ")" and inside:
-            inside, sign = False, 1
-        elif not (atom in "*." and last) and not (atom == "^" and before in UNITS):
+    """J/(mol*K): what stands in brackets is divided by, else only what follows the bar."""
+    powers: Counter[str] = Counter()
+    for bar, group, plain in _TERM.findall(text):
+        sign = -1 if bar else 1
+        for more, name, power in _FACTOR.findall(group or plain):
+            if name not in UNITS:
+                return None
+            powers[UNITS[name]] += sign * _POWERS.get(more, 1) * int(power or 1)
+            sign = sign if group else 1
+        if _FACTOR.sub("", group or plain):
             return None
-    if atoms[-1] in "/^*(" or inside:
-        return None
-    found = tuple(sorted((unit, power) for unit, power in powers.items() if power))
-    return found or None
+    unit = tuple(sorted((unit, power) for unit, power in powers.items() if power))
+    return None if _TERM.sub("", text) else unit or None
 
 
 def unit_at_end(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
     """An item without the unit at its end, and the unit. 5m is no unit: five times m."""
+    names = [bool(token.command) or token.kind in ("word", "text") for token in tokens]
     for begin in range(max(1, len(tokens) - _LONGEST), len(tokens)):
-        first, run = tokens[begin], tokens[begin:]
-        if first.kind not in ("word", "text", "command") and first.value not in ("/", "{", "["):
+        kind, value = tokens[begin]
+        if not names[begin] and value not in ("/", "{", "["):
             continue
-        words = [token for token in run if token.kind in ("word", "text", "command")]
-        letter = first.kind == "word" and len(str(first.value)) == 1 and len(words) == 1
-        unit = None if letter else unit_of(run)
+        letter = kind == "word" and len(value) == 1 and sum(names[begin:]) == 1
+        unit = None if letter else unit_of(tokens[begin:])
         if unit is not None:
             return tokens[:begin], unit
     return tokens, None

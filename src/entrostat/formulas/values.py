@@ -1,17 +1,11 @@
 """Whether two values are the same: exactly where both are rational, else to a thousand digits.
 
-Two readings with different values are different; that is what this is for, and it is the only part
-of grading that decides about arithmetic. Rational numbers are compared as fractions. Others are
-computed to a thousand digits and are the same if they agree to 690: everything on the way must lie
-between 1e-300 and 1e300 in size, so that no difference that one can write down in so few signs is
-smaller. Letters stand for numbers: formulas are compared at sixteen points, fixed by the letters'
-names, positive and negative, small and in the hundreds, and have to agree wherever both have a
-value: formulas that differ agree at random points with probability next to 0. So sqrt(x^2) is not
-x, and ln x^2 not 2 ln x. Letters in a factorial or a binomial coefficient, and only they, stand for
-whole numbers: the first for all from -8 to 47 and more to 166, the others for some of them. Step
-functions are also compared far out and on both sides of each jump.
-`log` without a base is a logarithm of nobody knows which base, f(x) a function about which nothing
-is known.
+Values of a thousand digits are the same if they agree to 690: everything on the way lies between
+1e-300 and 1e300 in size, so that no difference that so few signs can say is smaller. Formulas are
+compared at points fixed by their letters' names and have to agree wherever both have a value:
+those that differ agree at random points with probability next to 0. Letters in a factorial or a
+binomial coefficient stand for whole numbers; step functions are also compared far out and on both
+sides of each jump. `log` without a base is one of nobody knows which base, f(x) unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ from typing import Any
 
 from mpmath.ctx_mp import MPContext
 
-from .tree import Node
+from .tree import Node, walk
 
 _MP = MPContext()  # of our own: nobody else's precision is touched, in no thread
 _MP.dps = 1000
@@ -35,6 +29,7 @@ _NOTHING, _SMALLEST, _LARGEST = (_MP.mpf(10) ** power for power in (-650, -300, 
 _BESIDE = _MP.mpf(10) ** -99
 _BITS = 20_000  # of an exact number
 _NO_LETTERS = frozenset("i e pi infty emptyset bbR bbZ bbN bbQ bbC".split())
+_NOWHERE: Mapping[str, Any] = {}
 _POINTS, _WHOLE_POINTS, _FAR_POINTS, _ENOUGH = 16, 96, 36, 3
 _WHOLE = frozenset("ijklmnpqKLMN")  # letters that stand for whole numbers in a step function
 _LEAVES_REALS = ("root", "^", "call")
@@ -61,8 +56,7 @@ def same_value(a: Node, b: Node) -> bool:
 def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
     """What `of` the values is, if it is the same wherever both have one; else None."""
     letters = symbols(a) | symbols(b)
-    first = None
-    agreed = 0
+    agreed: list[tuple[Any, Any]] = []
     for at in _points(a, b, letters):
         pair = [_value_or_reason(node, at) for node in (a, b)]
         outside = pair.count(_OUTSIDE)
@@ -74,13 +68,13 @@ def ratio(a: Node, b: Node, of: Callable[[Any, Any], Any]) -> Any:
             found, size = of(*pair), max(1, *map(abs, pair))
         except (ArithmeticError, ValueError):
             continue
-        first = first or (found, size)
-        if abs(found - first[0]) > _SAME * max(size, first[1]):
+        agreed.append((found, size))
+        if abs(found - agreed[0][0]) > _SAME * max(size, agreed[0][1]):
             return None
-        agreed += 1
-    if first is None or agreed < (_ENOUGH if letters else 1):
+    if len(agreed) < (_ENOUGH if letters else 1):
         return None
-    return 0 if abs(first[0]) <= _SAME * first[1] else first[0]
+    value, size = agreed[0]
+    return 0 if abs(value) <= _SAME * size else value
 
 
 def _value_or_reason(node: Node, at: Mapping[str, Any]) -> Any:
@@ -94,7 +88,7 @@ def _value_or_reason(node: Node, at: Mapping[str, Any]) -> Any:
 
 def real_value(node: Node) -> int | None:
     """A real number without letters, in units of 10^-650; or None."""
-    value = None if symbols(node) else _value_or_reason(node, {})
+    value = None if symbols(node) else _value_or_reason(node, _NOWHERE)
     if value is None or value is _OUTSIDE or value is _NONE or _MP.im(value) != 0:
         return None
     return int(_MP.nint(_MP.re(value) / _NOTHING))
@@ -103,18 +97,12 @@ def real_value(node: Node) -> int | None:
 def affine(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
     """Start and slope of a formula that is a line in its only letter, or None."""
     places = (0, 1, 2, 3, -5, Fraction(1, 7))
-    start, *rest = (exact_value(_put(node, letter, Fraction(place))) for place in places)
+    start, *rest = (exact_value(node, {letter: Fraction(place)}) for place in places)
     if start is None or rest[0] is None:
         return None
     slope = rest[0] - start
     lies = all(y == start + slope * x for x, y in zip(places[1:], rest, strict=True))
     return (start, slope) if lies else None
-
-
-def _put(node: Node, letter: str, value: Fraction) -> Node:
-    if node.kind == "symbol":
-        return Node("number", (), value) if node.value == letter else node
-    return Node(node.kind, tuple(_put(part, letter, value) for part in node.parts), node.value)
 
 
 def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any]]:
@@ -146,30 +134,24 @@ def _points(a: Node, b: Node, letters: frozenset[str]) -> Iterator[dict[str, Any
 
 def _jumps(node: Node, letter: str) -> Iterator[Fraction]:
     """Places where a step function of a line jumps."""
-    if node.kind == "call" and node.value in ("floor", "ceil"):
-        line = affine(node.parts[0], letter)
+    steps = (part for part in walk(node) if part.value in ("floor", "ceil"))
+    for line in (affine(step.parts[0], letter) for step in steps):
         if line is not None and line[1]:
             yield from ((level - line[0]) / line[1] for level in range(-2, 4))
-    for part in node.parts:
-        yield from _jumps(part, letter)
 
 
 def symbols(node: Node) -> frozenset[str]:
     """Letters of a value; i, e, pi are numbers, the infinite and sets have no value."""
-    if node.kind == "symbol":
-        return frozenset({node.value} - _NO_LETTERS)
-    return frozenset().union(*map(symbols, node.parts))
+    return frozenset(part.value for part in walk(node) if part.kind == "symbol") - _NO_LETTERS
 
 
-def exact_value(node: Node) -> Fraction | None:
+def exact_value(node: Node, at: Mapping[str, Fraction] = _NOWHERE) -> Fraction | None:
     """A rational number that is written with digits, + - * / and whole powers; or None."""
-    if node.kind == "number":
-        return node.value
+    if node.kind in ("number", "symbol"):
+        return node.value if node.kind == "number" else at.get(node.value)
     rule = _EXACT.get(node.kind)
-    if rule is None:
-        return None
-    parts = [exact_value(part) for part in node.parts]
-    if None in parts:
+    parts = [exact_value(part, at) for part in node.parts] if rule else []
+    if rule is None or None in parts:
         return None
     try:
         value = rule(*parts)
@@ -232,9 +214,8 @@ def _whole_far(name: str, point: int) -> Any:
 
 
 def _letters_in(node: Node, kinds: Sequence[str]) -> frozenset[str]:
-    if node.kind in kinds or node.value in kinds:
-        return symbols(node)
-    return frozenset().union(*(_letters_in(part, kinds) for part in node.parts))
+    found = (part for part in walk(node) if part.kind in kinds or part.value in kinds)
+    return frozenset().union(*map(symbols, found))
 
 
 def value_at(node: Node, at: Mapping[str, Any]) -> Any:
@@ -247,41 +228,40 @@ def value_at(node: Node, at: Mapping[str, Any]) -> Any:
     if node.kind == "number":
         value = _MP.mpf(node.value.numerator) / node.value.denominator
     elif node.kind == "symbol":
-        if node.value not in at and node.value not in _CONSTANTS:
-            raise _Undefined(node.value)
-        value = at[node.value] if node.value in at else _CONSTANTS[node.value]()
+        value = at.get(node.value, _CONSTANTS.get(node.value))
+        _require(value is not None)
     elif node.kind in ("call", "opaque"):
-        value = (_FUNCTIONS[node.value] if node.kind == "call" else _unknown(node.value))(*parts)
+        bound = _LARGEST_ARGUMENT.get(node.value, math.inf)
+        _require(all(abs(part) <= bound for part in parts))
+        known = node.kind == "call"
+        value = _FUNCTIONS[node.value](*parts) if known else _unknown(node.value, *parts)
     elif node.kind == "^":
         value = _odd_root(parts[0], exact_value(node.parts[1])) or _power(*parts)
-    elif node.kind in _ARITHMETIC:
-        value = _ARITHMETIC[node.kind](*parts)
     else:
-        raise _Undefined(node.kind)
+        _require(node.kind in _ARITHMETIC)
+        value = _ARITHMETIC[node.kind](*parts)
     size = abs(value)
     imaginary = _MP.im(value) != 0 and node.kind in _LEAVES_REALS and not any(map(_MP.im, parts))
     if imaginary and symbols(node):
         raise _Outside(node.kind)
-    if not size < _LARGEST or _NOTHING < size < _SMALLEST:
-        raise _Undefined("size")
+    _require(size < _LARGEST and not _NOTHING < size < _SMALLEST)
     return value
 
 
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "i": lambda: _MP.mpc(0, 1),
-    "e": lambda: _MP.exp(1),
-    "pi": lambda: +_MP.pi,
-}
+def _require(condition: object) -> None:
+    if not condition:
+        raise _Undefined
+
+
+_CONSTANTS = {"i": _MP.mpc(0, 1), "e": _MP.exp(1), "pi": +_MP.pi}
 
 
 def _power(base: Any, power: Any) -> Any:
     size = abs(base)
     if size <= _NOTHING:
-        if not (_MP.im(power) == 0 and _MP.re(power) > 0):
-            raise _Undefined("a power of 0")
+        _require(_MP.im(power) == 0 and _MP.re(power) > 0)
         return _MP.mpf(0)
-    if abs(power) * (abs(_MP.mag(size)) + 1) > _BITS:
-        raise _Undefined("size")
+    _require(abs(power) * (abs(_MP.mag(size)) + 1) <= _BITS)
     return base**power
 
 
@@ -298,21 +278,18 @@ def _odd_root(base: Any, power: Fraction | None) -> Any:
 def _root(radicand: Any, index: Any = 2) -> Any:
     if _MP.im(radicand) == 0 and _MP.re(radicand) < 0 and index in (3, 5, 7, 9):
         return -_power(-radicand, 1 / _MP.mpf(index))  # the real one
-    if not (_MP.im(index) == 0 and 1 < _MP.re(index) < 100):
-        raise _Undefined("index")
+    _require(_MP.im(index) == 0 and 1 < _MP.re(index) < 100)
     return _power(radicand, 1 / _MP.mpf(_MP.re(index)))
 
 
 def _over(a: Any, b: Any) -> Any:
-    if abs(b) <= _NOTHING:
-        raise _Undefined("a division by 0")
+    _require(abs(b) > _NOTHING)
     return a / b
 
 
 def _natural(n: Any) -> int:
-    if _MP.im(n) == 0 and _MP.isint(n) and 0 <= n <= _LARGEST_FACTORIAL:
-        return int(n)
-    raise _Undefined("a factorial")
+    _require(_MP.im(n) == 0 and _MP.isint(n) and 0 <= n <= _LARGEST_FACTORIAL)
+    return int(n)
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -328,25 +305,17 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 }
 
 
-def _bounded(function: Callable[[Any], Any], bound: float) -> Callable[[Any], Any]:
-    def called(x: Any) -> Any:
-        if abs(x) > bound:
-            raise _Undefined("size")
-        return function(x)
-
-    return called
+_LARGEST_ARGUMENT = {
+    **dict.fromkeys("sin cos tan cot sec csc".split(), 1e6),
+    **dict.fromkeys("exp sinh cosh tanh".split(), 690),
+}
 
 
-def _real(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Of a real number; what is within rounding of a whole number is taken for it."""
-
-    def called(x: Any) -> Any:
-        nearest = _MP.nint(_MP.re(x))
-        if _MP.im(x) != 0:
-            raise _Undefined("complex")
-        return function(nearest if abs(x - nearest) < _NOTHING else x)
-
-    return called
+def _real(x: Any) -> Any:
+    """A real number; what is within rounding of a whole number is taken for it."""
+    _require(_MP.im(x) == 0)
+    nearest = _MP.nint(_MP.re(x))
+    return nearest if abs(x - nearest) < _NOTHING else x
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -359,21 +328,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     ),
     "lg": lambda x: _MP.log(x) / _MP.log(10),
     "binom": lambda n, k: _MP.binomial(_natural(n), _natural(k)),
-    "floor": _real(_MP.floor),
-    "ceil": _real(_MP.ceil),
-    **{
-        name: _bounded(getattr(_MP, name), bound)
-        for bound, names in ((1e6, "sin cos tan cot sec csc"), (690, "exp sinh cosh tanh"))
-        for name in names.split()
-    },
+    "floor": lambda x: _MP.floor(_real(x)),
+    "ceil": lambda x: _MP.ceil(_real(x)),
+    **{name: getattr(_MP, name) for name in _LARGEST_ARGUMENT},
 }
 
 
-def _unknown(name: str) -> Callable[..., Any]:
+def _unknown(name: str, *arguments: Any) -> Any:
     """A function about which nothing is known but its name."""
-
-    def called(*arguments: Any) -> Any:
-        terms = [x * _sample(name, place + 100) for place, x in enumerate(arguments)]
-        return _MP.sin(_MP.fsum(terms) + _sample(name, 99)) + _MP.fsum(terms) ** 3
-
-    return called
+    terms = [x * _sample(name, place + 100) for place, x in enumerate(arguments)]
+    return _MP.sin(_MP.fsum(terms) + _sample(name, 99)) + _MP.fsum(terms) ** 3

@@ -7,33 +7,18 @@ simplify formulas, run programs, or are somebody else's) go to worker processes 
 hosts call `grade_here` in theirs, `grade` in a small pool of its own.
 """
 
-from .call import grade, grade_here, prepare
-from .numbers import grade_number, last_number
-from .registry import (
-    GRADERS,
-    Grader,
-    Kind,
-    as_reward,
-    check_answer,
-    is_total,
-    make_grader,
-)
-from .texts import final_answer, grade_contains, grade_exact
-
-__all__ = [
-    "GRADERS",
-    "Grader",
-    "Kind",
-    "as_reward",
-    "check_answer",
-    "final_answer",
-    "grade",
-    "grade_contains",
-    "grade_exact",
-    "grade_here",
-    "grade_number",
-    "is_total",
-    "last_number",
-    "make_grader",
-    "prepare",
-]
+from .call import grade as grade
+from .call import grade_here as grade_here
+from .call import prepare as prepare
+from .numbers import grade_number as grade_number
+from .numbers import last_number as last_number
+from .registry import GRADERS as GRADERS
+from .registry import Grader as Grader
+from .registry import Kind as Kind
+from .registry import as_reward as as_reward
+from .registry import check_answer as check_answer
+from .registry import is_total as is_total
+from .registry import make_grader as make_grader
+from .texts import final_answer as final_answer
+from .texts import grade_contains as grade_contains
+from .texts import grade_exact as grade_exact

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 from ..formulas.items import read
 from ..formulas.notation import tokens
-from ..formulas.tree import Node
+from ..formulas.tree import number
 from ..formulas.units import SCALES, UNITS
 from .sentences import NEAR, OR_MORE, REGRET, TAIL, from_phrase, sentence
 from .texts import closing
@@ -50,7 +49,6 @@ _TAIL_END = re.compile(
 )
 _IN_UNIT = re.compile(r"\\(?:text|mathrm|operatorname)\w*\s*\{\s*~?((?:[^{}]|\{[^{}]*\})*?)\s*\}")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]+")
-_ONE = Node("number", (), Fraction(1))
 _MODULUS = re.compile(r"\s*(?:\\[pb]?mod\b|\(\s*(?:\\?mod|\\(?:text|mathrm)\{\s*mod)\b)")
 # commands that make a box beside them a factor
 _FACTOR = (
@@ -153,7 +151,6 @@ class _Joint(NamedTuple):
 
 
 def _last_box(text: str, before: int) -> _Box | None:
-    """The last box that begins before a place."""
     start = max(text.rfind("\\boxed", 0, before), text.rfind("\\fbox", 0, before))
     if start < 0:
         return None
@@ -202,9 +199,7 @@ def from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
     if not box.said:
         return []
     said, joints, start = [_with_neighbours(text, box)], [], box.start
-    while (
-        (other := _last_box(text, start)) is not None and len(said) < _MOST and other.end <= start
-    ):
+    while len(said) < _MOST and (other := _last_box(text, start)) and other.end <= start:
         between = text[other.end : start]
         joins = between.strip() and other.said and "\\boxed" not in other.said
         joint = _joint(between) if joins else None
@@ -219,11 +214,10 @@ def from_boxes(text: str, readable: Callable[[str], bool]) -> list[str] | None:
         return []
     said = _with_names(text, start, said, joints[::-1])
     rest = text[box.end : box.end + TAIL]
-    if OR_MORE.match(_DELIMITERS.sub(" ", rest)):
+    bare = _DELIMITERS.sub(" ", rest)
+    if OR_MORE.match(bare) or _CHANGED.match(bare) or REGRET.search(rest):
         return []
-    if _WITHDRAWN.search(sentence(rest.partition("\n")[0])) or REGRET.search(rest):
-        return []
-    if _CHANGED.match(_DELIMITERS.sub(" ", rest)):
+    if _WITHDRAWN.search(sentence(rest.partition("\n")[0])):
         return []
     phrase = from_phrase(rest, readable)
     if phrase == []:
@@ -247,7 +241,7 @@ def _with_neighbours(text: str, box: _Box) -> str:
         tail = _IN_UNIT.sub(r" \1 ", _TAIL_END.split(after.replace("~", " "), maxsplit=1)[0])
         unit = _LETTERS.sub(r"\\mathrm{\g<0>}", tail)
         node = read(tokens(f"1 {unit}"))
-        known = node is not None and node.kind in ("quantity", "%") and node.parts[0] == _ONE
+        known = node is not None and node.kind in ("quantity", "%") and node.parts[0] == number(1)
         return f"{said} {unit}" if known else ""
     after = _DELIMITERS.sub(" ", after)
     while (match := _BELONGS.match(after) or _WORD.match(after)) is not None:

@@ -20,7 +20,7 @@ import math
 import re
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import chain
 from typing import Any
@@ -100,13 +100,8 @@ def check_code(answer: str, *, reward: str = "all", seconds: float = 8.0) -> Non
     if tests["kind"] == "asserts":
         for source in _sources(tests):
             unit_tests.check(source)
-    elif not any(map(_says, tests["outputs"])):
+    elif not any(output is not None and str(output).strip() for output in tests["outputs"]):
         raise ValueError(f"needs an output that an empty program lacks, got {answer!r:.80}")
-
-
-def _says(output: Any) -> bool:
-    """Whether an output is more than nothing."""
-    return output is not None and bool(not isinstance(output, str) or output.strip())
 
 
 def warm() -> None:
@@ -125,17 +120,21 @@ def program(response: str, prompt: str = "", reads: re.Pattern[str] | None = Non
     only what stands before that. Of several blocks those that hold `reads` go first.
     """
     text = final_answer(response)
-    begun = list(_FUNCTION.finditer(prompt))
+    begun = _last_function(prompt)
     if begun and reads is None:
-        reads = re.compile(rf"^[ \t]*(?:async )?def {begun[-1][1]}\b", re.MULTILINE)
+        reads = re.compile(rf"^[ \t]*(?:async )?def {begun[1]}\b", re.MULTILINE)
     block = last_block(text, reads)
     if not prompt:
         return text if block is None else textwrap.dedent(block)
     source = response if block is None else block
     for anew in (source, textwrap.dedent(source)):
-        if begun and begun[-1][1] in (found[1] for found in _FUNCTION.finditer(anew)):
-            return f"{prompt[: begun[-1].start()]}\n{anew}"
+        if begun and begun[1] in (found[1] for found in _FUNCTION.finditer(anew)):
+            return f"{prompt[: begun.start()]}\n{anew}"
     return prompt + source
+
+
+def _last_function(source: str) -> re.Match[str] | None:
+    return next(reversed(list(_FUNCTION.finditer(source))), None)
 
 
 def last_block(text: str, reads: re.Pattern[str] | None = None) -> str | None:
@@ -187,8 +186,8 @@ def same_output(got: str, expected: str, tolerance: float | None = None) -> bool
 
 def _same_number(got: str, expected: str, tolerance: float | None) -> bool:
     ours, theirs = _number(got), _number(expected)
-    if ours is None or theirs is None or ours == theirs:
-        return ours is not None and ours == theirs
+    if ours is None or theirs is None:
+        return False
     if tolerance is None:  # both are floats that were printed with at least six decimals
         tolerance = 1e-6 if all(_DECIMALS.search(word) for word in (got, expected)) else 0
     return abs(ours - theirs) <= Decimal(tolerance) * max(1, abs(theirs))
@@ -271,20 +270,15 @@ def _asserts(
 ) -> tuple[int, int]:
     sources = [one for source in _sources(tests) for one in unit_tests.split(source)]
     # functions that the prompt gives are the tests' own, whatever the response makes of them
-    given = list(_helpers(tests.get("prompt", "")))
+    prompt = tests.get("prompt", "")
+    begun = _last_function(prompt)
+    given = [prompt[: begun.start()]] if begun and prompt[: begun.start()].strip() else []
     verdict = sandbox.judge(source, asserts=[*given, *sources], every=every, limits=limits)
     return sum(verdict.passed[len(given) :]), len(sources)
 
 
 def _sources(tests: dict[str, Any]) -> Sequence[str]:
     return [tests["tests"]] if isinstance(tests["tests"], str) else tests["tests"]
-
-
-def _helpers(prompt: str) -> Iterator[str]:
-    """What stands before the last function of the start of a program, if there is anything."""
-    begun = list(_FUNCTION.finditer(prompt))
-    if begun and prompt[: begun[-1].start()].strip():
-        yield prompt[: begun[-1].start()]
 
 
 _ASK: dict[str, Callable[..., tuple[int, int]]] = {

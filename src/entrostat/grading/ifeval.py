@@ -1,11 +1,7 @@
 """Grader "ifeval": instructions whose following can be checked by rules (Zhou et al., 2311.07911).
 
-The 25 kinds of IFEval, written anew from the paper and its data. A response is right where it
-follows every instruction of its prompt (prompt-level, strict). Option `loose` takes the better of
-eight readings: without the first line, the last, or both, each with and without asterisks; option
-`share` gives the share of instructions followed in place of all or nothing.
-
-Where this deviates from the authors' program:
+The 25 kinds of IFEval, written anew from the paper and its data. Deviations from the authors'
+program:
 
 - a keyword that is no regular expression is a text; any sign may be counted as a letter;
 - a thought is taken off before;
@@ -22,7 +18,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -65,12 +60,13 @@ Check = Callable[..., bool]
 
 
 def grade_ifeval(response: str, answer: str, *, loose: bool = False, share: bool = False) -> float:
-    """1 where a response follows all instructions of `answer` (see `pack`), else 0.
+    """1 where a response follows all instructions of `answer` (see `pack`): prompt-level, strict.
 
     Args:
         response: what the policy wrote, all of it.
         answer: instructions with their arguments.
-        loose: whether the best of eight readings of the response counts.
+        loose: whether the best of eight readings of the response counts: without the first line,
+            the last, or both, each with and without asterisks.
         share: the share of instructions followed instead.
     """
     said = spoken(response)
@@ -90,8 +86,7 @@ def check_ifeval(answer: str, *, loose: bool = False, share: bool = False) -> No
         ValueError: names the instruction and what is wrong.
     """
     try:
-        pairs = json.loads(answer)
-        instructions = [(str(name), dict(arguments)) for name, arguments in pairs]
+        instructions = [(str(name), dict(arguments)) for name, arguments in json.loads(answer)]
     except (ValueError, TypeError):
         instructions = []
     if not instructions:
@@ -190,16 +185,11 @@ def _compare(count: int, relation: str, threshold: float) -> bool:
     return count < threshold if relation == "less than" else count >= threshold
 
 
-def _existence(text: str, keywords: Sequence[str]) -> bool:
-    found = (re.search(_expression(word), text, re.IGNORECASE) for word in _words(keywords))
-    return all(found)
-
-
-def _forbidden(text: str, forbidden_words: Sequence[str]) -> bool:
-    return not any(
-        re.search(rf"\b{_expression(word)}\b", text, re.IGNORECASE)
-        for word in _words(forbidden_words)
-    )
+def _occurrences(text: str, words: Sequence[str], pattern: str = "%s") -> list[int]:
+    """How often each word occurs, within a pattern."""
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise ValueError("a list of words is needed")
+    return [len(re.findall(pattern % _expression(word), text, re.IGNORECASE)) for word in words]
 
 
 def _expression(word: str) -> str:
@@ -211,19 +201,11 @@ def _expression(word: str) -> str:
     return word
 
 
-def _words(given: Sequence[str]) -> list[str]:
-    if isinstance(given, str) or not all(isinstance(one, str) for one in given):
-        raise ValueError("a list of words is needed")
-    return list(given)
-
-
-def _paragraphs(text: str, num_paragraphs: int) -> bool:
-    """Paragraphs between lines of ***; an empty one may stand at either end alone."""
-    first, *inner = re.split(r"\s?\*\*\*\s?", text)
+def _parts(text: str, mark: str) -> list[str]:
+    """What stands between marks; nothing at all where an inner part is empty."""
+    first, *inner = map(str.strip, re.split(mark, text))
     last = inner.pop() if inner else ""
-    if not all(map(str.strip, inner)):
-        return False
-    return len(inner) + bool(first.strip()) + bool(last.strip()) == num_paragraphs
+    return [part for part in (first, *inner, last) if part] if all(inner) else []
 
 
 def _first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
@@ -253,11 +235,6 @@ def _highlights(text: str, num_highlights: int) -> bool:
     return sum(bool(one.strip("*").strip()) for one in found) >= num_highlights
 
 
-def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    word = _expression(section_spliter.strip())
-    return len(re.findall(rf"{word}\s?\d+", text)) >= num_sections
-
-
 def _json(text: str) -> bool:
     text = text.strip()
     for fence in ("```json", "```Json", "```JSON", "```"):
@@ -277,36 +254,25 @@ def _title(text: str) -> bool:
     return False
 
 
-def _two_responses(text: str) -> bool:
-    first, *inner = (part.strip() for part in text.split("******"))
-    last = inner.pop() if inner else ""
-    answers = [part for part in (first, *inner, last) if part]
-    return all(inner) and len(answers) == 2 and answers[0] != answers[1]
-
-
-@cache
-def _detector() -> tuple[Callable[[str], str], type[Exception]]:
+def _detect(text: str) -> str | None:
+    """The language's ISO 639-1 code; None where there is nothing to tell it by."""
     from langdetect import DetectorFactory, LangDetectException, detect
 
     DetectorFactory.seed = 0  # its guesses are drawn at random
-    return detect, LangDetectException
-
-
-def _detect(text: str) -> str | None:
-    """The language's ISO 639-1 code; None where there is nothing to tell it by."""
-    detect, failed = _detector()
     try:
         return detect(text[:_MOST_READ])
-    except failed:
+    except LangDetectException:
         return None
 
 
 CHECKS: dict[str, Check] = {
-    "keywords:existence": _existence,
+    "keywords:existence": lambda text, keywords: all(_occurrences(text, keywords)),
     "keywords:frequency": lambda text, keyword, frequency, relation: _compare(
-        len(re.findall(_expression(keyword.strip()), text, re.IGNORECASE)), relation, frequency
+        _occurrences(text, [keyword.strip()])[0], relation, frequency
     ),
-    "keywords:forbidden_words": _forbidden,
+    "keywords:forbidden_words": lambda text, forbidden_words: (
+        not any(_occurrences(text, forbidden_words, r"\b%s\b"))
+    ),
     "keywords:letter_frequency": lambda text, letter, let_frequency, let_relation: _compare(
         text.lower().count(letter.strip().lower()), let_relation, let_frequency
     ),
@@ -314,7 +280,9 @@ CHECKS: dict[str, Check] = {
     "length_constraints:number_sentences": lambda text, num_sentences, relation: _compare(
         count_sentences(text), relation, num_sentences
     ),
-    "length_constraints:number_paragraphs": _paragraphs,
+    "length_constraints:number_paragraphs": lambda text, num_paragraphs: (
+        len(_parts(text, r"\s?\*\*\*\s?")) == num_paragraphs
+    ),
     "length_constraints:number_words": lambda text, num_words, relation: _compare(
         len(re.findall(r"\w+", text)), relation, num_words
     ),
@@ -327,10 +295,14 @@ CHECKS: dict[str, Check] = {
     "detectable_format:number_bullet_lists": _bullets,
     "detectable_format:constrained_response": lambda text: any(one in text for one in ANSWERS),
     "detectable_format:number_highlighted_sections": _highlights,
-    "detectable_format:multiple_sections": _sections,
+    "detectable_format:multiple_sections": lambda text, section_spliter, num_sections: (
+        len(re.findall(rf"{_expression(section_spliter.strip())}\s?\d+", text)) >= num_sections
+    ),
     "detectable_format:json_format": _json,
     "detectable_format:title": _title,
-    "combination:two_responses": _two_responses,
+    "combination:two_responses": lambda text: (
+        len(parts := _parts(text, r"\*{6}")) == 2 and parts[0] != parts[1]
+    ),
     "combination:repeat_prompt": lambda text, prompt_to_repeat: (
         text.strip().lower().startswith(prompt_to_repeat.strip().lower())
     ),

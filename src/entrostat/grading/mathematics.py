@@ -18,9 +18,23 @@ from ..formulas.items import read
 from ..formulas.notation import tokens
 from ..formulas.tree import Token
 from ..formulas.values import exact_value
-from .boxes import boxed, listed
-from .extract import ORDER, Place, answers
+from .boxes import boxed, from_boxes, listed
+from .sentences import from_last, from_phrase
+from .texts import final_answer
 
+Place = Literal["boxed", "phrase", "last"]
+# where an answer may stand, and what finds it there; docs/grading.md says what each takes
+_PLACES: dict[Place, Callable[[str, Callable[[str], bool]], list[str] | None]] = {
+    "boxed": from_boxes,
+    "phrase": from_phrase,
+    "last": from_last,
+}
+ORDER = tuple(_PLACES)
+# ~~struck out~~ in Markdown, and the mark that ends a proof
+_UNSAID = re.compile(
+    r"(?<![^\s(*])~~(?=\S)[^~\n]+(?<=\S)~~(?![^\s.,;:)*])"
+    r"|(?:\\(?:blacksquare|square|qed|Box|checkmark)|[\u220e\u25a0\u25a1\u2713])[\s$.]*\Z"
+)
 _LETTER = r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?"
 _OPTION = re.compile(
     rf"{_LETTER}\s*(?:[.:]|\)(?=\s*[A-Za-z]+\s+[a-z]))\}}?\s*(?!.*(?:^|\W)[A-J](?:[.:)]|\Z))(?=\S)",
@@ -98,8 +112,14 @@ def expected_answer(answer: str) -> str:
 
 
 def extracted(response: str, extract: str | Sequence[str] = ORDER) -> list[str]:
-    """What a response gives as its answer; each has to be right. [] where it gives none."""
-    return answers(response, _order(extract), _readable)
+    """What a response gives as its answer: each has to be right; [] where it gives none.
+
+    The first place that has something decides, readable or not. Linear in the length of the
+    response but for its last few thousand characters.
+    """
+    order, text = _order(extract), _UNSAID.sub(" ", final_answer(response))
+    places = (_PLACES[place](text, _readable) for place in order)
+    return next((found for found in places if found is not None), [])
 
 
 def equal(expected: str, given: str) -> bool:
@@ -118,13 +138,9 @@ def equal(expected: str, given: str) -> bool:
 
 def _same_letter(expected: str, given: str) -> tuple[str, str]:
     r"""3 + 7k, k \in \mathbb{Z}, and 7n + 3: families in one letter, without what it stands for."""
-    found = [_INTEGER.search(text) for text in (expected, given)]
-    sides = (expected, given)
-    bare = [
-        text if end is None else text[: end.start()] for text, end in zip(sides, found, strict=True)
-    ]
+    bare = [_INTEGER.sub("", text) for text in (expected, given)]
     letters = [set(_LONE.findall(text)) for text in bare]
-    family = any(found) or all(r"\pi" in text and "+" in text for text in bare)
+    family = bare != [expected, given] or all(r"\pi" in text and "+" in text for text in bare)
     if family and len(letters[0]) == len(letters[1]) == 1 and all(bare):
         bare[1] = _LONE.sub(letters[0].pop(), bare[1])
     return bare[0], bare[1]

@@ -10,8 +10,7 @@ from ..formulas.equality import assigned
 from ..formulas.items import read
 from ..formulas.notation import tokens
 from ..formulas.tree import Node
-from .extract import ORDER
-from .mathematics import extracted
+from .mathematics import ORDER, extracted
 from .sentences import DOUBTS
 
 _PLAIN = re.compile(

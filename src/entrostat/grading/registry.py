@@ -30,16 +30,6 @@ class Kind:
     warm: str = ""  # MODULE:FUNCTION that imports what takes long, for processes to be forked from
     needs: tuple[str, str] | None = None  # another package's module, and what to install
 
-    def load(self) -> Grader:
-        """The function.
-
-        Raises:
-            ValueError: it needs a package that is not installed.
-        """
-        if self.needs is not None and find_spec(self.needs[0]) is None:
-            raise ValueError(self.needs[1])
-        return imported(self.home)
-
 
 GRADERS: dict[str, Kind] = {
     "exact": Kind("entrostat.grading.texts:grade_exact", "the text itself", True),
@@ -96,7 +86,10 @@ def make_grader(name: str, options: Mapping[str, Any] | None = None) -> Grader:
     grader = _found(name)
     if not options:
         return grader
-    known = [p.name for p in _parameters(grader) if p.kind == p.KEYWORD_ONLY]
+    known = []
+    with suppress(ValueError):  # one written in C may not tell
+        parameters = inspect.signature(grader).parameters.values()
+        known = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
     for key in options:
         if key not in known:
             there = unknown("option", key, known) if known else f"it has no option {key!r}"
@@ -122,7 +115,10 @@ def check_answer(name: str, answer: str, options: Mapping[str, Any] | None = Non
 @cache
 def _found(name: str) -> Grader:
     if name in GRADERS:
-        return GRADERS[name].load()
+        kind = GRADERS[name]
+        if kind.needs is not None and find_spec(kind.needs[0]) is None:
+            raise ValueError(kind.needs[1])
+        return imported(kind.home)
     if ":" in name:
         module, function = find(name, "grader")
         whose, grader = f"grader {name!r}", getattr(module, function, None)
@@ -142,12 +138,6 @@ def _found(name: str) -> Grader:
     except ValueError:
         pass  # one written in C may not tell
     return grader
-
-
-def _parameters(grader: Grader) -> list[inspect.Parameter]:
-    with suppress(ValueError):
-        return list(inspect.signature(grader).parameters.values())
-    return []
 
 
 def as_reward(value: Any) -> float:
