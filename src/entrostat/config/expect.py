@@ -54,5 +54,4 @@ class Expectation:
 
 
 def expectations(table: Mapping[str, str]) -> list[Expectation]:
-    """Those of a table, read."""
     return [Expectation(figure, text) for figure, text in table.items()]

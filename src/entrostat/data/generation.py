@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ..agents import is_multi_turn
 from ..config import TrainConfig
-from ..models.early_stop import EarlyStop
 from ..models.policy import Policy
 from ..models.rollout import Sequences, of_dropped, sample
+from ..models.stops import EarlyStop
 from ..models.token_sampling import Source
 from ..tasks import Example, Task
 from .prompts import context_of, new_tokens, sampler_settings, stop_strings, turns_of
 from .scoring import Scorer
-from .turns import MultiTurnConfig, TurnLimits, observation_tokenizer, play
+from .turns import TurnLimits, observation_tokenizer, play
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ def answer(
         turns_of(task, split), context_of(policy, config), how.pop("max_new_tokens"),
         observation_tokenizer(policy, config), stop,
     )  # fmt: skip
-    timeout = config.scoring.environment_timeout
-    game = MultiTurnConfig(task, rules, training, timeout, enough, sampler)
-    played = play(game, examples, prompts, **how)
-    judged = [(r, played.failures.get(i, "")) for i, r in enumerate(played.rewards)]
-    return _waited_for(played.sequences, played.texts, judged, played.turns)
+    played = play(
+        task, rules, examples, prompts, training=training, enough=enough, sampler=sampler,
+        timeout=config.scoring.environment_timeout, **how,
+    )  # fmt: skip
+    return _waited_for(*played)
 
 
 def _waited_for(

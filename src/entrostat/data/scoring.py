@@ -148,7 +148,6 @@ def _judged(outcome: Outcome) -> tuple[float, str]:
 def _together(
     task: Task, batched: Callable[..., Any], pairs: list[tuple[str, Example]], iteration: int
 ) -> list[Any]:
-    """What `score_batch` gives, one each."""
     who = f"iteration {iteration}: {task.name}.score_batch"
     try:
         given = batched([completion for completion, _ in pairs], [example for _, example in pairs])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,10 +27,9 @@ from torch import Tensor
 from ..agents import Reply, Worlds
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..models.early_stop import EarlyStop
 from ..models.policy import Policy, vocabulary
 from ..models.rollout import Sequences, sample
-from ..models.stops import cut
+from ..models.stops import EarlyStop, cut
 from ..models.token_sampling import Source
 from ..tasks import Example, Task
 from .prompts import uses_chat
@@ -86,7 +86,6 @@ class ObservationTokenizer:
 
 
 def observation_tokenizer(policy: Policy, config: TrainConfig) -> ObservationTokenizer:
-    """As the prompts of a run become tokens."""
     return ObservationTokenizer(policy, uses_chat(policy, config), config.prompt.system)
 
 
@@ -120,16 +119,13 @@ class Rollout:
 
     @property
     def context(self) -> list[int]:
-        """What its next turn follows."""
         return self.prompt + self.ids
 
     @property
     def observed(self) -> int:
-        """Tokens that the environment said."""
         return len(self.ids) - sum(self.sampled)
 
     def say(self, ids: list[int], logp: list[float], entropy: list[float]) -> None:
-        """A turn of the policy."""
         self.last, self.turns = len(self.ids), self.turns + 1
         self._add(ids, True, logp, entropy)
 
@@ -179,101 +175,69 @@ class TurnLimits:
         return [head + cut(tail, self.stop) for head, tail in zip(heads, tails, strict=True)]
 
 
-@dataclass(frozen=True)
-class MultiTurnRollouts:
-    """Rollouts of several turns, and what came of them.
-
-    Attributes:
-        sequences: B rollouts, those of a prompt side by side.
-        texts: all that was said after each prompt, by both.
-        rewards: B numbers; 0 where the environment failed.
-        failures: in words why an environment failed, by the rollout's place.
-        turns: B counts of the policy's.
-    """
-
-    sequences: Sequences
-    texts: list[str]
-    rewards: list[float]
-    failures: dict[int, str]
-    turns: list[int]
-
-
-@dataclass(frozen=True)
-class MultiTurnConfig:
-    """How rollouts are played.
-
-    Attributes:
-        task: whose environments.
-        rules: what ends a rollout.
-        training: which of the environments' rewards is asked for.
-        timeout: seconds that an environment may take for one thing.
-        enough: when rollouts that still go on are dropped: asked before each turn but the first,
-            of the rollouts at once; None waits for all.
-        sampler: samples a turn, as `sample` does; another host's gives what it would.
-    """
-
-    task: Task
-    rules: TurnLimits
-    training: bool
-    timeout: float
-    enough: EarlyStop | None = None
-    sampler: Callable[..., Sequences] = sample
-
-
 def play(
-    game: MultiTurnConfig, examples: Sequence[Example], prompts: list[list[int]], *, rollouts: int,
-    generator: Source, batch: int, pad: int, exact: bool = False, **how: Any,
-) -> MultiTurnRollouts:  # fmt: skip
+    task: Task, rules: TurnLimits, examples: Sequence[Example], prompts: list[list[int]], *,
+    training: bool, timeout: float, rollouts: int, generator: Source, batch: int, pad: int,
+    exact: bool = False, enough: EarlyStop | None = None,
+    sampler: Callable[..., Sequences] = sample, **how: Any,
+) -> tuple[Sequences, list[str], list[tuple[float, str]], list[int]]:  # fmt: skip
     """Play rollouts of each prompt, as many at once as are sampled at once, in whole groups.
 
     Args:
-        game: how.
+        task: whose environments.
+        rules: what ends a rollout.
         examples: the prompts.
         prompts: their token ids.
+        training: which of the environments' rewards is asked for.
+        timeout: seconds that an environment may take for one thing.
         rollouts: per prompt.
         generator: as `sample` takes it; numbers that decide tokens are [B, turns x T].
         batch: rollouts at once, each with its environment.
         pad: id for padding.
         exact: also the entropies.
+        enough: when rollouts that still go on are dropped: asked before each turn but the first,
+            of the rollouts at once; None waits for all.
+        sampler: samples a turn, as `sample` does; another host's gives what it would.
         **how: other arguments of `sample`.
+
+    Returns:
+        B rollouts, those of a prompt side by side; all that was said after each prompt, by both; B
+        times reward and, in words, why the environment failed ("" where it did not); B counts of
+        the policy's turns.
     """
-    how |= {"batch": batch, "max_new_tokens": game.rules.new, "pad": pad, "exact": exact}
-    each = max(1, batch // rollouts)
+    how |= {"batch": batch, "max_new_tokens": rules.new, "pad": pad, "exact": exact}
+    each, device = max(1, batch // rollouts), rules.hearing.policy.device
     found: list[Rollout] = []
-    rewards: list[float] = []
-    failures: dict[int, str] = {}
+    judged: list[tuple[float, str]] = []
     for first in range(0, len(prompts), each):
         here = [Rollout(ids) for ids in prompts[first : first + each] for _ in range(rollouts)]
         of_each = [e for e in examples[first : first + each] for _ in range(rollouts)]
-        source, begin = generator, len(found)
+        source = generator
         if isinstance(source, Tensor):
-            source = source[begin : begin + len(here)]
-        with Worlds(game.task, of_each, game.timeout) as worlds:
-            _play(game, here, worlds, rollouts, source, how)
-            rewards += worlds.rewards(game.training)
-            failures |= {begin + place: why for place, why in worlds.failures.items()}
+            source = source[len(found) : len(found) + len(here)]
+        with Worlds(task, of_each, timeout) as worlds:
+            _play(rules, here, worlds, rollouts, source, enough, partial(sampler, **how))
+            rewards = worlds.rewards(training)
+            judged += [(r, worlds.failures.get(i, "")) for i, r in enumerate(rewards)]
         found += here
-    device = game.rules.hearing.policy.device
-    return MultiTurnRollouts(
-        _side_by_side(found, rollouts, device, pad, exact, game.enough is not None),
-        game.rules.texts(found), rewards, failures, [one.turns for one in found],
-    )  # fmt: skip
+    sequences = _side_by_side(found, rollouts, device, pad, exact, enough is not None)
+    return sequences, rules.texts(found), judged, [one.turns for one in found]
 
 
 def _play(
-    game: MultiTurnConfig, here: list[Rollout], worlds: Worlds, rollouts: int, generator: Source,
-    how: dict[str, Any],
+    rules: TurnLimits, here: list[Rollout], worlds: Worlds, rollouts: int, generator: Source,
+    enough: EarlyStop | None, sampler: Callable[..., Sequences],
 ) -> None:  # fmt: skip
     """Play rollouts, those of a prompt side by side, to their ends."""
-    rules, policy = game.rules, game.rules.hearing.policy
+    policy = rules.hearing.policy
     number = torch.arange(len(here)) // rollouts
     for turn in range(rules.turns):
         live = [i for i, one in enumerate(here) if one.open]
         if not live:
             return
-        if turn and game.enough is not None:
+        if turn and enough is not None:
             ended = torch.tensor([not one.open for one in here])
-            if game.enough.reached(ended, number):
+            if enough.reached(ended, number):
                 for i in live:
                     here[i].dropped = True
                 return
@@ -283,7 +247,7 @@ def _play(
         # at the first turn a prompt's rollouts share its keys and values
         each, asked = (1, live) if turn else (rollouts, live[::rollouts])
         contexts = [here[i].context for i in asked]
-        said = game.sampler(policy.model, contexts, rollouts=each, generator=source, **how)
+        said = sampler(policy.model, contexts, rollouts=each, generator=source)
         replies = worlds.reply(dict(zip(live, policy.decode(said, rules.stop), strict=True)))
         for row, i in enumerate(live):
             here[i].say(*_turn(said, row))

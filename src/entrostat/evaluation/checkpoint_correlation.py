@@ -211,7 +211,6 @@ def _point(
 
 
 def of_set(name: str, points: Sequence[Checkpoint]) -> OfSet:
-    """Relate entropy and score over checkpoints on one set."""
     runs = list(dict.fromkeys(point.run for point in points))
     pooled = _correlations(points)
     each = {run: _correlations([p for p in points if p.run == run]) for run in runs}

@@ -78,7 +78,6 @@ class ResolvedEvalSets:
 def resolve_eval_sets(
     config: TrainConfig, task: Task, score: Scorer, say: Callable[[str], None]
 ) -> ResolvedEvalSets:
-    """The sets that a configuration names."""
     own = [EvalSet(split=split) for split in task.splits[1:]]
     sets, scorers = [], []
     resolved = config.eval.resolved if config.eval.sets else [config.eval] * len(own)
@@ -102,7 +101,6 @@ def resolve_eval_sets(
 
 
 def check_best(best: str, names: Sequence[str]) -> None:
-    """Refuse a `save.best` that no evaluation has."""
     if not best:
         return
     if not names:
@@ -135,7 +133,6 @@ def _task_of(table: dict[str, Any], seed: int) -> Task:
 def _resolved(
     one: EvalSet, numbers: Evaluation, task: Task, score: Scorer, config: TrainConfig
 ) -> ResolvedEvalSet:
-    """A table of `[[eval]]` with the run's settings where it has none of its own."""
     splits, foreign = tuple(task.splits), one.task is not None
     split = one.split or (splits[1] if len(splits) > 1 else splits[0] if foreign else "")
     if split not in splits:

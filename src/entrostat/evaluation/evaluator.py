@@ -87,7 +87,6 @@ class LabSampler:
         self._shared.model = "" if subject is None else subject.model
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
-        """Tokens, stops and template that the set comes to with this policy."""
         own = self._of(one, decoding)
         return {
             "max_new_tokens": new_tokens(one.task, own, one.split),
@@ -98,7 +97,6 @@ class LabSampler:
         }
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
-        """Responses to each problem, k of them."""
         one, k, policy = asked.set, asked.decoding.k, self._policy
         own = self._of(one, asked.decoding)
         new = new_tokens(one.task, own, one.split)
@@ -218,7 +216,6 @@ def clusters(embeddings: ArrayLike, distance: float) -> list[int]:
 
 
 def _settings(config: EvalConfig, run: TrainConfig | None) -> TrainConfig:
-    """The lab's settings for an evaluation; the prompts as the run had them."""
     own = TrainConfig() if run is None else copy.deepcopy(run)
     own.device, own.precision, own.threads = config.device, config.precision, config.threads
     own.gradient_checkpointing = False

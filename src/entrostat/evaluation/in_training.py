@@ -91,7 +91,6 @@ def evaluate(
 
 
 def head_of(one: ResolvedEvalSet, iteration: int) -> dict[str, Any]:
-    """What a set's row, and each of its lines, begins with."""
     return {"iteration": iteration, "set": one.name, "split": one.split}
 
 
@@ -101,7 +100,6 @@ def row_of(
     right: Sequence[Sequence[float]],
     counts: Sequence[Counter[str]],
 ) -> dict[str, Any]:
-    """A set's row of figures, without entropies."""
     k, prompts = one.config.eval.samples, len(right)
     return head_of(one, iteration) | {
         "prompts": prompts,

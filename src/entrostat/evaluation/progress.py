@@ -79,7 +79,6 @@ class Shown(Display):
             self._said = time.monotonic()
 
     def end(self, name: str, entry: Mapping[str, Any]) -> None:
-        """The score in the bar's place."""
         self.close()
         value = entry["metrics"][f"avg@{entry['k']}"]["value"]
         say(f"{name}: avg@{entry['k']} {value:.3f} over {entry['n']} problems", self._stream)

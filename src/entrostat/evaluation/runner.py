@@ -67,8 +67,6 @@ class Answered:
 
 
 class Sampler(Protocol):
-    """An engine with a policy in it."""
-
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]: ...
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:

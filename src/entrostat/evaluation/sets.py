@@ -31,12 +31,10 @@ class ProblemSet:
 
     @property
     def task_name(self) -> str:
-        """The task as `make_task` knows it."""
         return self.name.removesuffix(f"/{self.split}")
 
     @property
     def file(self) -> str:
-        """The name of its file of responses."""
         return re.sub(r"[^\w.+=-]+", "_", self.name) + ".jsonl"
 
     def count(self, most: int | None) -> int:

@@ -127,7 +127,6 @@ class EvalConfig:
     scoring: Scoring = field(default_factory=Scoring)
 
     def validate(self) -> EvalConfig:
-        """This configuration, if its values can be meant."""
         for key, low in (
             ("k", 1), ("max_new_tokens", 1), ("problems", 1), ("seed", 0), ("resamples", 0),
             ("threads", 0), ("batch", 1), ("micro_batch", 1),

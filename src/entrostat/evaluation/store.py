@@ -7,16 +7,15 @@ dropped, and its problem asked again.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunStopped
 from ..logs.files import atomic, make_directory
-from ..logs.lines import JsonLines
+from ..logs.lines import JsonLines, read_json
+from ..runs.run_directory import hold
 from .sets import ProblemSet
 
 RESULTS, SETTINGS = "results.json", "evaluation.json"
@@ -30,17 +29,9 @@ class Store:
 
     def __init__(self, directory: Path, subject: Mapping[str, Any], threads: int = 0) -> None:
         self.path = directory
-        try:
-            make_directory(directory / "responses")
-            self._lock = open(directory / ".lock", "a")  # noqa: SIM115 - held until closed
-        except OSError as error:
-            raise ValueError(f"output {str(directory)!r}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise ValueError(f"{directory}: another process is evaluating there") from None
-        self._kept = _read(directory / SETTINGS)
+        self._lock = hold(directory, "another process is evaluating there")
+        make_directory(directory / "responses")
+        self._kept = read_json(directory / SETTINGS)
         before = self._kept.setdefault("subject", dict(subject))
         if before != dict(subject):
             self._lock.close()
@@ -58,7 +49,6 @@ class Store:
         self._lock.close()
 
     def begin(self, one: ProblemSet, settings: Mapping[str, Any]) -> Responses:
-        """A set's responses so far, bound to settings."""
         known = self._kept.setdefault("sets", {})
         before, now = known.get(one.name), json.loads(json.dumps(settings))
         if before is not None and before != now:
@@ -76,7 +66,6 @@ class Store:
         return Responses(self.path / "responses" / one.file)
 
     def write(self, name: str, value: Any) -> None:
-        """A file of JSON, whole or not at all."""
         try:
             with atomic(self.path / name) as part:
                 text = json.dumps(value, indent=1, allow_nan=False)
@@ -85,18 +74,16 @@ class Store:
             raise RunStopped(f"could not write {self.path / name}: {error.strerror}") from error
 
     def results(self) -> dict[str, Any]:
-        return _read(self.path / RESULTS)
+        return read_json(self.path / RESULTS)
 
 
 def threads_of(directory: Path) -> int:
     """That an evaluation was computed with so far; 0 where there is none, or it did not choose."""
-    found = _read(directory / SETTINGS).get("threads")
+    found = read_json(directory / SETTINGS).get("threads")
     return found if type(found) is int and 0 <= found <= 1024 else 0
 
 
 class Responses:
-    """The lines of a set, by problem."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         rows = JsonLines(path).read()
@@ -107,7 +94,6 @@ class Responses:
                 part.write_bytes(whole)
 
     def missing(self, problems: Iterable[int]) -> list[int]:
-        """Problems that have no line yet."""
         return [i for i in problems if i not in self.lines]
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
@@ -123,16 +109,8 @@ class Responses:
         self.lines |= {line["problem"]: line for line in lines}
 
     def first(self, count: int) -> list[dict[str, Any]]:
-        """The lines of the first problems, in their order."""
         return [self.lines[i] for i in range(count) if i in self.lines]
 
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found = None
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}

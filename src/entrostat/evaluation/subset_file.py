@@ -101,8 +101,8 @@ def _kmeans(task: Task, examples: Sequence[Example], config: SubsetConfig) -> li
     if config.size is None:
         raise ValueError("--by kmeans needs --size")
     from ..data.prompts import encode
-    from ..models.embeddings import embed
     from ..models.loading import load_policy
+    from ..models.policy_evaluator import embed
 
     settings = TrainConfig(model=config.model, task={"name": task.name})
     settings.prompt.chat = False  # a template's tokens, the same in all, would hide what differs

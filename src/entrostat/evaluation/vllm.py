@@ -47,7 +47,6 @@ class VllmSampler:
     def of(
         cls, subject: EvaluatedModel, config: EvalConfig, say: Callable[[str], None]
     ) -> VllmSampler:
-        """An engine with a subject in it."""
         if subject.checkpoint is not None:
             raise ValueError(
                 f"{subject.spec!r}: vLLM reads whole models, and a checkpoint holds weights alone; "
@@ -85,7 +84,6 @@ class VllmSampler:
         }
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
-        """Responses to each problem, k of them."""
         one, decoding = asked.set, asked.decoding
         if hasattr(one.task, "environment"):
             raise ValueError(
@@ -142,7 +140,6 @@ def _answered(outputs: list[Any]) -> Answered:
 
 
 def _seed(seed: int, name: str, problem: int) -> int:
-    """A number below 2^31 of one problem."""
     digest = hashlib.sha256(f"{seed}/{name}/{problem}".encode()).digest()
     return int.from_bytes(digest[:4]) >> 1
 

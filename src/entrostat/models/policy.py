@@ -22,8 +22,8 @@ from ..errors import in_one_line
 from ..model_files import tiny_directory as tiny_directory
 from ..model_files import write_provenance
 from .attention import row_attention
-from .head import LanguageHead, caught
-from .packing import Packed, only_at, pack
+from .head import LanguageHead, caught, only_at
+from .packing import Packed, pack
 from .rollout import Sequences, positions
 from .stops import cut
 
@@ -45,7 +45,7 @@ class Policy:
         window: sequences that are longer are not packed: the model attends in windows so long.
         shares: whether sampling computes a prompt once for its rollouts.
         prepacks: whether sampling multiplies by reordered copies of the weights (`prepacked`).
-        graphs: whether sampling decodes with CUDA graphs (`graphed`).
+        graphs: whether sampling decodes with CUDA graphs (`kv_cache`).
         head: how logits follow from hidden states, where statistics are taken without logits.
         half: the dtype of autocast, or None.
         origin: what is known of where the weights came from (`models.provenance`), or None.
@@ -161,7 +161,6 @@ class Policy:
         return hidden if self.half is None else hidden.to(self.half)
 
     def packs_all(self, sequences: Sequences) -> bool:
-        """Whether these sequences are packed."""
         if self.packs and self.window is not None:
             return int(sequences.attention.sum(-1).max()) <= self.window
         return self.packs

@@ -14,11 +14,9 @@ from torch import Tensor
 
 from ..core.stats import token_stats_from_logits
 from ..errors import RunStopped
-from .early_stop import EarlyStop
-from .graphed import GraphedDecoder
-from .kv_cache import autocast_dtype, branch
+from .kv_cache import GraphedDecoder, autocast_dtype, branch
 from .prepacked import prepacked
-from .stops import Stops
+from .stops import EarlyStop, Stops
 from .token_sampling import Source, choose
 
 
@@ -127,7 +125,7 @@ def sample(
         autocast: context for the forward passes.
         share: compute a prompt once and branch its cache; False where the cache cannot.
         prepack: multiply by reordered copies of the weights where that pays (`prepacked`).
-        graph: decode with one CUDA graph a step (`graphed`); needs `share`.
+        graph: decode with one CUDA graph a step (`kv_cache`); needs `share`.
         stops: strings that end a sequence as well.
         exact: also the entropies, and the log-probs by the statistics that a pass of training uses.
         enough: stop as soon as so many of the sequences at once have ended; None waits for all.

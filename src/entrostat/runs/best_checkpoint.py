@@ -77,7 +77,6 @@ class BestCheckpoint:
 
 
 def figures_of(figure: str) -> list[str]:
-    """The figures of `save.best`."""
     return [one.strip() for one in figure.split(",") if one.strip()]
 
 
@@ -116,7 +115,6 @@ def _promote(run: Path) -> None:
 
 
 def _replace(place: Path, write: Callable[[Path], None]) -> None:
-    """A directory in the place of another, which is removed."""
     aside = _draft(place.parent)
     with writing(place), atomic_directory(place, aside) as part:
         write(part)

@@ -84,7 +84,6 @@ class Schedule:
 def tensors_of(
     trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, prefix: str = ""
 ) -> dict[str, torch.Tensor]:
-    """Weights and moments as a checkpoint names them."""
     tensors = {}
     for name, parameter in trained.items():
         tensors[f"{prefix}weight/{name}"] = parameter.detach().contiguous()
@@ -135,7 +134,6 @@ def _remove(manifest: Path) -> None:
 
 
 def manifests(directory: Path) -> list[Path]:
-    """Manifests of the checkpoints in a directory, the oldest first."""
     found = [p for p in directory.glob("*.json") if p.stem.isascii() and p.stem.isdecimal()]
     return sorted(found, key=lambda path: int(path.stem))
 

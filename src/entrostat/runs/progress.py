@@ -229,6 +229,5 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def for_stream(stream: Any = None) -> Progress:
-    """The display that suits a stream: live on a terminal, lines elsewhere."""
     stream = stream or sys.stdout
     return Live(stream) if stream.isatty() else Lines(stream)

@@ -105,7 +105,6 @@ def restore_newest(
 
 
 def rewind(run: RunDirectory, start: int, marks: Mapping[str, Mark], say: Say) -> None:
-    """Cut the logs back to a checkpoint; shows how much will be made again."""
     again = run.rewind(start, marks)
     if again:
         say(

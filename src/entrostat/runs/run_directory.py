@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .._processors import processor_kind
 from ..config import TrainConfig
 from ..errors import RunStopped
 from ..logs.files import atomic_directory, make_directory, replacing, writing
-from ..logs.lines import JsonLines, Mark
+from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
 
@@ -36,21 +36,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, config: TrainConfig, resume: bool) -> RunDirectory:
-        """Make the directory (or take it up again) and lock it."""
         path = Path(config.output or default_output(config))
         config.output = str(path)
         check_output(path, config.iterations, resume)
-        try:
-            make_directory(path)
-            lock = open(path / ".lock", "a")  # noqa: SIM115 - held until the run ends
-        except OSError as error:
-            raise ValueError(f"output {str(path)!r}: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise ValueError(f"{path}: {BUSY}") from None
-        return cls(path, lock)
+        return cls(path, hold(path, BUSY))
 
     def write_settings(
         self, config: TrainConfig, objective: dict[str, Any], found: dict[str, Any]
@@ -60,13 +49,13 @@ class RunDirectory:
         `objective`: estimator, surrogate, methods and all their parameters; `found`: what the run
         found out about model and machine.
         """
-        with replacing(self.path / "objective.json") as part:
-            part.write_text(json.dumps(objective, indent=1), encoding="utf-8")
-        with replacing(self.path / "config.toml") as part:
-            part.write_text(config.to_toml(), encoding="utf-8")
-        with replacing(self.path / "environment.json") as part:
-            about = environment() | found
-            part.write_text(json.dumps(about, indent=1), encoding="utf-8")
+        for name, text in (
+            ("objective.json", json.dumps(objective, indent=1)),
+            ("config.toml", config.to_toml()),
+            ("environment.json", json.dumps(environment() | found, indent=1)),
+        ):
+            with replacing(self.path / name) as part:
+                part.write_text(text, encoding="utf-8")
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -74,45 +63,20 @@ class RunDirectory:
     def __exit__(self, *error: object) -> None:
         self._lock.close()
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.path / "rollouts"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per iteration."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def evaluations(self) -> Path:
-        """One JSON object per evaluation and split."""
-        return self.path / "evaluation.jsonl"
-
-    @property
-    def answers(self) -> Path:
-        """What was answered: one JSON object per evaluation, split and prompt."""
-        return self.path / "answers.jsonl"
-
-    @property
-    def analysis(self) -> Path:
-        """One JSON object an analysed iteration."""
-        return self.path / "analysis.jsonl"
+    def __post_init__(self) -> None:
+        self.checkpoints, self.rollouts = self.path / "checkpoints", self.path / "rollouts"
+        # a JSON object per iteration; evaluation and split; split and prompt; analysed iteration
+        self.metrics, self.evaluations, self.answers, self.analysis = (
+            self.path / f"{name}.jsonl" for name in ("metrics", "evaluation", "answers", "analysis")
+        )
 
     def complete(self, iterations: int) -> bool:
-        """Whether the run has the final model of so many iterations."""
         done = self.finished()
         return done is not None and done >= iterations
 
     def finished(self) -> int | None:
         """Iterations of the final model; None where there is none."""
-        try:
-            done = json.loads((self.path / "final" / "entrostat.json").read_text())["iterations"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
+        done = read_json(self.path / "final" / "entrostat.json").get("iterations")
         return done if type(done) is int and 0 < done < MOST else None
 
     def evaluated_after(self) -> set[int]:
@@ -170,8 +134,22 @@ class RunDirectory:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def hold(path: Path, busy: str) -> IO[str]:
+    """Make a directory and lock it against a second process, until what this gives is closed."""
+    try:
+        make_directory(path)
+        lock = open(path / ".lock", "a")  # noqa: SIM115 - held until closed
+    except OSError as error:
+        raise ValueError(f"output {str(path)!r}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ValueError(f"{path}: {busy}") from None
+    return lock
+
+
 def forget_rollouts(directory: Path, iteration: int) -> None:
-    """Remove the files of later iterations."""
     for path in directory.glob("*.safetensors"):
         if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
             path.unlink()
@@ -202,7 +180,6 @@ def _at_work(path: Path) -> bool:
 
 
 def check_not_back(path: Path, iterations: int, done: int) -> None:
-    """Refuse to resume for fewer iterations than are done."""
     if done > iterations:
         raise ValueError(
             f"iterations is {iterations}, but {path} has {done} done; it may only be raised"

@@ -179,7 +179,6 @@ def _ask(
 
 
 def as_result(answer: Mapping[str, Any]) -> Result:
-    """A lane's answer."""
     refuse_broken(answer)
     return Result(**{name: answer[name] for name in _FIELDS})
 
@@ -226,5 +225,4 @@ def _trial(mode: str) -> str:
 
 
 def at_once() -> int:
-    """Programs to run at once."""
     return min(16, processors())

@@ -82,7 +82,6 @@ class Lane:
 
 
 def plain(limits: Limits) -> dict[str, Any]:
-    """Limits as an order has them."""
     return asdict(limits)
 
 
@@ -108,7 +107,6 @@ def lane(mode: str) -> Iterator[Lane]:
 
 
 def close_idle() -> None:
-    """End the lanes that nobody uses."""
     with _lock:
         ended, _idle[:] = list(_idle), []
     for each in ended:

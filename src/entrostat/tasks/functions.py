@@ -122,7 +122,6 @@ class Functions:
         return 32
 
     def size(self, split: str) -> int | None:
-        """128 to test on; training is endless."""
         return None if split == "train" else TEST
 
     def example(self, index: int, split: str) -> Example:
@@ -136,7 +135,6 @@ class Functions:
         return Example(prompt, tests(kind, k), {"label": words})
 
     def score(self, completion: str, example: Example) -> float:
-        """1, or the share, where the function gives what it should."""
         return grade_here("code", completion, example.answer, self._options)
 
     def remote(self, completion: str, example: Example) -> Call:
@@ -177,7 +175,6 @@ def drawn(rng: random.Random, split: str) -> tuple[Kind, int]:
 
 @cache
 def held_out() -> tuple[tuple[Kind, int], ...]:
-    """What the split `test` asks, each once."""
     rng = random.Random("functions/test")
     found: dict[str, tuple[Kind, int]] = {}
     while len(found) < TEST:

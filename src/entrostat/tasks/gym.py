@@ -59,7 +59,6 @@ class GymTask:
         return self._max_new_tokens
 
     def size(self, split: str) -> int | None:
-        """The data set's size (its parameter `size`)."""
         return len(self._data[split])
 
     def example(self, index: int, split: str) -> Example:
@@ -108,7 +107,6 @@ def grade(name: str, params: dict[str, Any], completion: str, entry: dict[str, A
 
 
 def data_set(name: str) -> tuple[Any, Any]:
-    """The classes of a data set and of its configuration."""
     with extra("tasks", f"task 'gym:{name}'"):
         from reasoning_gym.factory import DATASETS
 

@@ -74,12 +74,10 @@ class JsonlTask:
 
     @property
     def grader(self) -> str:
-        """The grader's name."""
         return self._grader
 
     @property
     def grader_options(self) -> Mapping[str, Any]:
-        """The grader's own settings."""
         return self._options
 
     def max_new_tokens(self, split: str) -> int:

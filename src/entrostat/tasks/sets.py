@@ -76,7 +76,6 @@ class DataSet:
 
     @property
     def trains(self) -> bool:
-        """Whether it has a split to train on."""
         return "train" in self.splits
 
 

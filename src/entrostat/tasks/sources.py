@@ -31,13 +31,9 @@ class Source(Protocol):
     """Rows of one split."""
 
     @property
-    def where(self) -> str:
-        """What messages call it."""
-        ...
+    def where(self) -> str: ...
 
-    def rows(self, columns: Iterable[str]) -> Iterator[Located]:
-        """The rows, with at least these columns where there are such."""
-        ...
+    def rows(self, columns: Iterable[str]) -> Iterator[Located]: ...
 
 
 @dataclass(frozen=True)

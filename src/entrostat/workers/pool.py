@@ -132,7 +132,6 @@ class Pool:
                 process.wait()
 
     def _hand_out(self, work: _Work) -> None:
-        """Give waiting calls to whoever has least to do."""
         ahead = max(1, min(_MOST_AHEAD, int(_AHEAD / max(self._pace, 1e-9))))
         while work.waiting:
             worker = min(self._workers, key=lambda w: len(w.busy), default=None)

@@ -92,7 +92,6 @@ class Trackers:
         self._look()
 
     def alert(self, words: str) -> None:
-        """An alarm, to those that have such a thing."""
         for tracker in self._all:
             tracker.send({"alert": words})
 
@@ -180,7 +179,6 @@ class _Tracker:
         self.send(dict(start))
 
     def imported(self) -> None:
-        """Wait until its package is imported."""
         end = time.monotonic() + _IMPORT
         while not self._imported and time.monotonic() < end:
             if (reason := self.look()) is not None:
@@ -191,7 +189,6 @@ class _Tracker:
             select.select([self.answers], [], [], 0.2)
 
     def send(self, order: Mapping[str, Any]) -> None:
-        """Have it read a line, when it comes to it."""
         if not self._open:
             self._since = time.monotonic()
         self._open += 1

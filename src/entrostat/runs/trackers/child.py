@@ -29,7 +29,6 @@ _GRACE = 120.0  # seconds that a tracker may take to finish when the run was kil
 
 
 def main(name: str, answers: int) -> None:
-    """Serve until orders end."""
     threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
 
     def answer(**said: Any) -> None:
@@ -46,7 +45,6 @@ def main(name: str, answers: int) -> None:
 
 
 def serve(name: str, answer: Any) -> None:
-    """Carry out orders from standard input."""
     start = json.loads(sys.stdin.buffer.readline())
     service = SERVICES[name]
     try:

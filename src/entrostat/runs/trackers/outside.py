@@ -26,12 +26,10 @@ TITLES = {name: service.title for name, service in SERVICES.items()}
 
 
 def install(name: str) -> str:
-    """What to do about a tracker that is not there."""
     return f"pip install 'entrostat[{name}]'"
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse a tracker that is not installed."""
     for name in names:
         package = SERVICES[name].package
         if package and util.find_spec(package) is None:
@@ -83,7 +81,6 @@ def environment(config: TrainConfig, path: Path) -> dict[str, str]:
 
 
 def name_of(config: TrainConfig, path: Path) -> str:
-    """What trackers call the run in a directory."""
     return config.log.name or called(path)
 
 
