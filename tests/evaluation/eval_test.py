@@ -31,8 +31,7 @@ from entrostat.evaluation.sets import problem_sets
 from entrostat.evaluation.settings import PRESETS, Decoding, EvalConfig
 from entrostat.evaluation.vllm import VllmSampler
 from entrostat.models.policy import Policy
-from entrostat.models.rollout import sample
-from entrostat.models.token_sampling import choose
+from entrostat.models.rollout import choose, sample
 from processes import killed
 
 pytestmark = pytest.mark.usefixtures("unrendered")

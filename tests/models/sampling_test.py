@@ -26,9 +26,8 @@ from entrostat.errors import RunStopped
 from entrostat.models.capabilities import can_graph
 from entrostat.models.kv_cache import GraphedDecoder, RoomyLayer, branch
 from entrostat.models.policy import Policy
-from entrostat.models.rollout import Sequences, sample
+from entrostat.models.rollout import LARGE, Sequences, _look_up, choose, sample
 from entrostat.models.stops import Stops, cut
-from entrostat.models.token_sampling import LARGE, _look_up, choose
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.lab import train

@@ -20,8 +20,8 @@ from typing import Any
 
 from ..sandbox import isolation
 from ..tasks.base import Example
-from .base import Reply
 from .python_tool import NO_CODE, code_in, shown
+from .worlds import Reply
 
 _FETCH = (
     "In an environment of its own: pip install appworld && appworld install && appworld download "

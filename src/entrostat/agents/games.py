@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from .._names import unknown
 from ..errors import extra
 from ..tasks.base import Example
-from .base import Reply
+from .worlds import Reply
 
 
 class _Game(NamedTuple):

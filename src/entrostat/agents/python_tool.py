@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..sandbox import Result
-from .base import Reply
+from .worlds import Reply
 
 SUBMITTED = ".submitted"
 SUBMIT = f'''

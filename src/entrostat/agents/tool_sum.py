@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ..tasks.base import Example
 from ..tasks.target_sum import TargetSum
-from .base import Reply
+from .worlds import Reply
 
 
 class ToolSum:

@@ -3,7 +3,7 @@
 A world's call runs in a thread of its own under a time limit. One that raises or takes longer has
 failed: its rollout is over, its reward is 0, and it is counted. A call that hangs for good leaves
 its thread behind, which ends with the process; what hangs in a sandbox or a child process has been
-killed by then.
+killed by then. `play` plays one rollout in text, without a model.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import in_one_line
 from ..tasks.base import Example
 from ..workers import Outcome
-from .base import Environment, Reply
 
 TIMEOUT = 60.0
 AT_ONCE = 16
@@ -135,3 +135,102 @@ def _reward(world: Environment, training: bool) -> float:
     if not abs(reward) <= 1e18:
         raise ValueError(f"the reward is {reward}; it must be one finite number")
     return reward
+
+
+Policy = Callable[[str, Sequence[tuple[str, str]]], str]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A rollout.
+
+    Attributes:
+        turns: (what the policy said, what the world said to it), in order.
+        done: the world said so; False where the turns ran out.
+        reward: see `Environment.reward`.
+        failure: in words why the world failed; "" where it did not.
+    """
+
+    turns: tuple[tuple[str, str], ...]
+    done: bool
+    reward: float
+    failure: str = ""
+
+
+def play(
+    task: Any, example: Example, policy: Policy, split: str = "train", timeout: float = TIMEOUT
+) -> Episode:
+    """Play one rollout.
+
+    Args:
+        task: a task with environments.
+        example: its prompt.
+        policy: (prompt, turns so far) -> its next turn.
+        split: decides how many turns there are; the first split is training (see
+            `Environment.reward`).
+        timeout: seconds that the world may take for one thing.
+    """
+    turns: list[tuple[str, str]] = []
+    done = False
+    with Worlds(task, [example], timeout) as worlds:
+        while not done and len(turns) < task.turns(split):
+            text = policy(example.prompt, tuple(turns))
+            reply = worlds.reply({0: text})[0]
+            turns.append((text, reply.observation))
+            done = reply.done
+        (reward,) = worlds.rewards(training=split == task.splits[0])
+        return Episode(tuple(turns), done, reward, worlds.failures.get(0, ""))
+
+
+def script(*texts: str) -> Policy:
+    """A policy that says these texts, one a turn, and then nothing."""
+    return lambda prompt, turns: texts[len(turns)] if len(turns) < len(texts) else ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a world says to one turn of the policy.
+
+    Attributes:
+        observation: text that the policy reads before its next turn; hosts add it as tokens that
+            are not trained on. It may say something to the last turn as well: then it is kept for
+            reports and the policy does not see it.
+        done: whether the rollout is over.
+    """
+
+    observation: str = ""
+    done: bool = False
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """The world of one rollout. Any object with these methods will do.
+
+    It may raise and it may hang: hosts hold worlds in `Worlds`, where that costs the rollout and no
+    more. It must not touch what other rollouts' worlds hold: replies are asked for in threads.
+    """
+
+    def reply(self, text: str) -> Reply:
+        """The world's answer to a turn: the text before a stop string and end tokens."""
+        ...
+
+    def reward(self, training: bool) -> float:
+        """The outcome of the rollout so far: asked for once, after the last turn.
+
+        In training the share of passing checks where there are several; in evaluation 1 or 0,
+        whether all of them pass.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds. Called once, also after a failure."""
+        ...
+
+
+def is_multi_turn(task: Any) -> bool:
+    """Whether a task's rollouts are played in an environment.
+
+    Such a task has `environment(example) -> Environment` and `turns(split) -> int`, the most turns
+    that a rollout may take; `max_new_tokens(split)` is then of a turn. Its `score` is not used.
+    """
+    return hasattr(task, "environment") and hasattr(task, "turns")

@@ -15,12 +15,18 @@ from typing import Any, Literal
 import tyro
 
 from ..model_files import TINY
-from .alarm import AlarmBand
-from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
-from .evaluation import EvalSet as EvalSet
-from .expect import expectations
-from .instruments import Analyze, Forecast
-from .trackers import Trackers
+from .instruments import (
+    MOST_PROMPTS,
+    MOST_TOKENS,
+    AlarmBand,
+    Analyze,
+    Evaluation,
+    Forecast,
+    Trackers,
+    check_set,
+    expectations,
+)
+from .instruments import EvalSet as EvalSet
 
 
 @dataclass

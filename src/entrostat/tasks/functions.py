@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..grading import grade_here
 from ..workers import Call
 from .base import Example
-from .convert_code import asserts
+from .convert import asserts
 
 TEST = 128  # prompts of the split `test`
 SHOWN = """\

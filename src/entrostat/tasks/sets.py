@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import convert, convert_code
+from . import convert
 from .convert import Reader
 
 # no paper's appendix prints a template for mathematics: COV's repository asks for \boxed{}, OPEFO
@@ -125,14 +125,14 @@ _TRAINING = (
         "eurus_code", "programming contests with inputs and outputs (COV)",
         "PRIME-RL/Eurus-2-RL-Data", {"train": "train", "test": "validation"},
         {"prompt": "prompt", "answer": "reward_model.ground_truth", "ability": "ability"},
-        read=convert_code.eurus, grader="code", template="plain", licence="MIT",
+        read=convert.eurus, grader="code", template="plain", licence="MIT",
         note="The rows of ability `code`. The system's turn, which asks for PRIME's own format, is "
         "dropped.",
     ),
     DataSet(
         "kodcode", "synthetic functions with unit tests (COV)", "KodCode/KodCode-V1", TRAIN,
         {"prompt": "question", "tests": "test", "style": "style", "info": "test_info"},
-        read=convert_code.kodcode, grader="code", template="code", licence="CC BY-NC 4.0",
+        read=convert.kodcode, grader="code", template="code", licence="CC BY-NC 4.0",
         note="Styles `instruct` and `complete`, as in COV (footnote 1). Left out: tests that need "
         "pytest (its `raises`, fixtures) or a package outside Python's own library, and such that "
         "assert nothing. As of every set of code, a wrong program is tried on up to 64 rows; a set "
@@ -179,7 +179,7 @@ _EVALUATION = (
     DataSet(
         "humaneval", "164 Python functions to complete", "openai/openai_humaneval", TEST,
         {"prompt": "prompt", "tests": "test", "entry_point": "entry_point"},
-        read=convert_code.human_eval, grader="code", template="plain", max_new_tokens=512,
+        read=convert.human_eval, grader="code", template="plain", max_new_tokens=512,
         package=("human_eval", "data/HumanEval.jsonl.gz"), licence="MIT",
         stop=("\nclass", "\ndef", "\n#", "\nif", "\nprint"), plain=True,
         note="Completed as plain text up to the first line outside the function, as in Chen et al. "
@@ -193,7 +193,7 @@ _EVALUATION = (
             "public": "public_test_cases", "private": "private_test_cases",
             "metadata": "metadata",
         },
-        read=convert_code.livecodebench, grader="code", template="code",
+        read=convert.livecodebench, grader="code", template="code",
         files=tuple(f"test{n}.jsonl" for n in ("", 2, 3, 4, 5)), licence="CC, says its card",
         note="Public and private tests, on stdin or as calls. Private tests are a pickled string; "
         "its bytes are read, never unpickled, and anything but a string is refused. "
@@ -219,7 +219,7 @@ _FILES = (
     ),
     DataSet(
         "code", "prompts and tests, run in the sandbox", "", BOTH,
-        {"prompt": "prompt", "tests": "tests"}, read=convert_code.own, grader="code",
+        {"prompt": "prompt", "tests": "tests"}, read=convert.own, grader="code",
         template="plain", held_out=0.1,
     ),
     DataSet(

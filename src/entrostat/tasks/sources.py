@@ -20,7 +20,7 @@ from urllib.request import getproxies
 
 from .._names import unknown
 from ..errors import in_one_line
-from ..model_files.cache import cache_directory
+from ..model_files.names import cache_directory
 from .rows import SUFFIXES, Located, read_rows
 from .sets import KINDS, SETS, DataSet
 
