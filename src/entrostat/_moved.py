@@ -25,7 +25,7 @@ MOVED = {
     "evaluate.forms": "evaluation.canonical",
     "evaluate.over": "evaluation.checkpoint_correlation",
     "evaluate.subjects": "evaluation.models",
-    "evaluate.votes": "evaluation.confidence",
+    "evaluate.votes": "evaluation.statistics",
     "exact": "core.deterministic",
     "hosts": "trainers",
     "hosts.alarm": "runs.entropy_monitor",

@@ -27,7 +27,7 @@ from torch import Tensor
 from ..agents import Reply, Worlds
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..models.policy import Policy, vocabulary
+from ..models.policy import Policy, rendered, vocabulary
 from ..models.rollout import Sequences, Source, sample
 from ..models.stops import EarlyStop, cut
 from ..tasks import Example, Task
@@ -63,7 +63,8 @@ class ObservationTokenizer:
         """
         text = observation
         if self.chat:
-            text = self.policy.rendered(
+            text = rendered(
+                self.policy.tokenizer,
                 [{"role": "user", "content": "."}, {"role": "assistant", "content": _WORD},
                  {"role": "user", "content": observation}], self.system
             )  # fmt: skip

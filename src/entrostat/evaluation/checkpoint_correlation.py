@@ -17,10 +17,10 @@ and its cumulative entropy is the sum of the rollouts' entropies of the iteratio
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, count, takewhile
 from pathlib import Path
@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import extra
 from ..law.pairs import ROLLOUTS
 from ..law.steps import rank_correlation
-from ..logs.lines import number
+from ..logs.lines import number, read_json
 from ..logs.run import Run, called, read_run
 from .metrics import mutual_information
 
@@ -133,7 +133,8 @@ def over(paths: Sequence[str | Path]) -> list[OfSet]:
     found: dict[str, list[Checkpoint]] = {}
     for path in map(Path, paths):
         results = sorted(path.rglob("results.json")) if path.is_dir() else []
-        runs = [path] if (path / "metrics.jsonl").is_file() else _runs_in(path)
+        runs = sorted(p.parent for p in path.glob("*/metrics.jsonl"))
+        runs = [path] if (path / "metrics.jsonl").is_file() else runs
         pairs = [pair for run in runs for pair in checkpoints_of_run(read_run(run))]
         pairs += [pair for one in results for pair in checkpoints_of_results(one)]
         if not pairs:
@@ -145,10 +146,6 @@ def over(paths: Sequence[str | Path]) -> list[OfSet]:
         for name, point in pairs:
             found.setdefault(name, []).append(point)
     return [of_set(name, points) for name, points in found.items()]
-
-
-def _runs_in(path: Path) -> list[Path]:
-    return sorted(p.parent for p in path.glob("*/metrics.jsonl")) if path.is_dir() else []
 
 
 def checkpoints_of_run(run: Run) -> list[tuple[str, Checkpoint]]:
@@ -168,23 +165,23 @@ def checkpoints_of_results(path: Path) -> list[tuple[str, Checkpoint]]:
 
     The rollouts' entropies are read from the run, where it is still there.
     """
+    data = read_json(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
         run, iteration = Path(data["run"]), data["iteration"]
-        sets = {name: dict(entry["metrics"]) for name, entry in data["sets"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        sets = {
+            name: {key: one.get("value") for key, one in entry["metrics"].items()}
+            for name, entry in data["sets"].items()
+        }
+    except (LookupError, TypeError, AttributeError):
         return []
     if type(iteration) is not int:
         return []
-    try:
+    entropy: dict[int, float] = {}
+    with suppress(ValueError):
         entropy = rollout_entropies(read_run(run))
-    except ValueError:
-        entropy = {}
-    found = []
-    for name, metrics in sets.items():
-        values = {key: one.get("value") for key, one in metrics.items() if isinstance(one, dict)}
-        found.append((name, _point(called(run), iteration, values, entropy)))
-    return found
+    return [
+        (name, _point(called(run), iteration, values, entropy)) for name, values in sets.items()
+    ]
 
 
 def rollout_entropies(run: Run) -> dict[int, float]:

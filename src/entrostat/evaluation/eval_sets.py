@@ -54,19 +54,14 @@ class ResolvedEvalSet:
         return iteration in (0, self.config.iterations) or bool(every and iteration % every == 0)
 
 
-class ResolvedEvalSets:
+class ResolvedEvalSets(ExitStack):
     """A run's sets in the order of evaluation, and the worker processes of other tasks' scorers."""
 
     def __init__(self, sets: Sequence[ResolvedEvalSet], scorers: Sequence[Scorer] = ()) -> None:
-        self.sets, self._scorers = tuple(sets), tuple(scorers)
-
-    def __enter__(self) -> ResolvedEvalSets:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with ExitStack() as stack:
-            for scorer in self._scorers:
-                stack.push(scorer)
+        super().__init__()
+        self.sets = tuple(sets)
+        for scorer in scorers:
+            self.push(scorer)
 
     def __iter__(self) -> Iterator[ResolvedEvalSet]:
         return iter(self.sets)

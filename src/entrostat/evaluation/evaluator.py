@@ -129,26 +129,22 @@ class LabSampler:
         logp, entropy = (
             (x.double().sum(-1) / tokens.clamp(min=1)).tolist() for x in (stats.logp, stats.entropy)
         )
-        vectors = None
-        if config.cluster_distance and k > 1:
+        vectors, distance = None, config.cluster_distance
+        if distance and k > 1:
             vectors = mean_pooled(self._policy, sequences, config.micro_batch)
         answered = []
         for i, own in enumerate(of_prompts):
             rows = slice(i * k, (i + 1) * k)
-            judged = None if said.judged is None else said.judged[rows]
-            answered.append(
-                Answered(
-                    said.texts[rows], tokens[rows].tolist(), sequences.finished[rows].tolist(),
-                    logp[rows], entropy[rows],
-                    clusters=None
-                    if vectors is None
-                    else clusters(vectors[rows], config.cluster_distance),
-                    prompt_entropy=own,
-                    base_prompt_entropy=None if of_base is None else of_base[i],
-                    scores=None if judged is None else [reward for reward, _ in judged],
-                    failed=0 if judged is None else sum(bool(why) for _, why in judged),
-                )
+            one = Answered(
+                said.texts[rows], tokens[rows].tolist(), sequences.finished[rows].tolist(),
+                logp[rows], entropy[rows], prompt_entropy=own,
+                clusters=None if vectors is None else clusters(vectors[rows], distance),
+                base_prompt_entropy=None if of_base is None else of_base[i],
             )  # fmt: skip
+            if said.judged is not None:
+                rewards, reasons = zip(*said.judged[rows], strict=True)
+                one = replace(one, scores=list(rewards), failed=sum(map(bool, reasons)))
+            answered.append(one)
         return answered
 
     def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,9 @@ from itertools import chain, count
 from pathlib import Path
 
 from ..config import TrainConfig, check_model, from_dict, load
+from ..logs.lines import read_json
 from ..logs.run import called
+from ..runs.checkpoint import manifests
 from .sets import ProblemSet
 from .settings import EvalConfig
 
@@ -77,8 +78,7 @@ def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[Ev
 
 def iterations(run: Path) -> list[int]:
     """Of the checkpoints that a run keeps, the first first."""
-    stems = [p.stem for p in (run / "checkpoints").glob("*.json")]
-    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
+    return [int(path.stem) for path in manifests(run / "checkpoints")]
 
 
 def _of(spec: str, checkpoints: bool) -> list[EvaluatedModel]:
@@ -128,11 +128,8 @@ def _instead(run: Path) -> str:
 
 def _iteration(directory: Path) -> int | None:
     """After which a model was written; None where it does not say."""
-    try:
-        about = json.loads((directory / "entrostat.json").read_text(encoding="utf-8"))
-        done = about.get("iteration", about.get("iterations"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
+    about = read_json(directory / "entrostat.json")
+    done = about.get("iteration", about.get("iterations"))
     return done if type(done) is int and done >= 0 else None
 
 

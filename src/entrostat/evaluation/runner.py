@@ -14,15 +14,15 @@ is dropped, and its problem asked again.
 from __future__ import annotations
 
 import json
-import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import RunStopped
 from ..logs.files import atomic, make_directory
-from ..logs.lines import JsonLines, read_json
+from ..logs.lines import JsonLines, finite, read_json
 from ..runs.run_directory import hold
 from ..tasks import Example, Task
 from .canonical import extracted, forms, votes
@@ -145,42 +145,33 @@ def _is_of(line: Mapping[str, Any], example: Example) -> bool:
 
 
 def _lines(asked: Asked, answered: Sequence[Answered], score: Scorer) -> list[dict[str, Any]]:
-    """The lines of a group; the scorer sees all of its responses at once."""
-    k, open_ = asked.decoding.k, [a for a in answered if a.scores is None]
-    scores: list[list[float]] = []
-    failed: list[int] = []
-    if open_:
-        pairs = [
-            (text, example)
-            for a, example in zip(answered, asked.examples, strict=True)
-            if a.scores is None
-            for text in a.responses
+    """The lines of a group; the scorer, where environments gave no scores, sees all at once."""
+    k = asked.decoding.k
+    if answered[0].scores is None:
+        texts = [text for one in answered for text in one.responses]
+        given = score(texts, [e for e in asked.examples for _ in range(k)], 0).tolist()
+        failed = Counter(place // k for place in score.failures)
+        answered = [
+            replace(one, scores=given[i * k : (i + 1) * k], failed=failed[i])
+            for i, one in enumerate(answered)
         ]
-        given = score([t for t, _ in pairs], [e for _, e in pairs], 0).tolist()
-        scores = [given[i : i + k] for i in range(0, len(given), k)]
-        failed = [sum(p // k == i for p in score.failures) for i in range(len(open_))]
-    by_scorer = iter(zip(scores, failed, strict=True))
-    lines = []
-    for problem, example, one in zip(asked.problems, asked.examples, answered, strict=True):
-        own = (one.scores, one.failed) if one.scores is not None else next(by_scorer)
-        lines.append(line_of(asked.set.task, problem, example, one, *own))
-    return lines
+    each = zip(asked.problems, asked.examples, answered, strict=True)
+    return [line_of(asked.set.task, problem, example, one) for problem, example, one in each]
 
 
-def line_of(
-    task: Task, problem: int, example: Example, one: Answered, scores: Sequence[float], failed: int
-) -> dict[str, Any]:
+def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[str, Any]:
     """One problem's line of `responses/SET.jsonl`.
 
     `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`),
     `extracted` what the grader compares.
     """
+    scores = [float(s) for s in one.scores or ()]
     return {
         "problem": problem,
         "prompt": example.prompt,
         "answer": plain(example.answer),
         "responses": one.responses,
-        "scores": [float(s) for s in scores],
+        "scores": scores,
         "logp": one.logp,
         "entropy": one.entropy,
         "tokens": one.tokens,
@@ -189,9 +180,9 @@ def line_of(
         "votes": votes(task, one.responses, scores),
         "extracted": extracted(task, one.responses),
         "clusters": one.clusters,
-        "prompt_entropy": _known(one.prompt_entropy),
-        "base_prompt_entropy": _known(one.base_prompt_entropy),
-        "failed": failed,
+        "prompt_entropy": finite(one.prompt_entropy),
+        "base_prompt_entropy": finite(one.base_prompt_entropy),
+        "failed": one.failed,
     }
 
 
@@ -201,10 +192,6 @@ def plain(value: Any) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         return str(value)
-
-
-def _known(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
 
 
 RESULTS, SETTINGS = "results.json", "evaluation.json"

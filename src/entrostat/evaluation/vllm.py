@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig
+from ..models.policy import token_ids
 from .models import EvaluatedModel, ends
 from .runner import Answered, Asked
 from .sets import ProblemSet
@@ -26,9 +27,7 @@ class VllmSampler:
 
     Args:
         engine: a `vllm.LLM`.
-        config: of the evaluation.
         chat: whether prompts go through the chat template; None asks the task, then the tokenizer.
-        system: message for the template.
         subject: what is evaluated; its run says what ends a response to its own task.
 
     Attributes:
@@ -116,16 +115,10 @@ class VllmSampler:
         return bool(self._engine.get_tokenizer().chat_template) if chat is None else chat
 
     def _prompt(self, one: ProblemSet, prompt: str) -> dict[str, list[int]]:
-        tokenizer = self._engine.get_tokenizer()
-        if not self._uses_chat(one):
-            ids = tokenizer(prompt)["input_ids"]
-            while ids and ids[-1] == tokenizer.eos_token_id:  # some tokenizers close every text
-                ids = ids[:-1]
-            return {"prompt_token_ids": ids}
-        turns = [{"role": "system", "content": self._system}] if self._system else []
-        turns.append({"role": "user", "content": prompt})
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return {"prompt_token_ids": tokenizer(text, add_special_tokens=False)["input_ids"]}
+        chat, tokenizer = self._uses_chat(one), self._engine.get_tokenizer()
+        system = self._system if chat else ""
+        ids = token_ids(tokenizer, [tokenizer.eos_token_id], prompt, chat, system)
+        return {"prompt_token_ids": ids}
 
 
 def _answered(outputs: list[Any]) -> Answered:

@@ -83,32 +83,7 @@ class Policy:
 
     def encode(self, prompt: str, chat: bool, system: str) -> list[int]:
         """Token ids of a prompt, through the chat template where asked for."""
-        if system and not chat:
-            raise ValueError("prompt.system needs a chat template; this run uses none")
-        if chat:
-            text = self.rendered([{"role": "user", "content": prompt}], system)
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        else:
-            ids = self.tokenizer(prompt)["input_ids"]
-            while ids and ids[-1] in self.eos:  # some tokenizers close every text
-                ids = ids[:-1]
-        if not ids:
-            raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
-        return ids
-
-    def rendered(self, turns: list[dict[str, str]], system: str) -> str:
-        """Turns of a conversation as the chat template has them, ready for the policy's next."""
-        first = [{"role": "system", "content": system}] if system else []
-        try:
-            return self.tokenizer.apply_chat_template(
-                first + turns, tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:  # a template is a program, and not ours
-            known = isinstance(error, ValueError | TemplateError) and str(error).strip()
-            reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
-            raise ValueError(
-                f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
-            ) from None
+        return token_ids(self.tokenizer, self.eos, prompt, chat, system)
 
     def decode(self, sequences: Sequences, stop: Sequence[str] = ()) -> list[str]:
         """The completions as text, without eos and padding, cut before the first of `stop`."""
@@ -222,6 +197,39 @@ class Policy:
         self.tokenizer.save_pretrained(directory)
         if self.origin is not None:
             write_provenance(directory, self.origin)
+
+
+def token_ids(
+    tokenizer: Any, eos: Sequence[int], prompt: str, chat: bool, system: str
+) -> list[int]:
+    """Token ids of a prompt, through the chat template where asked for."""
+    if system and not chat:
+        raise ValueError("prompt.system needs a chat template; this run uses none")
+    if chat:
+        text = rendered(tokenizer, [{"role": "user", "content": prompt}], system)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    else:
+        ids = tokenizer(prompt)["input_ids"]
+        while ids and ids[-1] in eos:  # some tokenizers close every text
+            ids = ids[:-1]
+    if not ids:
+        raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
+    return ids
+
+
+def rendered(tokenizer: Any, turns: list[dict[str, str]], system: str) -> str:
+    """Turns of a conversation as the chat template has them, ready for the policy's next."""
+    first = [{"role": "system", "content": system}] if system else []
+    try:
+        return tokenizer.apply_chat_template(
+            first + turns, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # a template is a program, and not ours
+        known = isinstance(error, ValueError | TemplateError) and str(error).strip()
+        reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
+        raise ValueError(
+            f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
+        ) from None
 
 
 def vocabulary(model: Any) -> int:

@@ -1,9 +1,9 @@
-"""How well a policy's own probabilities tell right responses from wrong ones. Pure functions."""
+"""maj@k, and how well a policy's own probabilities tell right from wrong. Pure functions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import comb
 
 import numpy as np
@@ -33,15 +33,9 @@ def expected_calibration_error(
         >>> round(expected_calibration_error([0.9, 0.9, 0.1, 0.1], [1, 0, 0, 0]), 6)
         0.25
     """
-    p, right = np.asarray(confidence, dtype=float), np.asarray(score, dtype=float) >= 1
-    w = np.ones_like(p) if weights is None else np.asarray(weights, dtype=float)
-    if not p.ndim == 1 <= len(p) or not p.shape == right.shape == w.shape:
-        raise ValueError(
-            f"expected_calibration_error: confidence {p.shape}, score {right.shape} and weights "
-            f"{w.shape} must be lists of equal length, one number per response"
-        )
-    if not ((p >= 0) & (p <= 1)).all():
-        raise ValueError("expected_calibration_error: confidence must lie in [0, 1]")
+    p, right, w = _lists("expected_calibration_error", "confidence", confidence, score, weights)
+    if not len(p) or not ((p >= 0) & (p <= 1)).all():
+        raise ValueError("expected_calibration_error: confidence must lie in [0, 1], one or more")
     if bins < 1:
         raise ValueError(f"expected_calibration_error: bins must be 1 or more, got {bins}")
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
@@ -66,39 +60,40 @@ def auroc(value: ArrayLike, score: ArrayLike, weights: ArrayLike | None = None) 
         >>> auroc([0.1, 0.4, 0.3], [0, 1, 0])
         1.0
     """
+    v, right, w = _lists("auroc", "value", value, score, weights)
+    if np.isnan(v).any():
+        place = int(np.flatnonzero(np.isnan(v))[0])
+        raise ValueError(f"auroc: value[{place}] is nan; leave such responses out")
+    return weighted_auroc(v, right)(w)
+
+
+def weighted_auroc(
+    value: NDArray[np.float64], right: NDArray[np.bool_]
+) -> Callable[[NDArray[np.float64]], float]:
+    """The AUROC of responses [N] as a function of their weights [N]; NaN where a side has none."""
+    rank = np.unique(value, return_inverse=True)[1]
+
+    def of(weights: NDArray[np.float64]) -> float:
+        good, bad = (np.bincount(rank, weights * side) for side in (right, ~right))
+        pairs = good.sum() * bad.sum()
+        below = np.cumsum(bad) - bad / 2
+        return float((good * below).sum() / pairs) if pairs else np.nan
+
+    return of
+
+
+def _lists(
+    where: str, name: str, value: ArrayLike, score: ArrayLike, weights: ArrayLike | None
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Values, which responses are right, and weights: [N] each."""
     v, right = np.asarray(value, dtype=float), np.asarray(score, dtype=float) >= 1
     w = np.ones_like(v) if weights is None else np.asarray(weights, dtype=float)
     if v.ndim != 1 or not v.shape == right.shape == w.shape:
         raise ValueError(
-            f"auroc: value {v.shape}, score {right.shape} and weights {w.shape} must be lists of "
-            "equal length, one number per response"
+            f"{where}: {name} {v.shape}, score {right.shape} and weights {w.shape} must be lists "
+            "of equal length, one number per response"
         )
-    if np.isnan(v).any():
-        place = int(np.flatnonzero(np.isnan(v))[0])
-        raise ValueError(f"auroc: value[{place}] is nan; leave such responses out")
-    return Ranked.of(v, right).auroc(w)
-
-
-class Ranked:
-    """Responses in the order of a value, for AUROCs under many weightings.
-
-    `rank` [N] is the place of each response's value among the different ones; `right` [N] bool.
-    """
-
-    def __init__(self, rank: NDArray[np.int64], right: NDArray[np.bool_]) -> None:
-        self.rank, self.right = rank, right
-
-    @classmethod
-    def of(cls, value: NDArray[np.float64], right: NDArray[np.bool_]) -> Ranked:
-        return cls(np.unique(value, return_inverse=True)[1], right)
-
-    def auroc(self, weights: NDArray[np.float64]) -> float:
-        """Under weights [N]; NaN where one side has none."""
-        good = np.bincount(self.rank, weights * self.right)
-        bad = np.bincount(self.rank, weights * ~self.right)
-        pairs = good.sum() * bad.sum()
-        below = np.cumsum(bad) - bad / 2
-        return float((good * below).sum() / pairs) if pairs else np.nan
+    return v, right, w
 
 
 MOST = 256  # samples: of more, all different, it would take seconds
