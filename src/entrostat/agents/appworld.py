@@ -106,14 +106,7 @@ class AppWorld:
 
 
 class World:
-    """One world in a process of its own, which starts with the first code.
-
-    Args:
-        root: where AppWorld's data is.
-        python: the interpreter that has the package.
-        task: its id.
-        longest: characters of an observation.
-    """
+    """One world, of a task's id, in a process of its own, which starts with the first code."""
 
     def __init__(self, root: Path, python: str, task: str, longest: int = 8000) -> None:
         self._root, self._python, self._task, self._longest = root, python, task, longest

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import in_one_line
@@ -36,19 +37,15 @@ class Worlds:
     """
 
     def __init__(
-        self,
-        task: Any,
-        examples: Sequence[Example],
-        timeout: float = TIMEOUT,
+        self, task: Any, examples: Sequence[Example], timeout: float = TIMEOUT,
         at_once: int = AT_ONCE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._timeout, self._at_once = timeout, at_once
         self.failures: dict[int, str] = {}
         self._size = len(examples)
-        made = self._ask(
-            {i: lambda e=example: task.environment(e) for i, example in enumerate(examples)}
+        self._worlds: dict[int, Environment] = self._ask(
+            {i: partial(task.environment, example) for i, example in enumerate(examples)}
         )
-        self._worlds: dict[int, Environment] = made
 
     def __enter__(self) -> Worlds:
         return self
@@ -162,13 +159,8 @@ def play(
 ) -> Episode:
     """Play one rollout.
 
-    Args:
-        task: a task with environments.
-        example: its prompt.
-        policy: (prompt, turns so far) -> its next turn.
-        split: decides how many turns there are; the first split is training (see
-            `Environment.reward`).
-        timeout: seconds that the world may take for one thing.
+    `policy` gives its next turn of (prompt, turns so far). `split` decides how many turns there
+    are; the first split is training (see `Environment.reward`).
     """
     turns: list[tuple[str, str]] = []
     done = False

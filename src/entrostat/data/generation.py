@@ -54,21 +54,10 @@ def answer(
     prompts: list[list[int]], *, rollouts: int, generator: Source, training: bool,
     enough: EarlyStop | None = None, sampler: Callable[..., Sequences] = sample, **how: Any,
 ) -> Answers:  # fmt: skip
-    """The policy as it stands, on prompts of a task.
+    """The policy as it stands, on prompts of a task, which is played where it has environments.
 
-    Args:
-        policy: who answers.
-        config: settings of sampling.
-        task: played in its environments where it has some.
-        split: of the task.
-        examples: the prompts.
-        prompts: their token ids.
-        rollouts: of each prompt.
-        generator: as `sample` takes it.
-        training: which reward of its environments counts.
-        enough: when rollouts that still go on are dropped; None waits for all.
-        sampler: `sample`, or another host's in its place.
-        **how: other arguments of `sample`.
+    `prompts` are the examples' token ids; `training` says which reward of the environments counts;
+    `sampler` is `sample`, or another host's in its place; `how` are other arguments of `sample`.
     """
     stop = stop_strings(task, config)
     how |= sampler_settings(policy, config, new_tokens(task, config, split), stop)

@@ -48,10 +48,7 @@ class Scorer:
             use(settings.sandbox)
         self._pool: Pool | None = None
         self._told = False
-        self.everywhere: Callable[[int, int], tuple[int, int]] = lambda failed, answers: (
-            failed,
-            answers,
-        )
+        self.everywhere: Callable[..., tuple[int, int]] = lambda failed, answers: (failed, answers)
         self.failed = 0
         self.failures: list[int] = []
 
@@ -68,12 +65,8 @@ class Scorer:
     ) -> Tensor:  # fmt: skip
         """Rewards [B] float32 of completions, each with its example; 0 where its scorer failed.
 
-        Args:
-            completions: B texts.
-            examples: the prompt of each.
-            iteration: for messages.
-            judged: B rewards, and in words why there is none ("" where there is), as environments
-                gave them; None asks the task's scorer.
+        `judged` are B rewards, and in words why there is none ("" where there is), as environments
+        gave them; None asks the task's scorer.
 
         Raises:
             RunStopped: a task's own scorer failed at every completion of several, or `score_batch`
@@ -91,9 +84,10 @@ class Scorer:
         failed, answers = self.everywhere(len(failures), len(pairs))
         if failures:
             first = failures[0]
+            said, asked = pairs[first]
             words = (
-                f"{_rollout(iteration, first, *pairs[first])}: the {who} of {self._task.name} "
-                f"{judged[first][1]}"
+                f"iteration {iteration}, rollout {first} (prompt {asked.prompt[:60]!r}, completion "
+                f"{said[:60]!r}): the {who} of {self._task.name} {judged[first][1]}"
             )
             if not remote and 1 < answers == failed:
                 raise RunStopped(
@@ -163,10 +157,3 @@ def _together(
             f"{who} gave {len(listed)} rewards for {len(pairs)} rollouts; it must give one each"
         )
     return listed
-
-
-def _rollout(iteration: int, place: int, completion: str, example: Example) -> str:
-    return (
-        f"iteration {iteration}, rollout {place} (prompt {example.prompt[:60]!r}, completion "
-        f"{completion[:60]!r})"
-    )

@@ -9,18 +9,9 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "prompts",
-    "sample",
-    "shuffle",
-    "select",
-    "evaluate",
-    "analysis",
-    "temper",
-    "influence",
-    "forecast",
-    "hold",
-    "redraw",
-]
+    "prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper", "influence",
+    "forecast", "hold", "redraw",
+]  # fmt: skip
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 

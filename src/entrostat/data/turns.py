@@ -181,24 +181,11 @@ def play(
     exact: bool = False, enough: EarlyStop | None = None,
     sampler: Callable[..., Sequences] = sample, **how: Any,
 ) -> tuple[Sequences, list[str], list[tuple[float, str]], list[int]]:  # fmt: skip
-    """Play rollouts of each prompt, as many at once as are sampled at once, in whole groups.
+    """Play rollouts of each prompt, `batch` at once, each with its environment, in whole groups.
 
-    Args:
-        task: whose environments.
-        rules: what ends a rollout.
-        examples: the prompts.
-        prompts: their token ids.
-        training: which of the environments' rewards is asked for.
-        timeout: seconds that an environment may take for one thing.
-        rollouts: per prompt.
-        generator: as `sample` takes it; numbers that decide tokens are [B, turns x T].
-        batch: rollouts at once, each with its environment.
-        pad: id for padding.
-        exact: also the entropies.
-        enough: when rollouts that still go on are dropped: asked before each turn but the first,
-            of the rollouts at once; None waits for all.
-        sampler: samples a turn, as `sample` does; another host's gives what it would.
-        **how: other arguments of `sample`.
+    Arguments are as of `answer` and `sample`, which samples a turn; numbers that decide tokens are
+    [B, turns x T]. `enough` is asked before each turn but the first, of the rollouts at once. An
+    environment may take `timeout` seconds for one thing.
 
     Returns:
         B rollouts, those of a prompt side by side; all that was said after each prompt, by both; B

@@ -70,11 +70,8 @@ def fingerprint(policy: Policy) -> str:
 class LabSampler:
     """Samples with a key-value cache, then measures what was sampled in passes of its own.
 
-    Args:
-        policy: what is evaluated.
-        config: of the evaluation.
-        subject: what it is, for its run's prompts and for messages.
-        base: the model whose entropy on the prompts is measured as well.
+    `subject` is what is evaluated, for its run's prompts and for messages; `base` is the model
+    whose entropy on the prompts is measured as well.
     """
 
     def __init__(

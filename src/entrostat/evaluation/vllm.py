@@ -23,15 +23,11 @@ PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": 
 
 
 class VllmSampler:
-    """Samples with vLLM.
+    """Samples with a `vllm.LLM`.
 
-    Args:
-        engine: a `vllm.LLM`.
-        chat: whether prompts go through the chat template; None asks the task, then the tokenizer.
-        subject: what is evaluated; its run says what ends a response to its own task.
-
-    Attributes:
-        identity: what tells its policy from another (`weights_of`); empty where that is unknown.
+    `chat` says whether prompts go through the chat template; None asks the task, then the
+    tokenizer. The run of `subject` says what ends a response to its own task. `identity` tells the
+    policy from another (`weights_of`); it is empty where that is unknown.
     """
 
     def __init__(

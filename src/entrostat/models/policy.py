@@ -154,21 +154,17 @@ class Policy:
     def _run_packed(self, packed: Packed) -> Any:
         with self.autocast(), row_attention(self.model) if self.rows else nullcontext():
             return self.model(
-                input_ids=packed.tokens,
-                attention_mask=packed.attention,
-                position_ids=packed.positions,
-                use_cache=False,
-            )
+                input_ids=packed.tokens, attention_mask=packed.attention,
+                position_ids=packed.positions, use_cache=False,
+            )  # fmt: skip
 
     def _run_padded(self, sequences: Sequences) -> Any:
         with self.autocast():
             return self.model(
-                input_ids=sequences.tokens,
-                attention_mask=sequences.attention,
-                position_ids=positions(sequences.attention),
-                use_cache=False,
+                input_ids=sequences.tokens, attention_mask=sequences.attention,
+                position_ids=positions(sequences.attention), use_cache=False,
                 logits_to_keep=sequences.mask.shape[1] + 1,
-            )
+            )  # fmt: skip
 
     @torch.no_grad()
     def measure(self, sequences: Sequences, temperature: float, micro_batch: int) -> TokenStats:

@@ -159,11 +159,10 @@ def newest(directory: Path, check: Callable[[Checkpoint], str | None] | None = N
         try:
             saved = _read(path)
             reason = None if check is None else check(saved)
-        except _DamagedError as error:
-            reason = str(error)
-        else:
             if reason is None:
                 return replace(saved, passed_over=tuple(reasons))
+        except _DamagedError as error:
+            reason = str(error)
         reasons.append(f"checkpoint {int(path.stem)}: {reason}")
     if reasons:
         raise RunStopped(
@@ -252,23 +251,14 @@ def restore_weights(
 
 
 def restore(
-    checkpoint: Checkpoint,
-    trained: dict[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    prefix: str = "",
-) -> None:
-    """Put weights and moments back, exactly: those that `tensors_of` named with `prefix`.
-
-    Raises:
-        RunStopped: the checkpoint is of a model with other parameters.
-    """
+    checkpoint: Checkpoint, trained: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer, prefix: str = "",
+) -> None:  # fmt: skip
+    """Put weights and moments back, exactly; as `restore_weights`."""
     restore_weights(checkpoint, trained, prefix)
     for name, parameter in trained.items():
-        moments = {}
-        for moment in _MOMENTS:
-            value = checkpoint.tensors.get(f"{prefix}{moment}/{name}")
-            if value is not None:
-                moments[moment] = value.to(parameter.device)
+        kept = {moment: checkpoint.tensors.get(f"{prefix}{moment}/{name}") for moment in _MOMENTS}
+        moments = {k: value.to(parameter.device) for k, value in kept.items() if value is not None}
         if moments:
             optimizer.state[parameter] = moments
 

@@ -74,12 +74,9 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def restore_newest(
-    run: RunDirectory,
-    iterations: int,
-    restore: Callable[[checkpoints.Checkpoint], None],
-    resume: bool,
-    say: Say,
-) -> int:
+    run: RunDirectory, iterations: int, restore: Callable[[checkpoints.Checkpoint], None],
+    resume: bool, say: Say,
+) -> int:  # fmt: skip
     """Restore the newest checkpoint that the logs agree with, and forget what came after it.
 
     Returns:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -172,10 +173,8 @@ def _at_work(path: Path) -> bool:
     try:
         with open(path / ".lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is none, or it cannot be read: nothing to be told by it
-        return False
+    except OSError as error:  # else there is none, or it cannot be read
+        return isinstance(error, BlockingIOError)
     return False
 
 
@@ -193,10 +192,9 @@ def _unused(path: Path) -> bool:
     there = {p.name for p in path.iterdir()}
     if "config.toml" in there and ".lock" not in there:
         return False  # it is the user's: no run made it
-    before_the_first = {
-        ".lock", "config.toml", "objective.json", "environment.json", "evaluation.jsonl",
-        "answers.jsonl",
-    }  # fmt: skip
+    before_the_first = set(
+        ".lock config.toml objective.json environment.json evaluation.jsonl answers.jsonl".split()
+    )
     if ".lock" in there:
         # the host verl's, and the policy before training, the best so far
         before_the_first |= {"data", "verl", "trackers", best.NEXT}
@@ -215,12 +213,11 @@ def environment() -> dict[str, Any]:
     """Versions, machine and git revision: what a figure needs to be repeated."""
     import torch  # which a run that is refused does not need
 
-    versions: dict[str, str | None] = {}
-    for name in ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym"):
-        try:
+    names = ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym")
+    versions: dict[str, str | None] = dict.fromkeys(names)
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
     return {
         "versions": versions,
         "python": platform.python_version(),

@@ -20,13 +20,13 @@ from typing import Any
 
 from .. import sandbox
 from .._names import unknown
-from ..grading import check_answer, grade_here, make_grader
+from ..grading import check_answer, grade_here
 from ..sandbox import unit_tests
 from ..sandbox.running import at_once
 from .base import Example
 from .convert import LeftOut, Problem, Row
-from .jsonl import JsonlTask, hold_out
-from .rows import ABSENT, Located, pick
+from .jsonl import JsonlTask, hold_out, table
+from .rows import ABSENT, Located, column_names, columns_of, pick
 from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
 from .sources import Source, sources
 
@@ -91,17 +91,12 @@ class DataTask(JsonlTask):
         self.left_out: Counter[str] = Counter()
         self.trainable = self.data.trains or train_on_test
         self._max_new_tokens = max_new_tokens or self.data.max_new_tokens
-        self._grader = self.data.grader if grader is None else grader
-        self._options = dict(self._table("grader_options", grader_options))
-        self._template = self._wrapping(self.data.template if template is None else template)
         share = self.data.held_out if test is None else test
-        if isinstance(share, bool | str) or not 0 <= share < 1:
-            raise ValueError(f"{self._asked}: test must be in [0, 1), got {share!r}")
-        try:
-            make_grader(self._grader, self._options)
-        except ValueError as error:
-            raise ValueError(f"{self._asked}: {error}") from None
-        self._columns = self._named(self._table("fields", fields))
+        grader = self.data.grader if grader is None else grader
+        self._settle(self._asked, grader, grader_options, share)
+        self._template = self._wrapping(self.data.template if template is None else template)
+        fields = table(self._asked, "fields", fields)
+        self._columns = column_names(self._asked, self.data.fields, fields)
         taken = self._elsewhere(self.data.without if without is None else without)
         self._problems = {
             split: list(self._read(source, taken))
@@ -208,12 +203,9 @@ class DataTask(JsonlTask):
         for field, column in self._columns.items():
             value = pick(row, column)
             if value is ABSENT and field not in self.data.optional:
-                there = (
-                    f"; its columns: {', '.join(map(str, row))}" if isinstance(row, dict) else ""
-                )
                 raise ValueError(
                     f"{self._asked}: {place} of {where} has no column {column!r} (for {field})"
-                    f"{there[:200]}. Name another with --task.fields.{field}"
+                    f"{columns_of(row)}. Name another with --task.fields.{field}"
                 )
             values[field] = None if value is ABSENT else value
         return values
@@ -232,21 +224,6 @@ class DataTask(JsonlTask):
         if path is not None:
             raise ValueError(f"{self._asked} names its file; path is for a set with a name")
         return data, file
-
-    def _table(self, key: str, given: Any) -> Mapping[str, Any]:
-        if given is not None and not isinstance(given, Mapping):
-            raise ValueError(f"{self._asked}: {key} is a table, got {given!r}")
-        return given or {}
-
-    def _named(self, fields: Mapping[str, str]) -> dict[str, str]:
-        for field, column in fields.items():
-            if field not in self.data.fields:
-                raise ValueError(f"{self._asked}: {unknown('field', field, self.data.fields)}")
-            if not isinstance(column, str):
-                raise ValueError(
-                    f"{self._asked}: fields.{field} must be a column's name, got {column!r}"
-                )
-        return {**self.data.fields, **fields}
 
     def _wrapping(self, template: str) -> str:
         if template in TEMPLATES:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -27,18 +27,9 @@ from .sets import KINDS, SETS, DataSet
 _PATIENCE = 3.0  # seconds in which the hub has to answer
 
 
-class Source(Protocol):
-    """Rows of one split."""
-
-    @property
-    def where(self) -> str: ...
-
-    def rows(self, columns: Iterable[str]) -> Iterator[Located]: ...
-
-
 @dataclass(frozen=True)
 class Files:
-    """A file, or a directory of them."""
+    """Rows of one split in a file, or a directory of them; `where` is what messages call it."""
 
     where: str
 
@@ -92,13 +83,13 @@ class Hub:
             raise ValueError(missing(self.name, data, in_one_line(error)[:200])) from None
 
 
+Source = Files | Hub
+
+
 def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> dict[str, Source]:
     """The source of each split that there is, in the set's order.
 
-    Args:
-        name: the task's.
-        data: the set.
-        path: a file or directory for the first split, or a table of them; None to look for it.
+    `path` is a file or directory for the first split, or a table of them; None looks for the set.
     """
     given = {next(iter(data.splits)): path} if isinstance(path, str) else path
     if given is not None:

@@ -279,19 +279,17 @@ class Pool:
         try:
             with ours.makefile("rb") as lines:
                 said = lines.readline()
+            late = f"it took over {self._patience} s, or died"
+            raised = json.loads(said)["raised"] if said else late
+            if raised is not None:
+                names = ", ".join(call.function for call in self._prepare) or "nothing"
+                kind = ValueError if said else RuntimeError
+                raise kind(f"a process for workers, preparing {names}: {raised}")
         except BaseException:
             process.kill()
             process.wait()
             ours.close()
             raise
-        raised = json.loads(said)["raised"] if said else f"it took over {self._patience} s, or died"
-        if raised is not None:
-            ours.close()
-            process.kill()
-            process.wait()
-            names = ", ".join(call.function for call in self._prepare) or "nothing"
-            kind = ValueError if said else RuntimeError
-            raise kind(f"a process for workers, preparing {names}: {raised}")
         self._server = process, ours
         return self._server
 

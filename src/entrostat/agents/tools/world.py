@@ -64,6 +64,9 @@ class World:
     shown: tuple[str, tuple[tuple[str, str], ...]]
     shown_state: State
 
+    def of_split(self, split: str) -> Mapping[str, tuple[int, Template]]:
+        return self.unseen if split == "unseen" else self.templates
+
 
 def checks(instance: Instance, final: State, submitted: Any) -> list[bool]:
     """Which checks pass: nothing passes by doing nothing.

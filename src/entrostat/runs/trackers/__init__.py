@@ -203,12 +203,10 @@ class _Tracker:
                 del self._outgoing[: os.write(self._orders, self._outgoing[: 1 << 16])]
         ended = False
         with suppress(BlockingIOError):
-            while True:
+            while not ended:
                 data = os.read(self.answers, 1 << 16)
-                if not data:
-                    ended = True
-                    break
                 self._incoming += data
+                ended = not data
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = bytearray(rest)
         for line in lines:

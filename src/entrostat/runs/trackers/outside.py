@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...logs.files import atomic
+from ...logs.lines import read_json
 from ...logs.run import called
 from .services import SERVICES
 
@@ -43,11 +44,8 @@ def read_seal(folder: Path, name: str) -> dict[str, Any]:
 
     What is damaged is taken for nothing: the tracker starts a run of its own.
     """
-    try:
-        seal = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        good = type(seal["id"]) is str and type(seal["logged"]) is int
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        good, seal = False, {}
+    seal = read_json(folder / f"{name}.json")
+    good = type(seal.get("id")) is str and type(seal.get("logged")) is int
     return seal if good else {"id": "", "logged": -1, "place": ""}
 
 

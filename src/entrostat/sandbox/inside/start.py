@@ -83,20 +83,13 @@ class Started:
 
 
 def start(
-    isolation: Isolation,
-    limits: dict[str, Any],
-    body: Callable[[Callable[[], None]], NoReturn],
-    orders: int | None = None,
-    serves: bool = False,
-) -> Started:
+    isolation: Isolation, limits: dict[str, Any], body: Callable[[Callable[[], None]], NoReturn],
+    orders: int | None = None, serves: bool = False,
+) -> Started:  # fmt: skip
     """Fork a program; it runs, or could not be isolated, when this returns.
 
-    Args:
-        isolation: what to fork it into.
-        limits: `Limits` as a table.
-        body: what it does; called with what takes its last rights.
-        orders: a descriptor for it, which it takes over.
-        serves: it is to have pipes for orders and answers.
+    `body` is what it does; called with what takes its last rights. `orders` is a descriptor for it,
+    which it takes over; a program that `serves` has pipes for orders and answers.
     """
     ends = [os.pipe() for _ in range(3)]
     ends[0] = ends[0][::-1]  # stdin, which it reads
@@ -134,14 +127,9 @@ def start(
 
 
 def _live(
-    isolation: Isolation,
-    limits: dict[str, Any],
-    body: Callable[[Callable[[], None]], NoReturn],
-    fds: list[int],
-    hear: int,
-    home: str,
-    serves: bool,
-) -> NoReturn:
+    isolation: Isolation, limits: dict[str, Any], body: Callable[[Callable[[], None]], NoReturn],
+    fds: list[int], hear: int, home: str, serves: bool,
+) -> NoReturn:  # fmt: skip
     """The program's process: isolates itself, then does what it is for."""
     try:
         apart, hear = isolation.mode == "namespaces", _arrange([*fds, hear])
