@@ -139,19 +139,13 @@ Policy = Callable[[str, Sequence[tuple[str, str]]], str]
 
 @dataclass(frozen=True)
 class Episode:
-    """A rollout.
+    """A rollout."""
 
-    Attributes:
-        turns: (what the policy said, what the world said to it), in order.
-        done: the world said so; False where the turns ran out.
-        reward: see `Environment.reward`.
-        failure: in words why the world failed; "" where it did not.
-    """
-
+    # (what the policy said, what the world said to it), in order
     turns: tuple[tuple[str, str], ...]
-    done: bool
-    reward: float
-    failure: str = ""
+    done: bool  # the world said so; False where the turns ran out
+    reward: float  # see `Environment.reward`
+    failure: str = ""  # in words why the world failed; "" where it did not
 
 
 def play(

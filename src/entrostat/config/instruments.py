@@ -181,15 +181,10 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a figure's iterations must show.
+    """What a figure's iterations must show."""
 
-    Attributes:
-        figure: the metric's name.
-        text: as written.
-    """
-
-    figure: str
-    text: str
+    figure: str  # the metric's name
+    text: str  # as written
 
     def __post_init__(self) -> None:
         self._read()

@@ -24,20 +24,15 @@ from .turns import TurnLimits, observation_tokenizer, play
 
 @dataclass(frozen=True)
 class Answers:
-    """B rollouts, those of a prompt side by side.
+    """B rollouts, those of a prompt side by side."""
 
-    Attributes:
-        sequences: as token ids.
-        texts: B completions; of several turns all that was said after the prompt.
-        judged: B times reward and, in words, why there is none ("" where there is), as the
-            environments gave them; None where the task's scorer is to be asked.
-        figures: where there may be several turns `rollout/turns_mean` and `rollout/observed_mean`,
-            tokens that the environment of a rollout said; where rollouts may be dropped, of these.
-    """
-
-    sequences: Sequences
-    texts: list[str]
+    sequences: Sequences  # as token ids
+    texts: list[str]  # B completions; of several turns all that was said after the prompt
+    # B times reward and, in words, why there is none ("" where there is), as the environments gave
+    # them; None where the task's scorer is to be asked
     judged: list[tuple[float, str]] | None = None
+    # where there may be several turns `rollout/turns_mean` and `rollout/observed_mean`, tokens that
+    # the environment of a rollout said; where rollouts may be dropped, of these
     figures: dict[str, float] = field(default_factory=dict)
 
     def of_rollouts(self, examples: Sequence[Example]) -> list[Example]:

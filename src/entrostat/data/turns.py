@@ -39,17 +39,11 @@ _WORD = "entrostat 9b1d6f03 turn"
 
 @dataclass(frozen=True)
 class ObservationTokenizer:
-    """How an environment's words become tokens.
+    """How an environment's words become tokens."""
 
-    Attributes:
-        policy: whose tokenizer it is.
-        chat: as a user's turn of the chat template; else as they are.
-        system: as the prompts have it.
-    """
-
-    policy: Policy
-    chat: bool
-    system: str
+    policy: Policy  # whose tokenizer it is
+    chat: bool  # as a user's turn of the chat template; else as they are
+    system: str  # as the prompts have it
 
     def __call__(self, observation: str, last: int) -> list[int]:
         """Token ids that follow a turn whose last token is `last`.
@@ -91,31 +85,19 @@ def observation_tokenizer(policy: Policy, config: TrainConfig) -> ObservationTok
 
 @dataclass
 class Rollout:
-    """A rollout as it grows, token by token.
+    """A rollout as it grows, token by token."""
 
-    Attributes:
-        prompt: token ids.
-        ids: of all that was said after it, by both.
-        sampled: whether the policy said it.
-        logp: nats, as sampled; 0 where the environment spoke.
-        entropy: nats, likewise.
-        turns: how many the policy has had.
-        last: where its newest turn begins.
-        open: whether it goes on.
-        done: whether its environment ended it.
-        dropped: whether it was not waited for.
-    """
-
-    prompt: list[int]
-    ids: list[int] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
+    prompt: list[int]  # token ids
+    ids: list[int] = field(default_factory=list)  # of all that was said after it, by both
+    sampled: list[bool] = field(default_factory=list)  # whether the policy said it
+    # nats, as sampled; 0 where the environment spoke
     logp: list[float] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
-    turns: int = 0
-    last: int = 0
-    open: bool = True
-    done: bool = False
-    dropped: bool = False
+    entropy: list[float] = field(default_factory=list)  # nats, likewise
+    turns: int = 0  # how many the policy has had
+    last: int = 0  # where its newest turn begins
+    open: bool = True  # whether it goes on
+    done: bool = False  # whether its environment ended it
+    dropped: bool = False  # whether it was not waited for
 
     @property
     def context(self) -> list[int]:
@@ -151,21 +133,13 @@ class Rollout:
 
 @dataclass(frozen=True)
 class TurnLimits:
-    """What ends a rollout that its environment does not end.
+    """What ends a rollout that its environment does not end."""
 
-    Attributes:
-        turns: most turns.
-        context: tokens of a prompt and its rollout at most; None for any number.
-        new: tokens that a turn may take.
-        hearing: how observations become tokens.
-        stop: strings that end a turn.
-    """
-
-    turns: int
-    context: int | None
-    new: int
-    hearing: ObservationTokenizer
-    stop: tuple[str, ...]
+    turns: int  # most turns
+    context: int | None  # tokens of a prompt and its rollout at most; None for any number
+    new: int  # tokens that a turn may take
+    hearing: ObservationTokenizer  # how observations become tokens
+    stop: tuple[str, ...]  # strings that end a turn
 
     def texts(self, rollouts: Sequence[Rollout]) -> list[str]:
         """All that was said in each, by both: up to the stop of its last turn."""

@@ -48,20 +48,14 @@ _NO_FIGURE = re.compile(r"iteration|prompts|problems|k|failed|n|(base_)?prompt_e
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A policy on a set.
+    """A policy on a set."""
 
-    Attributes:
-        run: its run's name.
-        iteration: iterations that made it.
-        figures: avg@16, pass@16, ... of the evaluation.
-        entropies: by the names of `ENTROPIES`, nats per token; those that are known.
-        cumulative: sum of the rollouts' entropies up to it, nats per token; None where one lacks.
-    """
-
-    run: str
-    iteration: int
-    figures: Mapping[str, float]
+    run: str  # its run's name
+    iteration: int  # iterations that made it
+    figures: Mapping[str, float]  # avg@16, pass@16, ... of the evaluation.
+    # by the names of `ENTROPIES`, nats per token; those that are known
     entropies: Mapping[str, float]
+    # sum of the rollouts' entropies up to it, nats per token; None where one lacks
     cumulative: float | None
 
 
@@ -79,44 +73,31 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Shared:
-    """Mutual information of n points, nats.
+    """Mutual information of n points, nats."""
 
-    Attributes:
-        histogram: from a histogram, the first order of its bias taken off (`metrics`).
-        bins: of each of the two.
-        p: share of orders of the scores, of 999 at random, that give as much or more.
-        neighbours: by the distances to three nearest neighbours (Kraskov et al. 2004), as
-            scikit-learn estimates it; at least 0.
-    """
-
-    histogram: float
-    bins: int
-    p: float
+    histogram: float  # from a histogram, the first order of its bias taken off (`metrics`)
+    bins: int  # of each of the two
+    p: float  # share of orders of the scores, of 999 at random, that give as much or more
+    # by the distances to three nearest neighbours (Kraskov et al. 2004), as scikit-learn estimates
+    # it; at least 0.
     neighbours: float
     n: int
 
 
 @dataclass(frozen=True)
 class OfSet:
-    """What the checkpoints say on one set.
-
-    Attributes:
-        points: checkpoints of all runs.
-        pooled: figure -> kind of entropy -> correlation over all of them.
-        runs: run -> the same over its own.
-        score: the figure of `shared`, avg@k.
-        shared: "cumulative" and "iteration" -> what they share with the score; empty where there
-            are too few points.
-        notes: sentences.
-    """
+    """What the checkpoints say on one set."""
 
     name: str
-    points: tuple[Checkpoint, ...]
+    points: tuple[Checkpoint, ...]  # checkpoints of all runs
+    # figure -> kind of entropy -> correlation over all of them
     pooled: Mapping[str, Mapping[str, Correlation]]
-    runs: Mapping[str, Mapping[str, Mapping[str, Correlation]]]
-    score: str | None
+    runs: Mapping[str, Mapping[str, Mapping[str, Correlation]]]  # run -> the same over its own
+    score: str | None  # the figure of `shared`, avg@k
+    # "cumulative" and "iteration" -> what they share with the score; empty where there are too few
+    # points
     shared: Mapping[str, Shared] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences
 
     def mean_of_runs(self, figure: str, kind: str) -> float | None:
         """Mean of the runs' own correlations (PAR App. C.1 gives such); None of fewer than two."""

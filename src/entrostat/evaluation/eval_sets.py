@@ -26,22 +26,15 @@ FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
 
 @dataclass(frozen=True)
 class ResolvedEvalSet:
-    """One set.
+    """One set."""
 
-    Attributes:
-        name: in rows and figures.
-        config: the run's, with the set's own settings in it.
-        run: the run's own, at whose temperature entropies are taken.
-        greedy: whether the likeliest token is taken each time.
-    """
-
-    name: str
+    name: str  # in rows and figures
     task: Task
     split: str
-    config: TrainConfig
-    run: TrainConfig
+    config: TrainConfig  # the run's, with the set's own settings in it
+    run: TrainConfig  # the run's own, at whose temperature entropies are taken
     score: Scorer
-    greedy: bool = False
+    greedy: bool = False  # whether the likeliest token is taken each time
 
     @property
     def count(self) -> int:

@@ -21,25 +21,17 @@ KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps on
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """One policy to evaluate.
+    """One policy to evaluate."""
 
-    Attributes:
-        spec: as it was named.
-        name: of its directory; no two of an evaluation share it.
-        model: a directory or a name to load.
-        run: the run it is of.
-        iteration: of the run; None for its final model where the run does not say, or no run.
-        checkpoint: weights over `model`'s, as a checkpoint has them; None for the model as it is.
-        config: the run's.
-    """
-
-    spec: str
-    name: str
-    model: str
-    run: Path | None = None
+    spec: str  # as it was named
+    name: str  # of its directory; no two of an evaluation share it
+    model: str  # a directory or a name to load
+    run: Path | None = None  # the run it is of
+    # of the run; None for its final model where the run does not say, or no run
     iteration: int | None = None
+    # weights over `model`'s, as a checkpoint has them; None for the model as it is
     checkpoint: Path | None = None
-    config: TrainConfig | None = None
+    config: TrainConfig | None = None  # the run's
 
     def facts(self) -> dict[str, str | int | None]:
         own = {"run": str(self.run), "iteration": self.iteration} if self.run is not None else {}

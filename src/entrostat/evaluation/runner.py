@@ -48,30 +48,22 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a policy said to one problem: lists of its k responses, in order.
-
-    Attributes:
-        tokens: of each response, how many.
-        finished: whether each came to an end of its own.
-        logp: mean log-prob per token, nats; None where the engine does not say.
-        entropy: mean exact entropy per token, nats; None where it is not measured.
-        clusters: a number for each meaning; None where it is not measured.
-        prompt_entropy: mean over the prompt's own tokens, nats; None where it is not measured.
-        base_prompt_entropy: the same of the base model.
-        scores: where the problem's environment gave them; None where the task's scorer does.
-        failed: responses that had no score.
-    """
+    """What a policy said to one problem: lists of its k responses, in order."""
 
     responses: list[str]
-    tokens: list[int]
-    finished: list[bool]
+    tokens: list[int]  # of each response, how many
+    finished: list[bool]  # whether each came to an end of its own
+    # mean log-prob per token, nats; None where the engine does not say
     logp: list[float] | None = None
+    # mean exact entropy per token, nats; None where it is not measured
     entropy: list[float] | None = None
-    clusters: list[int] | None = None
+    clusters: list[int] | None = None  # a number for each meaning; None where it is not measured
+    # mean over the prompt's own tokens, nats; None where it is not measured
     prompt_entropy: float | None = None
-    base_prompt_entropy: float | None = None
+    base_prompt_entropy: float | None = None  # the same of the base model
+    # where the problem's environment gave them; None where the task's scorer does
     scores: list[float] | None = None
-    failed: int = 0
+    failed: int = 0  # responses that had no score
 
 
 class Sampler(Protocol):

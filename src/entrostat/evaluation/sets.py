@@ -17,17 +17,12 @@ from .settings import ENDLESS
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """Problems of one split of a task.
+    """Problems of one split of a task."""
 
-    Attributes:
-        name: NAME/SPLIT, as results call it; of a bare file, all of which is asked, its own.
-        options: the task's own parameters, as given.
-    """
-
-    name: str
+    name: str  # NAME/SPLIT, as results call it; of a bare file, all of which is asked, its own
     task: Task
     split: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # the task's own parameters, as given
 
     @property
     def task_name(self) -> str:

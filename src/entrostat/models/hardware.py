@@ -113,31 +113,21 @@ _FORETOLD = 11  # copies of what is trained that a forecast makes: three gradien
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes, where every rollout takes all its tokens.
+    """Bytes, where every rollout takes all its tokens."""
 
-    Attributes:
-        program: what the process holds beside the weights once the model has been tried: Python,
-            torch, and memory that its allocator keeps.
-        weights: the model's, its frozen reference's and a second model's.
-        optimizer: gradients and AdamW's moments of what is trained, a second model too.
-        training: what a micro-batch keeps for its backward pass, and gradients of head and
-            embedding on their way.
-        sampling: keys, values and logits of the sequences sampled at once, copies of the weights.
-        analysis: copies that `--analyze`, or a method's influences, make; 0 without.
-        checkpoint: one checkpoint's file.
-        disk: all that the run writes.
-        device: where the memory is.
-    """
-
+    # what the process holds beside the weights once the model has been tried: Python, torch, and
+    # memory that its allocator keeps
     program: int
-    weights: int
-    optimizer: int
+    weights: int  # the model's, its frozen reference's and a second model's
+    optimizer: int  # gradients and AdamW's moments of what is trained, a second model too
+    # what a micro-batch keeps for its backward pass, and gradients of head and embedding on their
+    # way
     training: int
-    sampling: int
-    analysis: int
-    checkpoint: int
-    disk: int
-    device: torch.device
+    sampling: int  # keys, values and logits of the sequences sampled at once, copies of the weights
+    analysis: int  # copies that `--analyze`, or a method's influences, make; 0 without
+    checkpoint: int  # one checkpoint's file
+    disk: int  # all that the run writes
+    device: torch.device  # where the memory is
 
     @property
     def memory(self) -> int:

@@ -21,15 +21,10 @@ SMALLEST_VOCABULARY = 4096
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """How a model makes logits of hidden states, beside the linear layer itself.
+    """How a model makes logits of hidden states, beside the linear layer itself."""
 
-    Attributes:
-        softcap: c of c tanh(logits / c), or None.
-        scale: factor on the layer's output.
-    """
-
-    softcap: float | None
-    scale: float
+    softcap: float | None  # c of c tanh(logits / c), or None
+    scale: float  # factor on the layer's output
 
     def stats(
         self, model: Any, hidden: Tensor, targets: Tensor, temperature: float, moments: bool = False

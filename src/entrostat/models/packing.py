@@ -44,19 +44,13 @@ class _Piece(NamedTuple):
 
 @dataclass
 class Packed:
-    """Rows ready for the model.
+    """Rows ready for the model."""
 
-    Attributes:
-        tokens: [R, S] int64.
-        positions: [R, S] int64, each token's position in its own sequence.
-        attention: [R, 1, S, S] bool, True where a place may look.
-        source: [n] int64, the place (in R x S) whose output predicts each completion token, in the
-            order of `Sequences.mask`'s true entries.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    attention: Tensor
+    tokens: Tensor  # [R, S] int64
+    positions: Tensor  # [R, S] int64, each token's position in its own sequence
+    attention: Tensor  # [R, 1, S, S] bool, True where a place may look
+    # [n] int64, the place (in R x S) whose output predicts each completion token, in the order of
+    # `Sequences.mask`'s true entries
     source: Tensor
 
 

@@ -30,42 +30,27 @@ from .stops import cut
 
 @dataclass
 class Policy:
-    """A causal LM ready to sample and to train.
+    """A causal LM ready to sample and to train."""
 
-    Attributes:
-        model: on its device, float32 weights, in eval mode without dropout.
-        tokenizer: its tokenizer.
-        device: where it is.
-        eos: ids that end a completion.
-        pad: id used for padding.
-        autocast: context for every forward pass.
-        context: tokens that a sequence may have, or None where the model does not say.
-        packs: whether training passes pack sequences (`packing`).
-        rows: whether packed rows attend by plain products (`attention`).
-        window: sequences that are longer are not packed: the model attends in windows so long.
-        shares: whether sampling computes a prompt once for its rollouts.
-        prepacks: whether sampling multiplies by reordered copies of the weights (`prepacked`).
-        graphs: whether sampling decodes with CUDA graphs (`kv_cache`).
-        head: how logits follow from hidden states, where statistics are taken without logits.
-        half: the dtype of autocast, or None.
-        origin: what is known of where the weights came from (`models.provenance`), or None.
-    """
-
-    model: Any
-    tokenizer: Any
-    device: torch.device
-    eos: list[int]
-    pad: int
-    autocast: Callable[[], AbstractContextManager]
-    context: int | None
-    packs: bool = False
-    rows: bool = False
+    model: Any  # on its device, float32 weights, in eval mode without dropout
+    tokenizer: Any  # its tokenizer
+    device: torch.device  # where it is
+    eos: list[int]  # ids that end a completion
+    pad: int  # id used for padding
+    autocast: Callable[[], AbstractContextManager]  # context for every forward pass
+    context: int | None  # tokens that a sequence may have, or None where the model does not say
+    packs: bool = False  # whether training passes pack sequences (`packing`)
+    rows: bool = False  # whether packed rows attend by plain products (`attention`)
+    # sequences that are longer are not packed: the model attends in windows so long
     window: int | None = None
-    shares: bool = False
+    shares: bool = False  # whether sampling computes a prompt once for its rollouts
+    # whether sampling multiplies by reordered copies of the weights (`prepacked`)
     prepacks: bool = False
-    graphs: bool = False
+    graphs: bool = False  # whether sampling decodes with CUDA graphs (`kv_cache`)
+    # how logits follow from hidden states, where statistics are taken without logits
     head: LanguageHead | None = None
-    half: torch.dtype | None = None
+    half: torch.dtype | None = None  # the dtype of autocast, or None
+    # what is known of where the weights came from (`models.provenance`), or None
     origin: dict[str, Any] | None = None
 
     def moved(self, device: torch.device) -> Policy:

@@ -21,17 +21,11 @@ _STATISTICS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
 
 @dataclass(frozen=True)
 class PolicyEvaluator:
-    """A policy, and how it is measured; any host's.
+    """A policy, and how it is measured; any host's."""
 
-    Attributes:
-        policy: in plain float32, by operations that forward mode knows.
-        temperature: that of sampling.
-        size: sequences that fit in memory at once.
-    """
-
-    policy: Policy
-    temperature: float
-    size: int
+    policy: Policy  # in plain float32, by operations that forward mode knows
+    temperature: float  # that of sampling
+    size: int  # sequences that fit in memory at once
 
     def pieces(self, sequences: Sequences) -> tuple[Tensor, ...]:
         rows = torch.arange(len(sequences.tokens), device=sequences.tokens.device)

@@ -32,29 +32,23 @@ class Sequences:
 
     Between a rollout's turns stands what its environment said: completion tokens as the others are,
     but at mask 0.
-
-    Attributes:
-        tokens: [B, P + T] int64.
-        attention: [B, P + T] int64, 1 on prompt and completion tokens.
-        prompt_width: P.
-        mask: [B, T] bool, the tokens that the policy sampled, the closing eos or stop included.
-        sampler_logp: [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0.
-        finished: [B] bool, whether the sequence ended with eos or a stop; of several turns, whether
-            its environment ended it.
-        prompt: [B] int64, equal for sequences of one prompt.
-        sampler_entropy: [B, T] float32, nats, of the distribution sampled from, 0 at mask 0; None
-            where it was not asked for.
-        dropped: [B] bool, sequences that sampling did not wait for; None where it waits for all.
     """
 
-    tokens: Tensor
-    attention: Tensor
-    prompt_width: int
+    tokens: Tensor  # [B, P + T] int64
+    attention: Tensor  # [B, P + T] int64, 1 on prompt and completion tokens
+    prompt_width: int  # P
+    # [B, T] bool, the tokens that the policy sampled, the closing eos or stop included
     mask: Tensor
+    # [B, T] float32, log-prob at the sampling temperature as sampled, 0 at mask 0
     sampler_logp: Tensor
+    # [B] bool, whether the sequence ended with eos or a stop; of several turns, whether its
+    # environment ended it
     finished: Tensor
-    prompt: Tensor
+    prompt: Tensor  # [B] int64, equal for sequences of one prompt
+    # [B, T] float32, nats, of the distribution sampled from, 0 at mask 0; None where it was not
+    # asked for
     sampler_entropy: Tensor | None = None
+    # [B] bool, sequences that sampling did not wait for; None where it waits for all
     dropped: Tensor | None = None
 
     @property

@@ -50,16 +50,12 @@ FIX = (
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a probe found.
+    """What a probe found."""
 
-    Attributes:
-        dtype: torch.bfloat16 or torch.float16 if the log-probs went through it, else None.
-        error: mean absolute error of a log-prob, nats: measured where the values before the
-            rounding are known, else what rounding to `dtype` costs on average; 0 where `dtype` is
-            None.
-    """
-
+    # torch.bfloat16 or torch.float16 if the log-probs went through it, else None
     dtype: torch.dtype | None
+    # mean absolute error of a log-prob, nats: measured where the values before the rounding are
+    # known, else what rounding to `dtype` costs on average; 0 where `dtype` is None
     error: float
 
     def warning(self) -> str | None:
@@ -113,12 +109,9 @@ def sixteen_bits(values: Tensor) -> torch.dtype | None:
 
 @dataclass
 class Watched:
-    """What the modules under `watch_outputs` returned, before any wrapper's cast.
+    """What the modules under `watch_outputs` returned, before any wrapper's cast."""
 
-    Attributes:
-        logp: the last output named `log_probs`, shape as the model's; None where there was none.
-    """
-
+    # the last output named `log_probs`, shape as the model's; None where there was none
     logp: Tensor | None = field(default=None)
 
 

@@ -29,14 +29,10 @@ _CONTEXT = 8
 
 @dataclass(frozen=True)
 class Stops:
-    """Strings that end a completion.
+    """Strings that end a completion."""
 
-    Attributes:
-        strings: at least one, none empty.
-        decode: token ids of several completions to their texts.
-    """
-
-    strings: tuple[str, ...]
+    strings: tuple[str, ...]  # at least one, none empty
+    # token ids of several completions to their texts
     decode: Callable[[list[list[int]]], list[str]]
 
     def completed(self, tokens: Tensor) -> Tensor:
@@ -66,15 +62,10 @@ def cut(text: str, stops: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """When enough rollouts are in.
+    """When enough rollouts are in."""
 
-    Attributes:
-        group: rollouts of every prompt that must be.
-        share: share of all that must be, in (0, 1].
-    """
-
-    group: int
-    share: float
+    group: int  # rollouts of every prompt that must be
+    share: float  # share of all that must be, in (0, 1]
 
     def reached(self, ended: Tensor, prompt: Tensor) -> bool:
         """Whether sampling may stop.

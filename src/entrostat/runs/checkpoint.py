@@ -36,25 +36,16 @@ CHEAP = 64_000_000  # bytes: written after every iteration, unless told otherwis
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state to go on from.
+    """A state to go on from."""
 
-    Attributes:
-        iteration: the last iteration finished.
-        updates: optimizer steps made.
-        tensors: "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
-        state: the objective's and the loss scaler's, plain data.
-        config: of the run, as TOML.
-        logs: how far each log had come, by its name.
-        passed_over: why newer ones are not gone on from.
-    """
-
-    iteration: int
-    updates: int
+    iteration: int  # the last iteration finished
+    updates: int  # optimizer steps made
+    # "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
     tensors: Mapping[str, torch.Tensor]
-    state: dict[str, Any]
-    config: str = ""
-    logs: Mapping[str, Mark] = field(default_factory=dict)
-    passed_over: tuple[str, ...] = ()
+    state: dict[str, Any]  # the objective's and the loss scaler's, plain data
+    config: str = ""  # of the run, as TOML
+    logs: Mapping[str, Mark] = field(default_factory=dict)  # how far each log had come, by its name
+    passed_over: tuple[str, ...] = ()  # why newer ones are not gone on from
 
 
 class Schedule:

@@ -39,23 +39,14 @@ _PAIRS = ((1, 2), (9, 4), (-3, 5), (6, 6))
 
 
 class Kind(NamedTuple):
-    """A family of functions, one for each number k.
+    """A family of functions, one for each number k."""
 
-    Attributes:
-        words: what it does.
-        name: of the function.
-        parameters: of the function.
-        right: what it gives, of k and the arguments.
-        inputs: what it is tested with: one argument each, or a tuple of them.
-        numbers: the k.
-    """
-
-    words: str
-    name: str
-    parameters: str
-    right: Callable[..., Any]
-    inputs: tuple[Any, ...]
-    numbers: range
+    words: str  # what it does
+    name: str  # of the function
+    parameters: str  # of the function
+    right: Callable[..., Any]  # what it gives, of k and the arguments
+    inputs: tuple[Any, ...]  # what it is tested with: one argument each, or a tuple of them
+    numbers: range  # the k
 
 
 _FEW, _MANY = range(2, 6), range(1, 100)

@@ -27,52 +27,31 @@ TEMPLATES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a data set lies, what its columns mean, and how its answers are graded.
+    """Where a data set lies, what its columns mean, and how its answers are graded."""
 
-    Attributes:
-        name: as a task.
-        summary: one line for lists.
-        hub: its id on the Hugging Face hub; "" for a file of the user's own.
-        splits: our name of each split -> the hub's. The first is trained on if it is called
-            "train"; a set without such a split is for evaluation.
-        fields: what the reader needs -> the column that has it; dots go into tables.
-        read: a row, by those names, as a problem.
-        grader: name of the grader.
-        template: name of what is put around a problem.
-        max_new_tokens: that an answer may take, unless the run says otherwise.
-        licence: as the set's card states it; the card decides.
-        config: the hub's name of a part of the set.
-        files: of the hub's repository, where only single files are to be read.
-        package: a package that ships the set, and the file in it.
-        optional: fields whose column may be missing.
-        once: whether a problem that comes again is left out.
-        without: sets whose problems are left out.
-        stop: texts that end a completion.
-        plain: whether prompts are plain text also for a model with a chat template.
-        held_out: share of a file's rows that is its split `test`.
-        note: what a reader of results has to know.
-    """
-
-    name: str
-    summary: str
-    hub: str
+    name: str  # as a task
+    summary: str  # one line for lists
+    hub: str  # its id on the Hugging Face hub; "" for a file of the user's own
+    # our name of each split -> the hub's. The first is trained on if it is called "train"; a set
+    # without such a split is for evaluation.
     splits: Mapping[str, str]
+    # what the reader needs -> the column that has it; dots go into tables
     fields: Mapping[str, str]
-    read: Reader = convert.mathematics
-    grader: str = "math"
-    template: str = "boxed"
-    max_new_tokens: int = 4096
-    licence: str = ""
-    config: str | None = None
-    files: tuple[str, ...] = ()
-    package: tuple[str, str] | None = None
-    optional: frozenset[str] = frozenset()
-    once: bool = False
-    without: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
-    plain: bool = False
-    held_out: float = 0.0
-    note: str = ""
+    read: Reader = convert.mathematics  # a row, by those names, as a problem
+    grader: str = "math"  # name of the grader
+    template: str = "boxed"  # name of what is put around a problem
+    max_new_tokens: int = 4096  # that an answer may take, unless the run says otherwise
+    licence: str = ""  # as the set's card states it; the card decides
+    config: str | None = None  # the hub's name of a part of the set
+    files: tuple[str, ...] = ()  # of the hub's repository, where only single files are to be read
+    package: tuple[str, str] | None = None  # a package that ships the set, and the file in it
+    optional: frozenset[str] = frozenset()  # fields whose column may be missing
+    once: bool = False  # whether a problem that comes again is left out
+    without: tuple[str, ...] = ()  # sets whose problems are left out
+    stop: tuple[str, ...] = ()  # texts that end a completion
+    plain: bool = False  # whether prompts are plain text also for a model with a chat template
+    held_out: float = 0.0  # share of a file's rows that is its split `test`
+    note: str = ""  # what a reader of results has to know
 
     @property
     def trains(self) -> bool:

@@ -23,41 +23,26 @@ _LINUX = sys.platform == "linux"
 
 @dataclass
 class Isolation:
-    """How programs are kept apart.
+    """How programs are kept apart."""
 
-    Attributes:
-        mode: "namespaces", "seccomp" or "unsafe".
-        paths: with namespaces, what a program may read.
-        filter: instructions of the filter of system calls, b"" for none.
-        inherited: bytes of address space that a program starts with.
-    """
-
-    mode: str
-    paths: list[str]
-    filter: bytes
-    inherited: int
+    mode: str  # "namespaces", "seccomp" or "unsafe"
+    paths: list[str]  # with namespaces, what a program may read
+    filter: bytes  # instructions of the filter of system calls, b"" for none
+    inherited: int  # bytes of address space that a program starts with
 
 
 @dataclass
 class Started:
-    """A program that runs, and our ends of its pipes.
+    """A program that runs, and our ends of its pipes."""
 
-    Attributes:
-        pid: its process; with namespaces the first of its pid namespace, so that all end with it.
-        pipes: stdin, stdout, stderr, what went wrong before it ran, orders, answers; -1 for those
-            that it lacks.
-        home: its directory as it is here, "" where it has none of its own.
-        files: the same, open, where it serves; else -1.
-        mode: its isolation's.
-        broken: why it could not be isolated; "" where it was.
-    """
-
-    pid: int
+    pid: int  # its process; with namespaces the first of its pid namespace, so that all end with it
+    # stdin, stdout, stderr, what went wrong before it ran, orders, answers; -1 for those that it
+    # lacks
     pipes: list[int]
-    home: str
-    mode: str
-    files: int = -1
-    broken: str = ""
+    home: str  # its directory as it is here, "" where it has none of its own
+    mode: str  # its isolation's
+    files: int = -1  # the same, open, where it serves; else -1
+    broken: str = ""  # why it could not be isolated; "" where it was
     _ended: tuple[int, float] | None = None
 
     def ended(self) -> tuple[int, float] | None:
