@@ -59,12 +59,7 @@ class ToolSum:
 
 
 class Tool:
-    """Opens to a right call.
-
-    Args:
-        sums: the verifier of both turns.
-        wanted: (target, k) of the call and of the answer.
-    """
+    """Opens to a right call; `wanted` is (target, k) of the call and of the answer."""
 
     def __init__(self, sums: TargetSum, wanted: Sequence[tuple[int, int]]) -> None:
         self._sums, self._wanted = sums, wanted

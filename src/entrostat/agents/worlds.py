@@ -24,16 +24,9 @@ AT_ONCE = 16
 
 
 class Worlds:
-    """One environment per rollout.
+    """One environment per rollout, made here; it may take `timeout` seconds for one thing.
 
-    Args:
-        task: a task with `environment(example)`.
-        examples: of the rollouts, in order; the world of rollout i is made here.
-        timeout: seconds that a world may take for one thing.
-        at_once: calls under way at a time.
-
-    Attributes:
-        failures: in words why a rollout's world has failed, by the rollout's place.
+    `failures` says in words why a rollout's world has failed, by the rollout's place.
     """
 
     def __init__(

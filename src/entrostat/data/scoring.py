@@ -29,10 +29,7 @@ _NO_LIST = (Mapping, Set, str, bytes, bytearray)  # their elements are keys, cha
 class Scorer:
     """Scores a task's completions; the worker processes, where there are some, are its own.
 
-    Args:
-        task: whose verifier it is.
-        settings: of worker processes.
-        tell: told of the first answer that a scorer fails at.
+    `tell` is told of the first answer that a scorer fails at.
 
     Attributes:
         failed: answers of the last call that had no reward.

@@ -34,11 +34,7 @@ def figures(
 ) -> dict[str, dict[str, float | None]]:
     """Every figure of a set: {name: {"value", "low", "high"}}; None where there is none.
 
-    Args:
-        lines: of the problems, at least one.
-        resamples: R; 0 leaves the intervals out.
-        seed: of the resamples.
-        name: of the set, which has a stream of its own.
+    R = `resamples`, seeded by (`seed`, `name`); 0 leaves the intervals out.
     """
     statistics = _statistics(lines)
     n = len(lines)

@@ -46,16 +46,10 @@ class Chosen:
 def by_clusters(
     embeddings: ArrayLike, size: int, clusters: int | None = None, seed: int = 0
 ) -> list[Chosen]:
-    """The prompts of the largest clusters, of the last one those nearest to its centre.
+    """The `size` prompts of the largest clusters, of the last one those nearest to its centre.
 
-    Args:
-        embeddings: [n, D], a row per prompt, finite.
-        size: prompts of the subset, 1 to n.
-        clusters: K, 1 to n; None takes 1,000, or n / 17 where that is less.
-        seed: of K-means' starting points.
-
-    Returns:
-        `size` prompts in the order of their places.
+    `embeddings` [n, D] has a row per prompt. `clusters` is K, 1 to n; None takes 1,000, or n / 17
+    where that is less. `seed` is of K-means' starting points.
     """
     x = np.asarray(embeddings, np.float64)
     if x.ndim != 2 or not np.isfinite(x).all():
@@ -96,20 +90,13 @@ def at_random(prompts: int, size: int, seed: int = 0) -> list[Chosen]:
 
 
 def by_pass_rate(
-    scores: Mapping[int, Sequence[float]],
-    size: int | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    seed: int = 0,
-) -> list[Chosen]:
-    """Prompts whose share of right responses lies within bounds.
+    scores: Mapping[int, Sequence[float]], size: int | None = None, low: float | None = None,
+    high: float | None = None, seed: int = 0,
+) -> list[Chosen]:  # fmt: skip
+    """Prompts whose share of right responses lies within bounds; `size` of them at random, or all.
 
-    Args:
-        scores: of a prompt's responses, by its place; from 1 on a response is right.
-        size: of those that qualify, so many at random; None takes all.
-        low: least share; None takes what is above 0.
-        high: largest share; None takes what is below 1.
-        seed: of the choice.
+    `scores` are of a prompt's responses, by its place; from 1 on a response is right. None takes
+    shares above 0, and below 1.
     """
     for name, value in (("low", low), ("high", high)):
         if value is not None and not 0 <= value <= 1:

@@ -26,19 +26,13 @@ Progress = Callable[[str, int, int], None]
 
 
 def fetch_model(
-    model: KnownModel,
-    target: Path | None = None,
-    files: Sequence[Path] = (),
-    accept_terms: bool = False,
-    progress: Progress = lambda step, done, total: None,
-) -> Path:
-    """Bring a known model onto this machine.
+    model: KnownModel, target: Path | None = None, files: Sequence[Path] = (),
+    accept_terms: bool = False, progress: Progress = lambda step, done, total: None,
+) -> Path:  # fmt: skip
+    """Bring a known model onto this machine; its directory.
 
     Everything is made in a directory beside the target, which then takes the target's name: an
     interrupted fetch leaves nothing that looks like a model.
-
-    Returns:
-        The model's directory.
     """
     target = (model_directory(model.name) if target is None else target).resolve()
     if is_here(model, target):
@@ -226,12 +220,7 @@ def _clear(staging: Path, target: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """A descriptor that holds a directory's lock until it is closed.
-
-    Raises:
-        BlockingIOError: another process holds it.
-        OSError: it is a link, or its file system cannot lock a directory.
-    """
+    """A descriptor that holds a directory's lock until it is closed; never through a link."""
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)

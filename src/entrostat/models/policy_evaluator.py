@@ -51,16 +51,9 @@ class PolicyEvaluator:
 
 @torch.no_grad()
 def embed(policy: Policy, prompts: list[list[int]], batch: int = 32) -> NDArray[np.float64]:
-    """PAR App. D.3's representation of prompts.
+    """PAR App. D.3's representation of prompts, given as token ids: [len(prompts), D].
 
-    Args:
-        policy: the model.
-        prompts: token ids, none empty.
-        batch: prompts at once, of like length.
-
-    Returns:
-        [len(prompts), D]: the mean of the hidden states of the prompt's own tokens after the last
-        layer (and the model's last norm).
+    The mean of the hidden states of a prompt's own tokens after the last layer (and the last norm).
     """
     rows: dict[int, NDArray[np.float64]] = {}
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))

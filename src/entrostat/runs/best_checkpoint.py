@@ -29,19 +29,11 @@ BEST, NEXT = "best", "best.next"
 
 
 class BestCheckpoint:
-    """Keeps the best policy of a run.
-
-    Args:
-        run: the run directory.
-        figure: SET/FIGURE of the evaluations, or several with commas, of which the mean counts; ""
-            keeps none.
-    """
+    """Keeps the best policy of a run, by `save.best`."""
 
     def __init__(self, run: Path, figure: str) -> None:
         self._run, self._figure = run, figure
-        self._parts = [
-            (one.rpartition("/")[0], one.rpartition("/")[2]) for one in figures_of(figure)
-        ]
+        self._parts = [one.rpartition("/")[::2] for one in figures_of(figure)]
 
     def consider(self, rows: Iterable[Mapping[str, Any]], save: Callable[[Path], None]) -> None:
         """Keep the policy if an evaluation's row has a higher score than any before.

@@ -72,34 +72,19 @@ def isolation(mode: Mode = "auto") -> str:
 
 
 def run(program: str, stdin: str = "", limits: Limits | None = None, mode: Mode = "auto") -> Result:
-    """Run a Python program (the standard library alone) in the sandbox.
-
-    Args:
-        program: its source.
-        stdin: what it reads.
-        limits: what it may take.
-        mode: as `isolation`.
-    """
+    """Run a Python program (the standard library alone) in the sandbox; `mode` as `isolation`."""
     limits = limits or Limits()
     order = {"do": "run", "program": program, "stdin": stdin, "limits": plain(limits)}
     return _ask(order, limits, isolation(mode))
 
 
 def run_many(
-    programs: Iterable[str],
-    stdins: Sequence[str] | None = None,
-    limits: Limits | None = None,
-    mode: Mode = "auto",
-    workers: int | None = None,
-) -> list[Result]:
-    """Run programs at the same time; a result each, in their order.
+    programs: Iterable[str], stdins: Sequence[str] | None = None, limits: Limits | None = None,
+    mode: Mode = "auto", workers: int | None = None,
+) -> list[Result]:  # fmt: skip
+    """Run programs at the same time, as `run`; a result each, in their order.
 
-    Args:
-        programs: their sources.
-        stdins: what each reads; None for nothing.
-        limits: what each may take.
-        mode: as `isolation`.
-        workers: how many at once; None takes one per processor, at most 16.
+    `workers` says how many at once; None takes one per processor, at most 16.
     """
     programs = list(programs)
     stdins = [""] * len(programs) if stdins is None else stdins
@@ -114,15 +99,10 @@ def run_many(
 
 
 def judge(
-    program: str,
-    asserts: Sequence[str] = (),
-    calls: Sequence[tuple[str, Sequence[Any], Any]] = (),
-    entry: str = "",
-    prelude: str = "",
-    every: bool = True,
-    limits: Limits | None = None,
-    mode: Mode = "auto",
-) -> Verdict:
+    program: str, asserts: Sequence[str] = (),
+    calls: Sequence[tuple[str, Sequence[Any], Any]] = (), entry: str = "", prelude: str = "",
+    every: bool = True, limits: Limits | None = None, mode: Mode = "auto",
+) -> Verdict:  # fmt: skip
     """Test the functions of a program, from a process that it cannot reach.
 
     Args:

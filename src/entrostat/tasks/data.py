@@ -154,12 +154,6 @@ class DataTask(JsonlTask):
             )
 
     def _problem(self, located: Located, where: str) -> Problem:
-        """A row as a problem.
-
-        Raises:
-            LeftOut: it cannot be graded.
-            ValueError: it is no row of the set's.
-        """
         values = self._values(located.row, located.where, where)
         try:
             return self.data.read(values)
