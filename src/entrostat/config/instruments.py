@@ -11,6 +11,17 @@ from typing import Any, Literal
 
 import tyro
 
+# the keys of `SERVICES` in runs/trackers/services.py, which has how to add one
+Tracker = Literal["wandb", "trackio", "tensorboard", "mlflow"]
+# above, a run would hang or crash where it begins: it is a slip
+MOST_PROMPTS, MOST_TOKENS = 10**5, 10**7
+_TEXT = re.compile(r"(last|first|mean|min|max|all)(\d*)\s*(<=|>=|<|>)\s*(\S+)")
+_FORMS = "'last10 > 0.5': last, lastN, first, firstN, mean, min, max or all; <, <=, > or >="
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+}  # fmt: skip
+
 
 class _Repeated:
     every: int
@@ -55,10 +66,6 @@ class AlarmBand:
         Alarm(self.low, self.high)
 
 
-# the keys of `SERVICES` in runs/trackers/services.py, which has how to add one
-Tracker = Literal["wandb", "trackio", "tensorboard", "mlflow"]
-
-
 @dataclass
 class Trackers:
     """Where figures go beside metrics.jsonl, which has them always (docs/trackers.md)."""
@@ -88,10 +95,6 @@ class Trackers:
                 f"trl.report_to is {trl['report_to']!r} and log.to names {', '.join(self.to)}; "
                 "log.to says it in every host alike: drop trl.report_to"
             )
-
-
-# above, a run would hang or crash where it begins: it is a slip
-MOST_PROMPTS, MOST_TOKENS = 10**5, 10**7
 
 
 @dataclass
@@ -169,14 +172,6 @@ def check_set(place: int, one: EvalSet) -> None:
         raise ValueError(f"{where}: name is empty; leave it out, or give one")
     if one.task is not None and not isinstance(one.task.get("name"), str):
         raise ValueError(f"{where}: task needs a name, got {one.task!r:.80}")
-
-
-_TEXT = re.compile(r"(last|first|mean|min|max|all)(\d*)\s*(<=|>=|<|>)\s*(\S+)")
-_FORMS = "'last10 > 0.5': last, lastN, first, firstN, mean, min, max or all; <, <=, > or >="
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

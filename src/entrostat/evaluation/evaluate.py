@@ -12,11 +12,10 @@ from ..config import TrainConfig
 from ..errors import need
 from ..logs.files import make_directory
 from .lm_eval import export
-from .models import EvaluatedModel, evaluated_models
+from .models import EvaluatedModel, ProblemSet, evaluated_models, of_task, problem_sets
 from .progress import Display
 from .results import spelt
 from .runner import RESULTS, Sampler, Store, run_set, threads_of
-from .sets import ProblemSet, of_task, problem_sets
 from .settings import EvalConfig
 
 

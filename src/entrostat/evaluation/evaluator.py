@@ -28,9 +28,8 @@ from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
 from .in_training import prompt_entropies
-from .models import EvaluatedModel, ends
+from .models import EvaluatedModel, ProblemSet, ends
 from .runner import Answered, Asked
-from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
 
 Say = Callable[[str], None]

@@ -26,13 +26,15 @@ from ..logs.lines import JsonLines, finite, read_json
 from ..runs.run_directory import hold
 from ..tasks import Example, Task
 from .canonical import extracted, forms, votes
+from .models import ProblemSet
 from .progress import Display
 from .results import figures
-from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
 
 if TYPE_CHECKING:
     from ..data.scoring import Scorer
+
+RESULTS, SETTINGS = "results.json", "evaluation.json"
 
 
 @dataclass(frozen=True)
@@ -184,9 +186,6 @@ def plain(value: Any) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         return str(value)
-
-
-RESULTS, SETTINGS = "results.json", "evaluation.json"
 
 
 class Store:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 BINS = 10
+MOST = 256  # samples: of more, all different, it would take seconds
 
 
 def expected_calibration_error(
@@ -94,9 +95,6 @@ def _lists(
             "of equal length, one number per response"
         )
     return v, right, w
-
-
-MOST = 256  # samples: of more, all different, it would take seconds
 
 
 def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[float], k: int) -> float:

@@ -14,9 +14,8 @@ from typing import Any
 
 from ..config import TrainConfig
 from ..models.policy import token_ids
-from .models import EvaluatedModel, ends
+from .models import EvaluatedModel, ProblemSet, ends
 from .runner import Answered, Asked
-from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": "auto"}

@@ -18,20 +18,7 @@ from .names import (
 )
 
 __all__ = [
-    "MODELS",
-    "NOWHERE",
-    "TINY",
-    "KnownModel",
-    "Wheel",
-    "cache_directory",
-    "check_model",
-    "find",
-    "is_ours",
-    "is_tiny",
-    "is_whole",
-    "model_directory",
-    "provenance",
-    "tiny_directory",
-    "tiny_size",
-    "write_provenance",
-]
+    "MODELS", "NOWHERE", "TINY", "KnownModel", "Wheel", "cache_directory", "check_model", "find",
+    "is_ours", "is_tiny", "is_whole", "model_directory", "provenance", "tiny_directory",
+    "tiny_size", "write_provenance",
+]  # fmt: skip

@@ -18,6 +18,7 @@ TINY = "tiny"
 NOWHERE = "no such directory, and not a name on the hub (OWNER/NAME)"
 _SIZED = re.compile(r"tiny-([1-9]\d{0,3})x([1-9]\d{0,2})")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+PROVENANCE = "entrostat-model.json"
 
 
 def tiny_directory() -> Path:
@@ -84,9 +85,6 @@ def check_model(model: str) -> None:
         run = "; it is a run's, whose policy is {!r}".format(str(path / "final"))
         made = (path / "final/config.json").exists()
         raise ValueError(f"model {model!r}: the directory has no config.json{run * made}")
-
-
-PROVENANCE = "entrostat-model.json"
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:

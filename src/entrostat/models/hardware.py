@@ -35,6 +35,10 @@ from .rollout import Sequences
 _THREADS = torch.get_num_threads()  # what the environment allows, before anything changes it
 _SIZE = 512  # of the products that are timed: a small model's
 _GAIN = 1.25  # bf16 costs accuracy, so it must be faster by this
+_LOGITS = 3  # [b, V] float32 tensors of a sampling step: the head's, exponentials, a copy
+_TRIED = 2048  # completion tokens of a group that is tried: a second or two of a small model
+_DUMPED = 40  # bytes of a token in a rollout dump
+_FORETOLD = 11  # copies of what is trained that a forecast makes: three gradients a half, and sums
 
 
 def choose_precision(config: TrainConfig, say: Say) -> None:
@@ -103,12 +107,6 @@ def _fastest(run: Callable[[], object], tries: int) -> float:
         run()
         seconds.append(time.perf_counter() - began)
     return min(seconds)
-
-
-_LOGITS = 3  # [b, V] float32 tensors of a sampling step: the head's, exponentials, a copy
-_TRIED = 2048  # completion tokens of a group that is tried: a second or two of a small model
-_DUMPED = 40  # bytes of a token in a rollout dump
-_FORETOLD = 11  # copies of what is trained that a forecast makes: three gradients a half, and sums
 
 
 @dataclass(frozen=True)

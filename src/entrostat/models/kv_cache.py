@@ -25,6 +25,7 @@ from .attention import attending
 
 NAME = "entrostat_decode"
 _ROOM = 512  # places for completions at first; then twice as many in all
+_STEP = 64  # least places added
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -180,9 +181,6 @@ def _attend(
     mask = attention_mask.expand(b, J, H // J, -1)
     out = scaled_dot_product_attention(grouped, key, value, mask, scale=scaling)
     return out.reshape(b, H, n, D).transpose(1, 2).contiguous(), None
-
-
-_STEP = 64  # least places added
 
 
 class RoomyLayer(DynamicLayer):

@@ -25,6 +25,11 @@ from .kv_cache import GraphedDecoder, autocast_dtype, branch
 from .prepacked import prepacked
 from .stops import EarlyStop, Stops
 
+# below this, one draw an entry is as fast, and samples of earlier versions stay what they were
+LARGE = 4096
+_BLOCK = 256
+Source = torch.Generator | Tensor | None
+
 
 @dataclass
 class Sequences:
@@ -244,13 +249,6 @@ def of_dropped(sequences: Sequences) -> dict[str, float]:
             "rollout/dropped_length_max": float(lengths.max()),
         }
     return figures
-
-
-# below this, one draw an entry is as fast, and samples of earlier versions stay what they were
-LARGE = 4096
-_BLOCK = 256
-
-Source = torch.Generator | Tensor | None
 
 
 def choose(

@@ -16,14 +16,6 @@ from .limits import Failure, Limits, Result
 from .running import Session, Verdict, isolation, judge, run, run_many, use
 
 __all__ = [
-    "Failure",
-    "Limits",
-    "Result",
-    "Session",
-    "Verdict",
-    "isolation",
-    "judge",
-    "run",
-    "run_many",
+    "Failure", "Limits", "Result", "Session", "Verdict", "isolation", "judge", "run", "run_many",
     "use",
-]
+]  # fmt: skip

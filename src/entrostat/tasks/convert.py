@@ -26,6 +26,10 @@ DAPO_BEFORE = (
     "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
 )
 DAPO_AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
+_LARGEST = 1 << 28  # bytes of a problem's tests
+# the opcodes of a pickle that is one text; whatever else there is would build something
+_TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
+_AROUND = frozenset({"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"})
 
 
 class LeftOut(Exception):  # noqa: N818 - it says what happens to the row
@@ -118,12 +122,6 @@ def text_of(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"the prompt must be a text, got {value!r:.60}")
     return value.strip()
-
-
-_LARGEST = 1 << 28  # bytes of a problem's tests
-# the opcodes of a pickle that is one text; whatever else there is would build something
-_TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
-_AROUND = frozenset({"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"})
 
 
 def own(row: Row) -> Problem:

@@ -25,6 +25,33 @@ from ..workers import Call
 from ..workers.wire import is_plain
 from .base import Example
 
+# an answer and the data set's entry: whether the scorer may see it
+Guard = Callable[[str, Mapping[str, Any]], bool]
+EVALUATES = re.compile(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(|sympify\(")
+_MAX_ANSWER = 1000
+_MAX_EXPONENT = 20
+_FUNCTIONS = frozenset(
+    "sqrt exp log ln sin cos tan sec csc cot asin acos atan sinh cosh tanh Abs".split()
+)
+_LITERALS = (
+    ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.UnaryOp, ast.USub, ast.Load, ast.Name,
+)  # fmt: skip
+_ARITHMETIC = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Call, ast.Load,
+    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd,
+)  # fmt: skip
+_BASIC = re.compile(r"[0-9+\-*/() ]*")
+_COMPLEX = re.compile(r"[0-9+\-.eEiIjJ() ]*")
+_FACTORS = re.compile(r" *[0-9]+ *(?:\u00d7 *[0-9]+ *)*")
+_PROBABILITY = re.compile(r"[0-9.,/ ]+(?:[eE][-+]?[0-9]{1,2})?")
+# the signs of logic as Python operators: what is well formed stays so, whatever binds more
+_LOGIC = str.maketrans({"\u2227": "&", "\u2228": "|", "\u00ac": "~", "\u2192": "^", "\u2194": "^"})
+_SIGNS = re.compile(r"[A-Z()\s\u2227\u2228\u00ac\u2192\u2194]*")
+_FORMULA = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Name, ast.Load,
+    ast.BitAnd, ast.BitOr, ast.BitXor, ast.Invert,
+)  # fmt: skip
+
 
 class GymTask:
     """A reasoning-gym data set.
@@ -142,35 +169,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-# an answer and the data set's entry: whether the scorer may see it
-Guard = Callable[[str, Mapping[str, Any]], bool]
-
-EVALUATES = re.compile(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(|sympify\(")
-_MAX_ANSWER = 1000
-_MAX_EXPONENT = 20
-_FUNCTIONS = frozenset(
-    "sqrt exp log ln sin cos tan sec csc cot asin acos atan sinh cosh tanh Abs".split()
-)
-_LITERALS = (
-    ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.UnaryOp, ast.USub, ast.Load, ast.Name,
-)  # fmt: skip
-_ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Call, ast.Load,
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.USub, ast.UAdd,
-)  # fmt: skip
-_BASIC = re.compile(r"[0-9+\-*/() ]*")
-_COMPLEX = re.compile(r"[0-9+\-.eEiIjJ() ]*")
-_FACTORS = re.compile(r" *[0-9]+ *(?:\u00d7 *[0-9]+ *)*")
-_PROBABILITY = re.compile(r"[0-9.,/ ]+(?:[eE][-+]?[0-9]{1,2})?")
-# the signs of logic as Python operators: what is well formed stays so, whatever binds more
-_LOGIC = str.maketrans({"\u2227": "&", "\u2228": "|", "\u00ac": "~", "\u2192": "^", "\u2194": "^"})
-_SIGNS = re.compile(r"[A-Z()\s\u2227\u2228\u00ac\u2192\u2194]*")
-_FORMULA = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Name, ast.Load,
-    ast.BitAnd, ast.BitOr, ast.BitXor, ast.Invert,
-)  # fmt: skip
-
-
 def is_not_code(text: str) -> bool:
     """Whether evaluating `text` could only build a list of literals, or fail.
 
@@ -246,21 +244,6 @@ def _puzzle24(answer: str, entry: Mapping[str, Any]) -> bool:
     )  # fmt: skip
 
 
-def _complex(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer takes `nan` for every number."""
-    return _COMPLEX.fullmatch(answer) is not None
-
-
-def _true_or_false(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer asks whether both texts are empty or neither is."""
-    return answer.strip() == entry["answer"]
-
-
-def _factors(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer raises at what are no numbers between its signs."""
-    return len(answer) <= _MAX_ANSWER and _FACTORS.fullmatch(answer) is not None
-
-
 def _same_shape(answer: str, entry: Mapping[str, Any]) -> bool:
     """The scorer looks at the cells that there should be, and not whether there are more."""
     try:
@@ -297,10 +280,15 @@ def _formula(answer: str, entry: Mapping[str, Any]) -> bool:
 GUARDS: dict[str, Guard] = {
     "countdown": _countdown,
     "puzzle24": _puzzle24,
-    "complex_arithmetic": _complex,
-    "game_of_life_halting": _true_or_false,
+    # its scorer takes `nan` for every number
+    "complex_arithmetic": lambda answer, entry: _COMPLEX.fullmatch(answer) is not None,
+    # its scorer asks whether both texts are empty or neither is
+    "game_of_life_halting": lambda answer, entry: answer.strip() == entry["answer"],
     "game_of_life": _same_shape,
-    "prime_factorization": _factors,
+    # its scorer raises at what are no numbers between its signs
+    "prime_factorization": lambda answer, entry: (
+        len(answer) <= _MAX_ANSWER and _FACTORS.fullmatch(answer) is not None
+    ),
     "coin_flip": _probability,
     "propositional_logic": _formula,
 }
