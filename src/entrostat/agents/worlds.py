@@ -179,8 +179,6 @@ def _reward(world: Environment, training: bool) -> float:
 
 @dataclass(frozen=True)
 class Episode:
-    """A rollout."""
-
     # (what the policy said, what the world said to it), in order
     turns: tuple[tuple[str, str], ...]
     done: bool  # the world said so; False where the turns ran out

@@ -147,7 +147,6 @@ class Evaluation:
 
 
 def check_set(place: int, one: EvalSet) -> None:
-    """Refuse a value of a table of [[eval]] that cannot be meant."""
     where = f"[[eval]] {place}"
     for key, low, most in (
         ("prompts", 0, MOST_PROMPTS), ("samples", 1, MOST_PROMPTS),

@@ -22,7 +22,6 @@ def stream_seed(seed: int, iteration: int, purpose: Purpose) -> int:
 
 
 def generator(seed: int, iteration: int, purpose: Purpose, device: torch.device) -> torch.Generator:
-    """A generator at the start of one stream."""
     return torch.Generator(device).manual_seed(stream_seed(seed, iteration, purpose))
 
 

@@ -26,8 +26,6 @@ FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
 
 @dataclass(frozen=True)
 class ResolvedEvalSet:
-    """One set."""
-
     name: str  # in rows and figures
     task: Task
     split: str

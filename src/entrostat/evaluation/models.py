@@ -14,7 +14,6 @@ from .._names import unknown
 from ..config import TrainConfig, check_model, from_dict, load
 from ..logs.lines import read_json
 from ..logs.run import called
-from ..runs.checkpoint import manifests
 from ..tasks import Task, make_task, task_class
 from ..tasks.rows import SUFFIXES
 from .settings import ENDLESS, EvalConfig
@@ -25,8 +24,6 @@ KEPT = {FINAL: "final model yet", "best": "best checkpoint (`save.best` keeps on
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """One policy to evaluate."""
-
     spec: str  # as it was named
     name: str  # of its directory; no two of an evaluation share it
     model: str  # a directory or a name to load
@@ -74,7 +71,8 @@ def evaluated_models(specs: Sequence[str], checkpoints: bool = False) -> list[Ev
 
 def iterations(run: Path) -> list[int]:
     """Of the checkpoints that a run keeps, the first first."""
-    return [int(path.stem) for path in manifests(run / "checkpoints")]
+    stems = [p.stem for p in (run / "checkpoints").glob("*.json")]
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
 
 def _of(spec: str, checkpoints: bool) -> list[EvaluatedModel]:

@@ -38,12 +38,10 @@ def tiny_size(model: str) -> tuple[int, int] | None:
 
 
 def is_tiny(model: str) -> bool:
-    """Whether a name means the tiny policy, of any size."""
     return model == TINY or tiny_size(model) is not None
 
 
 def is_ours(model: str) -> bool:
-    """Whether a name means one of our models, wherever it lies."""
     return is_tiny(model) or model in MODELS
 
 

@@ -211,7 +211,6 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some sequences, and the room."""
         room = self._keys.shape[2] - self.keys.shape[2]
         self.keys, self.values = self.keys[indices], self.values[indices]
         self.widen(1, room)

@@ -44,8 +44,6 @@ class _Piece(NamedTuple):
 
 @dataclass
 class Packed:
-    """Rows ready for the model."""
-
     tokens: Tensor  # [R, S] int64
     positions: Tensor  # [R, S] int64, each token's position in its own sequence
     attention: Tensor  # [R, 1, S, S] bool, True where a place may look

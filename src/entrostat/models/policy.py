@@ -67,7 +67,6 @@ class Policy:
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
     def encode(self, prompt: str, chat: bool, system: str) -> list[int]:
-        """Token ids of a prompt, through the chat template where asked for."""
         return token_ids(self.tokenizer, self.eos, prompt, chat, system)
 
     def decode(self, sequences: Sequences, stop: Sequence[str] = ()) -> list[str]:

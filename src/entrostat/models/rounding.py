@@ -50,8 +50,6 @@ FIX = (
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a probe found."""
-
     # torch.bfloat16 or torch.float16 if the log-probs went through it, else None
     dtype: torch.dtype | None
     # mean absolute error of a log-prob, nats: measured where the values before the rounding are

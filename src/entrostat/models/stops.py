@@ -29,8 +29,6 @@ _CONTEXT = 8
 
 @dataclass(frozen=True)
 class Stops:
-    """Strings that end a completion."""
-
     strings: tuple[str, ...]  # at least one, none empty
     # token ids of several completions to their texts
     decode: Callable[[list[list[int]]], list[str]]
@@ -62,8 +60,6 @@ def cut(text: str, stops: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """When enough rollouts are in."""
-
     group: int  # rollouts of every prompt that must be
     share: float  # share of all that must be, in (0, 1]
 

@@ -192,7 +192,6 @@ class DataTask(JsonlTask):
         return lambda: self._values(read(), place, where)
 
     def _values(self, row: Any, place: str, where: str) -> dict[str, Any]:
-        """A row by the reader's own names."""
         values = {}
         for field, column in self._columns.items():
             value = pick(row, column)

@@ -140,7 +140,6 @@ class Functions:
 
 
 def tests(kind: Kind, k: int) -> str:
-    """A function's tests, for grader "code"."""
     name, listed = kind.name.format(k=k), []
     for given in kind.inputs:
         arguments = given if isinstance(given, tuple) else (given,)
@@ -175,6 +174,5 @@ def held_out() -> tuple[tuple[Kind, int], ...]:
 
 
 def split_of(kind: Kind, k: int) -> str:
-    """Which split a function belongs to."""
     digest = hashlib.sha256(f"{kind.name} {k}".encode()).digest()
     return "test" if digest[0] % 4 == 0 else "train"

@@ -18,8 +18,6 @@ ABSENT = object()  # what a row gives for a column that it has not
 
 
 class Located(NamedTuple):
-    """A row, and where it is."""
-
     where: str  # "line 3", "row 3", with the file's name where there are several
     row: Any  # what JSON or Parquet says; nothing else has been looked at
     again: Callable[[], Any]  # reads the row once more, for those who do not keep it

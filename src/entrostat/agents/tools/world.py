@@ -35,8 +35,6 @@ Template = Callable[[random.Random], Instance]
 
 @dataclass(frozen=True)
 class World:
-    """A kind of task."""
-
     about: str  # what the policy has at hand, in words
     setup: Callable[[State], str]  # the code that makes a state in a new notebook
     # the state of a notebook, as data; it may raise at what the policy has left

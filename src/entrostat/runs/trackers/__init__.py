@@ -53,7 +53,6 @@ class Trackers:
         self._all: list[_Tracker] = []
 
     def begin(self, path: Path, start: int, resume: bool) -> None:
-        """Start them, and give them what the logs have of iterations up to `start`."""
         config, folder = self._config, open_folder(self._config, path, resume)
         told = {
             "folder": str(folder.absolute()), "project": config.log.project,

@@ -23,8 +23,6 @@ _LINUX = sys.platform == "linux"
 
 @dataclass
 class Isolation:
-    """How programs are kept apart."""
-
     mode: str  # "namespaces", "seccomp" or "unsafe"
     paths: list[str]  # with namespaces, what a program may read
     filter: bytes  # instructions of the filter of system calls, b"" for none
