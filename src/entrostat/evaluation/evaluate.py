@@ -68,7 +68,7 @@ def run_evaluation(
     base = _base(config, display)
     for one in subjects:
         directory = root if len(subjects) == 1 else root / one.name
-        display.subject(one.spec)
+        display.note(one.spec)
         found = _evaluate(one, sets, copy.deepcopy(config), directory, display, base)
         export(directory, found)
         results.append((directory, found))
