@@ -34,9 +34,9 @@ def expected_calibration_error(
         >>> round(expected_calibration_error([0.9, 0.9, 0.1, 0.1], [1, 0, 0, 0]), 6)
         0.25
     """
-    p, right, w = _lists("expected_calibration_error", "confidence", confidence, score, weights)
-    if not len(p) or not ((p >= 0) & (p <= 1)).all():
-        raise ValueError("expected_calibration_error: confidence must lie in [0, 1], one or more")
+    p, right, w = _lists("expected_calibration_error", "confidence", confidence, score, weights, 1)
+    if not ((p >= 0) & (p <= 1)).all():
+        raise ValueError("expected_calibration_error: confidence must lie in [0, 1]")
     if bins < 1:
         raise ValueError(f"expected_calibration_error: bins must be 1 or more, got {bins}")
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
@@ -84,12 +84,17 @@ def weighted_auroc(
 
 
 def _lists(
-    where: str, name: str, value: ArrayLike, score: ArrayLike, weights: ArrayLike | None
+    where: str,
+    name: str,
+    value: ArrayLike,
+    score: ArrayLike,
+    weights: ArrayLike | None,
+    least: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
     """Values, which responses are right, and weights: [N] each."""
     v, right = np.asarray(value, dtype=float), np.asarray(score, dtype=float) >= 1
     w = np.ones_like(v) if weights is None else np.asarray(weights, dtype=float)
-    if v.ndim != 1 or not v.shape == right.shape == w.shape:
+    if v.ndim != 1 or len(v) < least or not v.shape == right.shape == w.shape:
         raise ValueError(
             f"{where}: {name} {v.shape}, score {right.shape} and weights {w.shape} must be lists "
             "of equal length, one number per response"
