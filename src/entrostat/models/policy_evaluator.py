@@ -16,8 +16,6 @@ from ..core.stats import TokenStats
 from .policy import Policy
 from .rollout import Sequences, positions
 
-_STATISTICS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
-
 
 @dataclass(frozen=True)
 class PolicyEvaluator:
@@ -39,14 +37,9 @@ class PolicyEvaluator:
         """Log-probs and entropies [B, T] of the policy as it stands, in parts, without gradient."""
         return self.policy.measure(sequences, self.temperature, self.size)
 
-    @torch.no_grad()
     def statistics(self, sequences: Sequences) -> dict[str, Tensor]:
         """`logp`, `entropy`, `sum_p2`, `sum_p2_logp` as the policy stands: [B, T] float32."""
-        found = [
-            self.policy.token_stats(sequences[rows], self.temperature, moments=True)
-            for rows in self.pieces(sequences)
-        ]
-        return {name: torch.cat([getattr(stats, name) for stats in found]) for name in _STATISTICS}
+        return dict(vars(self.policy.measure(sequences, self.temperature, self.size, moments=True)))
 
 
 @torch.no_grad()

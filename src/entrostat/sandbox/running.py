@@ -7,14 +7,14 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import IO, Any
 
 from .._processors import processors
 from .inside import frames
 from .limits import Limits, Result
-from .worker import Lane, lane, plain
+from .worker import Lane, lane
 
 Mode = str
 _MODES = ("auto", "unsafe", "namespaces", "seccomp")
@@ -25,18 +25,13 @@ _SLOW = 60.0  # seconds that a trial may take on a machine that is busy
 
 @dataclass(frozen=True)
 class Verdict:
-    """What tests say of a program.
+    """What tests say of a program."""
 
-    Attributes:
-        passed: of each test, in their order; shorter where the program ended, or one failed and
-            `every` was not asked for.
-        error: why the first that failed did.
-        result: of the program.
-    """
-
+    # of each test, in their order; shorter where the program ended, or one failed and `every` was
+    # not asked for
     passed: tuple[bool, ...]
-    error: str
-    result: Result
+    error: str  # why the first that failed did
+    result: Result  # of the program
 
 
 def use(mode: Mode) -> None:
@@ -74,7 +69,7 @@ def isolation(mode: Mode = "auto") -> str:
 def run(program: str, stdin: str = "", limits: Limits | None = None, mode: Mode = "auto") -> Result:
     """Run a Python program (the standard library alone) in the sandbox; `mode` as `isolation`."""
     limits = limits or Limits()
-    order = {"do": "run", "program": program, "stdin": stdin, "limits": plain(limits)}
+    order = {"do": "run", "program": program, "stdin": stdin, "limits": asdict(limits)}
     return _ask(order, limits, isolation(mode))
 
 
@@ -126,7 +121,7 @@ def judge(
         frames.send(file.fileno(), tests)
         file.seek(0)
         order = {
-            "do": "judge", "program": program, "prelude": prelude, "limits": plain(limits),
+            "do": "judge", "program": program, "prelude": prelude, "limits": asdict(limits),
         }  # fmt: skip
         result = _ask(order, limits, isolation(mode), file.fileno())
         file.seek(0)
@@ -187,7 +182,7 @@ def _trial(mode: str) -> str:
     try:
         trial = Lane(mode)
         limits = Limits(wall=_SLOW)
-        order = {"do": "run", "program": "print(6 * 7)", "stdin": "", "limits": plain(limits)}
+        order = {"do": "run", "program": "print(6 * 7)", "stdin": "", "limits": asdict(limits)}
         answer = trial.ask(order, limits.wall)
     except (OSError, RuntimeError) as error:
         return str(error)
@@ -260,7 +255,7 @@ class Session:
     def _start(self) -> None:
         self._lane = Lane(self._mode)
         try:
-            order = {"do": "open", "limits": plain(self._limits)}
+            order = {"do": "open", "limits": asdict(self._limits)}
             refuse_broken(self._lane.ask(order, self._limits.wall))
             first = self._turn(self._setup)
             if first.failure or first.code:

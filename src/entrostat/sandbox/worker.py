@@ -13,13 +13,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from . import filters
 from .inside import frames
-from .limits import Limits
 
 _BOOT = (
     "import sys, json; place, fd, mode, code = json.loads(sys.argv[1]); sys.path.insert(0, place); "
@@ -79,10 +77,6 @@ class Lane:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def plain(limits: Limits) -> dict[str, Any]:
-    return asdict(limits)
 
 
 _idle: list[Lane] = []

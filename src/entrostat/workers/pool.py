@@ -34,17 +34,12 @@ _MOST_AHEAD = 64
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call.
+    """What became of a call."""
 
-    Attributes:
-        value: what it gave.
-        failure: None; or "raised", "timed out", "died" (its worker did, while it was at this call).
-        detail: the exception, the time limit, or how the worker ended.
-    """
-
-    value: Any = None
+    value: Any = None  # what it gave
+    # None; or "raised", "timed out", "died" (its worker did, while it was at this call)
     failure: Failure | None = None
-    detail: str = ""
+    detail: str = ""  # the exception, the time limit, or how the worker ended
 
 
 @dataclass(eq=False)

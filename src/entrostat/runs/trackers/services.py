@@ -20,20 +20,14 @@ ALARM = "entropy alarm"
 
 
 class Service(Protocol):
-    """What the class of a tracker has.
+    """What the class of a tracker has."""
 
-    Attributes:
-        title: the tracker's name in messages.
-        package: the module that the tracker imports; without it the run is refused before it
-            starts. The extra that installs it has the tracker's name. "": Python is enough.
-        id: the tracker's id of the run; a resumed run gets it back.
-        place: where the figures go, for the terminal.
-    """
-
-    title: ClassVar[str]
+    title: ClassVar[str]  # the tracker's name in messages
+    # the module that the tracker imports; without it the run is refused before it starts. The extra
+    # that installs it has the tracker's name. "": Python is enough.
     package: ClassVar[str]
-    id: str
-    place: str
+    id: str  # the tracker's id of the run; a resumed run gets it back
+    place: str  # where the figures go, for the terminal
 
     def __init__(self, start: Mapping[str, Any], id: str) -> None:
         """Begin a run, or go on with one.
