@@ -56,14 +56,13 @@ class Hub:
         heads = {part for name in columns for part in (name, name.split(".")[0])}
         there = [name for name in loaded.column_names if name in heads]
         others = dict.fromkeys(loaded.column_names)
-        number = 0
-        for table in loaded.select_columns(there).with_format("arrow").iter(1000) if there else ():
-            for row in table.to_pylist():
-                again = partial(loaded.__getitem__, number)
-                number += 1
-                yield Located(f"row {number}", others | row, again)
         if not there:
             yield Located("row 1", others, dict)
+            return
+        tables = loaded.select_columns(there).with_format("arrow").iter(1000)
+        for number, row in enumerate(row for table in tables for row in table.to_pylist()):
+            again = partial(loaded.__getitem__, number)
+            yield Located(f"row {number + 1}", others | row, again)
 
     def _loaded(self) -> Any:
         data, split = self.data, self.data.splits[self.split]
