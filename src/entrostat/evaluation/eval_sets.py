@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .._names import unknown
 from ..config import EvalSet, Evaluation, TrainConfig
@@ -18,8 +17,8 @@ from ..data.prompts import encode, example, new_tokens
 from ..data.scoring import Scorer
 from ..models.policy import Policy
 from ..runs.best_checkpoint import figures_of
-from ..runs.resolve import check_task
-from ..tasks import Task, make_task
+from ..runs.resolve import check_task, task_of
+from ..tasks import Task
 
 FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
 
@@ -69,7 +68,10 @@ def resolve_eval_sets(
     resolved = config.eval.resolved if config.eval.sets else [config.eval] * len(own)
     for place, (one, settings) in enumerate(zip(config.eval.sets or own, resolved, strict=True), 1):
         try:
-            other = None if one.task is None else _task_of(one.task, config.seed)
+            other = None
+            if one.task is not None:
+                other = task_of(replace(config, task=one.task))
+                check_task(other, trained=False)
             found = _resolved(one, settings, other or task, score, config)
         except ValueError as error:
             raise ValueError(f"[[eval]] {place}: {error}") from None
@@ -107,13 +109,6 @@ def check_prompts(sets: Iterable[ResolvedEvalSet], policy: Policy) -> None:
                 encode(policy, one.config, examples, new, ValueError)
             except ValueError as error:
                 raise ValueError(f"[[eval]] {one.name!r}: {error}") from None
-
-
-def _task_of(table: dict[str, Any], seed: int) -> Task:
-    settings: dict[str, Any] = {"seed": seed} | table
-    task = make_task(**settings)
-    check_task(task, trained=False)
-    return task
 
 
 def _resolved(
