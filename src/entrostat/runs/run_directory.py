@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import platform
-import secrets
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import IO, Any
 from .._processors import processor_kind
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..logs.files import atomic_directory, make_directory, replacing, writing
+from ..logs.files import make_directory, replacing
 from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
@@ -128,11 +127,12 @@ class RunDirectory:
 
     def finish(self, save: Callable[[Path], None], iterations: int) -> None:
         """Write the final model, whole or not at all; one of fewer iterations is replaced."""
-        final, old = self.path / "final", self.path / f".{secrets.token_hex(8)}.part"
-        with writing(final), atomic_directory(final, old) as part:
+
+        def write(part: Path) -> None:
             save(part)
             (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
-        shutil.rmtree(old, ignore_errors=True)
+
+        best.replace_directory(self.path / "final", write)
 
 
 def hold(path: Path, busy: str) -> IO[str]:
