@@ -151,14 +151,11 @@ class Policy:
             )  # fmt: skip
 
     @torch.no_grad()
-    def measure(
-        self, sequences: Sequences, temperature: float, micro_batch: int, moments: bool = False
-    ) -> TokenStats:
+    def measure(self, sequences: Sequences, temperature: float, micro_batch: int) -> TokenStats:
         """`token_stats` of the policy as it stands, in micro-batches, without gradient."""
-        rows = torch.arange(len(sequences.tokens), device=self.device).split(micro_batch)
-        stats = [self.token_stats(sequences[r], temperature, moments) for r in rows]
-        names = ("logp", "entropy", "sum_p2", "sum_p2_logp")[: 4 if moments else 2]
-        return TokenStats(*(torch.cat([getattr(s, name) for s in stats]) for name in names))
+        rows = torch.arange(len(sequences.tokens), device=self.device)
+        stats = [self.token_stats(sequences[r], temperature) for r in rows.split(micro_batch)]
+        return TokenStats(torch.cat([s.logp for s in stats]), torch.cat([s.entropy for s in stats]))
 
     def reference(self) -> Policy:
         """The policy as it stands, frozen: a copy of the weights, or those under the adapters."""

@@ -37,9 +37,15 @@ class PolicyEvaluator:
         """Log-probs and entropies [B, T] of the policy as it stands, in parts, without gradient."""
         return self.policy.measure(sequences, self.temperature, self.size)
 
+    @torch.no_grad()
     def statistics(self, sequences: Sequences) -> dict[str, Tensor]:
         """`logp`, `entropy`, `sum_p2`, `sum_p2_logp` as the policy stands: [B, T] float32."""
-        return dict(vars(self.policy.measure(sequences, self.temperature, self.size, moments=True)))
+        found = [
+            self.policy.token_stats(sequences[rows], self.temperature, moments=True)
+            for rows in self.pieces(sequences)
+        ]
+        names = ("logp", "entropy", "sum_p2", "sum_p2_logp")
+        return {name: torch.cat([getattr(stats, name) for stats in found]) for name in names}
 
 
 @torch.no_grad()
