@@ -29,7 +29,8 @@ from entrostat.config.instruments import Tracker
 from entrostat.logs.importers import read
 from entrostat.runs import trackers
 from entrostat.runs.run_directory import check_output
-from entrostat.runs.trackers import Trackers, outside
+from entrostat.runs.trackers import Trackers
+from entrostat.runs.trackers import services as outside
 from entrostat.runs.trackers.services import SERVICES
 from entrostat.trainers.lab import train
 from paths import ROOT, TESTS

@@ -200,7 +200,7 @@ def train_verb(args: list[str]) -> int:
 
     # what can be wrong without torch, which takes seconds to load, is found before
     from ..runs.run_directory import RunDirectory, check_output, default_output
-    from ..runs.trackers.outside import check_installed
+    from ..runs.trackers.services import check_installed
     from ..tasks import make_task
 
     config.output = config.output or default_output(config)

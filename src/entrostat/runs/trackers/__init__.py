@@ -4,9 +4,7 @@ Each has a process of its own, for a tracker must never cost the run: it may rai
 take its time, and the loop only puts a line into a pipe. A tracker that fails is warned of once and
 dropped; what it missed it is given when the run is resumed.
 
-    outside.py     which are installed, and what TRL's and veRL's own trackers are told
-    services.py    the trackers, a class each, in their own process
-    child.py       that process
+`services.py` has the trackers, a class each, and their process.
 
 A run's directory has under `trackers/`: NAME.json (the tracker's id of the run, the last iteration
 that it was given), NAME.log (what it printed), and the files of TensorBoard and of W&B.
@@ -30,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...logs.lines import JsonLines
-from .outside import TITLES, check_installed, install, name_of, open_folder
+from .services import TITLES, check_installed, install, name_of, open_folder
 
 if TYPE_CHECKING:  # the trackers' processes need not load it
     from ...config import TrainConfig
@@ -40,7 +38,7 @@ AT_START = 300.0  # the same until it has begun: MLflow makes a database, W&B as
 _IMPORT = 120.0  # seconds that its package may take to import, before the run goes on without
 _BOOT = (
     "import json, sys; path, arguments = json.loads(sys.argv[1]); sys.path[:] = path; "
-    "from entrostat.runs.trackers.child import main; main(*arguments)"
+    "from entrostat.runs.trackers.services import main; main(*arguments)"
 )
 
 
