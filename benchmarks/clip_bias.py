@@ -34,7 +34,7 @@ import torch
 from entrostat import TokenBatch
 from entrostat.config import Numerics, TrainConfig, from_dict
 from entrostat.core.loss import importance_ratio
-from entrostat.models.logprob_rounding import rounds, with_rounded_ratio
+from entrostat.models.rounding import rounds, with_rounded_ratio
 from entrostat.trainers.lab import train, updates
 
 VARIANTS = {

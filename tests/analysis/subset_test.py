@@ -14,11 +14,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.config import TrainConfig
-from entrostat.evaluation.subset import at_random, by_clusters, by_pass_rate
-from entrostat.evaluation.subset_file import SubsetConfig, run_subset
+from entrostat.evaluation.subset import (
+    SubsetConfig,
+    at_random,
+    by_clusters,
+    by_pass_rate,
+    run_subset,
+)
 from entrostat.model_files import tiny_directory
-from entrostat.models.embeddings import embed
 from entrostat.models.loading import load_policy
+from entrostat.models.policy_evaluator import embed
 from entrostat.tasks import make_task
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])

@@ -10,7 +10,7 @@ from scipy import stats
 
 from builders import refused
 from entrostat.config import TrainConfig
-from entrostat.config.alarm import AlarmBand
+from entrostat.config.instruments import AlarmBand
 from entrostat.control import Alarm
 from entrostat.control.trend import _GRID as GRID
 from entrostat.control.trend import MEMORY, NOISE, SHIFT, WORTH, Trend

@@ -14,7 +14,7 @@ import entrostat as es
 from builders import refused
 from entrostat.config import Numerics, from_dict
 from entrostat.core.mismatch import mismatch
-from entrostat.models.logprob_rounding import rounded, with_rounded_ratio
+from entrostat.models.rounding import rounded, with_rounded_ratio
 from entrostat.trainers.lab import train
 from lab_runs import assert_same_weights, metrics, small
 from scripts import load_script

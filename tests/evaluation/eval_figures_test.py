@@ -17,10 +17,9 @@ import entrostat as es
 from builders import refused
 from entrostat.errors import RunStopped
 from entrostat.evaluation.canonical import forms, votes
-from entrostat.evaluation.confidence import auroc
 from entrostat.evaluation.evaluator import clusters
-from entrostat.evaluation.majority import majorities
 from entrostat.evaluation.results import figures, of_problem, shown
+from entrostat.evaluation.statistics import auroc, majorities
 
 RNG = np.random.default_rng(15)
 

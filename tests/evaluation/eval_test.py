@@ -24,15 +24,13 @@ from entrostat.cli import main
 from entrostat.data.seeds import uniform
 from entrostat.evaluation.evaluate import plan, run_evaluation
 from entrostat.evaluation.evaluator import LabSampler, fingerprint, load, mean_pooled
-from entrostat.evaluation.models import evaluated_models
+from entrostat.evaluation.models import evaluated_models, problem_sets
 from entrostat.evaluation.progress import Display
 from entrostat.evaluation.runner import Asked
-from entrostat.evaluation.sets import problem_sets
 from entrostat.evaluation.settings import PRESETS, Decoding, EvalConfig
 from entrostat.evaluation.vllm import VllmSampler
 from entrostat.models.policy import Policy
-from entrostat.models.rollout import sample
-from entrostat.models.token_sampling import choose
+from entrostat.models.rollout import choose, sample
 from processes import killed
 
 pytestmark = pytest.mark.usefixtures("unrendered")

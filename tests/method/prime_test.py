@@ -14,8 +14,8 @@ import entrostat as es
 from builders import f64, refused
 from entrostat.config import TrainConfig, from_dict
 from entrostat.errors import RunStopped
+from entrostat.models.hardware import estimate_memory
 from entrostat.models.loading import load_policy
-from entrostat.models.memory_estimate import estimate_memory
 from entrostat.models.rollout import Sequences
 from entrostat.runs import checkpoint as checkpoints
 from entrostat.tasks import Example

@@ -26,8 +26,9 @@ from entrostat.core.stats.tiled import has_amx, matrix_units
 from entrostat.models import packing
 from entrostat.models.attention import NAME, _attend, _Rows, row_attention
 from entrostat.models.capabilities import window
+from entrostat.models.head import only_at
 from entrostat.models.loading import load_policy
-from entrostat.models.packing import _rows, only_at, pack
+from entrostat.models.packing import _rows, pack
 from entrostat.models.policy import Policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.models.rollout import Sequences

@@ -17,9 +17,9 @@ from entrostat.agents import Reply
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.data.generation import answer
 from entrostat.data.prompts import encode
-from entrostat.models.early_stop import EarlyStop, early_stop_of
 from entrostat.models.policy import Policy
 from entrostat.models.rollout import Sequences, of_dropped, sample
+from entrostat.models.stops import EarlyStop, early_stop_of
 from entrostat.runs.resolve import objective_of
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum

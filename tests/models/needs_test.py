@@ -23,9 +23,9 @@ from entrostat.errors import RunStopped
 from entrostat.logs.files import in_bytes
 from entrostat.logs.lines import JsonLines
 from entrostat.models import hardware as machine
-from entrostat.models import memory_estimate as needs
+from entrostat.models import hardware as needs
+from entrostat.models.hardware import MemoryEstimate, _cached, estimate_memory, free_memory
 from entrostat.models.loading import load_policy
-from entrostat.models.memory_estimate import MemoryEstimate, _cached, estimate_memory, free_memory
 from entrostat.models.policy import Policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.models.rollout import Sequences

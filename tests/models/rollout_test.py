@@ -15,8 +15,7 @@ from entrostat.config import TrainConfig, from_dict
 from entrostat.models.head import find_head
 from entrostat.models.loading import load_policy
 from entrostat.models.policy import Policy
-from entrostat.models.rollout import sample
-from entrostat.models.token_sampling import _nucleus
+from entrostat.models.rollout import _nucleus, sample
 from entrostat.trainers.lab.state import build
 
 PROMPTS = ["23/4:", "6/3:", "40/6:", "17/5:", "9/3:"]

@@ -24,12 +24,10 @@ from entrostat.config import TrainConfig, from_dict, load
 from entrostat.data.prompts import stop_strings
 from entrostat.errors import RunStopped
 from entrostat.models.capabilities import can_graph
-from entrostat.models.graphed import GraphedDecoder
-from entrostat.models.kv_cache import RoomyLayer, branch
+from entrostat.models.kv_cache import GraphedDecoder, RoomyLayer, branch
 from entrostat.models.policy import Policy
-from entrostat.models.rollout import Sequences, sample
+from entrostat.models.rollout import LARGE, Sequences, _look_up, choose, sample
 from entrostat.models.stops import Stops, cut
-from entrostat.models.token_sampling import LARGE, _look_up, choose
 from entrostat.tasks import Example
 from entrostat.tasks.target_sum import TargetSum
 from entrostat.trainers.lab import train
@@ -478,7 +476,7 @@ def test_decoding_in_full_buffers_gives_what_a_growing_cache_gives(
     """What a CUDA graph runs, without the graph: some rows end early and are taken out."""
     model, kept, grown = language_model("Llama"), [], []
     select, grow = GraphedDecoder.select, GraphedDecoder._grow
-    monkeypatch.setattr("entrostat.models.graphed._ROOM", 7)
+    monkeypatch.setattr("entrostat.models.kv_cache._ROOM", 7)
 
     def counted(self: GraphedDecoder, rows: Tensor) -> None:
         kept.append(len(rows))

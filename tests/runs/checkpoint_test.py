@@ -27,7 +27,7 @@ from entrostat.logs.lines import JsonLines
 from entrostat.models.loading import load_policy
 from entrostat.models.pretrain import tokenizer
 from entrostat.runs import checkpoint as checkpoints
-from entrostat.runs import timer as clock
+from entrostat.runs import run_writer as clock
 from entrostat.runs.progress import Progress
 from entrostat.runs.resolve import check_task
 from entrostat.runs.resume import differences

@@ -4,7 +4,7 @@ import pytest
 
 from builders import refused
 from entrostat.cli import main
-from entrostat.config.expect import Expectation
+from entrostat.config.instruments import Expectation
 
 VALUES = [1.0, 2.0, 6.0, 3.0]
 

@@ -20,7 +20,7 @@ import torch
 from builders import json_lines, refused
 from entrostat.config import TrainConfig, from_dict
 from entrostat.logs.importers import read
-from entrostat.runs.trackers import outside
+from entrostat.runs.trackers import services as outside
 from entrostat.trainers import trains
 from entrostat.trainers.verl import recipe as verl_recipe
 from stopping import Stop, StopAfter

@@ -25,11 +25,12 @@ from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.cli.flags import named
 from entrostat.config import TrainConfig, from_dict
-from entrostat.config.trackers import Tracker
+from entrostat.config.instruments import Tracker
 from entrostat.logs.importers import read
 from entrostat.runs import trackers
 from entrostat.runs.run_directory import check_output
-from entrostat.runs.trackers import Trackers, outside
+from entrostat.runs.trackers import Trackers
+from entrostat.runs.trackers import services as outside
 from entrostat.runs.trackers.services import SERVICES
 from entrostat.trainers.lab import train
 from paths import ROOT, TESTS

@@ -20,7 +20,8 @@ from builders import refused
 from entrostat.cli import main
 from entrostat.grading import grade_here
 from entrostat.runs.resolve import check_task
-from entrostat.tasks import convert, convert_code
+from entrostat.tasks import convert
+from entrostat.tasks import convert as convert_code
 from entrostat.tasks.sets import KINDS, SETS
 from entrostat.tasks.sources import at_hand, from_anywhere
 from entrostat.tasks.trust import refuse_code

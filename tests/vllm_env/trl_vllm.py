@@ -16,7 +16,7 @@ from torch import Tensor
 from vllm_cpu import DTYPE
 
 from entrostat.logs.rollouts import Rollouts, load_rollouts
-from entrostat.model_files.cache import is_whole, model_directory
+from entrostat.model_files.names import is_whole, model_directory
 
 HERE = Path(__file__).parent
 VLLM = ("--host", "trl", "--device", "cpu", "--sampling.engine", "vllm",

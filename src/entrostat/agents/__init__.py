@@ -14,8 +14,6 @@ Hosts hold the environments of their rollouts in `Worlds`: one that raises or ha
 rollout and no more. `play` plays a rollout of a scripted policy.
 """
 
-from .base import Environment, Reply, is_multi_turn
-from .play import Episode, play, script
-from .worlds import Worlds
+from .worlds import Environment, Episode, Reply, Worlds, is_multi_turn, play, script
 
 __all__ = ["Environment", "Episode", "Reply", "Worlds", "is_multi_turn", "play", "script"]

@@ -20,8 +20,8 @@ from typing import Any
 
 from ..sandbox import isolation
 from ..tasks.base import Example
-from .base import Reply
 from .python_tool import NO_CODE, code_in, shown
+from .worlds import Reply
 
 _FETCH = (
     "In an environment of its own: pip install appworld && appworld install && appworld download "
@@ -106,14 +106,7 @@ class AppWorld:
 
 
 class World:
-    """One world in a process of its own, which starts with the first code.
-
-    Args:
-        root: where AppWorld's data is.
-        python: the interpreter that has the package.
-        task: its id.
-        longest: characters of an observation.
-    """
+    """One world, of a task's id, in a process of its own, which starts with the first code."""
 
     def __init__(self, root: Path, python: str, task: str, longest: int = 8000) -> None:
         self._root, self._python, self._task, self._longest = root, python, task, longest

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from .._names import unknown
 from ..errors import extra
 from ..tasks.base import Example
-from .base import Reply
+from .worlds import Reply
 
 
 class _Game(NamedTuple):
@@ -95,7 +95,6 @@ class _World:
         return Reply(f"{self._heard()}\n", done)
 
     def reward(self, training: bool) -> float:
-        """The game's own reward; 1 or 0 in evaluation."""
         reward = float((self._env.state.rewards or {}).get(0, 0.0))
         return min(max(reward, 0.0), 1.0) if training else float(reward >= 1)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..sandbox import Result
-from .base import Reply
+from .worlds import Reply
 
 SUBMITTED = ".submitted"
 SUBMIT = f'''
@@ -40,9 +40,7 @@ class Notebook(Protocol):
 
     def run(self, code: str) -> Result: ...
 
-    def files(self) -> dict[str, str]:
-        """Texts of its files by path."""
-        ...
+    def files(self) -> dict[str, str]: ...
 
     def close(self) -> None: ...
 
@@ -112,7 +110,6 @@ def code_in(text: str) -> str | None:
 
 
 def shown(text: str, longest: int) -> str:
-    """What a block printed as an observation."""
     text = text.strip("\n")
     if len(text) > longest:
         half = longest // 2

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ..tasks.base import Example
 from ..tasks.target_sum import TargetSum
-from .base import Reply
+from .worlds import Reply
 
 
 class ToolSum:
@@ -42,7 +42,6 @@ class ToolSum:
         return self._sums.max_new_tokens(split)
 
     def turns(self, split: str) -> int:
-        """The call and the answer."""
         return 2
 
     def size(self, split: str) -> int | None:
@@ -60,19 +59,13 @@ class ToolSum:
 
 
 class Tool:
-    """Opens to a right call.
-
-    Args:
-        sums: the verifier of both turns.
-        wanted: (target, k) of the call and of the answer.
-    """
+    """Opens to a right call; `wanted` is (target, k) of the call and of the answer."""
 
     def __init__(self, sums: TargetSum, wanted: Sequence[tuple[int, int]]) -> None:
         self._sums, self._wanted = sums, wanted
         self._right: list[float] = []
 
     def reply(self, text: str) -> Reply:
-        """What is hidden, to a right call; the end to anything else."""
         wanted = self._wanted[len(self._right)]
         self._right.append(self._sums.score(text, Example("", wanted)))
         if len(self._right) == len(self._wanted) or not self._right[-1]:
@@ -81,7 +74,6 @@ class Tool:
         return Reply(f"{target}/{k}:")
 
     def reward(self, training: bool) -> float:
-        """The share of the two that were right; 1 or 0 in evaluation."""
         share = sum(self._right) / len(self._wanted)
         return share if training else float(share == 1)
 

@@ -3,7 +3,7 @@
 A world's call runs in a thread of its own under a time limit. One that raises or takes longer has
 failed: its rollout is over, its reward is 0, and it is counted. A call that hangs for good leaves
 its thread behind, which ends with the process; what hangs in a sandbox or a child process has been
-killed by then.
+killed by then. `play` plays one rollout in text, without a model.
 """
 
 from __future__ import annotations
@@ -11,44 +11,84 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import in_one_line
 from ..tasks.base import Example
 from ..workers import Outcome
-from .base import Environment, Reply
 
 TIMEOUT = 60.0
 AT_ONCE = 16
+Policy = Callable[[str, Sequence[tuple[str, str]]], str]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a world says to one turn of the policy.
+
+    Attributes:
+        observation: text that the policy reads before its next turn; hosts add it as tokens that
+            are not trained on. It may say something to the last turn as well: then it is kept for
+            reports and the policy does not see it.
+        done: whether the rollout is over.
+    """
+
+    observation: str = ""
+    done: bool = False
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """The world of one rollout. Any object with these methods will do.
+
+    It may raise and it may hang: hosts hold worlds in `Worlds`, where that costs the rollout and no
+    more. It must not touch what other rollouts' worlds hold: replies are asked for in threads.
+    """
+
+    def reply(self, text: str) -> Reply:
+        """The world's answer to a turn: the text before a stop string and end tokens."""
+        ...
+
+    def reward(self, training: bool) -> float:
+        """The outcome of the rollout so far: asked for once, after the last turn.
+
+        In training the share of passing checks where there are several; in evaluation 1 or 0,
+        whether all of them pass.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds. Called once, also after a failure."""
+        ...
+
+
+def is_multi_turn(task: Any) -> bool:
+    """Whether a task's rollouts are played in an environment.
+
+    Such a task has `environment(example) -> Environment` and `turns(split) -> int`, the most turns
+    that a rollout may take; `max_new_tokens(split)` is then of a turn. Its `score` is not used.
+    """
+    return hasattr(task, "environment") and hasattr(task, "turns")
 
 
 class Worlds:
-    """One environment per rollout.
+    """One environment per rollout, made here; it may take `timeout` seconds for one thing.
 
-    Args:
-        task: a task with `environment(example)`.
-        examples: of the rollouts, in order; the world of rollout i is made here.
-        timeout: seconds that a world may take for one thing.
-        at_once: calls under way at a time.
-
-    Attributes:
-        failures: in words why a rollout's world has failed, by the rollout's place.
+    `failures` says in words why a rollout's world has failed, by the rollout's place.
     """
 
     def __init__(
-        self,
-        task: Any,
-        examples: Sequence[Example],
-        timeout: float = TIMEOUT,
+        self, task: Any, examples: Sequence[Example], timeout: float = TIMEOUT,
         at_once: int = AT_ONCE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._timeout, self._at_once = timeout, at_once
         self.failures: dict[int, str] = {}
         self._size = len(examples)
-        made = self._ask(
-            {i: lambda e=example: task.environment(e) for i, example in enumerate(examples)}
+        self._worlds: dict[int, Environment] = self._ask(
+            {i: partial(task.environment, example) for i, example in enumerate(examples)}
         )
-        self._worlds: dict[int, Environment] = made
 
     def __enter__(self) -> Worlds:
         return self
@@ -135,3 +175,37 @@ def _reward(world: Environment, training: bool) -> float:
     if not abs(reward) <= 1e18:
         raise ValueError(f"the reward is {reward}; it must be one finite number")
     return reward
+
+
+@dataclass(frozen=True)
+class Episode:
+    # (what the policy said, what the world said to it), in order
+    turns: tuple[tuple[str, str], ...]
+    done: bool  # the world said so; False where the turns ran out
+    reward: float  # see `Environment.reward`
+    failure: str = ""  # in words why the world failed; "" where it did not
+
+
+def play(
+    task: Any, example: Example, policy: Policy, split: str = "train", timeout: float = TIMEOUT
+) -> Episode:
+    """Play one rollout.
+
+    `policy` gives its next turn of (prompt, turns so far). `split` decides how many turns there
+    are; the first split is training (see `Environment.reward`).
+    """
+    turns: list[tuple[str, str]] = []
+    done = False
+    with Worlds(task, [example], timeout) as worlds:
+        while not done and len(turns) < task.turns(split):
+            text = policy(example.prompt, tuple(turns))
+            reply = worlds.reply({0: text})[0]
+            turns.append((text, reply.observation))
+            done = reply.done
+        (reward,) = worlds.rewards(training=split == task.splits[0])
+        return Episode(tuple(turns), done, reward, worlds.failures.get(0, ""))
+
+
+def script(*texts: str) -> Policy:
+    """A policy that says these texts, one a turn, and then nothing."""
+    return lambda prompt, turns: texts[len(turns)] if len(turns) < len(texts) else ""

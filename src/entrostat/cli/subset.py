@@ -46,7 +46,7 @@ def subset_verb(args: list[str]) -> int:
     if (done := asked_for_help(args, _SUBSET)) is not None:
         return done
     from ..errors import RunStopped
-    from ..evaluation.subset_file import SubsetConfig, run_subset
+    from ..evaluation.subset import SubsetConfig, run_subset
 
     name, *words = args
     words, flags = take_open_flags(words)

@@ -135,7 +135,7 @@ def train_verb(args: list[str]) -> int:
         from_dict,
         load,
     )
-    from ..config.trackers import Tracker
+    from ..config.instruments import Tracker
     from ..tasks.trust import refuse_code
     from ..trainers.resume_command import resume_command
     from ..trainers.verl import config as verl
@@ -200,7 +200,7 @@ def train_verb(args: list[str]) -> int:
 
     # what can be wrong without torch, which takes seconds to load, is found before
     from ..runs.run_directory import RunDirectory, check_output, default_output
-    from ..runs.trackers.outside import check_installed
+    from ..runs.trackers.services import check_installed
     from ..tasks import make_task
 
     config.output = config.output or default_output(config)
@@ -284,7 +284,7 @@ def _first_run() -> int:
 
 def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
     """What is said of a run that is over, and its report; 1 where an expectation does not hold."""
-    from ..config.expect import expectations
+    from ..config.instruments import expectations
     from ..errors import MissingExtraError
     from ..logs.run import read_run, saturated
 

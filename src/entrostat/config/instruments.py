@@ -1,24 +1,46 @@
-"""What is measured beside training, now and then; weights stay the same."""
+"""What is measured beside training, when a run warns, and where figures go."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import tyro
+
+# the keys of `SERVICES` in runs/trackers/services.py, which has how to add one
+Tracker = Literal["wandb", "trackio", "tensorboard", "mlflow"]
+# above, a run would hang or crash where it begins: it is a slip
+MOST_PROMPTS, MOST_TOKENS = 10**5, 10**7
+_TEXT = re.compile(r"(last|first|mean|min|max|all)(\d*)\s*(<=|>=|<|>)\s*(\S+)")
+_FORMS = "'last10 > 0.5': last, lastN, first, firstN, mean, min, max or all; <, <=, > or >="
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+class _Repeated:
+    every: int
+
+    def due(self, iteration: int) -> bool:
+        """Whether an iteration (1, 2, ...) has one."""
+        return self.every > 0 and (iteration == 1 or iteration % self.every == 0)
 
 
 @dataclass
-class Analyze:
+class Analyze(_Repeated):
     """What updates do to entropy, token by token (docs/dynamics.md); weights stay the same."""
 
     every: int = 0
     """Iterations between analyses, the first iteration among them; 0 for none."""
 
-    def due(self, iteration: int) -> bool:
-        """Whether an iteration (1, 2, ...) is analysed."""
-        return _due(self.every, iteration)
-
 
 @dataclass
-class Forecast:
+class Forecast(_Repeated):
     """The change of entropy on fresh prompts, foretold before the updates (docs/dynamics.md)."""
 
     every: int = 0
@@ -28,10 +50,162 @@ class Forecast:
     rollouts: int = 8
     """Rollouts of each."""
 
-    def due(self, iteration: int) -> bool:
-        """Whether one is made in an iteration (1, 2, ...)."""
-        return _due(self.every, iteration)
+
+@dataclass
+class AlarmBand:
+    """What entropy is to stay within; the alarm says when it is on its way out."""
+
+    low: str = "0.5x"
+    """Where the band begins: nats, or a share of the first entropy."""
+    high: str = "1.5x"
+    """Where it ends, likewise."""
+
+    def check(self) -> None:
+        from ..control import Alarm  # numpy and scipy, which `--help` does not need
+
+        Alarm(self.low, self.high)
 
 
-def _due(every: int, iteration: int) -> bool:
-    return every > 0 and (iteration == 1 or iteration % every == 0)
+@dataclass
+class Trackers:
+    """Where figures go beside metrics.jsonl, which has them always (docs/trackers.md)."""
+
+    to: tuple[Tracker, ...] = ()
+    """Trackers, each an extra of its name; `--log wandb tensorboard` for short."""
+    project: str = "entrostat"
+    """Name of the project (of the experiment, in MLflow)."""
+    name: str = ""
+    """Name of the run in it; "" takes that of the run's directory."""
+
+    def check(self, trl: Mapping[str, Any]) -> None:
+        """Refuse what cannot be meant, beside a table of TRL's own arguments."""
+        twice = [name for place, name in enumerate(self.to) if name in self.to[:place]]
+        if twice:
+            raise ValueError(f"log.to names {twice[0]!r} twice; name each tracker once")
+        for key, text in (("project", self.project), ("name", self.name)):
+            if any(ord(c) < 32 for c in text) or len(text) > 128 or "/" in text:
+                raise ValueError(
+                    f"log.{key} is {text!r:.60}; trackers take names of one line, of at most 128 "
+                    "characters, without a slash"
+                )
+        if not self.project.strip():
+            raise ValueError("log.project is empty; name one")
+        if self.to and "report_to" in trl:
+            raise ValueError(
+                f"trl.report_to is {trl['report_to']!r} and log.to names {', '.join(self.to)}; "
+                "log.to says it in every host alike: drop trl.report_to"
+            )
+
+
+@dataclass
+class EvalSet:
+    """Prompts that a policy is measured on, with settings of their own: a table of `[[eval]]`."""
+
+    name: str | None = None
+    """What rows and figures call it; None takes the split's name, or another task's."""
+    task: dict[str, Any] | None = None
+    """Another task than the run's, by name or as a table with its parameters."""
+    split: str | None = None
+    """None takes the task's second split, or its only one where the task is another."""
+    prompts: int | None = None
+    """None takes `eval.prompts`; 0 leaves the set out."""
+    samples: int | None = None
+    """None takes `eval.samples`; 1 where the temperature is 0."""
+    every: int | None = None
+    """None takes `eval.every`."""
+    temperature: float | None = None
+    """None takes `sampling.temperature`; 0 takes the likeliest token (greedy)."""
+    top_p: float | None = None
+    """None takes `sampling.top_p`."""
+    max_new_tokens: int | None = None
+    """None takes `sampling.max_new_tokens`, of another task what that task says."""
+
+
+@dataclass
+class Evaluation:
+    """Measuring the policy before, during and after training."""
+
+    prompts: int = 64
+    """Prompts per split; 0 turns evaluation off."""
+    samples: int = 16
+    """Samples per prompt, the k of avg@k and pass@k."""
+    every: int = 0
+    """Iterations between evaluations; 0 evaluates before the first and after the last."""
+    sets: tyro.conf.Suppress[list[EvalSet]] = field(default_factory=list)
+    """Sets in place of the task's own held-out splits: `[[eval]]` in a file."""
+
+    @property
+    def resolved(self) -> list[Evaluation]:
+        """Prompts, samples and iterations of each set, the table's own where it has none."""
+        found: list[Evaluation] = []
+        for one in self.sets or [EvalSet()]:
+            own = {key: getattr(one, key) for key in ("prompts", "samples", "every")}
+            own |= {"samples": 1} if one.temperature == 0 else {}
+            given = {key: value for key, value in own.items() if value is not None}
+            found.append(dataclasses.replace(self, **given))
+        return found
+
+
+def check_set(place: int, one: EvalSet) -> None:
+    where = f"[[eval]] {place}"
+    for key, low, most in (
+        ("prompts", 0, MOST_PROMPTS), ("samples", 1, MOST_PROMPTS),
+        ("every", 0, 2**31 - 1), ("max_new_tokens", 1, MOST_TOKENS),
+    ):  # fmt: skip
+        value = getattr(one, key)
+        if value is not None and not low <= value <= most:
+            raise ValueError(
+                f"{where}: {key} must be at least {low} and at most {most}, got {value}"
+            )
+    if one.temperature is not None and not (
+        math.isfinite(one.temperature) and one.temperature >= 0
+    ):
+        raise ValueError(f"{where}: temperature must be 0 (greedy) or above, got {one.temperature}")
+    if one.temperature == 0 and one.samples not in (None, 1):
+        raise ValueError(
+            f"{where}: temperature 0 gives the same answer {one.samples} times; leave samples out"
+        )
+    if one.top_p is not None and not 0 < one.top_p <= 1:
+        raise ValueError(f"{where}: top_p must be in (0, 1], got {one.top_p}")
+    if one.name == "":
+        raise ValueError(f"{where}: name is empty; leave it out, or give one")
+    if one.task is not None and not isinstance(one.task.get("name"), str):
+        raise ValueError(f"{where}: task needs a name, got {one.task!r:.80}")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a figure's iterations must show."""
+
+    figure: str  # the metric's name
+    text: str  # as written
+
+    def __post_init__(self) -> None:
+        self._read()
+
+    def _read(self) -> tuple[str, int, str, float]:
+        found = _TEXT.fullmatch(self.text.strip()) if isinstance(self.text, str) else None
+        try:
+            assert found is not None
+            kind, count, sign, bound = found.groups()
+            assert not count or (kind in ("last", "first") and int(count) > 0)
+            return kind, int(count or 1), sign, float(bound)
+        except (AssertionError, ValueError):
+            raise ValueError(
+                f"expect: {self.figure!r} = {self.text!r} is no assertion; write {_FORMS}"
+            ) from None
+
+    def broken(self, values: Sequence[float]) -> str | None:
+        """Why the iterations' values do not show it, in a sentence; None where they do."""
+        kind, count, sign, bound = self._read()
+        if not values:
+            return f"expected {self.figure} {self.text}, but no iteration has it"
+        part = {"last": values[-count:], "first": values[:count]}.get(kind, values)
+        seen = {"min": min(part), "max": max(part)}.get(kind, sum(part) / len(part))
+        checked = list(part) if kind == "all" else [seen]
+        wrong = [value for value in checked if not _COMPARE[sign](value, bound)]
+        return f"expected {self.figure} {self.text}, got {wrong[0]:.6g}" if wrong else None
+
+
+def expectations(table: Mapping[str, str]) -> list[Expectation]:
+    return [Expectation(figure, text) for figure, text in table.items()]

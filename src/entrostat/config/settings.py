@@ -10,17 +10,24 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 import tyro
 
 from ..model_files import TINY
-from .alarm import AlarmBand
-from .evaluation import MOST_PROMPTS, MOST_TOKENS, Evaluation, check_set
-from .evaluation import EvalSet as EvalSet
-from .expect import expectations
-from .instruments import Analyze, Forecast
-from .trackers import Trackers
+from .instruments import (
+    MOST_PROMPTS,
+    MOST_TOKENS,
+    AlarmBand,
+    Analyze,
+    Evaluation,
+    Forecast,
+    Trackers,
+    check_set,
+    expectations,
+)
+from .instruments import EvalSet as EvalSet
 
 
 @dataclass
@@ -235,22 +242,11 @@ class TrainConfig:
         Raises:
             ValueError: names the key, the value and its range.
         """
-        for key, low in (
-            ("iterations", 1), ("seed", 0), ("threads", 0),
-            ("sampling.prompts", 1), ("sampling.rollouts", 1), ("sampling.max_new_tokens", 1),
-            ("sampling.max_context", 2), ("sampling.enough.group", 1), ("sampling.batch", 1),
-            ("sampling.redraws", 0),
-            ("optim.epochs", 1), ("optim.minibatches", 1), ("optim.micro_batch", 1),
-            ("optim.warmup", 0), ("lora.rank", 0), ("lora.alpha", 1),
-            ("eval.prompts", 0), ("eval.samples", 1), ("eval.every", 0),
-            ("analyze.every", 0), ("forecast.every", 0), ("forecast.prompts", 1),
-            ("forecast.rollouts", 1), ("scoring.workers", 0), ("scoring.memory", 64),
-            ("save.checkpoint_every", 0), ("save.checkpoints", 0), ("save.rollouts_every", 0),
-        ):  # fmt: skip
+        for key, (low, most) in _RANGES.items():
             value = self._get(key)
             if value is not None and value < low:
                 raise ValueError(f"{key} must be at least {low}, got {value}")
-            if value is not None and value > (most := _MOST.get(key, 2**31 - 1)):
+            if value is not None and value > most:
                 raise ValueError(f"{key} must be at most {most}, got {value}")
         if self.sampling.prompts * self.sampling.rollouts > 10**6:
             raise ValueError(
@@ -314,10 +310,7 @@ class TrainConfig:
         return self
 
     def _get(self, dotted: str) -> Any:
-        value: Any = self
-        for part in dotted.split("."):
-            value = getattr(value, part)
-        return value
+        return attrgetter(dotted)(self)
 
     def forget_choices(self, asked: TrainConfig) -> None:
         """Leave open again what a run chose and wrote down, where `asked` leaves it open."""
@@ -352,23 +345,27 @@ class TrainConfig:
         return tomli_w.dumps(_plain(data))
 
 
-# above, a run would hang or crash where it begins: it is a slip
-_MOST = {
-    "seed": 2**32 - 1, "iterations": 10**9, "threads": 1024, "lora.rank": 2**16,
-    "sampling.redraws": 255,
-    "sampling.prompts": 10**5, "sampling.rollouts": 10**5, "sampling.max_new_tokens": MOST_TOKENS,
-    "eval.prompts": MOST_PROMPTS, "eval.samples": MOST_PROMPTS, "scoring.workers": 1024,
+# whole numbers; above, a run would hang or crash where it begins: it is a slip
+_ANY = 2**31 - 1
+_RANGES = {
+    "iterations": (1, 10**9), "seed": (0, 2**32 - 1), "threads": (0, 1024),
+    "sampling.prompts": (1, 10**5), "sampling.rollouts": (1, 10**5),
+    "sampling.max_new_tokens": (1, MOST_TOKENS), "sampling.max_context": (2, _ANY),
+    "sampling.enough.group": (1, _ANY), "sampling.batch": (1, _ANY), "sampling.redraws": (0, 255),
+    "optim.epochs": (1, _ANY), "optim.minibatches": (1, _ANY), "optim.micro_batch": (1, _ANY),
+    "optim.warmup": (0, _ANY), "lora.rank": (0, 2**16), "lora.alpha": (1, _ANY),
+    "eval.prompts": (0, MOST_PROMPTS), "eval.samples": (1, MOST_PROMPTS), "eval.every": (0, _ANY),
+    "analyze.every": (0, _ANY), "forecast.every": (0, _ANY), "forecast.prompts": (1, _ANY),
+    "forecast.rollouts": (1, _ANY), "scoring.workers": (0, 1024), "scoring.memory": (64, _ANY),
+    "save.checkpoint_every": (0, _ANY), "save.checkpoints": (0, _ANY),
+    "save.rollouts_every": (0, _ANY),
 }  # fmt: skip
 
 # settings that a run resolves itself, with the value that asks it to
 _OPEN: dict[str, Any] = {
-    "optim.lr": None,
-    "precision": "auto",
-    "threads": 0,
-    "prompt.chat": None,
-    "advantage": None,
+    "optim.lr": None, "precision": "auto", "threads": 0, "prompt.chat": None, "advantage": None,
     "optim.aggregation": None,
-}
+}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,6 @@ def context_of(policy: Policy, config: TrainConfig) -> int | None:
 
 
 def uses_chat(policy: Policy, config: TrainConfig) -> bool:
-    """Whether prompts go through the tokenizer's chat template."""
     chat = config.prompt.chat
     return bool(policy.tokenizer.chat_template) if chat is None else chat
 
@@ -104,28 +103,27 @@ def fresh(task: Task, config: TrainConfig, iteration: int, count: int) -> list[E
 
     A task without an end gives such as no iteration sees.
     """
-    split = task.splits[0]
-    size = task.size(split)
-    if size is None:
-        places = range(_APART + iteration * count, _APART + (iteration + 1) * count)
-        return [example(task, index, split) for index in places]
-    rng = np.random.default_rng(stream_seed(config.seed, iteration, "forecast"))
-    order = np.concatenate([rng.permutation(size) for _ in range(-(-count // size))])
-    return [example(task, int(index), split) for index in order[:count]]
+    first = _APART + iteration * count
+    return _apart(task, stream_seed(config.seed, iteration, "forecast"), first, count)
 
 
 def redrawn(
     task: Task, config: TrainConfig, iteration: int, again: int, count: int
 ) -> list[Example]:
     """Prompts in the place of some of an iteration's, of its `again`-th further draw."""
+    stream = (iteration << 8) + again
+    first = 2 * _APART + stream * config.sampling.prompts
+    return _apart(task, stream_seed(config.seed, stream, "redraw"), first, count)
+
+
+def _apart(task: Task, seed: int, first: int, count: int) -> list[Example]:
+    """Examples at random of a finite split, from `first` on of one without an end."""
     split = task.splits[0]
-    size, stream = task.size(split), (iteration << 8) + again
-    if size is None:
-        first = 2 * _APART + stream * config.sampling.prompts
-        return [example(task, index, split) for index in range(first, first + count)]
-    rng = np.random.default_rng(stream_seed(config.seed, stream, "redraw"))
-    order = np.concatenate([rng.permutation(size) for _ in range(-(-count // size))])
-    return [example(task, int(index), split) for index in order[:count]]
+    places: Iterable[int] = range(first, first + count)
+    if (size := task.size(split)) is not None:
+        rng = np.random.default_rng(seed)
+        places = np.concatenate([rng.permutation(size) for _ in range(-(-count // size))])[:count]
+    return [example(task, int(index), split) for index in places]
 
 
 def example(task: Task, index: int, split: str) -> Example:

@@ -29,10 +29,7 @@ _NO_LIST = (Mapping, Set, str, bytes, bytearray)  # their elements are keys, cha
 class Scorer:
     """Scores a task's completions; the worker processes, where there are some, are its own.
 
-    Args:
-        task: whose verifier it is.
-        settings: of worker processes.
-        tell: told of the first answer that a scorer fails at.
+    `tell` is told of the first answer that a scorer fails at.
 
     Attributes:
         failed: answers of the last call that had no reward.
@@ -48,10 +45,7 @@ class Scorer:
             use(settings.sandbox)
         self._pool: Pool | None = None
         self._told = False
-        self.everywhere: Callable[[int, int], tuple[int, int]] = lambda failed, answers: (
-            failed,
-            answers,
-        )
+        self.everywhere: Callable[..., tuple[int, int]] = lambda failed, answers: (failed, answers)
         self.failed = 0
         self.failures: list[int] = []
 
@@ -68,12 +62,8 @@ class Scorer:
     ) -> Tensor:  # fmt: skip
         """Rewards [B] float32 of completions, each with its example; 0 where its scorer failed.
 
-        Args:
-            completions: B texts.
-            examples: the prompt of each.
-            iteration: for messages.
-            judged: B rewards, and in words why there is none ("" where there is), as environments
-                gave them; None asks the task's scorer.
+        `judged` are B rewards, and in words why there is none ("" where there is), as environments
+        gave them; None asks the task's scorer.
 
         Raises:
             RunStopped: a task's own scorer failed at every completion of several, or `score_batch`
@@ -91,9 +81,10 @@ class Scorer:
         failed, answers = self.everywhere(len(failures), len(pairs))
         if failures:
             first = failures[0]
+            said, asked = pairs[first]
             words = (
-                f"{_rollout(iteration, first, *pairs[first])}: the {who} of {self._task.name} "
-                f"{judged[first][1]}"
+                f"iteration {iteration}, rollout {first} (prompt {asked.prompt[:60]!r}, completion "
+                f"{said[:60]!r}): the {who} of {self._task.name} {judged[first][1]}"
             )
             if not remote and 1 < answers == failed:
                 raise RunStopped(
@@ -148,7 +139,6 @@ def _judged(outcome: Outcome) -> tuple[float, str]:
 def _together(
     task: Task, batched: Callable[..., Any], pairs: list[tuple[str, Example]], iteration: int
 ) -> list[Any]:
-    """What `score_batch` gives, one each."""
     who = f"iteration {iteration}: {task.name}.score_batch"
     try:
         given = batched([completion for completion, _ in pairs], [example for _, example in pairs])
@@ -164,10 +154,3 @@ def _together(
             f"{who} gave {len(listed)} rewards for {len(pairs)} rollouts; it must give one each"
         )
     return listed
-
-
-def _rollout(iteration: int, place: int, completion: str, example: Example) -> str:
-    return (
-        f"iteration {iteration}, rollout {place} (prompt {example.prompt[:60]!r}, completion "
-        f"{completion[:60]!r})"
-    )

@@ -9,18 +9,9 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "prompts",
-    "sample",
-    "shuffle",
-    "select",
-    "evaluate",
-    "analysis",
-    "temper",
-    "influence",
-    "forecast",
-    "hold",
-    "redraw",
-]
+    "prompts", "sample", "shuffle", "select", "evaluate", "analysis", "temper", "influence",
+    "forecast", "hold", "redraw",
+]  # fmt: skip
 _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
@@ -31,7 +22,6 @@ def stream_seed(seed: int, iteration: int, purpose: Purpose) -> int:
 
 
 def generator(seed: int, iteration: int, purpose: Purpose, device: torch.device) -> torch.Generator:
-    """A generator at the start of one stream."""
     return torch.Generator(device).manual_seed(stream_seed(seed, iteration, purpose))
 
 

@@ -71,7 +71,6 @@ def extracted(task: Task, responses: Sequence[str]) -> list[str | None]:
 
 
 def _places(task: Task) -> dict[str, Any]:
-    """Where the task's grader looks for an answer, if it says so."""
     options = getattr(task, "grader_options", {})
     return {"extract": options["extract"]} if "extract" in options else {}
 

@@ -17,10 +17,10 @@ and its cumulative entropy is the sum of the rollouts' entropies of the iteratio
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, count, takewhile
 from pathlib import Path
@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import extra
 from ..law.pairs import ROLLOUTS
 from ..law.steps import rank_correlation
-from ..logs.lines import number
+from ..logs.lines import number, read_json
 from ..logs.run import Run, called, read_run
 from .metrics import mutual_information
 
@@ -48,20 +48,14 @@ _NO_FIGURE = re.compile(r"iteration|prompts|problems|k|failed|n|(base_)?prompt_e
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A policy on a set.
+    """A policy on a set."""
 
-    Attributes:
-        run: its run's name.
-        iteration: iterations that made it.
-        figures: avg@16, pass@16, ... of the evaluation.
-        entropies: by the names of `ENTROPIES`, nats per token; those that are known.
-        cumulative: sum of the rollouts' entropies up to it, nats per token; None where one lacks.
-    """
-
-    run: str
-    iteration: int
-    figures: Mapping[str, float]
+    run: str  # its run's name
+    iteration: int  # iterations that made it
+    figures: Mapping[str, float]  # avg@16, pass@16, ... of the evaluation.
+    # by the names of `ENTROPIES`, nats per token; those that are known
     entropies: Mapping[str, float]
+    # sum of the rollouts' entropies up to it, nats per token; None where one lacks
     cumulative: float | None
 
 
@@ -79,44 +73,31 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Shared:
-    """Mutual information of n points, nats.
+    """Mutual information of n points, nats."""
 
-    Attributes:
-        histogram: from a histogram, the first order of its bias taken off (`metrics`).
-        bins: of each of the two.
-        p: share of orders of the scores, of 999 at random, that give as much or more.
-        neighbours: by the distances to three nearest neighbours (Kraskov et al. 2004), as
-            scikit-learn estimates it; at least 0.
-    """
-
-    histogram: float
-    bins: int
-    p: float
+    histogram: float  # from a histogram, the first order of its bias taken off (`metrics`)
+    bins: int  # of each of the two
+    p: float  # share of orders of the scores, of 999 at random, that give as much or more
+    # by the distances to three nearest neighbours (Kraskov et al. 2004), as scikit-learn estimates
+    # it; at least 0.
     neighbours: float
     n: int
 
 
 @dataclass(frozen=True)
 class OfSet:
-    """What the checkpoints say on one set.
-
-    Attributes:
-        points: checkpoints of all runs.
-        pooled: figure -> kind of entropy -> correlation over all of them.
-        runs: run -> the same over its own.
-        score: the figure of `shared`, avg@k.
-        shared: "cumulative" and "iteration" -> what they share with the score; empty where there
-            are too few points.
-        notes: sentences.
-    """
+    """What the checkpoints say on one set."""
 
     name: str
-    points: tuple[Checkpoint, ...]
+    points: tuple[Checkpoint, ...]  # checkpoints of all runs
+    # figure -> kind of entropy -> correlation over all of them
     pooled: Mapping[str, Mapping[str, Correlation]]
-    runs: Mapping[str, Mapping[str, Mapping[str, Correlation]]]
-    score: str | None
+    runs: Mapping[str, Mapping[str, Mapping[str, Correlation]]]  # run -> the same over its own
+    score: str | None  # the figure of `shared`, avg@k
+    # "cumulative" and "iteration" -> what they share with the score; empty where there are too few
+    # points
     shared: Mapping[str, Shared] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences
 
     def mean_of_runs(self, figure: str, kind: str) -> float | None:
         """Mean of the runs' own correlations (PAR App. C.1 gives such); None of fewer than two."""
@@ -133,7 +114,8 @@ def over(paths: Sequence[str | Path]) -> list[OfSet]:
     found: dict[str, list[Checkpoint]] = {}
     for path in map(Path, paths):
         results = sorted(path.rglob("results.json")) if path.is_dir() else []
-        runs = [path] if (path / "metrics.jsonl").is_file() else _runs_in(path)
+        runs = sorted(p.parent for p in path.glob("*/metrics.jsonl"))
+        runs = [path] if (path / "metrics.jsonl").is_file() else runs
         pairs = [pair for run in runs for pair in checkpoints_of_run(read_run(run))]
         pairs += [pair for one in results for pair in checkpoints_of_results(one)]
         if not pairs:
@@ -145,10 +127,6 @@ def over(paths: Sequence[str | Path]) -> list[OfSet]:
         for name, point in pairs:
             found.setdefault(name, []).append(point)
     return [of_set(name, points) for name, points in found.items()]
-
-
-def _runs_in(path: Path) -> list[Path]:
-    return sorted(p.parent for p in path.glob("*/metrics.jsonl")) if path.is_dir() else []
 
 
 def checkpoints_of_run(run: Run) -> list[tuple[str, Checkpoint]]:
@@ -168,23 +146,23 @@ def checkpoints_of_results(path: Path) -> list[tuple[str, Checkpoint]]:
 
     The rollouts' entropies are read from the run, where it is still there.
     """
+    data = read_json(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
         run, iteration = Path(data["run"]), data["iteration"]
-        sets = {name: dict(entry["metrics"]) for name, entry in data["sets"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        sets = {
+            name: {key: one.get("value") for key, one in entry["metrics"].items()}
+            for name, entry in data["sets"].items()
+        }
+    except (LookupError, TypeError, AttributeError):
         return []
     if type(iteration) is not int:
         return []
-    try:
+    entropy: dict[int, float] = {}
+    with suppress(ValueError):
         entropy = rollout_entropies(read_run(run))
-    except ValueError:
-        entropy = {}
-    found = []
-    for name, metrics in sets.items():
-        values = {key: one.get("value") for key, one in metrics.items() if isinstance(one, dict)}
-        found.append((name, _point(called(run), iteration, values, entropy)))
-    return found
+    return [
+        (name, _point(called(run), iteration, values, entropy)) for name, values in sets.items()
+    ]
 
 
 def rollout_entropies(run: Run) -> dict[int, float]:
@@ -211,7 +189,6 @@ def _point(
 
 
 def of_set(name: str, points: Sequence[Checkpoint]) -> OfSet:
-    """Relate entropy and score over checkpoints on one set."""
     runs = list(dict.fromkeys(point.run for point in points))
     pooled = _correlations(points)
     each = {run: _correlations([p for p in points if p.run == run]) for run in runs}

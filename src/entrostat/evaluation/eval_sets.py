@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .._names import unknown
 from ..config import EvalSet, Evaluation, TrainConfig
@@ -18,30 +17,21 @@ from ..data.prompts import encode, example, new_tokens
 from ..data.scoring import Scorer
 from ..models.policy import Policy
 from ..runs.best_checkpoint import figures_of
-from ..runs.resolve import check_task
-from ..tasks import Task, make_task
+from ..runs.resolve import check_task, task_of
+from ..tasks import Task
 
 FIGURES = ("avg@k", "pass@k", "distinct", "entropy", "prompt_entropy")
 
 
 @dataclass(frozen=True)
 class ResolvedEvalSet:
-    """One set.
-
-    Attributes:
-        name: in rows and figures.
-        config: the run's, with the set's own settings in it.
-        run: the run's own, at whose temperature entropies are taken.
-        greedy: whether the likeliest token is taken each time.
-    """
-
-    name: str
+    name: str  # in rows and figures
     task: Task
     split: str
-    config: TrainConfig
-    run: TrainConfig
+    config: TrainConfig  # the run's, with the set's own settings in it
+    run: TrainConfig  # the run's own, at whose temperature entropies are taken
     score: Scorer
-    greedy: bool = False
+    greedy: bool = False  # whether the likeliest token is taken each time
 
     @property
     def count(self) -> int:
@@ -54,19 +44,14 @@ class ResolvedEvalSet:
         return iteration in (0, self.config.iterations) or bool(every and iteration % every == 0)
 
 
-class ResolvedEvalSets:
+class ResolvedEvalSets(ExitStack):
     """A run's sets in the order of evaluation, and the worker processes of other tasks' scorers."""
 
     def __init__(self, sets: Sequence[ResolvedEvalSet], scorers: Sequence[Scorer] = ()) -> None:
-        self.sets, self._scorers = tuple(sets), tuple(scorers)
-
-    def __enter__(self) -> ResolvedEvalSets:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with ExitStack() as stack:
-            for scorer in self._scorers:
-                stack.push(scorer)
+        super().__init__()
+        self.sets = tuple(sets)
+        for scorer in scorers:
+            self.push(scorer)
 
     def __iter__(self) -> Iterator[ResolvedEvalSet]:
         return iter(self.sets)
@@ -78,13 +63,15 @@ class ResolvedEvalSets:
 def resolve_eval_sets(
     config: TrainConfig, task: Task, score: Scorer, say: Callable[[str], None]
 ) -> ResolvedEvalSets:
-    """The sets that a configuration names."""
     own = [EvalSet(split=split) for split in task.splits[1:]]
     sets, scorers = [], []
     resolved = config.eval.resolved if config.eval.sets else [config.eval] * len(own)
     for place, (one, settings) in enumerate(zip(config.eval.sets or own, resolved, strict=True), 1):
         try:
-            other = None if one.task is None else _task_of(one.task, config.seed)
+            other = None
+            if one.task is not None:
+                other = task_of(replace(config, task=one.task))
+                check_task(other, trained=False)
             found = _resolved(one, settings, other or task, score, config)
         except ValueError as error:
             raise ValueError(f"[[eval]] {place}: {error}") from None
@@ -102,7 +89,6 @@ def resolve_eval_sets(
 
 
 def check_best(best: str, names: Sequence[str]) -> None:
-    """Refuse a `save.best` that no evaluation has."""
     if not best:
         return
     if not names:
@@ -125,17 +111,9 @@ def check_prompts(sets: Iterable[ResolvedEvalSet], policy: Policy) -> None:
                 raise ValueError(f"[[eval]] {one.name!r}: {error}") from None
 
 
-def _task_of(table: dict[str, Any], seed: int) -> Task:
-    settings: dict[str, Any] = {"seed": seed} | table
-    task = make_task(**settings)
-    check_task(task, trained=False)
-    return task
-
-
 def _resolved(
     one: EvalSet, numbers: Evaluation, task: Task, score: Scorer, config: TrainConfig
 ) -> ResolvedEvalSet:
-    """A table of `[[eval]]` with the run's settings where it has none of its own."""
     splits, foreign = tuple(task.splits), one.task is not None
     split = one.split or (splits[1] if len(splits) > 1 else splits[0] if foreign else "")
     if split not in splits:

@@ -12,13 +12,11 @@ from ..config import TrainConfig
 from ..errors import need
 from ..logs.files import make_directory
 from .lm_eval import export
-from .models import EvaluatedModel, evaluated_models
+from .models import EvaluatedModel, ProblemSet, evaluated_models, of_task, problem_sets
 from .progress import Display
 from .results import spelt
-from .runner import Sampler, run_set
-from .sets import ProblemSet, of_task, problem_sets
+from .runner import RESULTS, Sampler, Store, run_set, threads_of
 from .settings import EvalConfig
-from .store import RESULTS, Store, threads_of
 
 
 def plan(
@@ -70,7 +68,7 @@ def run_evaluation(
     base = _base(config, display)
     for one in subjects:
         directory = root if len(subjects) == 1 else root / one.name
-        display.subject(one.spec)
+        display.note(one.spec)
         found = _evaluate(one, sets, copy.deepcopy(config), directory, display, base)
         export(directory, found)
         results.append((directory, found))

@@ -28,9 +28,8 @@ from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs import checkpoint as checkpoints
 from .in_training import prompt_entropies
-from .models import EvaluatedModel, ends
+from .models import EvaluatedModel, ProblemSet, ends
 from .runner import Answered, Asked
-from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
 
 Say = Callable[[str], None]
@@ -70,11 +69,8 @@ def fingerprint(policy: Policy) -> str:
 class LabSampler:
     """Samples with a key-value cache, then measures what was sampled in passes of its own.
 
-    Args:
-        policy: what is evaluated.
-        config: of the evaluation.
-        subject: what it is, for its run's prompts and for messages.
-        base: the model whose entropy on the prompts is measured as well.
+    `subject` is what is evaluated, for its run's prompts and for messages; `base` is the model
+    whose entropy on the prompts is measured as well.
     """
 
     def __init__(
@@ -87,7 +83,6 @@ class LabSampler:
         self._shared.model = "" if subject is None else subject.model
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
-        """Tokens, stops and template that the set comes to with this policy."""
         own = self._of(one, decoding)
         return {
             "max_new_tokens": new_tokens(one.task, own, one.split),
@@ -98,7 +93,6 @@ class LabSampler:
         }
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
-        """Responses to each problem, k of them."""
         one, k, policy = asked.set, asked.decoding.k, self._policy
         own = self._of(one, asked.decoding)
         new = new_tokens(one.task, own, one.split)
@@ -131,26 +125,22 @@ class LabSampler:
         logp, entropy = (
             (x.double().sum(-1) / tokens.clamp(min=1)).tolist() for x in (stats.logp, stats.entropy)
         )
-        vectors = None
-        if config.cluster_distance and k > 1:
+        vectors, distance = None, config.cluster_distance
+        if distance and k > 1:
             vectors = mean_pooled(self._policy, sequences, config.micro_batch)
         answered = []
         for i, own in enumerate(of_prompts):
             rows = slice(i * k, (i + 1) * k)
-            judged = None if said.judged is None else said.judged[rows]
-            answered.append(
-                Answered(
-                    said.texts[rows], tokens[rows].tolist(), sequences.finished[rows].tolist(),
-                    logp[rows], entropy[rows],
-                    clusters=None
-                    if vectors is None
-                    else clusters(vectors[rows], config.cluster_distance),
-                    prompt_entropy=own,
-                    base_prompt_entropy=None if of_base is None else of_base[i],
-                    scores=None if judged is None else [reward for reward, _ in judged],
-                    failed=0 if judged is None else sum(bool(why) for _, why in judged),
-                )
+            one = Answered(
+                said.texts[rows], tokens[rows].tolist(), sequences.finished[rows].tolist(),
+                logp[rows], entropy[rows], prompt_entropy=own,
+                clusters=None if vectors is None else clusters(vectors[rows], distance),
+                base_prompt_entropy=None if of_base is None else of_base[i],
             )  # fmt: skip
+            if said.judged is not None:
+                rewards, reasons = zip(*said.judged[rows], strict=True)
+                one = replace(one, scores=list(rewards), failed=sum(map(bool, reasons)))
+            answered.append(one)
         return answered
 
     def _of(self, one: ProblemSet, decoding: Decoding) -> TrainConfig:
@@ -218,7 +208,6 @@ def clusters(embeddings: ArrayLike, distance: float) -> list[int]:
 
 
 def _settings(config: EvalConfig, run: TrainConfig | None) -> TrainConfig:
-    """The lab's settings for an evaluation; the prompts as the run had them."""
     own = TrainConfig() if run is None else copy.deepcopy(run)
     own.device, own.precision, own.threads = config.device, config.precision, config.threads
     own.gradient_checkpointing = False

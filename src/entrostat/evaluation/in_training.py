@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from ..core.batch import masked_mean
 from ..data.generation import answer
 from ..data.prompts import encode, example, new_tokens
 from ..data.seeds import generator
-from ..logs.lines import JsonLines
+from ..logs.lines import JsonLines, finite
 from ..models.policy import Policy
 from ..models.rollout import Sequences
 from ..runs.progress import Progress, figures
@@ -41,48 +40,38 @@ def evaluate(
     """
     rows = []
     for one in sets:
-        task, split, config, score = one.task, one.split, one.config, one.score
-        count = one.count
+        task, split, config, score, count = one.task, one.split, one.config, one.score, one.count
         progress.note(f"evaluating {one.name}: {count} prompts x {config.eval.samples}")
         examples = [example(task, i, split) for i in range(count)]
         k = config.eval.samples
         prompts = encode(policy, config, examples, new_tokens(task, config, split))
+        source = None if one.greedy else generator(config.seed, 0, "evaluate", policy.device)
         said = answer(
             policy, config, task, split, examples, prompts, rollouts=k, training=False,
-            generator=None
-            if one.greedy
-            else generator(config.seed, 0, "evaluate", policy.device),
+            generator=source,
         )  # fmt: skip
         sequences, texts = said.sequences, said.texts
-        scores = said.scored(score, examples, iteration)
+        right = said.scored(score, examples, iteration).view(count, k).tolist()
         entropy = policy.measure(
             sequences, one.run.sampling.temperature, config.optim.micro_batch
         ).entropy
-        of_prompts = prompt_entropies(policy, prompts, one.run).tolist()
-        known = [h for h in of_prompts if not math.isnan(h)]
-        right = [[float(s) for s in row] for row in scores.view(count, k)]
+        of_prompts = finite(prompt_entropies(policy, prompts, one.run).tolist())
+        known = [h for h in of_prompts if h is not None]
         counts = [
             count_right(task, texts[i * k : (i + 1) * k], row, iteration)
             for i, row in enumerate(right)
         ]
-        rows.append(
-            row_of(one, iteration, right, counts)
-            | {
-                "entropy": float(masked_mean(entropy, sequences.mask)),
-                "prompt_entropy": sum(known) / len(known) if known else None,
-            }
-            | ({"failed": score.failed} if score.failed else {})
-        )
+        row = row_of(one, iteration, right, counts)
+        row["entropy"] = float(masked_mean(entropy, sequences.mask))
+        row["prompt_entropy"] = sum(known) / len(known) if known else None
+        rows.append(row | ({"failed": score.failed} if score.failed else {}))
         if answers is not None:
+            head = head_of(one, iteration)
+            each = enumerate(zip(examples, counts, of_prompts, strict=True))
             answers.append(
                 [
-                    head_of(one, iteration)
-                    | {"prompt": i}
-                    | line_of(example, found, k)
-                    | {"prompt_entropy": None if math.isnan(h) else h}
-                    for i, (example, found, h) in enumerate(
-                        zip(examples, counts, of_prompts, strict=True)
-                    )
+                    {**head, "prompt": i, **line_of(asked, found, k), "prompt_entropy": h}
+                    for i, (asked, found, h) in each
                 ]
             )
         if iteration < config.iterations:  # the last is shown against the first, when all is over
@@ -91,17 +80,13 @@ def evaluate(
 
 
 def head_of(one: ResolvedEvalSet, iteration: int) -> dict[str, Any]:
-    """What a set's row, and each of its lines, begins with."""
     return {"iteration": iteration, "set": one.name, "split": one.split}
 
 
 def row_of(
-    one: ResolvedEvalSet,
-    iteration: int,
-    right: Sequence[Sequence[float]],
+    one: ResolvedEvalSet, iteration: int, right: Sequence[Sequence[float]],
     counts: Sequence[Counter[str]],
-) -> dict[str, Any]:
-    """A set's row of figures, without entropies."""
+) -> dict[str, Any]:  # fmt: skip
     k, prompts = one.config.eval.samples, len(right)
     return head_of(one, iteration) | {
         "prompts": prompts,

@@ -18,7 +18,7 @@ from typing import Any
 from .._version import __version__
 from ..logs.files import atomic, make_directory
 from ..logs.lines import JsonLines
-from .results import shown
+from .results import of_problem, shown
 
 DIRECTORY = "lm_eval"
 _WIDTH = 2 * 1.959963984540054  # standard errors in a 95% interval
@@ -62,13 +62,10 @@ def aggregated(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
         "n-samples": {
             name: {"original": entry["n"], "effective": entry["n"]} for name, entry in sets.items()
         },
-        "config": {
+        "config": dict.fromkeys(("batch_size", "device", "limit", "gen_kwargs"))
+        | {
             "model": "entrostat",
             "model_args": f"pretrained={results['model']}",
-            "batch_size": None,
-            "device": None,
-            "limit": None,
-            "gen_kwargs": None,
             "random_seed": next((e["settings"]["seed"] for e in sets.values()), 0),
         },
         "git_hash": None,
@@ -83,8 +80,6 @@ def aggregated(results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 def samples(
     entry: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    from .results import of_problem
-
     metrics = _metrics(entry["k"])
     arguments = _generation(entry["settings"])
     for line in lines:
@@ -101,9 +96,10 @@ def samples(
             "filtered_resps": [one or "[invalid]" for one in line["extracted"]],
             "filter": "none",
             "metrics": metrics,
-            "doc_hash": _hash(prompt + target),
-            "prompt_hash": _hash(prompt),
-            "target_hash": _hash(target),
+            **{
+                f"{name}_hash": hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+                for name, text in (("doc", prompt + target), ("prompt", prompt), ("target", target))
+            },
             **{metric: figures.get(metric) for metric in metrics},
         }
 
@@ -154,7 +150,3 @@ def _generation(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _safe(name: str) -> str:
     return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", name)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._names import unknown
 from ..errors import extra
-from .confidence import auroc as auroc
-from .confidence import expected_calibration_error as expected_calibration_error
-from .majority import maj_at_k as maj_at_k
+from .statistics import auroc as auroc
+from .statistics import expected_calibration_error as expected_calibration_error
+from .statistics import maj_at_k as maj_at_k
 
 Response = str | Sequence[Hashable]  # a text, or its tokens
 

@@ -9,51 +9,24 @@ from typing import Any
 
 from .._text import console, say
 
+SECONDS = 10.0  # between lines while a set is at work
+
 
 class Display:
-    """Silent; the base of the one that shows something."""
+    """On a terminal a bar for each set; else lines; silent without a stream."""
 
-    def subject(self, spec: str) -> None:
-        """A model's turn begins."""
+    _stream: Any = None
+    _progress: Any = None
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Something worth a line, as that a model's turn begins."""
+        if self._stream is not None:
+            say(text, self._stream)
 
     def begin(self, name: str) -> None:
         """A set's turn begins."""
-
-    def tokens(self, count: int) -> None:
-        """So many tokens were sampled."""
-
-    def problems(self, done: int, count: int) -> None:
-        """So many of a set's problems are done."""
-
-    def end(self, name: str, entry: Mapping[str, Any]) -> None:
-        """A set is done."""
-
-    def close(self) -> None:
-        """Give the terminal back, also after an error."""
-
-
-class Shown(Display):
-    """On a terminal a bar for each set; else lines, one in `seconds` while a set is at work."""
-
-    seconds = 10.0
-
-    def __init__(self, stream: Any = None) -> None:
-        self._stream = stream or sys.stdout
-        self._progress: Any = None
-        self._name, self._said, self._sampled = "", 0.0, 0
-
-    def subject(self, spec: str) -> None:
-        say(spec, self._stream)
-
-    def note(self, text: str) -> None:
-        say(text, self._stream)
-
-    def begin(self, name: str) -> None:
         self._name, self._said, self._sampled = name, 0.0, 0
-        if not self._stream.isatty():
+        if self._stream is None or not self._stream.isatty():
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
@@ -67,24 +40,34 @@ class Shown(Display):
         self._progress.start()
 
     def tokens(self, count: int) -> None:
-        self._sampled += count
+        """So many tokens were sampled."""
         if self._progress is not None:
+            self._sampled += count
             self._progress.update(self._bar, sampled=f"{self._sampled} tokens")
 
     def problems(self, done: int, count: int) -> None:
+        """So many of a set's problems are done."""
         if self._progress is not None:
             self._progress.update(self._bar, completed=done, total=count)
-        elif not self._said or time.monotonic() - self._said >= self.seconds:
-            say(f"{self._name}: {done} of {count} problems", self._stream)
+        elif not self._said or time.monotonic() - self._said >= SECONDS:
+            self.note(f"{self._name}: {done} of {count} problems")
             self._said = time.monotonic()
 
     def end(self, name: str, entry: Mapping[str, Any]) -> None:
-        """The score in the bar's place."""
+        """A set is done: its score in the bar's place."""
         self.close()
         value = entry["metrics"][f"avg@{entry['k']}"]["value"]
-        say(f"{name}: avg@{entry['k']} {value:.3f} over {entry['n']} problems", self._stream)
+        self.note(f"{name}: avg@{entry['k']} {value:.3f} over {entry['n']} problems")
 
     def close(self) -> None:
+        """Give the terminal back, also after an error."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+
+class Shown(Display):
+    """One that shows something, on standard output unless another stream is given."""
+
+    def __init__(self, stream: Any = None) -> None:
+        self._stream = stream or sys.stdout

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .confidence import BINS, Ranked, expected_calibration_error
-from .majority import MOST, maj_at_k, majorities
 from .metrics import distinct_correct, ngram_diversity, pass_at_k, self_bleu
+from .statistics import BINS, MOST, expected_calibration_error, maj_at_k, majorities, weighted_auroc
 
 Line = Mapping[str, Any]
 Statistic = Callable[[NDArray[np.float64]], float]  # of weights [n] of the problems
@@ -35,11 +34,7 @@ def figures(
 ) -> dict[str, dict[str, float | None]]:
     """Every figure of a set: {name: {"value", "low", "high"}}; None where there is none.
 
-    Args:
-        lines: of the problems, at least one.
-        resamples: R; 0 leaves the intervals out.
-        seed: of the resamples.
-        name: of the set, which has a stream of its own.
+    R = `resamples`, seeded by (`seed`, `name`); 0 leaves the intervals out.
     """
     statistics = _statistics(lines)
     n = len(lines)
@@ -142,7 +137,7 @@ def _calibration(lines: Sequence[Line]) -> dict[str, Statistic]:
     logp = np.minimum(np.concatenate([line["logp"] for line in lines]).astype(float), 0)
     scores = np.concatenate([line["scores"] for line in lines]).astype(float)
     right, owner = scores >= 1, np.repeat(np.arange(len(lines)), [len(x["logp"]) for x in lines])
-    ranked, confidence = Ranked.of(logp, right), np.exp(logp)
+    auroc, confidence = weighted_auroc(logp, right), np.exp(logp)
 
     def side(of: NDArray[np.bool_]) -> Statistic:
         own = of.astype(float)
@@ -153,7 +148,7 @@ def _calibration(lines: Sequence[Line]) -> dict[str, Statistic]:
         "logp_right": good,
         "logp_wrong": bad,
         "logp_gap": lambda w: good(w) - bad(w),
-        "auroc": lambda w: ranked.auroc(w[owner]),
+        "auroc": lambda w: auroc(w[owner]),
         "ece": lambda w: expected_calibration_error(confidence, scores, BINS, w[owner]),
     }
 

@@ -5,26 +5,36 @@ neither the problems beside it nor more samples change them; what is left is rou
 product's last bits depend on how many rows it has, which moves a token where its number falls
 within rounding of the border between two. Problems are asked in the same groups also by an
 evaluation that goes on after a kill, and so it ends with the same figures to the last bit.
+
+Of the directory, `evaluation.json` binds it to what was asked of whom, so that responses of two
+settings never mix. `responses/SET.jsonl` grows by a line per problem; a line that a kill cut short
+is dropped, and its problem asked again.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import RunStopped
+from ..logs.files import atomic, make_directory
+from ..logs.lines import JsonLines, finite, read_json
+from ..runs.run_directory import hold
 from ..tasks import Example, Task
 from .canonical import extracted, forms, votes
+from .models import ProblemSet
 from .progress import Display
 from .results import figures
-from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
-from .store import Store
 
 if TYPE_CHECKING:
     from ..data.scoring import Scorer
+
+RESULTS, SETTINGS = "results.json", "evaluation.json"
 
 
 @dataclass(frozen=True)
@@ -40,35 +50,25 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a policy said to one problem: lists of its k responses, in order.
-
-    Attributes:
-        tokens: of each response, how many.
-        finished: whether each came to an end of its own.
-        logp: mean log-prob per token, nats; None where the engine does not say.
-        entropy: mean exact entropy per token, nats; None where it is not measured.
-        clusters: a number for each meaning; None where it is not measured.
-        prompt_entropy: mean over the prompt's own tokens, nats; None where it is not measured.
-        base_prompt_entropy: the same of the base model.
-        scores: where the problem's environment gave them; None where the task's scorer does.
-        failed: responses that had no score.
-    """
+    """What a policy said to one problem: lists of its k responses, in order."""
 
     responses: list[str]
-    tokens: list[int]
-    finished: list[bool]
+    tokens: list[int]  # of each response, how many
+    finished: list[bool]  # whether each came to an end of its own
+    # mean log-prob per token, nats; None where the engine does not say
     logp: list[float] | None = None
+    # mean exact entropy per token, nats; None where it is not measured
     entropy: list[float] | None = None
-    clusters: list[int] | None = None
+    clusters: list[int] | None = None  # a number for each meaning; None where it is not measured
+    # mean over the prompt's own tokens, nats; None where it is not measured
     prompt_entropy: float | None = None
-    base_prompt_entropy: float | None = None
+    base_prompt_entropy: float | None = None  # the same of the base model
+    # where the problem's environment gave them; None where the task's scorer does
     scores: list[float] | None = None
-    failed: int = 0
+    failed: int = 0  # responses that had no score
 
 
 class Sampler(Protocol):
-    """An engine with a policy in it."""
-
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]: ...
 
     def settings(self, one: ProblemSet, decoding: Decoding) -> dict[str, Any]:
@@ -139,42 +139,33 @@ def _is_of(line: Mapping[str, Any], example: Example) -> bool:
 
 
 def _lines(asked: Asked, answered: Sequence[Answered], score: Scorer) -> list[dict[str, Any]]:
-    """The lines of a group; the scorer sees all of its responses at once."""
-    k, open_ = asked.decoding.k, [a for a in answered if a.scores is None]
-    scores: list[list[float]] = []
-    failed: list[int] = []
-    if open_:
-        pairs = [
-            (text, example)
-            for a, example in zip(answered, asked.examples, strict=True)
-            if a.scores is None
-            for text in a.responses
+    """The lines of a group; the scorer, where environments gave no scores, sees all at once."""
+    k = asked.decoding.k
+    if answered[0].scores is None:
+        texts = [text for one in answered for text in one.responses]
+        given = score(texts, [e for e in asked.examples for _ in range(k)], 0).tolist()
+        failed = Counter(place // k for place in score.failures)
+        answered = [
+            replace(one, scores=given[i * k : (i + 1) * k], failed=failed[i])
+            for i, one in enumerate(answered)
         ]
-        given = score([t for t, _ in pairs], [e for _, e in pairs], 0).tolist()
-        scores = [given[i : i + k] for i in range(0, len(given), k)]
-        failed = [sum(p // k == i for p in score.failures) for i in range(len(open_))]
-    by_scorer = iter(zip(scores, failed, strict=True))
-    lines = []
-    for problem, example, one in zip(asked.problems, asked.examples, answered, strict=True):
-        own = (one.scores, one.failed) if one.scores is not None else next(by_scorer)
-        lines.append(line_of(asked.set.task, problem, example, one, *own))
-    return lines
+    each = zip(asked.problems, asked.examples, answered, strict=True)
+    return [line_of(asked.set.task, problem, example, one) for problem, example, one in each]
 
 
-def line_of(
-    task: Task, problem: int, example: Example, one: Answered, scores: Sequence[float], failed: int
-) -> dict[str, Any]:
+def line_of(task: Task, problem: int, example: Example, one: Answered) -> dict[str, Any]:
     """One problem's line of `responses/SET.jsonl`.
 
     `forms` are the responses as answers are counted, `votes` what they vote for (`forms.votes`),
     `extracted` what the grader compares.
     """
+    scores = [float(s) for s in one.scores or ()]
     return {
         "problem": problem,
         "prompt": example.prompt,
         "answer": plain(example.answer),
         "responses": one.responses,
-        "scores": [float(s) for s in scores],
+        "scores": scores,
         "logp": one.logp,
         "entropy": one.entropy,
         "tokens": one.tokens,
@@ -183,9 +174,9 @@ def line_of(
         "votes": votes(task, one.responses, scores),
         "extracted": extracted(task, one.responses),
         "clusters": one.clusters,
-        "prompt_entropy": _known(one.prompt_entropy),
-        "base_prompt_entropy": _known(one.base_prompt_entropy),
-        "failed": failed,
+        "prompt_entropy": finite(one.prompt_entropy),
+        "base_prompt_entropy": finite(one.base_prompt_entropy),
+        "failed": one.failed,
     }
 
 
@@ -197,5 +188,96 @@ def plain(value: Any) -> Any:
         return str(value)
 
 
-def _known(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
+class Store:
+    """Where one subject's evaluation is kept; held against a second process until closed.
+
+    `threads` are those that it is computed with; 0 where that is the machine's own number.
+    """
+
+    def __init__(self, directory: Path, subject: Mapping[str, Any], threads: int = 0) -> None:
+        self.path = directory
+        self._lock = hold(directory, "another process is evaluating there")
+        make_directory(directory / "responses")
+        self._kept = read_json(directory / SETTINGS)
+        before = self._kept.setdefault("subject", dict(subject))
+        if before != dict(subject):
+            self._lock.close()
+            changed = [key for key in {*before, *subject} if before.get(key) != subject.get(key)]
+            raise ValueError(
+                f"output {str(directory)!r} holds responses of another model ("
+                f"{', '.join(sorted(changed))} differs); choose another --output, or remove it"
+            )
+        self._kept["threads"] = threads
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.close()
+
+    def begin(self, one: ProblemSet, settings: Mapping[str, Any]) -> Responses:
+        known = self._kept.setdefault("sets", {})
+        before, now = known.get(one.name), json.loads(json.dumps(settings))
+        if before is not None and before != now:
+            changed = [
+                f"{key} is {now.get(key)!r}, was {before.get(key)!r}"
+                for key in sorted({*before, *now})
+                if before.get(key) != now.get(key)
+            ]
+            raise ValueError(
+                f"output {str(self.path)!r} holds responses of {one.name} under other settings: "
+                f"{', '.join(changed[:3])}; choose another --output"
+            )
+        known[one.name] = now
+        self.write(SETTINGS, self._kept)
+        return Responses(self.path / "responses" / one.file)
+
+    def write(self, name: str, value: Any) -> None:
+        try:
+            with atomic(self.path / name) as part:
+                text = json.dumps(value, indent=1, allow_nan=False)
+                part.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RunStopped(f"could not write {self.path / name}: {error.strerror}") from error
+
+    def results(self) -> dict[str, Any]:
+        return read_json(self.path / RESULTS)
+
+
+def threads_of(directory: Path) -> int:
+    """That an evaluation was computed with so far; 0 where there is none, or it did not choose."""
+    found = read_json(directory / SETTINGS).get("threads")
+    return found if type(found) is int and 0 <= found <= 1024 else 0
+
+
+class Responses:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        rows = JsonLines(path).read()
+        self.lines = {row["problem"]: row for row in rows if type(row.get("problem")) is int}
+        whole = "".join(map(_line, self.lines.values())).encode()
+        if path.exists() and path.read_bytes() != whole:  # a line was cut short
+            with atomic(path) as part:
+                part.write_bytes(whole)
+
+    def missing(self, problems: Iterable[int]) -> list[int]:
+        return [i for i in problems if i not in self.lines]
+
+    def add(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Keep problems that were answered; what was written before stays intact."""
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write("".join(map(_line, lines)))
+        except OSError as error:
+            raise RunStopped(
+                f"could not write {self.path}: {error.strerror}; the same command goes on from "
+                "what was written before"
+            ) from error
+        self.lines |= {line["problem"]: line for line in lines}
+
+    def first(self, count: int) -> list[dict[str, Any]]:
+        return [self.lines[i] for i in range(count) if i in self.lines]
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"

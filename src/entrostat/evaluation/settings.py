@@ -14,21 +14,13 @@ ENDLESS = 100  # problems of a set without an end
 
 @dataclass(frozen=True)
 class Decoding:
-    """How responses are drawn.
+    """How responses are drawn."""
 
-    Attributes:
-        k: responses per problem.
-        temperature: of sampling; log-probs and entropies are taken at it.
-        top_p: nucleus; log-probs and entropies stay those of the whole distribution.
-        greedy: the likeliest token each time, so that k is 1; figures at temperature 1.
-        max_new_tokens: tokens a response may take; None asks the task.
-    """
-
-    k: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    greedy: bool = False
-    max_new_tokens: int | None = None
+    k: int = 16  # responses per problem
+    temperature: float = 1.0  # of sampling; log-probs and entropies are taken at it
+    top_p: float = 1.0  # nucleus; log-probs and entropies stay those of the whole distribution
+    greedy: bool = False  # the likeliest token each time, so that k is 1; figures at temperature 1
+    max_new_tokens: int | None = None  # tokens a response may take; None asks the task
 
 
 GREEDY = Decoding(k=1, greedy=True)
@@ -41,19 +33,12 @@ BENCHMARKS = (
 
 @dataclass(frozen=True)
 class Preset:
-    """How a paper evaluates.
+    """How a paper evaluates."""
 
-    Attributes:
-        where: the paper and the place in it.
-        small: on AIME and AMC.
-        others: on any other set.
-        tokens: that a response may take on `BENCHMARKS`; None leaves that to the task.
-    """
-
-    where: str
-    small: Decoding
-    others: Decoding
-    tokens: int | None
+    where: str  # the paper and the place in it
+    small: Decoding  # on AIME and AMC
+    others: Decoding  # on any other set
+    tokens: int | None  # that a response may take on `BENCHMARKS`; None leaves that to the task
 
     def decoding(self, task: str) -> Decoding:
         found = self.small if task in SMALL else self.others
@@ -127,7 +112,6 @@ class EvalConfig:
     scoring: Scoring = field(default_factory=Scoring)
 
     def validate(self) -> EvalConfig:
-        """This configuration, if its values can be meant."""
         for key, low in (
             ("k", 1), ("max_new_tokens", 1), ("problems", 1), ("seed", 0), ("resamples", 0),
             ("threads", 0), ("batch", 1), ("micro_batch", 1),

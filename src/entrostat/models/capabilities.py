@@ -1,16 +1,15 @@
-"""What a model can do, asked of the model itself on a few short sequences; nothing is changed.
-
-Shapes: V vocabulary.
-"""
+"""What a model can do, asked of the model itself on a few short sequences; nothing is changed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from ..core.stats import token_stats_from_logits
+from ..core.stats import TokenStats, token_stats_from_logits
 from ..errors import in_one_line
 from .head import SMALLEST_VOCABULARY, LanguageHead, find_head
 from .prepacked import can_prepack
@@ -20,26 +19,40 @@ if TYPE_CHECKING:
     from .policy import Policy
 
 SMALL = 10_000_000  # parameters: below, other costs than products and attention decide
+# what libraries raise at a model that is made otherwise than they expect
+_CANNOT = (AttributeError, RuntimeError, ValueError, TypeError, IndexError)
 
 
 @torch.no_grad()
+def _agree(
+    policy: Policy, one: Callable[[Sequences], Tensor], other: Callable[[Sequences], Tensor]
+) -> bool:
+    """Whether two ways to compute give the same of a few sequences; not where one raises."""
+    few = probe(policy)
+    try:
+        a, b = one(few), other(few)
+    except _CANNOT:
+        return False
+    return a.shape == b.shape and torch.allclose(a, b, atol=1e-3)
+
+
 def known_head(policy: Policy) -> LanguageHead | None:
     """The model's head, if it is large and computes what its configuration says."""
     head = find_head(policy.model)
     if head is None or policy.model.get_output_embeddings().weight.shape[0] < SMALLEST_VOCABULARY:
         return None
-    few = probe(policy)
-    targets = few.completions[few.mask]
-    try:
-        plain = token_stats_from_logits(policy.padded(few), targets)
-        stats = head.stats(policy.model, policy.hidden(few), targets, 1.0)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return None
-    same = all(
-        torch.allclose(a, b, atol=1e-3)
-        for a, b in ((plain.logp, stats.logp), (plain.entropy, stats.entropy))
-    )
-    return head if same else None
+
+    def figures(stats: TokenStats) -> Tensor:
+        return torch.stack([stats.logp, stats.entropy])
+
+    def plain(few: Sequences) -> Tensor:
+        return figures(token_stats_from_logits(policy.padded(few), few.completions[few.mask]))
+
+    def without_logits(few: Sequences) -> Tensor:
+        targets = few.completions[few.mask]
+        return figures(head.stats(policy.model, policy.hidden(few), targets, 1.0))
+
+    return head if _agree(policy, plain, without_logits) else None
 
 
 def probe(policy: Policy) -> Sequences:
@@ -62,11 +75,9 @@ def can_share(policy: Policy, name: str) -> bool:
     reason = ""
     for share in (True, False):
         try:
-            sample(
-                policy.model, [[1, 2], [1]], rollouts=2, max_new_tokens=3, eos=[], pad=0,
-                generator=torch.Generator(policy.device).manual_seed(0), share=share,
-            )  # fmt: skip
-        except (AttributeError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            chance = torch.Generator(policy.device).manual_seed(0)
+            _sampled(policy, 3, generator=chance, share=share)
+        except _CANNOT as error:
             reason = in_one_line(error)[:300]
         else:
             return share
@@ -74,69 +85,41 @@ def can_share(policy: Policy, name: str) -> bool:
 
 
 def can_graph(policy: Policy) -> bool:
-    """Whether decoding with CUDA graphs (`graphed`) gives what decoding without gives."""
-    settings = policy.model.config.get_text_config()
-    kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
-    if not policy.shares or settings._attn_implementation != "sdpa" or kinds != {"full_attention"}:
+    """Whether decoding with CUDA graphs (`kv_cache`) gives what decoding without gives."""
+    if not policy.shares or not _attends_by_sdpa(policy, {"full_attention"}):
         return False
     chosen = torch.linspace(0.1, 0.9, 4 * 5, device=policy.device, dtype=torch.float64).view(4, 5)
-    try:
-        with_graph, without = (
-            sample(
-                policy.model, [[1, 2], [1]], rollouts=2, max_new_tokens=5, eos=[], pad=0,
-                generator=chosen, graph=graph,
-            ).sampler_logp
-            for graph in (True, False)
-        )  # fmt: skip
-    except (AttributeError, RuntimeError, ValueError, TypeError, NotImplementedError, IndexError):
-        return False
-    return torch.allclose(with_graph, without, atol=1e-3)
+
+    def decoded(graph: bool) -> Tensor:
+        return _sampled(policy, 5, generator=chosen, graph=graph).sampler_logp
+
+    return _agree(policy, lambda few: decoded(True), lambda few: decoded(False))
 
 
-@torch.no_grad()
 def can_pack(policy: Policy) -> bool:
-    """Whether packed sequences give what padded ones do: asked of the model itself.
+    """Whether packed sequences give what padded ones do.
 
     Recurrent layers would mix neighbours. Sliding windows count places, not positions, so they see
     a sequence whole only where it is not longer than the window (`window`).
     """
-    settings = policy.model.config.get_text_config()
-    kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
-    known = {"full_attention", "sliding_attention"}
-    if settings._attn_implementation != "sdpa" or not kinds <= known:
-        return False
-    few = probe(policy)
-    try:
-        packed, padded = policy.packed(few).float(), policy.padded(few).float()
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return False
-    return packed.shape == padded.shape and torch.allclose(
-        packed.log_softmax(-1), padded.log_softmax(-1), atol=1e-3
+    return _attends_by_sdpa(policy, {"full_attention", "sliding_attention"}) and _agree(
+        policy, lambda few: _logp(policy.packed(few)), lambda few: _logp(policy.padded(few))
     )
 
 
-@torch.no_grad()
 def attends_rows(policy: Policy) -> bool:
     """Whether packed rows may attend by plain products: on a CPU, in a model where that pays."""
     if not policy.packs or not _large_on_cpu(policy):
         return False
-    few = probe(policy)
-    fused = policy.packed(few)
-    try:
-        plain = replace(policy, rows=True).packed(few)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return False
-    return torch.allclose(fused.log_softmax(-1), plain.log_softmax(-1), atol=1e-3)
+    rows = replace(policy, rows=True)
+    return _agree(
+        policy, lambda few: _logp(policy.packed(few)), lambda few: _logp(rows.packed(few))
+    )
 
 
 def prepacks(policy: Policy, precision: str) -> bool:
     """Whether sampling may multiply by reordered weights: on a CPU, in a model where that pays."""
     return precision in ("fp32", "bf16") and _large_on_cpu(policy) and can_prepack()
-
-
-def _large_on_cpu(policy: Policy) -> bool:
-    size = sum(p.numel() for p in policy.model.parameters())
-    return policy.device.type == "cpu" and size >= SMALL
 
 
 def window(policy: Policy) -> int | None:
@@ -147,3 +130,25 @@ def window(policy: Policy) -> int | None:
     if size is None or not getattr(settings, "use_sliding_window", True):
         return None
     return None if kinds is not None and "sliding_attention" not in kinds else size
+
+
+def _sampled(policy: Policy, tokens: int, **how: Any) -> Sequences:
+    return sample(
+        policy.model, [[1, 2], [1]], rollouts=2, max_new_tokens=tokens, eos=[], pad=0, **how
+    )
+
+
+def _attends_by_sdpa(policy: Policy, known: set[str]) -> bool:
+    """Whether all layers are of known kinds, and attend by torch's fused attention."""
+    settings = policy.model.config.get_text_config()
+    kinds = set(getattr(settings, "layer_types", None) or ["full_attention"])
+    return settings._attn_implementation == "sdpa" and kinds <= known
+
+
+def _logp(logits: Tensor) -> Tensor:
+    return logits.float().log_softmax(-1)
+
+
+def _large_on_cpu(policy: Policy) -> bool:
+    size = sum(p.numel() for p in policy.model.parameters())
+    return policy.device.type == "cpu" and size >= SMALL

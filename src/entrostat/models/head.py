@@ -6,8 +6,8 @@ its way, and `token_stats` does the rest in tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,10 @@ SMALLEST_VOCABULARY = 4096
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """How a model makes logits of hidden states, beside the linear layer itself.
+    """How a model makes logits of hidden states, beside the linear layer itself."""
 
-    Attributes:
-        softcap: c of c tanh(logits / c), or None.
-        scale: factor on the layer's output.
-    """
-
-    softcap: float | None
-    scale: float
+    softcap: float | None  # c of c tanh(logits / c), or None
+    scale: float  # factor on the layer's output
 
     def stats(
         self, model: Any, hidden: Tensor, targets: Tensor, temperature: float, moments: bool = False
@@ -50,14 +45,30 @@ def caught(model: Any, source: Tensor | None = None) -> Iterator[list[Tensor]]:
     """
     found: list[Tensor] = []
 
-    def take(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        hidden = inputs[0] if source is None else inputs[0].flatten(0, 1)[source]
-        found.append(hidden)
-        return (hidden[:1], *inputs[1:])
+    def take(hidden: Tensor) -> Tensor:
+        found.append(hidden if source is None else hidden.flatten(0, 1)[source])
+        return found[-1][:1]
 
-    handle = model.get_output_embeddings().register_forward_pre_hook(take)
-    try:
+    with _before(model, take):
         yield found
+
+
+def only_at(model: Any, source: Tensor) -> AbstractContextManager[None]:
+    """While open, the model's head sees hidden states of the places `source` [n] only.
+
+    The logits come out as [n, V]: those of the other places are never computed.
+    """
+    return _before(model, lambda hidden: hidden.flatten(0, 1)[source])
+
+
+@contextmanager
+def _before(model: Any, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    def hook(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (change(inputs[0]), *inputs[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(hook)
+    try:
+        yield
     finally:
         handle.remove()
 

@@ -1,9 +1,15 @@
-"""A key-value cache with room to grow: a step writes its keys in place.
+"""Key-value caches for decoding: one with room to grow, and one with a CUDA graph a step.
 
-transformers' dynamic layer concatenates: every step copies all keys and values so far. Here a
-layer's tensors are views of buffers that grow by half when they are full.
+transformers' dynamic layer concatenates: every step copies all keys and values so far. The tensors
+of a `RoomyLayer` are views of buffers that grow by half when they are full.
 
-Shapes: b sequences, H key-value heads, S places filled, D head size.
+A step of decoding launches some 20 kernels a layer, and for models up to a few billion parameters
+launching them takes longer than running them. A CUDA graph launches all at once. Its tensors stay
+where they are, so keys and values lie in buffers and a mask hides what is not written yet. Where
+the buffers are full, or half of the sequences have ended, new ones are made and the graph is
+captured again. Without CUDA the same forward pass runs as it is, which is how it is tested.
+
+Shapes: b sequences, J key-value heads of size D, G query heads on each, S places, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,9 +18,169 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import DynamicLayer
 
+from .attention import attending
+
+NAME = "entrostat_decode"
+_ROOM = 512  # places for completions at first; then twice as many in all
 _STEP = 64  # least places added
+
+
+class PreallocatedLayer(DynamicLayer):
+    """Buffers of keys and values [b, J, S, D]; `update` writes one place of each sequence."""
+
+    keys: Any
+    values: Any
+    place: Tensor  # [1] int64, shared by the layers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new keys and values [b, J, 1, D] at `place`; returns the buffers."""
+        self.keys.index_copy_(2, self.place, key_states.to(self.keys.dtype))
+        self.values.index_copy_(2, self.place, value_states.to(self.values.dtype))
+        return self.keys, self.values
+
+
+class GraphedDecoder:
+    """Steps of decoding behind a prompt.
+
+    Args:
+        model: a Hugging Face causal LM whose layers all attend to every place.
+        cache: keys and values of the prompts, as the model's own pass left them.
+        attention: [b / repeats, P] int64, 1 on the prompts' tokens.
+        repeats: sequences of a prompt, side by side.
+        places: of prompt and completion, at most.
+        dtype: of keys and values; None keeps that of the cache.
+    """
+
+    def __init__(
+        self, model: Any, cache: Any, attention: Tensor, repeats: int, places: int,
+        dtype: torch.dtype | None,
+    ) -> None:  # fmt: skip
+        device, P = attention.device, attention.shape[1]
+        self.model, self.cache, self._places = model, cache, places
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        S = _multiple_of_8(min(places, P + _ROOM))
+        for i, layer in enumerate(cache.layers):
+            fixed = PreallocatedLayer()
+            fixed.__dict__.update(layer.__dict__)
+            fixed.place = self._place
+            fixed.keys = _spread(layer.keys, repeats, S, dtype)
+            fixed.values = _spread(layer.values, repeats, S, dtype)
+            cache.layers[i] = fixed
+        seen = attention.bool().repeat_interleave(repeats, 0)
+        self._mask = _hidden(len(seen), S, cache.layers[0].keys)
+        self._mask[:, 0, 0, :P].masked_fill_(seen, 0)
+        self._forget()
+
+    def _forget(self) -> None:
+        shape = (2, len(self._mask), 1)
+        self._tokens, self._positions = self._place.new_zeros(shape)
+        self._graph: Any = None
+        self._logits: Tensor | None = None
+        self._warm = False
+
+    def __call__(self, tokens: Tensor, positions: Tensor, place: int) -> Tensor:
+        """Logits [b, V] after one more token of each sequence; valid until the next call.
+
+        Args:
+            tokens: [b] int64.
+            positions: [b, 1] int64, position ids.
+            place: where among the S places the token goes.
+        """
+        if place >= self._mask.shape[-1]:
+            self._grow()
+        self._tokens.copy_(tokens[:, None])
+        self._positions.copy_(positions)
+        self._place.fill_(place)
+        self._mask[:, :, :, place] = 0
+        if self._pool is None or not self._warm:  # libraries set themselves up in the first pass
+            self._warm = True
+            return self._forward()
+        if self._graph is None:
+            self._graph = self._captured()
+        self._graph.replay()
+        assert self._logits is not None
+        return self._logits
+
+    def _captured(self) -> Any:
+        """The forward pass as a graph; `torch.cuda.graph` would empty torch's cache of memory."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                self._logits = self._forward()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        return graph
+
+    def select(self, rows: Tensor) -> None:
+        for layer in self.cache.layers:
+            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+        self._mask = self._mask[rows]
+        self._forget()
+
+    def _grow(self) -> None:
+        S, before = self._mask.shape[-1], self._mask
+        S = _multiple_of_8(min(self._places, 2 * S))
+        for layer in self.cache.layers:
+            layer.keys = _spread(layer.keys, 1, S, None)
+            layer.values = _spread(layer.values, 1, S, None)
+        self._mask = _hidden(len(before), S, before)
+        self._mask[..., : before.shape[-1]] = before
+        self._forget()
+
+    def _forward(self) -> Tensor:
+        with attending(self.model, NAME, _attend):
+            return self.model(
+                input_ids=self._tokens, attention_mask=self._mask, position_ids=self._positions,
+                past_key_values=self.cache, use_cache=True, logits_to_keep=1,
+            ).logits[:, -1]  # fmt: skip
+
+
+def _multiple_of_8(places: int) -> int:
+    """Round up: fused attention reads rows of a mask 8 numbers at a time."""
+    return places + -places % 8
+
+
+def _hidden(b: int, places: int, like: Tensor) -> Tensor:
+    """A mask [b, 1, 1, S] that hides every place."""
+    return like.new_full((b, 1, 1, places), -torch.inf)
+
+
+def _spread(x: Tensor, repeats: int, places: int, dtype: torch.dtype | None) -> Tensor:
+    """[b, J, P, D] as [b repeats, J, S, D], each sequence repeated; zeros where nothing is yet.
+
+    `dtype` is that of the buffer; None keeps it.
+    """
+    b, J, P, D = x.shape
+    buffer = x.new_zeros(b, repeats, J, places, D, dtype=dtype or x.dtype)
+    buffer[:, :, :, :P] = x[:, None]
+    return buffer.view(b * repeats, J, places, D)
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
+    scaling: float | None = None, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """As transformers asks for: query [b, G J, 1, D], key and value [b, J, S, D] -> [b, 1, G J, D].
+
+    The query heads on a key-value head are its rows, so that keys and values are not repeated.
+    """
+    if kwargs.get("softcap") is not None:
+        raise ValueError(f"{NAME} has no softcap")  # found when the model is tried
+    b, H, n, D = query.shape
+    J = key.shape[1]
+    grouped = query.reshape(b, J, H // J * n, D).to(value.dtype)
+    mask = attention_mask.expand(b, J, H // J, -1)
+    out = scaled_dot_product_attention(grouped, key, value, mask, scale=scaling)
+    return out.reshape(b, H, n, D).transpose(1, 2).contiguous(), None
 
 
 class RoomyLayer(DynamicLayer):
@@ -26,12 +192,11 @@ class RoomyLayer(DynamicLayer):
     _values: Tensor
 
     def widen(self, repeats: int, room: int, dtype: torch.dtype | None = None) -> None:
-        """Each sequence `repeats` times side by side, in buffers of S + `room` places.
-
-        `dtype` is that of the buffers; None keeps it.
-        """
-        self._keys, self.keys = _into(self.keys, repeats, room, dtype)
-        self._values, self.values = _into(self.values, repeats, room, dtype)
+        """Each sequence `repeats` times side by side, in buffers of S + `room` places."""
+        S = self.keys.shape[2]
+        self._keys = _spread(self.keys, repeats, S + room, dtype)
+        self._values = _spread(self.values, repeats, S + room, dtype)
+        self.keys, self.values = self._keys[:, :, :S], self._values[:, :, :S]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -46,7 +211,6 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some sequences, and the room."""
         room = self._keys.shape[2] - self.keys.shape[2]
         self.keys, self.values = self.keys[indices], self.values[indices]
         self.widen(1, room)
@@ -71,14 +235,3 @@ def branch(cache: Any, repeats: int, room: int) -> None:
 def autocast_dtype(device: str) -> torch.dtype | None:
     """The dtype of autocast on a kind of device; None outside it."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-
-
-def _into(
-    x: Tensor, repeats: int, room: int, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
-    """A buffer that begins with x's rows, each repeated, and the view of what is filled."""
-    b, H, S, D = x.shape
-    buffer = x.new_empty(b, repeats, H, S + room, D, dtype=dtype or x.dtype)
-    buffer[:, :, :, :S] = x[:, None]
-    buffer = buffer.view(b * repeats, H, S + room, D)
-    return buffer, buffer[:, :, :S]

@@ -18,12 +18,10 @@ from ..errors import extra
 from ..model_files import find, provenance
 from . import capabilities
 from .policy import Policy, end_tokens, vocabulary
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+from .rounding import DTYPES
 
 
 def load_policy(config: TrainConfig) -> Policy:
-    """Load the model and tokenizer a configuration names."""
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,
@@ -73,7 +71,7 @@ def load_policy(config: TrainConfig) -> Policy:
     pad = pad if pad is not None and 0 <= pad < vocabulary(model) else eos[0]
     autocast: Callable[[], AbstractContextManager] = nullcontext
     if config.precision != "fp32":
-        autocast = partial(torch.autocast, device.type, dtype=_DTYPES[config.precision])
+        autocast = partial(torch.autocast, device.type, dtype=DTYPES[config.precision])
     context = getattr(model.config, "max_position_embeddings", None)
     policy = Policy(
         model, tokenizer, device, eos, pad, autocast, context,
@@ -88,12 +86,11 @@ def load_policy(config: TrainConfig) -> Policy:
     policy.graphs = device.type == "cuda" and capabilities.can_graph(policy)
     policy.head = capabilities.known_head(policy)
     policy.autocast = autocast
-    policy.half = _DTYPES.get(config.precision)
+    policy.half = DTYPES.get(config.precision)
     return policy
 
 
 def device_of(name: str) -> torch.device:
-    """The device that a configuration names."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():

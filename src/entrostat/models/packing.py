@@ -10,10 +10,8 @@ Shapes: B sequences, P prompt and T completion columns; R rows of S places; n co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -46,19 +44,11 @@ class _Piece(NamedTuple):
 
 @dataclass
 class Packed:
-    """Rows ready for the model.
-
-    Attributes:
-        tokens: [R, S] int64.
-        positions: [R, S] int64, each token's position in its own sequence.
-        attention: [R, 1, S, S] bool, True where a place may look.
-        source: [n] int64, the place (in R x S) whose output predicts each completion token, in the
-            order of `Sequences.mask`'s true entries.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    attention: Tensor
+    tokens: Tensor  # [R, S] int64
+    positions: Tensor  # [R, S] int64, each token's position in its own sequence
+    attention: Tensor  # [R, 1, S, S] bool, True where a place may look
+    # [n] int64, the place (in R x S) whose output predicts each completion token, in the order of
+    # `Sequences.mask`'s true entries
     source: Tensor
 
 
@@ -146,20 +136,3 @@ def _rows(parts: list[tuple[int, int, int]], size: int) -> int:
         current = prompt
         used += places + (prompt_length if new else 0)
     return rows
-
-
-@contextmanager
-def only_at(model: Any, source: Tensor) -> Iterator[None]:
-    """While open, the model's head sees hidden states of the places `source` [n] only.
-
-    The logits come out as [n, V]: those of the other places are never computed.
-    """
-
-    def select(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (inputs[0].flatten(0, 1)[source], *inputs[1:])
-
-    handle = model.get_output_embeddings().register_forward_pre_hook(select)
-    try:
-        yield
-    finally:
-        handle.remove()

@@ -22,50 +22,35 @@ from ..errors import in_one_line
 from ..model_files import tiny_directory as tiny_directory
 from ..model_files import write_provenance
 from .attention import row_attention
-from .head import LanguageHead, caught
-from .packing import Packed, only_at, pack
+from .head import LanguageHead, caught, only_at
+from .packing import Packed, pack
 from .rollout import Sequences, positions
 from .stops import cut
 
 
 @dataclass
 class Policy:
-    """A causal LM ready to sample and to train.
+    """A causal LM ready to sample and to train."""
 
-    Attributes:
-        model: on its device, float32 weights, in eval mode without dropout.
-        tokenizer: its tokenizer.
-        device: where it is.
-        eos: ids that end a completion.
-        pad: id used for padding.
-        autocast: context for every forward pass.
-        context: tokens that a sequence may have, or None where the model does not say.
-        packs: whether training passes pack sequences (`packing`).
-        rows: whether packed rows attend by plain products (`attention`).
-        window: sequences that are longer are not packed: the model attends in windows so long.
-        shares: whether sampling computes a prompt once for its rollouts.
-        prepacks: whether sampling multiplies by reordered copies of the weights (`prepacked`).
-        graphs: whether sampling decodes with CUDA graphs (`graphed`).
-        head: how logits follow from hidden states, where statistics are taken without logits.
-        half: the dtype of autocast, or None.
-        origin: what is known of where the weights came from (`models.provenance`), or None.
-    """
-
-    model: Any
-    tokenizer: Any
-    device: torch.device
-    eos: list[int]
-    pad: int
-    autocast: Callable[[], AbstractContextManager]
-    context: int | None
-    packs: bool = False
-    rows: bool = False
+    model: Any  # on its device, float32 weights, in eval mode without dropout
+    tokenizer: Any  # its tokenizer
+    device: torch.device  # where it is
+    eos: list[int]  # ids that end a completion
+    pad: int  # id used for padding
+    autocast: Callable[[], AbstractContextManager]  # context for every forward pass
+    context: int | None  # tokens that a sequence may have, or None where the model does not say
+    packs: bool = False  # whether training passes pack sequences (`packing`)
+    rows: bool = False  # whether packed rows attend by plain products (`attention`)
+    # sequences that are longer are not packed: the model attends in windows so long
     window: int | None = None
-    shares: bool = False
+    shares: bool = False  # whether sampling computes a prompt once for its rollouts
+    # whether sampling multiplies by reordered copies of the weights (`prepacked`)
     prepacks: bool = False
-    graphs: bool = False
+    graphs: bool = False  # whether sampling decodes with CUDA graphs (`kv_cache`)
+    # how logits follow from hidden states, where statistics are taken without logits
     head: LanguageHead | None = None
-    half: torch.dtype | None = None
+    half: torch.dtype | None = None  # the dtype of autocast, or None
+    # what is known of where the weights came from (`models.provenance`), or None
     origin: dict[str, Any] | None = None
 
     def moved(self, device: torch.device) -> Policy:
@@ -82,33 +67,7 @@ class Policy:
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
     def encode(self, prompt: str, chat: bool, system: str) -> list[int]:
-        """Token ids of a prompt, through the chat template where asked for."""
-        if system and not chat:
-            raise ValueError("prompt.system needs a chat template; this run uses none")
-        if chat:
-            text = self.rendered([{"role": "user", "content": prompt}], system)
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        else:
-            ids = self.tokenizer(prompt)["input_ids"]
-            while ids and ids[-1] in self.eos:  # some tokenizers close every text
-                ids = ids[:-1]
-        if not ids:
-            raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
-        return ids
-
-    def rendered(self, turns: list[dict[str, str]], system: str) -> str:
-        """Turns of a conversation as the chat template has them, ready for the policy's next."""
-        first = [{"role": "system", "content": system}] if system else []
-        try:
-            return self.tokenizer.apply_chat_template(
-                first + turns, tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:  # a template is a program, and not ours
-            known = isinstance(error, ValueError | TemplateError) and str(error).strip()
-            reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
-            raise ValueError(
-                f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
-            ) from None
+        return token_ids(self.tokenizer, self.eos, prompt, chat, system)
 
     def decode(self, sequences: Sequences, stop: Sequence[str] = ()) -> list[str]:
         """The completions as text, without eos and padding, cut before the first of `stop`."""
@@ -161,7 +120,6 @@ class Policy:
         return hidden if self.half is None else hidden.to(self.half)
 
     def packs_all(self, sequences: Sequences) -> bool:
-        """Whether these sequences are packed."""
         if self.packs and self.window is not None:
             return int(sequences.attention.sum(-1).max()) <= self.window
         return self.packs
@@ -180,21 +138,17 @@ class Policy:
     def _run_packed(self, packed: Packed) -> Any:
         with self.autocast(), row_attention(self.model) if self.rows else nullcontext():
             return self.model(
-                input_ids=packed.tokens,
-                attention_mask=packed.attention,
-                position_ids=packed.positions,
-                use_cache=False,
-            )
+                input_ids=packed.tokens, attention_mask=packed.attention,
+                position_ids=packed.positions, use_cache=False,
+            )  # fmt: skip
 
     def _run_padded(self, sequences: Sequences) -> Any:
         with self.autocast():
             return self.model(
-                input_ids=sequences.tokens,
-                attention_mask=sequences.attention,
-                position_ids=positions(sequences.attention),
-                use_cache=False,
+                input_ids=sequences.tokens, attention_mask=sequences.attention,
+                position_ids=positions(sequences.attention), use_cache=False,
                 logits_to_keep=sequences.mask.shape[1] + 1,
-            )
+            )  # fmt: skip
 
     @torch.no_grad()
     def measure(self, sequences: Sequences, temperature: float, micro_batch: int) -> TokenStats:
@@ -223,6 +177,39 @@ class Policy:
         self.tokenizer.save_pretrained(directory)
         if self.origin is not None:
             write_provenance(directory, self.origin)
+
+
+def token_ids(
+    tokenizer: Any, eos: Sequence[int], prompt: str, chat: bool, system: str
+) -> list[int]:
+    """Token ids of a prompt, through the chat template where asked for."""
+    if system and not chat:
+        raise ValueError("prompt.system needs a chat template; this run uses none")
+    if chat:
+        text = rendered(tokenizer, [{"role": "user", "content": prompt}], system)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    else:
+        ids = tokenizer(prompt)["input_ids"]
+        while ids and ids[-1] in eos:  # some tokenizers close every text
+            ids = ids[:-1]
+    if not ids:
+        raise ValueError(f"the tokenizer makes no tokens of the prompt {prompt[:80]!r}")
+    return ids
+
+
+def rendered(tokenizer: Any, turns: list[dict[str, str]], system: str) -> str:
+    """Turns of a conversation as the chat template has them, ready for the policy's next."""
+    first = [{"role": "system", "content": system}] if system else []
+    try:
+        return tokenizer.apply_chat_template(
+            first + turns, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # a template is a program, and not ours
+        known = isinstance(error, ValueError | TemplateError) and str(error).strip()
+        reason = str(error).strip().splitlines()[0] if known else in_one_line(error)
+        raise ValueError(
+            f"the tokenizer's chat template: {reason}; see prompt.chat and prompt.system"
+        ) from None
 
 
 def vocabulary(model: Any) -> int:

@@ -1,4 +1,4 @@
-"""What an analysis asks of a policy: statistics of its tokens, some sequences at a time.
+"""What an analysis asks of a policy: statistics of tokens, some sequences at a time; embeddings.
 
 Shapes: B sequences, T completion tokens at most.
 """
@@ -7,32 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.stats import TokenStats
 from .policy import Policy
-from .rollout import Sequences
-
-_STATISTICS = ("logp", "entropy", "sum_p2", "sum_p2_logp")
+from .rollout import Sequences, positions
 
 
 @dataclass(frozen=True)
 class PolicyEvaluator:
-    """A policy, and how it is measured; any host's.
+    """A policy, and how it is measured; any host's."""
 
-    Attributes:
-        policy: in plain float32, by operations that forward mode knows.
-        temperature: that of sampling.
-        size: sequences that fit in memory at once.
-    """
-
-    policy: Policy
-    temperature: float
-    size: int
+    policy: Policy  # in plain float32, by operations that forward mode knows
+    temperature: float  # that of sampling
+    size: int  # sequences that fit in memory at once
 
     def pieces(self, sequences: Sequences) -> tuple[Tensor, ...]:
-        """The rows in parts that fit in memory."""
         rows = torch.arange(len(sequences.tokens), device=sequences.tokens.device)
         return rows.split(self.size)
 
@@ -51,4 +44,31 @@ class PolicyEvaluator:
             self.policy.token_stats(sequences[rows], self.temperature, moments=True)
             for rows in self.pieces(sequences)
         ]
-        return {name: torch.cat([getattr(stats, name) for stats in found]) for name in _STATISTICS}
+        names = ("logp", "entropy", "sum_p2", "sum_p2_logp")
+        return {name: torch.cat([getattr(stats, name) for stats in found]) for name in names}
+
+
+@torch.no_grad()
+def embed(policy: Policy, prompts: list[list[int]], batch: int = 32) -> NDArray[np.float64]:
+    """PAR App. D.3's representation of prompts, given as token ids: [len(prompts), D].
+
+    The mean of the hidden states of a prompt's own tokens after the last layer (and the last norm).
+    """
+    rows: dict[int, NDArray[np.float64]] = {}
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    for start in range(0, len(order), batch):
+        places = order[start : start + batch]
+        width = max(len(prompts[i]) for i in places)
+        tokens = [[policy.pad] * (width - len(prompts[i])) + prompts[i] for i in places]
+        ids = torch.tensor(tokens, device=policy.device)
+        lengths = torch.tensor([len(prompts[i]) for i in places], device=policy.device)
+        real = torch.arange(width, device=policy.device) >= width - lengths[:, None]
+        with policy.autocast():
+            hidden = policy.model(
+                input_ids=ids, attention_mask=real.long(), position_ids=positions(real.long()),
+                use_cache=False, output_hidden_states=True, logits_to_keep=1,
+            ).hidden_states[-1]  # fmt: skip
+        total = (hidden.double() * real[..., None]).sum(1)  # [b, D]
+        means = (total / lengths[:, None]).cpu().numpy()
+        rows |= dict(zip(places, means, strict=True))
+    return np.stack([rows[i] for i in range(len(prompts))])

@@ -45,7 +45,6 @@ class PretrainConfig:
     """Decides weights and demonstrations."""
 
     def validate(self) -> None:
-        """Raise ValueError where a value cannot be meant."""
         for key in ("steps", "batch", "hidden", "layers"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, got {getattr(self, key)}")

@@ -1,4 +1,4 @@
-"""Log-probs that a wrapper rounds on their way out of the model: found, and undone.
+"""Log-probs rounded on their way out of the model: found, undone, or put in on purpose.
 
 FSDP2 casts what a module returns to `MixedPrecisionPolicy.output_dtype`; accelerate's plugin sets
 it to bfloat16 where training is in bfloat16. Log-probs that were computed in float32 inside the
@@ -10,7 +10,17 @@ unlikely tokens (REPO, arXiv 2603.11682, App. A.1).
     found = logp_rounding(logp, watched.logp)      # found.dtype, found.error
     use_float32_outputs(trainer)          # before training starts; or a wrapped module, at any time
 
-Shapes: any; what is compared has one value per token.
+`with_rounded_ratio` emulates REPO's case, to see what it does to the clip:
+
+- The head and the softmax are inside the module (their cut cross-entropy; TRL's fused head), so
+  the log-prob of the sampled token is what is rounded. A model that returns logits has those
+  rounded instead, before the softmax; that is another error, and not this one.
+- Both passes go through the module: the one that is trained on, and the one that measured the old
+  policy ("recalculated on the training node", App. D.2): `round_logp` and `round_old_logp`.
+- The cast's backward pass is the identity: the gradient is that of the exact log-prob.
+
+Nothing else is rounded. Methods decide (`Objective.plan`) on exact log-probs and entropies, so what
+differs is the log-ratio lp - lp0 alone: the ratio, its clip, and a penalty on |lp - lp0|.
 """
 
 from __future__ import annotations
@@ -19,11 +29,18 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..core.batch import TokenBatch, at_least_float32
+from ..core.loss import LossOutput, clip_sides, clipped_by, loss_metrics, surrogate
+
+if TYPE_CHECKING:  # diagnoses, which import this as well, need no tyro
+    from ..config import Numerics
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ENOUGH = 8  # so many different values that fit bfloat16 by chance: 2 ** -128
 FIX = (
     "set MixedPrecisionPolicy(output_dtype=torch.float32), or call "
@@ -33,16 +50,10 @@ FIX = (
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a probe found.
-
-    Attributes:
-        dtype: torch.bfloat16 or torch.float16 if the log-probs went through it, else None.
-        error: mean absolute error of a log-prob, nats: measured where the values before the
-            rounding are known, else what rounding to `dtype` costs on average; 0 where `dtype` is
-            None.
-    """
-
+    # torch.bfloat16 or torch.float16 if the log-probs went through it, else None
     dtype: torch.dtype | None
+    # mean absolute error of a log-prob, nats: measured where the values before the rounding are
+    # known, else what rounding to `dtype` costs on average; 0 where `dtype` is None
     error: float
 
     def warning(self) -> str | None:
@@ -96,12 +107,9 @@ def sixteen_bits(values: Tensor) -> torch.dtype | None:
 
 @dataclass
 class Watched:
-    """What the modules under `watch_outputs` returned, before any wrapper's cast.
+    """What the modules under `watch_outputs` returned, before any wrapper's cast."""
 
-    Attributes:
-        logp: the last output named `log_probs`, shape as the model's; None where there was none.
-    """
-
+    # the last output named `log_probs`, shape as the model's; None where there was none
     logp: Tensor | None = field(default=None)
 
 
@@ -158,7 +166,6 @@ def use_float32_outputs(target: Any) -> bool:
 
 
 def _change_module(module: nn.Module) -> bool:
-    """The same for the outermost wrapped module in `module`."""
     from torch.distributed.fsdp import FSDPModule
 
     for part in module.modules():
@@ -169,3 +176,50 @@ def _change_module(module: nn.Module) -> bool:
             state._mp_policy = dataclasses.replace(state._mp_policy, output_dtype=torch.float32)
             return True
     return False
+
+
+def rounds(numerics: Numerics) -> bool:
+    return numerics.round_logp is not None or numerics.round_old_logp is not None
+
+
+def rounded(values: Tensor, to: str | None) -> Tensor:
+    """After a cast to "bf16" or "fp16" and back: the nearest, ties to even. None: as they are."""
+    return values if to is None else values.to(DTYPES[to]).to(values.dtype)
+
+
+def with_rounded_ratio(batch: TokenBatch, numerics: Numerics) -> TokenBatch:
+    """The batch whose log-ratio lp - lp0 is that of the rounded log-probs.
+
+    `logp` and its gradient stay; `old_logp` becomes lp - (round(lp) - round(lp0)), detached. The
+    difference is what a loss reads, and it is exact to float32's rounding of lp, 5e-7 at |lp| = 8;
+    two values that round alike give exactly 0.
+    """
+    lp = at_least_float32(batch.logp.detach())
+    old = at_least_float32(batch.old_logp)
+    log_ratio = rounded(lp, numerics.round_logp) - rounded(old, numerics.round_old_logp)
+    return batch.replace(old_logp=lp - log_ratio)
+
+
+@torch.no_grad()
+def exact_figures(exact: TokenBatch, out: LossOutput) -> dict[str, Tensor]:
+    """What the exact ratio would have shown, beside the figures of a loss; they add up alike.
+
+    Returns:
+        [] each. `numerics/clip_high_exact` and `numerics/clip_low_exact`, the shares of tokens that
+        the exact ratio clips above and below (`clip/high` and `clip/low` are those of the rounded
+        one); `numerics/clip_changed`, the share clipped by one of the two alone; and `kl/old_new`,
+        a figure of the policy and not of the loss, without rounding. Empty where there is no ratio.
+    """
+    terms = out.terms
+    _, policy, ratio = surrogate(exact, terms)
+    if ratio is None:
+        return {}
+    clip = clip_sides(terms, ratio)
+    figures = loss_metrics(exact, terms, policy, ratio, clip)
+    changed = clipped_by(clip, exact, terms) ^ out.clipped
+    return {
+        "kl/old_new": figures["kl/old_new"],
+        "numerics/clip_high_exact": figures["clip/high"],
+        "numerics/clip_low_exact": figures["clip/low"],
+        "numerics/clip_changed": changed.sum() / terms.count,
+    }

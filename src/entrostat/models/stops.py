@@ -1,31 +1,36 @@
-"""Strings that end a completion, found in the decoded text.
+"""What ends sampling: strings in the decoded text, and enough rollouts that are in.
 
 A string may begin inside one token and end inside another, so token ids cannot be compared. The
 token that completes it is the completion's last one, trained on like an eos.
+
+Early stop (REPO App. D.2): sampling stops once enough rollouts are in; the rest is dropped. The
+longest are those that are dropped, so what is trained on is not what the policy would have said:
+lengths of both are logged.
+
+Shapes: n rollouts that are sampled together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from ..config import Sampling
+
+SHARE = 0.9  # of all rollouts that must be in, REPO's
 # tokens decoded before those that could spell the string: the first of a text may lose its space
 _CONTEXT = 8
 
 
 @dataclass(frozen=True)
 class Stops:
-    """Strings that end a completion.
-
-    Attributes:
-        strings: at least one, none empty.
-        decode: token ids of several completions to their texts.
-    """
-
-    strings: tuple[str, ...]
+    strings: tuple[str, ...]  # at least one, none empty
+    # token ids of several completions to their texts
     decode: Callable[[list[list[int]]], list[str]]
 
     def completed(self, tokens: Tensor) -> Tensor:
@@ -51,3 +56,31 @@ def cut(text: str, stops: Sequence[str]) -> str:
     """A completion without its first stop and what follows."""
     ends = [place for s in stops if (place := text.find(s)) >= 0]
     return text[: min(ends)] if ends else text
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    group: int  # rollouts of every prompt that must be
+    share: float  # share of all that must be, in (0, 1]
+
+    def reached(self, ended: Tensor, prompt: Tensor) -> bool:
+        """Whether sampling may stop.
+
+        Args:
+            ended: [n] bool, rollouts that are in.
+            prompt: [n] int64, equal for those of one prompt; no number between is left out.
+        """
+        if int(ended.sum()) / len(ended) < self.share:
+            return False
+        first, last = int(prompt.min()), int(prompt.max())
+        counts = torch.bincount(prompt[ended] - first, minlength=last - first + 1)
+        return int(counts.min()) >= self.group
+
+
+def early_stop_of(sampling: Sampling) -> EarlyStop | None:
+    """The configured rule; None where every rollout is waited for."""
+    enough = sampling.enough
+    if not enough.on:
+        return None
+    share = SHARE if enough.share is None else enough.share
+    return EarlyStop(enough.least(sampling.rollouts), share)

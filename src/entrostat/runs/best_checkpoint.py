@@ -29,19 +29,11 @@ BEST, NEXT = "best", "best.next"
 
 
 class BestCheckpoint:
-    """Keeps the best policy of a run.
-
-    Args:
-        run: the run directory.
-        figure: SET/FIGURE of the evaluations, or several with commas, of which the mean counts; ""
-            keeps none.
-    """
+    """Keeps the best policy of a run, by `save.best`."""
 
     def __init__(self, run: Path, figure: str) -> None:
         self._run, self._figure = run, figure
-        self._parts = [
-            (one.rpartition("/")[0], one.rpartition("/")[2]) for one in figures_of(figure)
-        ]
+        self._parts = [one.rpartition("/")[::2] for one in figures_of(figure)]
 
     def consider(self, rows: Iterable[Mapping[str, Any]], save: Callable[[Path], None]) -> None:
         """Keep the policy if an evaluation's row has a higher score than any before.
@@ -64,7 +56,7 @@ class BestCheckpoint:
             text = json.dumps(seal | {"row": dict(row)}, indent=1)
             (directory / "entrostat.json").write_text(text, encoding="utf-8")
 
-        _replace(self._run / NEXT, write)
+        replace_directory(self._run / NEXT, write)
 
     def settle(self) -> None:
         """A checkpoint is written, which knows of what is the best now."""
@@ -77,7 +69,6 @@ class BestCheckpoint:
 
 
 def figures_of(figure: str) -> list[str]:
-    """The figures of `save.best`."""
     return [one.strip() for one in figure.split(",") if one.strip()]
 
 
@@ -98,7 +89,7 @@ def rewrite(run: Path, save: Callable[[Path], None]) -> None:
         save(directory)
         (directory / "entrostat.json").write_bytes(seal)
 
-    _replace(run / BEST, write)
+    replace_directory(run / BEST, write)
 
 
 def link_tree(source: Path, target: Path, *left_out: str) -> None:
@@ -111,12 +102,12 @@ def _promote(run: Path) -> None:
     if best_of(run / NEXT) is None:
         return
     # links, not a move: until the disk has the new name the old one must not go
-    _replace(run / BEST, lambda part: link_tree(run / NEXT, part))
+    replace_directory(run / BEST, lambda part: link_tree(run / NEXT, part))
     _remove(run / NEXT)
 
 
-def _replace(place: Path, write: Callable[[Path], None]) -> None:
-    """A directory in the place of another, which is removed."""
+def replace_directory(place: Path, write: Callable[[Path], None]) -> None:
+    """Write a directory, whole or not at all, in the place of another, which is removed."""
     aside = _draft(place.parent)
     with writing(place), atomic_directory(place, aside) as part:
         write(part)

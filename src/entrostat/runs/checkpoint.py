@@ -36,25 +36,16 @@ CHEAP = 64_000_000  # bytes: written after every iteration, unless told otherwis
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state to go on from.
+    """A state to go on from."""
 
-    Attributes:
-        iteration: the last iteration finished.
-        updates: optimizer steps made.
-        tensors: "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
-        state: the objective's and the loss scaler's, plain data.
-        config: of the run, as TOML.
-        logs: how far each log had come, by its name.
-        passed_over: why newer ones are not gone on from.
-    """
-
-    iteration: int
-    updates: int
+    iteration: int  # the last iteration finished
+    updates: int  # optimizer steps made
+    # "weight/NAME", "exp_avg/NAME", ... on the CPU; a second model's with a prefix.
     tensors: Mapping[str, torch.Tensor]
-    state: dict[str, Any]
-    config: str = ""
-    logs: Mapping[str, Mark] = field(default_factory=dict)
-    passed_over: tuple[str, ...] = ()
+    state: dict[str, Any]  # the objective's and the loss scaler's, plain data
+    config: str = ""  # of the run, as TOML
+    logs: Mapping[str, Mark] = field(default_factory=dict)  # how far each log had come, by its name
+    passed_over: tuple[str, ...] = ()  # why newer ones are not gone on from
 
 
 class Schedule:
@@ -84,7 +75,6 @@ class Schedule:
 def tensors_of(
     trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, prefix: str = ""
 ) -> dict[str, torch.Tensor]:
-    """Weights and moments as a checkpoint names them."""
     tensors = {}
     for name, parameter in trained.items():
         tensors[f"{prefix}weight/{name}"] = parameter.detach().contiguous()
@@ -135,7 +125,6 @@ def _remove(manifest: Path) -> None:
 
 
 def manifests(directory: Path) -> list[Path]:
-    """Manifests of the checkpoints in a directory, the oldest first."""
     found = [p for p in directory.glob("*.json") if p.stem.isascii() and p.stem.isdecimal()]
     return sorted(found, key=lambda path: int(path.stem))
 
@@ -161,11 +150,10 @@ def newest(directory: Path, check: Callable[[Checkpoint], str | None] | None = N
         try:
             saved = _read(path)
             reason = None if check is None else check(saved)
-        except _DamagedError as error:
-            reason = str(error)
-        else:
             if reason is None:
                 return replace(saved, passed_over=tuple(reasons))
+        except _DamagedError as error:
+            reason = str(error)
         reasons.append(f"checkpoint {int(path.stem)}: {reason}")
     if reasons:
         raise RunStopped(
@@ -254,23 +242,14 @@ def restore_weights(
 
 
 def restore(
-    checkpoint: Checkpoint,
-    trained: dict[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    prefix: str = "",
-) -> None:
-    """Put weights and moments back, exactly: those that `tensors_of` named with `prefix`.
-
-    Raises:
-        RunStopped: the checkpoint is of a model with other parameters.
-    """
+    checkpoint: Checkpoint, trained: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer, prefix: str = "",
+) -> None:  # fmt: skip
+    """Put weights and moments back, exactly; as `restore_weights`."""
     restore_weights(checkpoint, trained, prefix)
     for name, parameter in trained.items():
-        moments = {}
-        for moment in _MOMENTS:
-            value = checkpoint.tensors.get(f"{prefix}{moment}/{name}")
-            if value is not None:
-                moments[moment] = value.to(parameter.device)
+        kept = {moment: checkpoint.tensors.get(f"{prefix}{moment}/{name}") for moment in _MOMENTS}
+        moments = {k: value.to(parameter.device) for k, value in kept.items() if value is not None}
         if moments:
             optimizer.state[parameter] = moments
 

@@ -26,11 +26,8 @@ def are_entropies(targets: Iterable[Any]) -> bool:
 class EntropyMonitor:
     """Watches the entropy of a run's lines, one after the other (`entrostat.control.Alarm`).
 
-    Args:
-        alarm: with its band, nothing seen yet.
-        tell: given a sentence each time that the alarm is raised.
-        past: lines of the run so far, of one that goes on: nothing is told of them.
-        targets: whether the lines' `control/target` is an entropy.
+    `tell` is given a sentence each time that the alarm is raised, but not for `past` lines of a run
+    that goes on. `targets` says whether the lines' `control/target` is an entropy.
     """
 
     def __init__(

@@ -70,27 +70,24 @@ class RunNotes:
 
 def summary(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     """What to show of an iteration: (label, figure) pairs."""
-    pairs = [
+    controlled = [key for key in metrics if key.startswith("control/")]
+    return [
         ("entropy", f"{metrics['entropy/exact']:.3f}"),
         ("reward", f"{metrics['reward/mean']:.3f}"),
+        *((key.removeprefix("control/"), f"{metrics[key]:.4g}") for key in controlled),
+        ("length", f"{metrics['rollout/length_mean']:.1f}"),
+        ("tokens/s", f"{metrics['time/tokens_per_second']:.0f}"),
     ]
-    for key, value in metrics.items():
-        if key.startswith("control/"):
-            pairs.append((key.removeprefix("control/"), f"{value:.4g}"))
-    pairs.append(("length", f"{metrics['rollout/length_mean']:.1f}"))
-    pairs.append(("tokens/s", f"{metrics['time/tokens_per_second']:.0f}"))
-    return pairs
 
 
 def figures(row: dict[str, Any], before: dict[str, Any] | None = None) -> str:
     """An evaluation of a split in a line; `before → after` where there is another to compare."""
-    pairs = ((f"avg@{row['k']}", "avg@k", 2), (f"pass@{row['k']}", "pass@k", 2),
-             ("distinct", "distinct", 1), ("entropy", "entropy", 2))  # fmt: skip
     words = []
-    for label, key, digits in pairs:
+    for key, digits in (("avg@k", 2), ("pass@k", 2), ("distinct", 1), ("entropy", 2)):
         if row.get(key) is None:  # veRL measures no entropy where it evaluates
             continue
         left = "" if before is None else f"{before[key]:.{digits}f} → "
+        label = key.replace("@k", f"@{row['k']}")
         words.append(f"{label} {left}{row[key]:.{digits}f}")
     return "  ".join(words)
 
@@ -120,30 +117,26 @@ class Lines(Progress):
         self.total, self.first, self.began = config.iterations, start, time.monotonic()
         names = "+".join(m if isinstance(m, str) else m["name"] for m in config.method)
         after = f", from iteration {start + 1}" if start else ""
-        self._say(f"{names} on {config.task['name']} -> {config.output}{after}")
-
-    def note(self, text: str) -> None:
-        self._say(text)
+        self.fact(f"{names} on {config.task['name']} -> {config.output}{after}")
 
     def fact(self, text: str) -> None:
-        self._say(text)
+        say(text, self.stream)
+
+    note = fact
 
     def trained(self, iteration: int, metrics: dict[str, Any]) -> None:
         shown = "  ".join(f"{label} {figure}" for label, figure in summary(metrics))
-        self._say(f"[{iteration}/{self.total}] {shown}  left {self._left(iteration)}")
+        self.fact(f"[{iteration}/{self.total}] {shown}  left {self._left(iteration)}")
 
     def end(self, path: Path) -> None:
         for line in outcome(JsonLines(path / "evaluation.jsonl").read()):
-            self._say(line)
-        self._say(f"done: {path}")
+            self.fact(line)
+        self.fact(f"done: {path}")
 
     def _left(self, iteration: int) -> str:
         done = iteration - self.first
         seconds = (time.monotonic() - self.began) / max(1, done) * (self.total - iteration)
         return duration(seconds)
-
-    def _say(self, text: str) -> None:
-        say(text, self.stream)
 
 
 def duration(seconds: float) -> str:
@@ -196,21 +189,16 @@ class Live(Lines):
         from rich.table import Table
         from rich.text import Text
 
-        head = Table.grid(padding=(0, 2))
-        left = f"left {self._left(self.done)}" if self.done > self.first else ""
+        head, figures = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
         head.add_row(
             Text(f"{self.done}/{self.total}", style="bold"),
             ProgressBar(total=self.total, completed=self.done, width=40),
-            left,
+            f"left {self._left(self.done)}" if self.done > self.first else "",
             Text(self.status, style="dim"),
         )
-        figures = Table.grid(padding=(0, 2))
         if self.latest:
-            cells = [
-                Text.assemble((f"{label} ", "dim"), (figure, "bold"))
-                for label, figure in summary(self.latest)
-            ]
-            figures.add_row(*cells)
+            shown = summary(self.latest)
+            figures.add_row(*(Text.assemble((f"{k} ", "dim"), (v, "bold")) for k, v in shown))
         return Group(head, figures, Text(f"entropy {sparkline(self.curve)}", style="cyan"))
 
 
@@ -229,6 +217,5 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def for_stream(stream: Any = None) -> Progress:
-    """The display that suits a stream: live on a terminal, lines elsewhere."""
     stream = stream or sys.stdout
     return Live(stream) if stream.isatty() else Lines(stream)

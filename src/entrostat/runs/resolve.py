@@ -46,7 +46,6 @@ def check_task(task: Task, trained: bool = True) -> None:
 def objective_of(
     config: TrainConfig, host: str, fields: Iterable[str], max_length: int
 ) -> Objective:
-    """The configuration's objective, if the host can run it."""
     objective = make_objective(
         config.method,
         advantage=config.advantage,

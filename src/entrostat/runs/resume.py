@@ -74,12 +74,9 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def restore_newest(
-    run: RunDirectory,
-    iterations: int,
-    restore: Callable[[checkpoints.Checkpoint], None],
-    resume: bool,
-    say: Say,
-) -> int:
+    run: RunDirectory, iterations: int, restore: Callable[[checkpoints.Checkpoint], None],
+    resume: bool, say: Say,
+) -> int:  # fmt: skip
     """Restore the newest checkpoint that the logs agree with, and forget what came after it.
 
     Returns:
@@ -105,7 +102,6 @@ def restore_newest(
 
 
 def rewind(run: RunDirectory, start: int, marks: Mapping[str, Mark], say: Say) -> None:
-    """Cut the logs back to a checkpoint; shows how much will be made again."""
     again = run.rewind(start, marks)
     if again:
         say(

@@ -6,21 +6,21 @@ import fcntl
 import json
 import os
 import platform
-import secrets
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .._processors import processor_kind
 from ..config import TrainConfig
 from ..errors import RunStopped
-from ..logs.files import atomic_directory, make_directory, replacing, writing
-from ..logs.lines import JsonLines, Mark
+from ..logs.files import make_directory, replacing
+from ..logs.lines import JsonLines, Mark, read_json
 from ..logs.run import MOST
 from . import best_checkpoint as best
 
@@ -36,21 +36,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, config: TrainConfig, resume: bool) -> RunDirectory:
-        """Make the directory (or take it up again) and lock it."""
         path = Path(config.output or default_output(config))
         config.output = str(path)
         check_output(path, config.iterations, resume)
-        try:
-            make_directory(path)
-            lock = open(path / ".lock", "a")  # noqa: SIM115 - held until the run ends
-        except OSError as error:
-            raise ValueError(f"output {str(path)!r}: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise ValueError(f"{path}: {BUSY}") from None
-        return cls(path, lock)
+        return cls(path, hold(path, BUSY))
 
     def write_settings(
         self, config: TrainConfig, objective: dict[str, Any], found: dict[str, Any]
@@ -60,13 +49,13 @@ class RunDirectory:
         `objective`: estimator, surrogate, methods and all their parameters; `found`: what the run
         found out about model and machine.
         """
-        with replacing(self.path / "objective.json") as part:
-            part.write_text(json.dumps(objective, indent=1), encoding="utf-8")
-        with replacing(self.path / "config.toml") as part:
-            part.write_text(config.to_toml(), encoding="utf-8")
-        with replacing(self.path / "environment.json") as part:
-            about = environment() | found
-            part.write_text(json.dumps(about, indent=1), encoding="utf-8")
+        for name, text in (
+            ("objective.json", json.dumps(objective, indent=1)),
+            ("config.toml", config.to_toml()),
+            ("environment.json", json.dumps(environment() | found, indent=1)),
+        ):
+            with replacing(self.path / name) as part:
+                part.write_text(text, encoding="utf-8")
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -74,45 +63,20 @@ class RunDirectory:
     def __exit__(self, *error: object) -> None:
         self._lock.close()
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.path / "rollouts"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per iteration."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def evaluations(self) -> Path:
-        """One JSON object per evaluation and split."""
-        return self.path / "evaluation.jsonl"
-
-    @property
-    def answers(self) -> Path:
-        """What was answered: one JSON object per evaluation, split and prompt."""
-        return self.path / "answers.jsonl"
-
-    @property
-    def analysis(self) -> Path:
-        """One JSON object an analysed iteration."""
-        return self.path / "analysis.jsonl"
+    def __post_init__(self) -> None:
+        self.checkpoints, self.rollouts = self.path / "checkpoints", self.path / "rollouts"
+        # a JSON object per iteration; evaluation and split; split and prompt; analysed iteration
+        self.metrics, self.evaluations, self.answers, self.analysis = (
+            self.path / f"{name}.jsonl" for name in ("metrics", "evaluation", "answers", "analysis")
+        )
 
     def complete(self, iterations: int) -> bool:
-        """Whether the run has the final model of so many iterations."""
         done = self.finished()
         return done is not None and done >= iterations
 
     def finished(self) -> int | None:
         """Iterations of the final model; None where there is none."""
-        try:
-            done = json.loads((self.path / "final" / "entrostat.json").read_text())["iterations"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
+        done = read_json(self.path / "final" / "entrostat.json").get("iterations")
         return done if type(done) is int and 0 < done < MOST else None
 
     def evaluated_after(self) -> set[int]:
@@ -163,15 +127,30 @@ class RunDirectory:
 
     def finish(self, save: Callable[[Path], None], iterations: int) -> None:
         """Write the final model, whole or not at all; one of fewer iterations is replaced."""
-        final, old = self.path / "final", self.path / f".{secrets.token_hex(8)}.part"
-        with writing(final), atomic_directory(final, old) as part:
+
+        def write(part: Path) -> None:
             save(part)
             (part / "entrostat.json").write_text(json.dumps({"iterations": iterations}))
-        shutil.rmtree(old, ignore_errors=True)
+
+        best.replace_directory(self.path / "final", write)
+
+
+def hold(path: Path, busy: str) -> IO[str]:
+    """Make a directory and lock it against a second process, until what this gives is closed."""
+    try:
+        make_directory(path)
+        lock = open(path / ".lock", "a")  # noqa: SIM115 - held until closed
+    except OSError as error:
+        raise ValueError(f"output {str(path)!r}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ValueError(f"{path}: {busy}") from None
+    return lock
 
 
 def forget_rollouts(directory: Path, iteration: int) -> None:
-    """Remove the files of later iterations."""
     for path in directory.glob("*.safetensors"):
         if path.stem.isascii() and path.stem.isdecimal() and int(path.stem) > iteration:
             path.unlink()
@@ -194,15 +173,12 @@ def _at_work(path: Path) -> bool:
     try:
         with open(path / ".lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is none, or it cannot be read: nothing to be told by it
-        return False
+    except OSError as error:  # else there is none, or it cannot be read
+        return isinstance(error, BlockingIOError)
     return False
 
 
 def check_not_back(path: Path, iterations: int, done: int) -> None:
-    """Refuse to resume for fewer iterations than are done."""
     if done > iterations:
         raise ValueError(
             f"iterations is {iterations}, but {path} has {done} done; it may only be raised"
@@ -216,10 +192,9 @@ def _unused(path: Path) -> bool:
     there = {p.name for p in path.iterdir()}
     if "config.toml" in there and ".lock" not in there:
         return False  # it is the user's: no run made it
-    before_the_first = {
-        ".lock", "config.toml", "objective.json", "environment.json", "evaluation.jsonl",
-        "answers.jsonl",
-    }  # fmt: skip
+    before_the_first = set(
+        ".lock config.toml objective.json environment.json evaluation.jsonl answers.jsonl".split()
+    )
     if ".lock" in there:
         # the host verl's, and the policy before training, the best so far
         before_the_first |= {"data", "verl", "trackers", best.NEXT}
@@ -238,12 +213,11 @@ def environment() -> dict[str, Any]:
     """Versions, machine and git revision: what a figure needs to be repeated."""
     import torch  # which a run that is refused does not need
 
-    versions: dict[str, str | None] = {}
-    for name in ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym"):
-        try:
+    names = ("entrostat", "torch", "transformers", "tokenizers", "numpy", "reasoning-gym")
+    versions: dict[str, str | None] = dict.fromkeys(names)
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
     return {
         "versions": versions,
         "python": platform.python_version(),

@@ -13,18 +13,9 @@ A program is forked, in milliseconds, from an interpreter (`lane`) that has noth
 """
 
 from .limits import Failure, Limits, Result
-from .running import Verdict, isolation, judge, run, run_many, use
-from .session import Session
+from .running import Session, Verdict, isolation, judge, run, run_many, use
 
 __all__ = [
-    "Failure",
-    "Limits",
-    "Result",
-    "Session",
-    "Verdict",
-    "isolation",
-    "judge",
-    "run",
-    "run_many",
+    "Failure", "Limits", "Result", "Session", "Verdict", "isolation", "judge", "run", "run_many",
     "use",
-]
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Running programs: one, many, with tests; and how they are kept apart here."""
+"""Running programs: one, many, with tests, over turns; and how they are kept apart here."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import IO, Any
 
 from .._processors import processors
 from .inside import frames
 from .limits import Limits, Result
-from .worker import Lane, lane, plain
+from .worker import Lane, lane
 
 Mode = str
 _MODES = ("auto", "unsafe", "namespaces", "seccomp")
@@ -25,18 +25,13 @@ _SLOW = 60.0  # seconds that a trial may take on a machine that is busy
 
 @dataclass(frozen=True)
 class Verdict:
-    """What tests say of a program.
+    """What tests say of a program."""
 
-    Attributes:
-        passed: of each test, in their order; shorter where the program ended, or one failed and
-            `every` was not asked for.
-        error: why the first that failed did.
-        result: of the program.
-    """
-
+    # of each test, in their order; shorter where the program ended, or one failed and `every` was
+    # not asked for
     passed: tuple[bool, ...]
-    error: str
-    result: Result
+    error: str  # why the first that failed did
+    result: Result  # of the program
 
 
 def use(mode: Mode) -> None:
@@ -72,34 +67,19 @@ def isolation(mode: Mode = "auto") -> str:
 
 
 def run(program: str, stdin: str = "", limits: Limits | None = None, mode: Mode = "auto") -> Result:
-    """Run a Python program (the standard library alone) in the sandbox.
-
-    Args:
-        program: its source.
-        stdin: what it reads.
-        limits: what it may take.
-        mode: as `isolation`.
-    """
+    """Run a Python program (the standard library alone) in the sandbox; `mode` as `isolation`."""
     limits = limits or Limits()
-    order = {"do": "run", "program": program, "stdin": stdin, "limits": plain(limits)}
+    order = {"do": "run", "program": program, "stdin": stdin, "limits": asdict(limits)}
     return _ask(order, limits, isolation(mode))
 
 
 def run_many(
-    programs: Iterable[str],
-    stdins: Sequence[str] | None = None,
-    limits: Limits | None = None,
-    mode: Mode = "auto",
-    workers: int | None = None,
-) -> list[Result]:
-    """Run programs at the same time; a result each, in their order.
+    programs: Iterable[str], stdins: Sequence[str] | None = None, limits: Limits | None = None,
+    mode: Mode = "auto", workers: int | None = None,
+) -> list[Result]:  # fmt: skip
+    """Run programs at the same time, as `run`; a result each, in their order.
 
-    Args:
-        programs: their sources.
-        stdins: what each reads; None for nothing.
-        limits: what each may take.
-        mode: as `isolation`.
-        workers: how many at once; None takes one per processor, at most 16.
+    `workers` says how many at once; None takes one per processor, at most 16.
     """
     programs = list(programs)
     stdins = [""] * len(programs) if stdins is None else stdins
@@ -114,15 +94,10 @@ def run_many(
 
 
 def judge(
-    program: str,
-    asserts: Sequence[str] = (),
-    calls: Sequence[tuple[str, Sequence[Any], Any]] = (),
-    entry: str = "",
-    prelude: str = "",
-    every: bool = True,
-    limits: Limits | None = None,
-    mode: Mode = "auto",
-) -> Verdict:
+    program: str, asserts: Sequence[str] = (),
+    calls: Sequence[tuple[str, Sequence[Any], Any]] = (), entry: str = "", prelude: str = "",
+    every: bool = True, limits: Limits | None = None, mode: Mode = "auto",
+) -> Verdict:  # fmt: skip
     """Test the functions of a program, from a process that it cannot reach.
 
     Args:
@@ -146,7 +121,7 @@ def judge(
         frames.send(file.fileno(), tests)
         file.seek(0)
         order = {
-            "do": "judge", "program": program, "prelude": prelude, "limits": plain(limits),
+            "do": "judge", "program": program, "prelude": prelude, "limits": asdict(limits),
         }  # fmt: skip
         result = _ask(order, limits, isolation(mode), file.fileno())
         file.seek(0)
@@ -179,7 +154,6 @@ def _ask(
 
 
 def as_result(answer: Mapping[str, Any]) -> Result:
-    """A lane's answer."""
     refuse_broken(answer)
     return Result(**{name: answer[name] for name in _FIELDS})
 
@@ -208,7 +182,7 @@ def _trial(mode: str) -> str:
     try:
         trial = Lane(mode)
         limits = Limits(wall=_SLOW)
-        order = {"do": "run", "program": "print(6 * 7)", "stdin": "", "limits": plain(limits)}
+        order = {"do": "run", "program": "print(6 * 7)", "stdin": "", "limits": asdict(limits)}
         answer = trial.ask(order, limits.wall)
     except (OSError, RuntimeError) as error:
         return str(error)
@@ -226,5 +200,78 @@ def _trial(mode: str) -> str:
 
 
 def at_once() -> int:
-    """Programs to run at once."""
     return min(16, processors())
+
+
+class Session:
+    r"""A persistent interpreter: what one turn defines, the next one sees.
+
+    A turn that takes too long, or that kills the interpreter, ends it: what it had defined and
+    written is gone, and the next turn starts in a new one, in which `setup` has run.
+
+        with Session(setup="import math") as session:
+            session.run("x = math.factorial(5)")
+            session.run("print(x)").stdout      # "120\n"
+
+    Args:
+        limits: what a turn may take; memory, disk and processes are the interpreter's.
+        setup: a source to run first.
+        mode: as `isolation`.
+    """
+
+    def __init__(self, limits: Limits | None = None, setup: str = "", mode: Mode = "auto") -> None:
+        self._limits, self._setup = limits or Limits(), setup
+        self._mode = isolation(mode)
+        self._lane: Lane | None = None  # None: it is over, the next turn starts anew
+        self._start()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def run(self, code: str) -> Result:
+        """Execute a source; `code` is 1 after an exception, whose traceback is in stderr."""
+        if self._lane is None:
+            self._start()
+        return self._turn(code)
+
+    def files(self) -> dict[str, str]:
+        """What was written: the files' paths, from the working directory, and texts."""
+        if self._lane is None:
+            return {}
+        try:
+            return self._lane.ask({"do": "files"}, self._limits.wall)
+        except ConnectionError:
+            self.close()
+            return {}
+
+    def close(self) -> None:
+        if self._lane is not None:
+            self._lane.close()
+        self._lane = None
+
+    def _start(self) -> None:
+        self._lane = Lane(self._mode)
+        try:
+            order = {"do": "open", "limits": asdict(self._limits)}
+            refuse_broken(self._lane.ask(order, self._limits.wall))
+            first = self._turn(self._setup)
+            if first.failure or first.code:
+                reason = first.detail or first.stderr.strip().rpartition("\n")[2]
+                raise ValueError(f"setup of a sandbox session failed: {reason}")
+        except (ConnectionError, ValueError):
+            self.close()
+            raise
+
+    def _turn(self, code: str) -> Result:
+        assert self._lane is not None
+        try:
+            answer = self._lane.ask({"do": "turn", "code": code}, self._limits.wall)
+        except ConnectionError as error:
+            self.close()
+            return Result(None, "", "", "killed", str(error), 0.0)
+        if answer["over"]:
+            self.close()
+        return as_result(answer)

@@ -13,13 +13,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from . import filters
 from .inside import frames
-from .limits import Limits
 
 _BOOT = (
     "import sys, json; place, fd, mode, code = json.loads(sys.argv[1]); sys.path.insert(0, place); "
@@ -81,11 +79,6 @@ class Lane:
             self._process.wait()
 
 
-def plain(limits: Limits) -> dict[str, Any]:
-    """Limits as an order has them."""
-    return asdict(limits)
-
-
 _idle: list[Lane] = []
 _lock = threading.Lock()
 
@@ -108,7 +101,6 @@ def lane(mode: str) -> Iterator[Lane]:
 
 
 def close_idle() -> None:
-    """End the lanes that nobody uses."""
     with _lock:
         ended, _idle[:] = list(_idle), []
     for each in ended:

@@ -94,7 +94,10 @@ def task_class(name: str) -> type[Any]:
         return _import(name)
     offer = offered("task", name)
     if offer is not None:
-        return _with_members(offer.whose, _a_class(offer.whose, offer.load()))
+        found = offer.load()
+        if not isinstance(found, type):
+            raise ValueError(f"{offer.whose} is a {type(found).__name__}; a task is a class")
+        return _with_members(offer.whose, found)
     others = [offer.name for offer in offers("task")]
     raise ValueError(
         f"{unknown('task', name, [*BUILT_IN, *SETS, *others])} Others: gym:NAME (reasoning-gym), "
@@ -114,12 +117,6 @@ def _import(name: str) -> type[Any]:
             f"unknown task {name!r}: {module.__name__} has no class {class_name!r}{what}.{hint}"
         )
     return _with_members(f"task {name!r}", found)
-
-
-def _a_class(whose: str, found: Any) -> type[Any]:
-    if not isinstance(found, type):
-        raise ValueError(f"{whose} is a {type(found).__name__}; a task is a class")
-    return found
 
 
 def _with_members(whose: str, found: type[Any]) -> type[Any]:

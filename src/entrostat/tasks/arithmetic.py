@@ -65,7 +65,6 @@ class Arithmetic:
         return longest + 4
 
     def size(self, split: str) -> int | None:
-        """Up to 256 to test on; training is endless."""
         return None if split == "train" else len(self._test)
 
     def example(self, index: int, split: str) -> Example:
@@ -79,7 +78,6 @@ class Arithmetic:
         return Example(prompt, answer=answer, data={"label": question})
 
     def score(self, completion: str, example: Example) -> float:
-        """1 for the number in plain digits and nothing else, else 0."""
         return float(self.canonical(completion) == example.answer)
 
     def canonical(self, completion: str) -> str:
@@ -97,7 +95,6 @@ def draw(rng: random.Random, split: str, digits: int, operation: str) -> tuple[i
 
 @cache
 def held_out(digits: int, operation: str) -> tuple[tuple[int, str, int], ...]:
-    """What the split `test` asks, each once."""
     rng = random.Random(f"arithmetic/test/{digits}/{operation}")
     # where there are fewer than TEST, so many draws find all of them
     found = dict.fromkeys(draw(rng, "test", digits, operation) for _ in range(10 * TEST))

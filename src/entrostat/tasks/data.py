@@ -7,23 +7,40 @@ cannot be graded is left out and counted.
 
 from __future__ import annotations
 
+import ast
+import builtins
+import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import sandbox
 from .._names import unknown
-from ..grading import check_answer, make_grader
+from ..grading import check_answer, grade_here
+from ..sandbox import unit_tests
+from ..sandbox.running import at_once
 from .base import Example
 from .convert import LeftOut, Problem, Row
-from .jsonl import JsonlTask, hold_out
-from .planted import passed_by_wrong_programs
-from .rows import ABSENT, Located, pick
+from .jsonl import JsonlTask, hold_out, table
+from .rows import ABSENT, Located, column_names, columns_of, pick
 from .sets import KINDS, SETS, TEMPLATES, DataSet, data_set
 from .sources import Source, sources
 
 _LABEL = 48  # characters of a problem's end, which stand for it in figures
+# of a set of code, spread over it, on which wrong programs are tried
+ROWS = 64
+_WRONG = """
+def _wrong(*arguments, **named): return "of a wrong program"
+class _Wrong:
+    def __init__(self, *arguments, **named): pass
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return _wrong
+"""
 _Kept = tuple[Problem, Callable[[], Row] | None]
 
 
@@ -74,17 +91,12 @@ class DataTask(JsonlTask):
         self.left_out: Counter[str] = Counter()
         self.trainable = self.data.trains or train_on_test
         self._max_new_tokens = max_new_tokens or self.data.max_new_tokens
-        self._grader = self.data.grader if grader is None else grader
-        self._options = dict(self._table("grader_options", grader_options))
-        self._template = self._wrapping(self.data.template if template is None else template)
         share = self.data.held_out if test is None else test
-        if isinstance(share, bool | str) or not 0 <= share < 1:
-            raise ValueError(f"{self._asked}: test must be in [0, 1), got {share!r}")
-        try:
-            make_grader(self._grader, self._options)
-        except ValueError as error:
-            raise ValueError(f"{self._asked}: {error}") from None
-        self._columns = self._named(self._table("fields", fields))
+        grader = self.data.grader if grader is None else grader
+        self._settle(self._asked, grader, grader_options, share)
+        self._template = self._wrapping(self.data.template if template is None else template)
+        fields = table(self._asked, "fields", fields)
+        self._columns = column_names(self._asked, self.data.fields, fields)
         taken = self._elsewhere(self.data.without if without is None else without)
         self._problems = {
             split: list(self._read(source, taken))
@@ -142,12 +154,6 @@ class DataTask(JsonlTask):
             )
 
     def _problem(self, located: Located, where: str) -> Problem:
-        """A row as a problem.
-
-        Raises:
-            LeftOut: it cannot be graded.
-            ValueError: it is no row of the set's.
-        """
         values = self._values(located.row, located.where, where)
         try:
             return self.data.read(values)
@@ -186,17 +192,13 @@ class DataTask(JsonlTask):
         return lambda: self._values(read(), place, where)
 
     def _values(self, row: Any, place: str, where: str) -> dict[str, Any]:
-        """A row by the reader's own names."""
         values = {}
         for field, column in self._columns.items():
             value = pick(row, column)
             if value is ABSENT and field not in self.data.optional:
-                there = (
-                    f"; its columns: {', '.join(map(str, row))}" if isinstance(row, dict) else ""
-                )
                 raise ValueError(
                     f"{self._asked}: {place} of {where} has no column {column!r} (for {field})"
-                    f"{there[:200]}. Name another with --task.fields.{field}"
+                    f"{columns_of(row)}. Name another with --task.fields.{field}"
                 )
             values[field] = None if value is ABSENT else value
         return values
@@ -215,21 +217,6 @@ class DataTask(JsonlTask):
         if path is not None:
             raise ValueError(f"{self._asked} names its file; path is for a set with a name")
         return data, file
-
-    def _table(self, key: str, given: Any) -> Mapping[str, Any]:
-        if given is not None and not isinstance(given, Mapping):
-            raise ValueError(f"{self._asked}: {key} is a table, got {given!r}")
-        return given or {}
-
-    def _named(self, fields: Mapping[str, str]) -> dict[str, str]:
-        for field, column in fields.items():
-            if field not in self.data.fields:
-                raise ValueError(f"{self._asked}: {unknown('field', field, self.data.fields)}")
-            if not isinstance(column, str):
-                raise ValueError(
-                    f"{self._asked}: fields.{field} must be a column's name, got {column!r}"
-                )
-        return {**self.data.fields, **fields}
 
     def _wrapping(self, template: str) -> str:
         if template in TEMPLATES:
@@ -268,3 +255,48 @@ def _answer(problem: Problem, again: Callable[[], Row] | None) -> str:
 def _bare(text: str) -> str:
     """The letters and digits of a problem: two copies differ in blanks and in how LaTeX is set."""
     return "".join(filter(str.isalnum, text)).casefold()
+
+
+def passed_by_wrong_programs(
+    answers: Sequence[Callable[[], str]], options: Mapping[str, Any]
+) -> int | None:
+    """Which of these tests a wrong program passes, or None; not tried where there is no sandbox."""
+    try:
+        sandbox.isolation()
+    except ValueError:
+        return None
+    step = max(1, len(answers) // ROWS)
+    places = range(0, len(answers), step)
+
+    def lax(place: int) -> bool:
+        try:
+            answer = answers[place]()
+        except ValueError:  # a broken row: whoever asks for it is told
+            return False
+        return any(grade_here("code", one, answer, options) >= 1 for one in ("", wrong(answer)))
+
+    with ThreadPoolExecutor(at_once()) as threads:
+        found = list(threads.map(lax, places))
+    return next((place for place, one in zip(places, found, strict=True) if one), None)
+
+
+def wrong(answer: str) -> str:
+    """A program that has all names that tests use, and does nothing right."""
+    tests = json.loads(answer)
+    if tests["kind"] == "stdin":
+        return 'print("of a wrong program")'
+    if tests["kind"] == "calls":
+        return f"{_WRONG}\n{tests['name']} = _wrong\n"
+    sources = [tests["tests"]] if isinstance(tests["tests"], str) else tests["tests"]
+    used: set[str] = set(re.findall(r"^def (\w+)", tests.get("prompt") or "", re.MULTILINE))
+    for source in sources:
+        for node in ast.walk(unit_tests.parsed(source) or ast.Module([], [])):
+            used |= {getattr(node, "id", ""), getattr(node, "attr", "")}
+            if isinstance(node, ast.ImportFrom) and node.module == "solution":
+                used |= {alias.name for alias in node.names}
+    names = sorted(
+        n for n in used if n.isidentifier() and (n[0] != "_") and not hasattr(builtins, n)
+    )
+    lines = [f"class {n}(_Wrong): pass" if n[0].isupper() else
+             f"def {n}(*arguments, **named): return _wrong()" for n in names]  # fmt: skip
+    return "\n".join([_WRONG, *lines])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..grading import grade_here
 from ..workers import Call
 from .base import Example
-from .convert_code import asserts
+from .convert import asserts
 
 TEST = 128  # prompts of the split `test`
 SHOWN = """\
@@ -39,23 +39,14 @@ _PAIRS = ((1, 2), (9, 4), (-3, 5), (6, 6))
 
 
 class Kind(NamedTuple):
-    """A family of functions, one for each number k.
+    """A family of functions, one for each number k."""
 
-    Attributes:
-        words: what it does.
-        name: of the function.
-        parameters: of the function.
-        right: what it gives, of k and the arguments.
-        inputs: what it is tested with: one argument each, or a tuple of them.
-        numbers: the k.
-    """
-
-    words: str
-    name: str
-    parameters: str
-    right: Callable[..., Any]
-    inputs: tuple[Any, ...]
-    numbers: range
+    words: str  # what it does
+    name: str  # of the function
+    parameters: str  # of the function
+    right: Callable[..., Any]  # what it gives, of k and the arguments
+    inputs: tuple[Any, ...]  # what it is tested with: one argument each, or a tuple of them
+    numbers: range  # the k
 
 
 _FEW, _MANY = range(2, 6), range(1, 100)
@@ -122,7 +113,6 @@ class Functions:
         return 32
 
     def size(self, split: str) -> int | None:
-        """128 to test on; training is endless."""
         return None if split == "train" else TEST
 
     def example(self, index: int, split: str) -> Example:
@@ -136,7 +126,6 @@ class Functions:
         return Example(prompt, tests(kind, k), {"label": words})
 
     def score(self, completion: str, example: Example) -> float:
-        """1, or the share, where the function gives what it should."""
         return grade_here("code", completion, example.answer, self._options)
 
     def remote(self, completion: str, example: Example) -> Call:
@@ -151,7 +140,6 @@ class Functions:
 
 
 def tests(kind: Kind, k: int) -> str:
-    """A function's tests, for grader "code"."""
     name, listed = kind.name.format(k=k), []
     for given in kind.inputs:
         arguments = given if isinstance(given, tuple) else (given,)
@@ -177,7 +165,6 @@ def drawn(rng: random.Random, split: str) -> tuple[Kind, int]:
 
 @cache
 def held_out() -> tuple[tuple[Kind, int], ...]:
-    """What the split `test` asks, each once."""
     rng = random.Random("functions/test")
     found: dict[str, tuple[Kind, int]] = {}
     while len(found) < TEST:
@@ -187,6 +174,5 @@ def held_out() -> tuple[tuple[Kind, int], ...]:
 
 
 def split_of(kind: Kind, k: int) -> str:
-    """Which split a function belongs to."""
     digest = hashlib.sha256(f"{kind.name} {k}".encode()).digest()
     return "test" if digest[0] % 4 == 0 else "train"

@@ -44,22 +44,10 @@ class JsonlTask:
         fields: Mapping[str, str] | None = None,
         grader_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(grader, str):
-            raise ValueError(f"task {path!r}: grader is a name, got {grader!r}")
-        if fields is not None and not isinstance(fields, Mapping):
-            raise ValueError(f"task {path!r}: fields is a table, got {fields!r}")
-        if grader_options is not None and not isinstance(grader_options, Mapping):
-            raise ValueError(f"task {path!r}: grader_options is a table, got {grader_options!r}")
-        try:
-            make_grader(grader, grader_options)
-        except ValueError as error:
-            raise ValueError(f"task {path!r}: {error}") from None
-        if isinstance(test, str) or not 0 <= test < 1:
-            raise ValueError(f"task {path!r}: test must be in [0, 1), got {test}")
+        self._settle(f"task {path!r}", grader, grader_options, test)
+        fields = table(f"task {path!r}", "fields", fields)
         self.name = Path(path).stem
         self._max_new_tokens = max_new_tokens
-        self._grader = grader
-        self._options = dict(grader_options or {})
         examples = []
         for where, prompt, answer in read_pairs(path, fields, tables=grader not in GRADERS):
             try:
@@ -72,14 +60,24 @@ class JsonlTask:
         self._examples = hold_out(examples, test)
         self.splits = tuple(self._examples)
 
+    def _settle(self, whose: str, grader: Any, options: Any, test: Any) -> None:
+        """Keep the grader and its settings; refuse those, and a share, that cannot be meant."""
+        if not isinstance(grader, str):
+            raise ValueError(f"{whose}: grader is a name, got {grader!r}")
+        if isinstance(test, bool | str) or not 0 <= test < 1:
+            raise ValueError(f"{whose}: test must be in [0, 1), got {test!r}")
+        self._grader, self._options = grader, dict(table(whose, "grader_options", options))
+        try:
+            make_grader(grader, self._options)
+        except ValueError as error:
+            raise ValueError(f"{whose}: {error}") from None
+
     @property
     def grader(self) -> str:
-        """The grader's name."""
         return self._grader
 
     @property
     def grader_options(self) -> Mapping[str, Any]:
-        """The grader's own settings."""
         return self._options
 
     def max_new_tokens(self, split: str) -> int:
@@ -102,6 +100,13 @@ class JsonlTask:
 
     def remote_setup(self) -> Call:
         return Call("entrostat.grading:prepare", (self._grader, self._options))
+
+
+def table(whose: str, key: str, given: Any) -> Mapping[str, Any]:
+    """A setting that is a table, or nothing."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f"{whose}: {key} is a table, got {given!r}")
+    return given or {}
 
 
 def hold_out(rows: list[_Row], share: float) -> dict[str, list[_Row]]:

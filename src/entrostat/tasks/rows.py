@@ -18,17 +18,9 @@ ABSENT = object()  # what a row gives for a column that it has not
 
 
 class Located(NamedTuple):
-    """A row, and where it is.
-
-    Attributes:
-        where: "line 3", "row 3", with the file's name where there are several.
-        row: what JSON or Parquet says; nothing else has been looked at.
-        again: reads the row once more, for those who do not keep it.
-    """
-
-    where: str
-    row: Any
-    again: Callable[[], Any]
+    where: str  # "line 3", "row 3", with the file's name where there are several
+    row: Any  # what JSON or Parquet says; nothing else has been looked at
+    again: Callable[[], Any]  # reads the row once more, for those who do not keep it
 
 
 def read_rows(path: str, columns: Iterable[str] = ()) -> Iterator[Located]:
@@ -68,24 +60,14 @@ def pick(row: Any, name: str) -> Any:
 def read_pairs(
     path: str, fields: Mapping[str, str] | None = None, tables: bool = False
 ) -> Iterator[tuple[str, str, str]]:
-    """(where, prompt, answer) of each row of a file.
+    """(where, prompt, answer) of each row of a file, "line 3" or "row 3".
 
-    Args:
-        path: `*.jsonl` or `*.json`, one object per line in UTF-8; or `*.parquet`.
-        fields: the file's names for `prompt` and `answer`, where they are others; a dot goes into
-            a table within a row (`reward_model.ground_truth`).
-        tables: whether an answer may be a list or a table, which then comes as JSON.
-
-    Yields:
-        Where: "line 3" or "row 3". A prompt that is a conversation must be one message of a user;
-        an answer that is a number comes as text.
+    `fields` are the file's names for `prompt` and `answer`; a dot goes into a table within a row
+    (`reward_model.ground_truth`). A prompt that is a conversation must be one message of a user. An
+    answer that is a number comes as text; one that is a list or a table, where `tables` allows it,
+    as JSON.
     """
-    names = FIELDS | dict(fields or {})
-    for key, name in names.items():
-        if key not in FIELDS:
-            raise ValueError(f"task {path!r}: {unknown('field', key, FIELDS)}")
-        if not isinstance(name, str):
-            raise ValueError(f"task {path!r}: fields.{key} must be a column's name, got {name!r}")
+    names = column_names(f"task {path!r}", FIELDS, fields or {})
     for where, row, _ in _file(path, names.values()):
         prompt, answer = (pick(row, names[key]) for key in FIELDS)
         if isinstance(prompt, list):
@@ -99,6 +81,22 @@ def read_pairs(
                 _lacks(path, where, row, "answer", names, "an answer (text or number)")
             )
         yield where, prompt, str(answer)
+
+
+def column_names(whose: str, known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """The columns of fields by name, the user's own words first."""
+    for key, name in given.items():
+        if key not in known:
+            raise ValueError(f"{whose}: {unknown('field', key, known)}")
+        if not isinstance(name, str):
+            raise ValueError(f"{whose}: fields.{key} must be a column's name, got {name!r}")
+    return {**known, **given}
+
+
+def columns_of(row: Any) -> str:
+    """The columns that a row has, for a message."""
+    there = f"; its columns: {', '.join(map(str, row))}" if isinstance(row, dict) and row else ""
+    return there[:200]
 
 
 def _lines(path: str) -> Iterator[Located]:
@@ -146,22 +144,19 @@ def _parquet(path: str, columns: Iterable[str]) -> Iterator[Located]:
     except ImportError:
         raise ValueError(f"task {path!r}: Parquet takes pyarrow: pip install pyarrow") from None
     wanted = {part for name in columns for part in (name, name.split(".")[0])}
-    number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             there = file.schema_arrow.names
             read = [column for column in there if column in wanted]
             others = dict.fromkeys(there)  # an error names them
-            for batch in file.iter_batches(columns=read):
-                for row in batch.to_pylist():
-                    number += 1
-                    full = others | row
-                    yield Located(f"row {number}", full, lambda full=full: full)
-    except OSError as error:
-        reason = error.strerror or str(error)
+            batches = file.iter_batches(columns=read)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                full = others | row
+                yield Located(f"row {number}", full, lambda full=full: full)
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"task {path!r}: cannot read it: {reason}") from None
-    except pyarrow.ArrowException as error:
-        raise ValueError(f"task {path!r}: cannot read it: {error}") from None
 
 
 def _of_user(messages: list[Any]) -> Any:
@@ -174,8 +169,7 @@ def _of_user(messages: list[Any]) -> Any:
 
 def _lacks(path: str, where: str, row: Any, key: str, names: Mapping[str, str], what: str) -> str:
     named = "" if names[key] == key else f" under {names[key]!r}"
-    there = f"; its columns: {', '.join(map(str, row))}" if isinstance(row, dict) and row else ""
     return (
-        f"task {path!r}: {where} needs {what}{named}{there[:200]}. Name another column with "
+        f"task {path!r}: {where} needs {what}{named}{columns_of(row)}. Name another column with "
         f"--task.fields.{key}"
     )

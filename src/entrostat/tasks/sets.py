@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import convert, convert_code
+from . import convert
 from .convert import Reader
 
 # no paper's appendix prints a template for mathematics: COV's repository asks for \boxed{}, OPEFO
@@ -27,56 +27,34 @@ TEMPLATES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a data set lies, what its columns mean, and how its answers are graded.
+    """Where a data set lies, what its columns mean, and how its answers are graded."""
 
-    Attributes:
-        name: as a task.
-        summary: one line for lists.
-        hub: its id on the Hugging Face hub; "" for a file of the user's own.
-        splits: our name of each split -> the hub's. The first is trained on if it is called
-            "train"; a set without such a split is for evaluation.
-        fields: what the reader needs -> the column that has it; dots go into tables.
-        read: a row, by those names, as a problem.
-        grader: name of the grader.
-        template: name of what is put around a problem.
-        max_new_tokens: that an answer may take, unless the run says otherwise.
-        licence: as the set's card states it; the card decides.
-        config: the hub's name of a part of the set.
-        files: of the hub's repository, where only single files are to be read.
-        package: a package that ships the set, and the file in it.
-        optional: fields whose column may be missing.
-        once: whether a problem that comes again is left out.
-        without: sets whose problems are left out.
-        stop: texts that end a completion.
-        plain: whether prompts are plain text also for a model with a chat template.
-        held_out: share of a file's rows that is its split `test`.
-        note: what a reader of results has to know.
-    """
-
-    name: str
-    summary: str
-    hub: str
+    name: str  # as a task
+    summary: str  # one line for lists
+    hub: str  # its id on the Hugging Face hub; "" for a file of the user's own
+    # our name of each split -> the hub's. The first is trained on if it is called "train"; a set
+    # without such a split is for evaluation.
     splits: Mapping[str, str]
+    # what the reader needs -> the column that has it; dots go into tables
     fields: Mapping[str, str]
-    read: Reader = convert.mathematics
-    grader: str = "math"
-    template: str = "boxed"
-    max_new_tokens: int = 4096
-    licence: str = ""
-    config: str | None = None
-    files: tuple[str, ...] = ()
-    package: tuple[str, str] | None = None
-    optional: frozenset[str] = frozenset()
-    once: bool = False
-    without: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
-    plain: bool = False
-    held_out: float = 0.0
-    note: str = ""
+    read: Reader = convert.mathematics  # a row, by those names, as a problem
+    grader: str = "math"  # name of the grader
+    template: str = "boxed"  # name of what is put around a problem
+    max_new_tokens: int = 4096  # that an answer may take, unless the run says otherwise
+    licence: str = ""  # as the set's card states it; the card decides
+    config: str | None = None  # the hub's name of a part of the set
+    files: tuple[str, ...] = ()  # of the hub's repository, where only single files are to be read
+    package: tuple[str, str] | None = None  # a package that ships the set, and the file in it
+    optional: frozenset[str] = frozenset()  # fields whose column may be missing
+    once: bool = False  # whether a problem that comes again is left out
+    without: tuple[str, ...] = ()  # sets whose problems are left out
+    stop: tuple[str, ...] = ()  # texts that end a completion
+    plain: bool = False  # whether prompts are plain text also for a model with a chat template
+    held_out: float = 0.0  # share of a file's rows that is its split `test`
+    note: str = ""  # what a reader of results has to know
 
     @property
     def trains(self) -> bool:
-        """Whether it has a split to train on."""
         return "train" in self.splits
 
 
@@ -126,14 +104,14 @@ _TRAINING = (
         "eurus_code", "programming contests with inputs and outputs (COV)",
         "PRIME-RL/Eurus-2-RL-Data", {"train": "train", "test": "validation"},
         {"prompt": "prompt", "answer": "reward_model.ground_truth", "ability": "ability"},
-        read=convert_code.eurus, grader="code", template="plain", licence="MIT",
+        read=convert.eurus, grader="code", template="plain", licence="MIT",
         note="The rows of ability `code`. The system's turn, which asks for PRIME's own format, is "
         "dropped.",
     ),
     DataSet(
         "kodcode", "synthetic functions with unit tests (COV)", "KodCode/KodCode-V1", TRAIN,
         {"prompt": "question", "tests": "test", "style": "style", "info": "test_info"},
-        read=convert_code.kodcode, grader="code", template="code", licence="CC BY-NC 4.0",
+        read=convert.kodcode, grader="code", template="code", licence="CC BY-NC 4.0",
         note="Styles `instruct` and `complete`, as in COV (footnote 1). Left out: tests that need "
         "pytest (its `raises`, fixtures) or a package outside Python's own library, and such that "
         "assert nothing. As of every set of code, a wrong program is tried on up to 64 rows; a set "
@@ -180,7 +158,7 @@ _EVALUATION = (
     DataSet(
         "humaneval", "164 Python functions to complete", "openai/openai_humaneval", TEST,
         {"prompt": "prompt", "tests": "test", "entry_point": "entry_point"},
-        read=convert_code.human_eval, grader="code", template="plain", max_new_tokens=512,
+        read=convert.human_eval, grader="code", template="plain", max_new_tokens=512,
         package=("human_eval", "data/HumanEval.jsonl.gz"), licence="MIT",
         stop=("\nclass", "\ndef", "\n#", "\nif", "\nprint"), plain=True,
         note="Completed as plain text up to the first line outside the function, as in Chen et al. "
@@ -194,7 +172,7 @@ _EVALUATION = (
             "public": "public_test_cases", "private": "private_test_cases",
             "metadata": "metadata",
         },
-        read=convert_code.livecodebench, grader="code", template="code",
+        read=convert.livecodebench, grader="code", template="code",
         files=tuple(f"test{n}.jsonl" for n in ("", 2, 3, 4, 5)), licence="CC, says its card",
         note="Public and private tests, on stdin or as calls. Private tests are a pickled string; "
         "its bytes are read, never unpickled, and anything but a string is refused. "
@@ -220,7 +198,7 @@ _FILES = (
     ),
     DataSet(
         "code", "prompts and tests, run in the sandbox", "", BOTH,
-        {"prompt": "prompt", "tests": "tests"}, read=convert_code.own, grader="code",
+        {"prompt": "prompt", "tests": "tests"}, read=convert.own, grader="code",
         template="plain", held_out=0.1,
     ),
     DataSet(

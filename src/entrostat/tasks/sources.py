@@ -14,35 +14,22 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from .._names import unknown
 from ..errors import in_one_line
-from ..model_files.cache import cache_directory
+from ..model_files.names import cache_directory
 from .rows import SUFFIXES, Located, read_rows
 from .sets import KINDS, SETS, DataSet
 
 _PATIENCE = 3.0  # seconds in which the hub has to answer
 
 
-class Source(Protocol):
-    """Rows of one split."""
-
-    @property
-    def where(self) -> str:
-        """What messages call it."""
-        ...
-
-    def rows(self, columns: Iterable[str]) -> Iterator[Located]:
-        """The rows, with at least these columns where there are such."""
-        ...
-
-
 @dataclass(frozen=True)
 class Files:
-    """A file, or a directory of them."""
+    """Rows of one split in a file, or a directory of them; `where` is what messages call it."""
 
     where: str
 
@@ -69,14 +56,13 @@ class Hub:
         heads = {part for name in columns for part in (name, name.split(".")[0])}
         there = [name for name in loaded.column_names if name in heads]
         others = dict.fromkeys(loaded.column_names)
-        number = 0
-        for table in loaded.select_columns(there).with_format("arrow").iter(1000) if there else ():
-            for row in table.to_pylist():
-                again = partial(loaded.__getitem__, number)
-                number += 1
-                yield Located(f"row {number}", others | row, again)
         if not there:
             yield Located("row 1", others, dict)
+            return
+        tables = loaded.select_columns(there).with_format("arrow").iter(1000)
+        for number, row in enumerate(row for table in tables for row in table.to_pylist()):
+            again = partial(loaded.__getitem__, number)
+            yield Located(f"row {number + 1}", others | row, again)
 
     def _loaded(self) -> Any:
         data, split = self.data, self.data.splits[self.split]
@@ -96,13 +82,13 @@ class Hub:
             raise ValueError(missing(self.name, data, in_one_line(error)[:200])) from None
 
 
+Source = Files | Hub
+
+
 def sources(name: str, data: DataSet, path: str | Mapping[str, str] | None) -> dict[str, Source]:
     """The source of each split that there is, in the set's order.
 
-    Args:
-        name: the task's.
-        data: the set.
-        path: a file or directory for the first split, or a table of them; None to look for it.
+    `path` is a file or directory for the first split, or a table of them; None looks for the set.
     """
     given = {next(iter(data.splits)): path} if isinstance(path, str) else path
     if given is not None:

@@ -52,7 +52,6 @@ class TargetSum:
         return 17 if split == "ood" else 13
 
     def size(self, split: str) -> int | None:
-        """Endless."""
         return None
 
     def example(self, index: int, split: str) -> Example:
@@ -66,7 +65,6 @@ class TargetSum:
         return Example(f"{target}/{k}:", answer=(target, k), data={"label": f"{target}/{k}"})
 
     def score(self, completion: str, example: Example) -> float:
-        """1 for a right answer, else 0."""
         if not _ANSWER.fullmatch(completion):
             return 0.0
         target, k = example.answer

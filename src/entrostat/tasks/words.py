@@ -49,7 +49,6 @@ class Words:
         return 8
 
     def size(self, split: str) -> int | None:
-        """22 letters to test on; training is endless."""
         return None if split == "train" else len(LETTERS)
 
     def example(self, index: int, split: str) -> Example:
@@ -63,13 +62,11 @@ class Words:
         return Example(prompt, answer=letter, data={"label": letter})
 
     def score(self, completion: str, example: Example) -> float:
-        """1 for a right answer, else 0."""
         # letters that merely become ASCII in lower case, as the Kelvin sign does, are none
         word = self.canonical(completion) if completion.isascii() else ""
         return float(word.startswith(example.answer.lower()) and word in dictionary())
 
     def canonical(self, completion: str) -> str:
-        """The word without the blanks around it, in lower case."""
         return completion.strip().lower()
 
 

@@ -34,17 +34,12 @@ _MOST_AHEAD = 64
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call.
+    """What became of a call."""
 
-    Attributes:
-        value: what it gave.
-        failure: None; or "raised", "timed out", "died" (its worker did, while it was at this call).
-        detail: the exception, the time limit, or how the worker ended.
-    """
-
-    value: Any = None
+    value: Any = None  # what it gave
+    # None; or "raised", "timed out", "died" (its worker did, while it was at this call)
     failure: Failure | None = None
-    detail: str = ""
+    detail: str = ""  # the exception, the time limit, or how the worker ended
 
 
 @dataclass(eq=False)
@@ -132,7 +127,6 @@ class Pool:
                 process.wait()
 
     def _hand_out(self, work: _Work) -> None:
-        """Give waiting calls to whoever has least to do."""
         ahead = max(1, min(_MOST_AHEAD, int(_AHEAD / max(self._pace, 1e-9))))
         while work.waiting:
             worker = min(self._workers, key=lambda w: len(w.busy), default=None)
@@ -280,19 +274,17 @@ class Pool:
         try:
             with ours.makefile("rb") as lines:
                 said = lines.readline()
+            late = f"it took over {self._patience} s, or died"
+            raised = json.loads(said)["raised"] if said else late
+            if raised is not None:
+                names = ", ".join(call.function for call in self._prepare) or "nothing"
+                kind = ValueError if said else RuntimeError
+                raise kind(f"a process for workers, preparing {names}: {raised}")
         except BaseException:
             process.kill()
             process.wait()
             ours.close()
             raise
-        raised = json.loads(said)["raised"] if said else f"it took over {self._patience} s, or died"
-        if raised is not None:
-            ours.close()
-            process.kill()
-            process.wait()
-            names = ", ".join(call.function for call in self._prepare) or "nothing"
-            kind = ValueError if said else RuntimeError
-            raise kind(f"a process for workers, preparing {names}: {raised}")
         self._server = process, ours
         return self._server
 

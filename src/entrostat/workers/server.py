@@ -27,7 +27,7 @@ from functools import cache, reduce
 from typing import Any, NoReturn
 
 from ..errors import in_one_line
-from .wire import HEADER, Call, decode_call, encode_reply
+from .wire import HEADER, decode_call, encode_reply
 
 ORDER = struct.Struct("!cq")  # what to do: START, with a socket; END, with a worker's pid
 ANSWER = struct.Struct("!q")  # the new worker's pid; the exit code, negative for a signal
@@ -37,13 +37,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(control_fd: int, prepare: list[tuple[str, list[Any]]], memory: int, limit: int) -> None:
-    """Prepare, then fork and end workers as told, until whoever tells is gone.
+    """Prepare, then fork and end workers as told through a socket, until whoever tells is gone.
 
-    Args:
-        control_fd: a Unix socket.
-        prepare: calls made here, so that what they import and cache is there in every worker.
-        memory: bytes that a worker may take beyond what it inherits.
-        limit: seconds that preparing may take; the kernel ends this process then.
+    The calls `prepare` are made here, so that what they import and cache is there in every worker;
+    after `limit` seconds the kernel ends this process. `memory` as of `Pool`.
     """
     parent = os.getppid()
     control = socket.socket(fileno=control_fd)
@@ -142,16 +139,12 @@ def work(connection: socket.socket) -> NoReturn:
             os._exit(0)
         try:
             call = decode_call(calls.read(HEADER.unpack(header)[0]))
-            reply = encode_reply(_answer(call))
+            reply = encode_reply(find_function(call.function)(*call.arguments))
         except MemoryError:  # what is left may be too little for any other call
             os._exit(OUT_OF_MEMORY)
         except BaseException as error:  # SystemExit too: a call does not end a worker
             reply = encode_reply(raised=f"{in_one_line(error)}{_place(error)}")
         connection.sendall(reply)
-
-
-def _answer(call: Call) -> Any:
-    return find_function(call.function)(*call.arguments)
 
 
 @cache

@@ -47,7 +47,6 @@ def is_plain(value: Any) -> bool:
 
 
 def encode_call(call: Call) -> bytes:
-    """A call as a frame."""
     try:
         if not is_plain(call.arguments):
             raise ValueError("not plain data")
@@ -61,7 +60,6 @@ def encode_call(call: Call) -> bytes:
 
 
 def decode_call(payload: bytes) -> Call:
-    """What `encode_call` encoded, its header removed."""
     return Call(*marshal.loads(payload))  # noqa: S302 - of our own process, see above
 
 
@@ -92,8 +90,6 @@ def decode_reply(payload: bytes) -> tuple[bool, Any]:
 
 
 class Frames:
-    """Frames out of bytes that come in pieces."""
-
     def __init__(self) -> None:
         self._bytes = bytearray()
 

@@ -18,9 +18,8 @@ import entrostat as es
 from builders import refused
 from entrostat.config import TrainConfig
 from entrostat.core.batch import TokenBatch
-from entrostat.data.generation import Answers, answer
+from entrostat.data.generation import Answers, ObservationTokenizer, answer
 from entrostat.data.prompts import encode
-from entrostat.data.turns import ObservationTokenizer
 from entrostat.errors import RunStopped
 from entrostat.models.loading import load_policy
 from entrostat.models.packing import pack

@@ -18,7 +18,7 @@ from ..python_tool import SUBMIT, Notebook, PythonTool, shown
 from .calendar import CALENDAR
 from .database import DATABASE
 from .files import FILES
-from .world import Instance, World, checks
+from .world import Instance, checks
 
 WORLDS = {"files": FILES, "database": DATABASE, "calendar": CALENDAR}
 SIZES = {"train": 1, "test": 4, "unseen": 4}  # the split `train` is so many times as large
@@ -58,13 +58,9 @@ class Tools:
     stop: tuple[str, ...] = ("\n```\n",)
 
     def __init__(
-        self,
-        seed: int = 0,
-        kinds: str | Sequence[str] = ("files", "database", "calendar"),
-        difficulty: int = 3,
-        size: int = 240,
-        turns: int = 8,
-    ) -> None:
+        self, seed: int = 0, kinds: str | Sequence[str] = ("files", "database", "calendar"),
+        difficulty: int = 3, size: int = 240, turns: int = 8,
+    ) -> None:  # fmt: skip
         kinds = kinds.split(",") if isinstance(kinds, str) else list(kinds)
         for kind in kinds:
             if kind not in WORLDS:
@@ -91,22 +87,13 @@ class Tools:
 
     def example(self, index: int, split: str) -> Example:
         kind, template, instance = self.instances(split)[index]
-        world = WORLDS[kind]
+        world, ask = WORLDS[kind], instance.ask
         worked, turns = world.shown
         prompt = _ABOUT.format(
-            turns=self._turns,
-            about=world.about,
-            shown=worked,
-            transcript=_transcript(turns),
-            ask=instance.ask,
-        )
-        data = {
-            "label": instance.ask,
-            "kind": kind,
-            "template": template,
-            "index": index,
-            "split": split,
-        }
+            turns=self._turns, about=world.about, shown=worked, transcript=_transcript(turns),
+            ask=ask,
+        )  # fmt: skip
+        data = {"label": ask, "kind": kind, "template": template, "index": index, "split": split}
         return Example(prompt, answer=instance.answer, data=data)
 
     def environment(self, example: Example) -> PythonTool:
@@ -133,7 +120,7 @@ class Tools:
         templates = [
             (kind, name, draw)
             for kind in self._kinds
-            for name, (difficulty, draw) in _templates(WORLDS[kind], split).items()
+            for name, (difficulty, draw) in WORLDS[kind].of_split(split).items()
             if difficulty <= self._difficulty
         ]
         seed = self._seed if split == "train" else 0
@@ -159,10 +146,6 @@ class Tools:
                 f"{wanted}; lower --task.size, now {self._size}"
             )
         return drawn
-
-
-def _templates(world: World, split: str) -> Any:
-    return world.unseen if split == "unseen" else world.templates
 
 
 def may_be_in(split: str, ask: str) -> bool:

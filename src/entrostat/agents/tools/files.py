@@ -15,7 +15,6 @@ _SETTINGS = "cache color depth limit port retries seed speed timeout width".spli
 
 
 def setup(state: State) -> str:
-    """Code that writes the files."""
     return (
         "import os as _os\n"
         f"for _path, _text in {state!r}.items():\n"
@@ -26,7 +25,6 @@ def setup(state: State) -> str:
 
 
 def read(notebook: Notebook) -> State:
-    """Path -> text, blanks at its end removed."""
     files = notebook.files()
     return {path: text.rstrip() for path, text in files.items() if path != SUBMITTED}
 

@@ -21,21 +21,13 @@ CITIES = "Bern Cork Delft Essen Faro Ghent Lille Malmo Turin Vigo".split()
 
 @dataclass(frozen=True)
 class Instance:
-    """One task: what is asked, what there is, what there should be.
+    """One task: what is asked, what there is, what there should be."""
 
-    Attributes:
-        ask: the task in words.
-        before: the state that the policy finds.
-        after: the state that it should leave; None where only an answer is asked.
-        answer: what it should submit; None where nothing is asked.
-        solution: a program that does it, for tests: it reads the state and knows no answer.
-    """
-
-    ask: str
-    before: State
-    after: State | None = None
-    answer: Any = None
-    solution: str = ""
+    ask: str  # the task in words
+    before: State  # the state that the policy finds
+    after: State | None = None  # the state that it should leave; None where only an answer is asked
+    answer: Any = None  # what it should submit; None where nothing is asked
+    solution: str = ""  # a program that does it, for tests: it reads the state and knows no answer
 
 
 Template = Callable[[random.Random], Instance]
@@ -43,26 +35,21 @@ Template = Callable[[random.Random], Instance]
 
 @dataclass(frozen=True)
 class World:
-    """A kind of task.
-
-    Attributes:
-        about: what the policy has at hand, in words.
-        setup: the code that makes a state in a new notebook.
-        read: the state of a notebook, as data; it may raise at what the policy has left.
-        templates: by name: the difficulty (1, 2 or 3: a step, several, several that build on one
-            another) and what draws an instance.
-        unseen: the same; templates that `train` and `test` do not have.
-        shown: a worked example for the prompt: what is asked, and turns (code, what it prints).
-        shown_state: the state that it is worked in.
-    """
-
-    about: str
-    setup: Callable[[State], str]
+    about: str  # what the policy has at hand, in words
+    setup: Callable[[State], str]  # the code that makes a state in a new notebook
+    # the state of a notebook, as data; it may raise at what the policy has left
     read: Callable[[Notebook], State]
+    # by name: the difficulty (1, 2 or 3: a step, several, several that build on one another) and
+    # what draws an instance
     templates: Mapping[str, tuple[int, Template]]
+    # the same; templates that `train` and `test` do not have
     unseen: Mapping[str, tuple[int, Template]]
+    # a worked example for the prompt: what is asked, and turns (code, what it prints)
     shown: tuple[str, tuple[tuple[str, str], ...]]
-    shown_state: State
+    shown_state: State  # the state that it is worked in
+
+    def of_split(self, split: str) -> Mapping[str, tuple[int, Template]]:
+        return self.unseen if split == "unseen" else self.templates
 
 
 def checks(instance: Instance, final: State, submitted: Any) -> list[bool]:

@@ -20,8 +20,7 @@ from ...method import Method
 from ...method.controlled import Controlled
 from ...method.regularizers import AdaptiveEntropy
 from ...method.thermostat import knob_of
-from ...models.logprob_rounding import rounds
-from ...models.rounding import FIX
+from ...models.rounding import FIX, rounds
 from ..checks import Finding, wrong
 
 

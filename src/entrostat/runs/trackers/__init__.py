@@ -4,9 +4,7 @@ Each has a process of its own, for a tracker must never cost the run: it may rai
 take its time, and the loop only puts a line into a pipe. A tracker that fails is warned of once and
 dropped; what it missed it is given when the run is resumed.
 
-    outside.py     which are installed, and what TRL's and veRL's own trackers are told
-    services.py    the trackers, a class each, in their own process
-    child.py       that process
+`services.py` has the trackers, a class each, and their process.
 
 A run's directory has under `trackers/`: NAME.json (the tracker's id of the run, the last iteration
 that it was given), NAME.log (what it printed), and the files of TensorBoard and of W&B.
@@ -30,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...logs.lines import JsonLines
-from .outside import TITLES, check_installed, install, name_of, open_folder
+from .services import TITLES, check_installed, install, name_of, open_folder
 
 if TYPE_CHECKING:  # the trackers' processes need not load it
     from ...config import TrainConfig
@@ -40,7 +38,7 @@ AT_START = 300.0  # the same until it has begun: MLflow makes a database, W&B as
 _IMPORT = 120.0  # seconds that its package may take to import, before the run goes on without
 _BOOT = (
     "import json, sys; path, arguments = json.loads(sys.argv[1]); sys.path[:] = path; "
-    "from entrostat.runs.trackers.child import main; main(*arguments)"
+    "from entrostat.runs.trackers.services import main; main(*arguments)"
 )
 
 
@@ -53,7 +51,6 @@ class Trackers:
         self._all: list[_Tracker] = []
 
     def begin(self, path: Path, start: int, resume: bool) -> None:
-        """Start them, and give them what the logs have of iterations up to `start`."""
         config, folder = self._config, open_folder(self._config, path, resume)
         told = {
             "folder": str(folder.absolute()), "project": config.log.project,
@@ -92,7 +89,6 @@ class Trackers:
         self._look()
 
     def alert(self, words: str) -> None:
-        """An alarm, to those that have such a thing."""
         for tracker in self._all:
             tracker.send({"alert": words})
 
@@ -180,7 +176,6 @@ class _Tracker:
         self.send(dict(start))
 
     def imported(self) -> None:
-        """Wait until its package is imported."""
         end = time.monotonic() + _IMPORT
         while not self._imported and time.monotonic() < end:
             if (reason := self.look()) is not None:
@@ -191,7 +186,6 @@ class _Tracker:
             select.select([self.answers], [], [], 0.2)
 
     def send(self, order: Mapping[str, Any]) -> None:
-        """Have it read a line, when it comes to it."""
         if not self._open:
             self._since = time.monotonic()
         self._open += 1
@@ -206,12 +200,10 @@ class _Tracker:
                 del self._outgoing[: os.write(self._orders, self._outgoing[: 1 << 16])]
         ended = False
         with suppress(BlockingIOError):
-            while True:
+            while not ended:
                 data = os.read(self.answers, 1 << 16)
-                if not data:
-                    ended = True
-                    break
                 self._incoming += data
+                ended = not data
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = bytearray(rest)
         for line in lines:

@@ -1,39 +1,59 @@
-"""The trackers of `--log`, one class each.
+"""The trackers of `--log`, one class each; and what TRL's and veRL's own are told about a run.
 
-They run in the process of `child.py`, alone there. An iteration is a tracker's step. Nothing is
-uploaded but figures and settings: no code, no model, no rollouts.
+An iteration is a tracker's step. Nothing is uploaded but figures and settings: no code, no model,
+no rollouts. To add a tracker, write a class here and put its name into `SERVICES` and
+`config.instruments.Tracker`.
 
-To add a tracker, write a class here and put its name into `SERVICES` and `config.trackers.Tracker`.
+A tracker runs in a process of its own (`main`), which reads one order a line and answers each with
+one line:
+
+    {"folder": ..., "project": ..., ...}     -> {"imported": ...}, then {"begun": where}
+    {"iteration": 3, "figures": {...}}       -> {"done": 3}
+    {"alert": in words}                      -> {"done": null}
+    {"finish": true}                         -> {"finished": true}
+
+What goes wrong is the last answer: {"failed": in words}. Where orders end without "finish" the run
+was killed, and the tracker is told so.
+
+W&B and MLflow read what TRL and veRL have them do from the environment; that is where a resumed
+run's id goes. What the user has set there stays.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
+import secrets
+import shutil
+import sys
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import util
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from ...errors import in_one_line
+from ...logs.files import atomic
+from ...logs.lines import read_json
+from ...logs.run import called
 
 Figures = Mapping[str, float]
 ALARM = "entropy alarm"
 
 
 class Service(Protocol):
-    """What the class of a tracker has.
+    """What the class of a tracker has."""
 
-    Attributes:
-        title: the tracker's name in messages.
-        package: the module that the tracker imports; without it the run is refused before it
-            starts. The extra that installs it has the tracker's name. "": Python is enough.
-        id: the tracker's id of the run; a resumed run gets it back.
-        place: where the figures go, for the terminal.
-    """
-
-    title: ClassVar[str]
+    title: ClassVar[str]  # the tracker's name in messages
+    # the module that the tracker imports; without it the run is refused before it starts. The extra
+    # that installs it has the tracker's name. "": Python is enough.
     package: ClassVar[str]
-    id: str
-    place: str
+    id: str  # the tracker's id of the run; a resumed run gets it back
+    place: str  # where the figures go, for the terminal
 
     def __init__(self, start: Mapping[str, Any], id: str) -> None:
         """Begin a run, or go on with one.
@@ -221,3 +241,149 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from flat(value, f"{name}.")
         else:
             yield mlflow_name(name), value
+
+
+if TYPE_CHECKING:
+    from ...config import TrainConfig
+
+FOLDER = "trackers"  # in a run's directory
+TITLES = {name: service.title for name, service in SERVICES.items()}
+
+
+def install(name: str) -> str:
+    return f"pip install 'entrostat[{name}]'"
+
+
+def check_installed(names: Sequence[str]) -> None:
+    for name in names:
+        package = SERVICES[name].package
+        if package and util.find_spec(package) is None:
+            raise ValueError(
+                f"log.to {name!r}: {TITLES[name]} is not installed; {install(name)}, or drop it"
+            )
+
+
+def read_seal(folder: Path, name: str) -> dict[str, Any]:
+    """What a tracker had of the run: `id`, `logged` (the last iteration it was given), `place`.
+
+    What is damaged is taken for nothing: the tracker starts a run of its own.
+    """
+    seal = read_json(folder / f"{name}.json")
+    good = type(seal.get("id")) is str and type(seal.get("logged")) is int
+    return seal if good else {"id": "", "logged": -1, "place": ""}
+
+
+def write_seal(folder: Path, name: str, seal: dict[str, Any]) -> None:
+    """Write it, whole or not at all.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
+    with atomic(folder / f"{name}.json") as part:
+        part.write_text(json.dumps(seal), encoding="utf-8")
+
+
+def environment(config: TrainConfig, path: Path) -> dict[str, str]:
+    """What the environment says to the trackers of TRL and of veRL."""
+    to, folder = config.log.to, (path / FOLDER).absolute()
+    told: dict[str, str] = {}
+    if "wandb" in to:
+        told |= {
+            "WANDB_PROJECT": config.log.project, "WANDB_NAME": name_of(config, path),
+            "WANDB_DIR": str(folder), "WANDB_RESUME": "allow",
+            "WANDB_RUN_ID": read_seal(folder, "wandb")["id"],
+        }  # fmt: skip
+    if "tensorboard" in to:  # TRL's name for it, and veRL's
+        place = str(folder / "tensorboard")
+        told |= {"TENSORBOARD_LOGGING_DIR": place, "TENSORBOARD_DIR": place}
+    if "mlflow" in to:
+        told["MLFLOW_EXPERIMENT_NAME"] = config.log.project
+        told["MLFLOW_RUN_ID"] = read_seal(folder, "mlflow")["id"]
+    return {key: value for key, value in told.items() if value}
+
+
+def name_of(config: TrainConfig, path: Path) -> str:
+    return config.log.name or called(path)
+
+
+def open_folder(config: TrainConfig, path: Path, resume: bool) -> Path:
+    """The trackers' folder in a run's directory, made where there are any.
+
+    A new run forgets what an earlier try left. W&B's id of the run is chosen here, once.
+
+    Raises:
+        OSError: the disk is full or refuses.
+    """
+    folder = path / FOLDER
+    if not resume:
+        shutil.rmtree(folder, ignore_errors=True)
+    if config.log.to:
+        folder.mkdir(exist_ok=True)
+        for part in folder.glob(".*.part"):  # of a write that was cut short
+            part.unlink()
+    if "wandb" in config.log.to and not read_seal(folder, "wandb")["id"]:
+        write_seal(folder, "wandb", {"id": secrets.token_hex(4), "logged": -1, "place": ""})
+    return folder
+
+
+_GRACE = 120.0  # seconds that a tracker may take to finish when the run was killed
+
+
+def main(name: str, answers: int) -> None:
+    threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
+
+    def answer(**said: Any) -> None:
+        with suppress(BrokenPipeError):  # the run has gone; what it said is still to be done
+            os.write(answers, json.dumps(said).encode() + b"\n")
+
+    try:
+        serve(name, answer)
+    except BaseException as error:  # SystemExit too, which libraries raise
+        import traceback
+
+        traceback.print_exc()  # into the log
+        answer(failed=f"raised {in_one_line(error)[:500]}")
+
+
+def serve(name: str, answer: Any) -> None:
+    start = json.loads(sys.stdin.buffer.readline())
+    service = SERVICES[name]
+    try:
+        if service.package:
+            importlib.import_module(service.package)
+    except BaseException as error:
+        answer(failed=f"cannot be imported ({in_one_line(error)[:300]})")
+        return
+    answer(imported=name)
+    folder = Path(start["folder"])
+    seal = read_seal(folder, name)
+    tracker = service(start, seal["id"])
+    seal |= {"id": tracker.id, "place": tracker.place}
+    write_seal(folder, name, seal)
+    answer(begun=tracker.place)
+    ok = False
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        if "finish" in order:
+            ok = order["finish"]
+            break
+        if "alert" in order:
+            tracker.alert(order["alert"])
+            answer(done=None)
+            continue
+        if order["iteration"] > seal["logged"]:
+            # before it is given: where a kill comes between, a tracker lacks one and has none twice
+            write_seal(folder, name, seal | {"logged": order["iteration"]})
+            seal["logged"] = order["iteration"]
+            tracker.log(order["iteration"], order["figures"])
+        answer(done=order["iteration"])
+    tracker.finish(ok)
+    answer(finished=True)
+
+
+def _outlive(parent: int) -> None:
+    """End this process, hanging or not, some time after the one that started it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    time.sleep(_GRACE)
+    os._exit(1)

@@ -30,11 +30,9 @@ _OURS = os.path.dirname(__file__)
 def settle(limits: dict[str, Any], home: str, processes: int | None, inherited: int) -> None:
     """Bound this process and make it look like an interpreter that has just started.
 
-    Args:
-        limits: `Limits` as a table; a `cpu` of None leaves processor time to the clock.
-        home: the directory to be in.
-        processes: of this user at most; None where that is not what bounds them.
-        inherited: bytes of address space that this process has already.
+    `limits` is `Limits` as a table; a `cpu` of None leaves processor time to the clock. `processes`
+    are those of this user at most; None where that is not what bounds them. `inherited` are bytes
+    of address space that this process has already.
     """
     bounds = {
         "AS": (limits["memory"] + inherited,) * 2,

@@ -12,7 +12,6 @@ LONGEST = 64 << 20
 
 
 def send(fd: int, value: Any) -> None:
-    """Write a value that JSON can say."""
     payload = json.dumps(value).encode()
     data = memoryview(HEADER.pack(len(payload)) + payload)
     while data:

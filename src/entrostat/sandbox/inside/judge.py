@@ -25,10 +25,7 @@ from .values import decode, encode, same
 def judge(source: str, prelude: str, harden: Callable[[], None]) -> NoReturn:
     """Fork the program, then receive tests and say which pass.
 
-    Args:
-        source: the program.
-        prelude: a source whose names the program finds where it has none of its own.
-        harden: what takes the last rights; called in both processes, when they need no more.
+    `harden` takes the last rights; it is called in both processes, when they need no more.
     """
     ours, theirs = socket.socketpair()
     linux = sys.platform == "linux"

@@ -74,7 +74,6 @@ def fork_into(*namespaces: str) -> int:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount a file system, or bind a directory or file."""
     words = [word.encode() for word in (source, target, kind)]
     done = _libc.mount(*words, ctypes.c_ulong(flags), options.encode())
     _checked(done, f"mounting {target} ({kind or 'bind'})")
@@ -100,7 +99,6 @@ def make_root(path: str) -> None:
 
 
 def set_host_name(name: str) -> None:
-    """Of this uts namespace."""
     _checked(_libc.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
 
 

@@ -18,10 +18,7 @@ _LIST = re.compile(r"\b[Ll]ist\[")
 def called(function: Callable[..., Any], arguments: list[Any], classes: dict[str, Any]) -> Any:
     """What a function gives, nodes as lists; of None it is the first argument, changed in place.
 
-    Args:
-        function: of the program.
-        arguments: as the test has them.
-        classes: the program's `ListNode` and `TreeNode`.
+    `classes` has the program's `ListNode` and `TreeNode`.
     """
     said = {k: str(kind) for k, kind in getattr(function, "__annotations__", {}).items()}
     result = said.pop("return", "")

@@ -53,12 +53,7 @@ class Gone(BaseException):
 
 
 class Program:
-    """A program, seen from its tests.
-
-    Args:
-        fd: the socket to its process.
-        tests: their sources. An object of the program's may be looked at if they name its class.
-    """
+    """A program, seen from its tests, whose sources name the classes that may be looked at."""
 
     def __init__(self, fd: int, tests: list[str]) -> None:
         self._fd = fd

@@ -23,41 +23,24 @@ _LINUX = sys.platform == "linux"
 
 @dataclass
 class Isolation:
-    """How programs are kept apart.
-
-    Attributes:
-        mode: "namespaces", "seccomp" or "unsafe".
-        paths: with namespaces, what a program may read.
-        filter: instructions of the filter of system calls, b"" for none.
-        inherited: bytes of address space that a program starts with.
-    """
-
-    mode: str
-    paths: list[str]
-    filter: bytes
-    inherited: int
+    mode: str  # "namespaces", "seccomp" or "unsafe"
+    paths: list[str]  # with namespaces, what a program may read
+    filter: bytes  # instructions of the filter of system calls, b"" for none
+    inherited: int  # bytes of address space that a program starts with
 
 
 @dataclass
 class Started:
-    """A program that runs, and our ends of its pipes.
+    """A program that runs, and our ends of its pipes."""
 
-    Attributes:
-        pid: its process; with namespaces the first of its pid namespace, so that all end with it.
-        pipes: stdin, stdout, stderr, what went wrong before it ran, orders, answers; -1 for those
-            that it lacks.
-        home: its directory as it is here, "" where it has none of its own.
-        files: the same, open, where it serves; else -1.
-        mode: its isolation's.
-        broken: why it could not be isolated; "" where it was.
-    """
-
-    pid: int
+    pid: int  # its process; with namespaces the first of its pid namespace, so that all end with it
+    # stdin, stdout, stderr, what went wrong before it ran, orders, answers; -1 for those that it
+    # lacks
     pipes: list[int]
-    home: str
-    mode: str
-    files: int = -1
-    broken: str = ""
+    home: str  # its directory as it is here, "" where it has none of its own
+    mode: str  # its isolation's
+    files: int = -1  # the same, open, where it serves; else -1
+    broken: str = ""  # why it could not be isolated; "" where it was
     _ended: tuple[int, float] | None = None
 
     def ended(self) -> tuple[int, float] | None:
@@ -83,20 +66,13 @@ class Started:
 
 
 def start(
-    isolation: Isolation,
-    limits: dict[str, Any],
-    body: Callable[[Callable[[], None]], NoReturn],
-    orders: int | None = None,
-    serves: bool = False,
-) -> Started:
+    isolation: Isolation, limits: dict[str, Any], body: Callable[[Callable[[], None]], NoReturn],
+    orders: int | None = None, serves: bool = False,
+) -> Started:  # fmt: skip
     """Fork a program; it runs, or could not be isolated, when this returns.
 
-    Args:
-        isolation: what to fork it into.
-        limits: `Limits` as a table.
-        body: what it does; called with what takes its last rights.
-        orders: a descriptor for it, which it takes over.
-        serves: it is to have pipes for orders and answers.
+    `body` is what it does; called with what takes its last rights. `orders` is a descriptor for it,
+    which it takes over; a program that `serves` has pipes for orders and answers.
     """
     ends = [os.pipe() for _ in range(3)]
     ends[0] = ends[0][::-1]  # stdin, which it reads
@@ -134,14 +110,9 @@ def start(
 
 
 def _live(
-    isolation: Isolation,
-    limits: dict[str, Any],
-    body: Callable[[Callable[[], None]], NoReturn],
-    fds: list[int],
-    hear: int,
-    home: str,
-    serves: bool,
-) -> NoReturn:
+    isolation: Isolation, limits: dict[str, Any], body: Callable[[Callable[[], None]], NoReturn],
+    fds: list[int], hear: int, home: str, serves: bool,
+) -> NoReturn:  # fmt: skip
     """The program's process: isolates itself, then does what it is for."""
     try:
         apart, hear = isolation.mode == "namespaces", _arrange([*fds, hear])

@@ -43,9 +43,7 @@ _MADE = {word: make for word, _, make in _WORDS.values()}
 def encode(value: Any, handle: Callable[[Any, Any], Any] | None = None) -> Any:
     """A value as JSON, what JSON has no word for as [kind, parts].
 
-    Args:
-        value: plain data, or anything where there are handles.
-        handle: makes one of an object and its plain form (None without one).
+    `handle` makes a handle of an object and its plain form (None without one).
 
     Raises:
         TypeError: it is no plain data, and there are no handles.
@@ -77,9 +75,7 @@ def encode(value: Any, handle: Callable[[Any, Any], Any] | None = None) -> Any:
 def decode(value: Any, found: Callable[[list[Any]], Any] | None = None) -> Any:
     """What `encode` encoded, made of Python's own types alone.
 
-    Args:
-        value: what came.
-        found: makes of a handle's parts what stands for it.
+    `found` makes of a handle's parts what stands for it.
 
     Raises:
         TypeError: a handle where there are none.

@@ -28,19 +28,12 @@ class HostGone(Exception):  # noqa: N818 - no error, an end
 
 @dataclass
 class Watch:
-    """One run of a program, or one turn of a session.
+    """One run of a program, or one turn of a session."""
 
-    Attributes:
-        started: what to watch.
-        limits: `Limits` as a table.
-        host: a descriptor that becomes readable when nobody waits any more.
-        inherited: bytes of private memory that each process shares with us.
-    """
-
-    started: Started
-    limits: dict[str, Any]
-    host: int
-    inherited: int
+    started: Started  # what to watch
+    limits: dict[str, Any]  # `Limits` as a table
+    host: int  # a descriptor that becomes readable when nobody waits any more
+    inherited: int  # bytes of private memory that each process shares with us
     _texts: dict[int, bytearray] = field(default_factory=dict)
     _said: bytearray = field(default_factory=bytearray)
     _cut: bool = False

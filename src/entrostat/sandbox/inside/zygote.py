@@ -36,7 +36,6 @@ _DEEPEST = 30  # directories within each other that are looked into
 
 
 def main(fd: int, mode: str, code: str) -> None:
-    """Serve a host until it closes the socket."""
     for name in PRELOADED:
         with suppress(ImportError):  # an interpreter may be built without some
             importlib.import_module(name)
@@ -73,7 +72,6 @@ class _Zygote:
             self._inherited = (resident - shared) * resource.getpagesize()
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Do what the host says; the answer to it."""
         kind = order.pop("do")
         return getattr(self, f"do_{kind}")(**order)
 

@@ -21,9 +21,9 @@ from ...data.prompts import draw, encode
 from ...data.scoring import Scorer
 from ...data.seeds import Purpose, generator, stream_seed
 from ...dynamics import online
-from ...models.early_stop import early_stop_of
 from ...models.policy import Policy
 from ...models.rollout import Sequences
+from ...models.stops import early_stop_of
 from ...tasks import Example
 from .state import State
 

@@ -32,7 +32,7 @@ from ...runs import checkpoint as checkpoints
 from ...runs.progress import Progress, RunNotes, without_bars
 from ...runs.resume import keep_settings, restore_newest
 from ...runs.run_directory import RunDirectory
-from ...runs.timer import Timer
+from ...runs.run_writer import Timer
 from ...runs.trackers import Trackers
 from ...tasks import Task
 from .add_influence import with_influences

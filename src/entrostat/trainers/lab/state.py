@@ -14,6 +14,7 @@ from ...agents import is_multi_turn
 from ...config import TrainConfig
 from ...core import rollouts
 from ...core.objective import Objective
+from ...data.generation import observation_tokenizer
 from ...data.prompts import (
     context_of,
     draw,
@@ -22,12 +23,10 @@ from ...data.prompts import (
     warn_of_lost,
 )
 from ...data.scoring import Scorer
-from ...data.turns import observation_tokenizer
 from ...evaluation.eval_sets import ResolvedEvalSets, check_prompts
 from ...models.capabilities import SMALL
-from ...models.hardware import choose_threads
+from ...models.hardware import MemoryEstimate, choose_threads, estimate_memory
 from ...models.loading import learning_rate, load_policy
-from ...models.memory_estimate import MemoryEstimate, estimate_memory
 from ...models.policy import Policy
 from ...runs import checkpoint as checkpoints
 from ...runs.run_directory import default_output

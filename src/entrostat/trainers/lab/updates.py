@@ -21,8 +21,8 @@ from ...core.stats import TokenStats
 from ...data.seeds import generator
 from ...dynamics import online
 from ...errors import RunStopped
-from ...models.logprob_rounding import exact_figures, rounds, with_rounded_ratio
 from ...models.rollout import Sequences
+from ...models.rounding import exact_figures, rounds, with_rounded_ratio
 from ...runs.schedule import learning_rate_at
 from ..hold import Hold, Moved
 from .experience import Selection

@@ -21,7 +21,7 @@ from ...config import TrainConfig
 from ...errors import in_one_line
 from ...models.loading import device_of
 from ...runs.run_directory import RunDirectory
-from ...runs.trackers.outside import check_installed, name_of
+from ...runs.trackers.services import check_installed, name_of
 
 Value = Callable[[TrainConfig], Any]
 

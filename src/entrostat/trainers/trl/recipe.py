@@ -26,8 +26,8 @@ from ...data.generation import Answers
 from ...data.seeds import stream_seed
 from ...models.stops import cut
 from ...runs.progress import Progress
+from ...runs.run_writer import Timer
 from ...runs.schedule import learning_rate_at
-from ...runs.timer import Timer
 from ...tasks import Example
 from .iteration import Scored, cut_anew
 from .record import EachIteration, Record

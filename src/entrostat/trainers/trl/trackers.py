@@ -24,7 +24,14 @@ from transformers.integrations import (
 
 from ...config import TrainConfig
 from ...errors import in_one_line
-from ...runs.trackers.outside import FOLDER, TITLES, environment, open_folder, read_seal, write_seal
+from ...runs.trackers.services import (
+    FOLDER,
+    TITLES,
+    environment,
+    open_folder,
+    read_seal,
+    write_seal,
+)
 
 _KINDS = {
     WandbCallback: "wandb", TrackioCallback: "trackio", TensorBoardCallback: "tensorboard",

@@ -1,4 +1,4 @@
-"""Rollouts of several turns in TRL: the lab plays them (`data/turns.py`), TRL samples turns.
+"""Rollouts of several turns in TRL: the lab plays them (`data/generation.py`), TRL samples turns.
 
 `rollouts` is a `rollout_func` of TRL's, whose `env_mask` says which tokens the policy sampled. Each
 turn is generated from token ids, the context as it was said and heard, never from text again.

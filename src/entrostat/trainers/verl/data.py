@@ -27,6 +27,7 @@ import torch
 
 from ...agents import is_multi_turn
 from ...config import TrainConfig
+from ...data.generation import observation_tokenizer
 from ...data.prompts import (
     context_of,
     drawn,
@@ -38,7 +39,6 @@ from ...data.prompts import (
     usual,
     warn_of_lost,
 )
-from ...data.turns import observation_tokenizer
 from ...logs.files import replacing
 from ...model_files import find
 from ...models.policy import Policy, end_tokens, vocabulary

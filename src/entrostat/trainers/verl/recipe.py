@@ -17,7 +17,7 @@ from ...core.objective import Objective
 from ...core.rollouts import FIELDS
 from ...runs.best_checkpoint import figures_of
 from ...runs.resolve import objective_of
-from ...runs.trackers.outside import environment
+from ...runs.trackers.services import environment
 from . import checkpoints
 from .config import flat, hydra_value
 from .model_ref import place_of

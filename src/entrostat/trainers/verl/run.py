@@ -36,7 +36,7 @@ from ...runs.progress import Progress, RunNotes
 from ...runs.resolve import objective_of
 from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
-from ...runs.trackers.outside import open_folder
+from ...runs.trackers.services import open_folder
 from ...tasks import Task
 from ..resume_command import resume_command
 from . import checkpoints, data, model_ref

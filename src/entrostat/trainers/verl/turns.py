@@ -1,4 +1,4 @@
-"""Rollouts of several turns in veRL: the lab's rules (`data/turns.py`), one rollout at a time.
+"""Rollouts of several turns in veRL: the lab's rules (`data/generation.py`), one rollout at a time.
 
 The engine samples each turn from token ids, the context as it was said and heard. The environment
 is asked in threads, each of whose calls has its time limit. No veRL here.
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ...agents import Worlds
-from ...data.turns import ObservationTokenizer, Rollout, TurnLimits
+from ...data.generation import ObservationTokenizer, Rollout, TurnLimits
 from ...tasks import make_task
 from .completions import read
 from .data import outline
