@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from entrostat.study.seeds import interval
+from entrostat.study.results import interval
 
 TARGETS = ("0.5", "0.75", "1")
 RIVALS = {  # {} is the target

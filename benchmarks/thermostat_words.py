@@ -34,7 +34,7 @@ from statistics import fmean
 
 from entrostat.logs.lines import number
 from entrostat.logs.run import Run, read_run
-from entrostat.study.seeds import Interval, spread
+from entrostat.study.results import Interval, spread
 
 ITERATIONS, SETTLED, LATE, BAND = 40, 12, 30, 0.1
 SCORES = {"avg@16": "avg@k", "pass@16": "pass@k", "distinct": "distinct"}

@@ -70,7 +70,7 @@ def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """
     if request.node.get_closest_marker("rendered") is None:
         empty = "data:image/svg+xml;base64,PHN2Zy8+"  # <svg/>
-        for module in ("figures", "answer_bars"):
+        for module in ("figures", "answers"):
             monkeypatch.setattr(f"entrostat.report.{module}.address", lambda figure: empty)
 
 

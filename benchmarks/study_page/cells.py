@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from entrostat.study.seeds import Interval
+from entrostat.study.results import Interval
 
 
 def plain(number: float, digits: int) -> str:

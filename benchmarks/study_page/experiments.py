@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from entrostat.logs.run import Run
 from entrostat.method.opefo import balance
 from entrostat.study.figures import Figure, read_figure
-from entrostat.study.seeds import Interval, spread
+from entrostat.study.results import Interval, spread
 
 from .cells import plain, ranged, rows_of, said, short, signed, within
 from .record import Record

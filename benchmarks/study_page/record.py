@@ -12,7 +12,7 @@ from entrostat.study.figures import Figure, value
 from entrostat.study.file import read_study
 from entrostat.study.plan import make_places, plan_of
 from entrostat.study.record import restore
-from entrostat.study.seeds import Interval, spread
+from entrostat.study.results import Interval, spread
 
 ROOT = Path(__file__).parents[2]
 RECIPES, RECORD = ROOT / "recipes/study", ROOT / "docs/study"

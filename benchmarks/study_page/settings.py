@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from entrostat.study.figures import read_figure
-from entrostat.study.seeds import Interval
+from entrostat.study.results import Interval
 
 from .cells import rows_of, said, within
 from .record import Record

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from entrostat.study.claims import VERDICTS, Decided, decide, read_claims
-from entrostat.study.seeds import spread
+from entrostat.study.results import spread
 
 from .cells import bare, rows_of, short, signed, within
 from .record import Record

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builders import refused
-from entrostat.cli.open_flags import apply_open_flags, take_open_flags
+from entrostat.cli.flags import apply_open_flags, take_open_flags
 from entrostat.config import (
     TrainConfig,
     from_dict,

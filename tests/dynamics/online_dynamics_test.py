@@ -509,7 +509,7 @@ def make_run(lines: list[dict], **parts):
 
 def test_the_page_draws_what_was_logged():
     from entrostat.report.panels import run_panels
-    from entrostat.report.tokens.dumps import with_dumps
+    from entrostat.report.tokens import with_dumps
 
     line = {"iteration": 1, "entropy/exact": 1.0, "flow/net": 0.1, "cov/mean": 0.01,
             "cov/update": 0.02, "cov/top_2": 0.5, "touched/share": 0.25, "touched/entropy": 2.0,
@@ -529,7 +529,7 @@ def test_the_page_draws_what_was_logged():
 def test_the_page_reads_the_dumps_of_other_trainers(tmp_path):
     from entrostat.report.page import write_report
     from entrostat.report.panels import run_panels
-    from entrostat.report.tokens.dumps import with_dumps
+    from entrostat.report.tokens import with_dumps
 
     def broken():
         raise ValueError("cut")

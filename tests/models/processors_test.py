@@ -12,7 +12,7 @@ import torch
 from entrostat import _processors
 from entrostat._processors import free_memory, processor_kind, processors
 from entrostat.models import hardware as needs
-from entrostat.study import local
+from entrostat.study import workers as local
 
 QUOTA, PERIOD = "cpu,cpuacct/cpu.cfs_quota_us", "cpu,cpuacct/cpu.cfs_period_us"
 

@@ -20,8 +20,7 @@ import pytest
 
 import entrostat as es
 from builders import refused
-from entrostat.cli.flags import dataclass_flags
-from entrostat.cli.open_flags import apply_open_flags, take_open_flags
+from entrostat.cli.flags import apply_open_flags, dataclass_flags, take_open_flags
 from entrostat.config import TrainConfig, from_dict, load
 from entrostat.evaluation.eval_sets import check_best
 from entrostat.evaluation.settings import PRESETS, Decoding

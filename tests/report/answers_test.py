@@ -21,8 +21,7 @@ from entrostat.evaluation.in_training import count_right, line_of
 from entrostat.logs.lines import JsonLines
 from entrostat.logs.run import Run, read_run
 from entrostat.report import write_comparison, write_run_report
-from entrostat.report.answer_bars import Bar
-from entrostat.report.answers import answers_of, answers_of_all, bar_of, evaluations, evenly
+from entrostat.report.answers import Bar, answers_of, answers_of_all, bar_of, evaluations, evenly
 from entrostat.report.seeds import entries_of
 from entrostat.runs.run_directory import RunDirectory, check_output
 from entrostat.tasks.target_sum import TargetSum

@@ -14,8 +14,7 @@ from entrostat.logs.importers import read
 from entrostat.logs.run import read_run
 from entrostat.report import explore, scripts, write_comparison
 from entrostat.report.differences import differences_of
-from entrostat.report.explore.metrics import metrics_of
-from entrostat.report.explore.series import block_of, grid_of, thinned
+from entrostat.report.explore import block_of, grid_of, metrics_of, thinned
 from entrostat.report.seeds import entries_of
 from entrostat.report.tokens.encoding import every
 from pages import Page, make_rollouts, make_run

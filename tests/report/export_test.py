@@ -24,8 +24,7 @@ from dynamics_runs import full_line
 from entrostat.cli import main
 from entrostat.report import export, write_comparison, write_run_report
 from entrostat.report.figures import Bars, Panel, Points
-from entrostat.report.table_text import _in_latex, _line, as_csv, as_latex, as_markdown
-from entrostat.report.tables import Column, Table
+from entrostat.report.tables import Column, Table, _in_latex, _line, as_csv, as_latex, as_markdown
 from examples import examples
 from pages import Page, eval_line, make_run
 from paths import ROOT, TESTS

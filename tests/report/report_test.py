@@ -17,10 +17,9 @@ from entrostat.logs.rollouts import save_rollouts
 from entrostat.report import comparison_rows, write_comparison, write_run_report
 from entrostat.report.curves import scale_of
 from entrostat.report.figures import Curve, Panel, draw
-from entrostat.report.ticks import log_ticks, tick, tick_labels
-from entrostat.report.tokens.dumps import choose_iterations
-from entrostat.report.tokens.encoding import pack, script_json
-from entrostat.report.tokens.sample import choose
+from entrostat.report.picture import log_ticks, tick, tick_labels
+from entrostat.report.tokens import choose_iterations
+from entrostat.report.tokens.encoding import choose, pack, script_json
 from pages import (
     EVIL,
     Page,

@@ -22,10 +22,8 @@ from entrostat.cli import main
 from entrostat.logs.importers.places import runs_in
 from entrostat.report import write_run_report
 from entrostat.report.live import server as serving
-from entrostat.report.live.auth import Gate, gate_of, is_loopback, name_of, resolve
-from entrostat.report.live.reading import Watched, read_watched
-from entrostat.report.live.server import Server
-from entrostat.report.live.watcher import Watcher, newest, stamps
+from entrostat.report.live.server import Gate, Server, gate_of, is_loopback, name_of, resolve
+from entrostat.report.live.watcher import Watched, Watcher, newest, read_watched, stamps
 from paths import TESTS
 from watching import checkpoint, log, served, until
 

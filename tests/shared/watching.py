@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from entrostat.report.live.reading import Watched
 from entrostat.report.live.server import Server
-from entrostat.report.live.watcher import State, Watcher
+from entrostat.report.live.watcher import State, Watched, Watcher
 
 
 def line(i: int) -> dict:

@@ -24,8 +24,7 @@ from entrostat.study.claims import (
     misspelt_experiments,
     read_claims,
 )
-from entrostat.study.claims.decide import holm, interval, p_above, p_skewed
-from entrostat.study.claims.statistics import effect
+from entrostat.study.claims.decide import effect, holm, interval, p_above, p_skewed
 from entrostat.study.figures import Figure
 from scripts import load_script
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from entrostat.method.registry import METHODS
-from entrostat.study import method_pages
+from entrostat.study import page as method_pages
 from entrostat.study.claims import read_claims
 from entrostat.study.file import Study, read_study
-from entrostat.study.method_pages import names_of, uses_of, write_method_pages
-from entrostat.study.page import write_study
+from entrostat.study.page import names_of, uses_of, write_method_pages, write_study
 from entrostat.study.plan import Plan, plan_of
 from entrostat.study.results import Results, results_of
 from formulas import write_runs

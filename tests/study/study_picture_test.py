@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from entrostat.study.seeds import Interval
+from entrostat.study.results import Interval
 from scripts import load_script
 
 

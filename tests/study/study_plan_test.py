@@ -16,12 +16,12 @@ from entrostat.cli.studies import _take_ray
 from entrostat.config import TrainConfig, from_dict
 from entrostat.logs.run import read_run
 from entrostat.runs.run_directory import BUSY
-from entrostat.study import local
+from entrostat.study import workers as local
 from entrostat.study.content_hash import address_of, source_of
 from entrostat.study.execute import TRIES, State, execute, failed_before, last_words
 from entrostat.study.file import read_study
-from entrostat.study.local import Local
 from entrostat.study.plan import STORE, Plan, Training, anywhere, make_places, plan_of
+from entrostat.study.workers import Local
 
 # --- what is one training
 

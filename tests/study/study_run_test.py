@@ -20,11 +20,12 @@ import pytest
 from builders import json_lines, refused
 from entrostat.cli import main
 from entrostat.logs.run import read_run
-from entrostat.study import on_ray, run_study
+from entrostat.study import run_study
+from entrostat.study import workers as on_ray
 from entrostat.study.execute import execute
 from entrostat.study.file import read_study
-from entrostat.study.on_ray import train
 from entrostat.study.plan import Training, anywhere, make_places, plan_of
+from entrostat.study.workers import train
 from processes import alive
 
 ONE = """\
@@ -139,7 +140,7 @@ def test_a_study_that_is_killed_comes_to_the_same(
 SMALL_NODES = f"""\
 {PAGELESS}
 from ray.cluster_utils import Cluster
-from entrostat.study import local
+from entrostat.study import workers as local
 
 local.processors = lambda: 4  # where the study is started; each node has one
 cluster = Cluster()
@@ -227,7 +228,7 @@ def test_what_a_cluster_is_told_is_absolute(
 
 
 def test_without_ray_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from entrostat.study.on_ray import OnRay
+    from entrostat.study.workers import OnRay
 
     monkeypatch.setitem(sys.modules, "ray", None)
     refused(lambda: OnRay(), "'entrostat[ray]'")

@@ -11,7 +11,7 @@ import pytest
 
 from builders import refused
 from entrostat.study.claims import read_claims
-from entrostat.study.seeds import Interval
+from entrostat.study.results import Interval
 from paths import ROOT
 from scripts import load_script
 

@@ -19,9 +19,8 @@ from entrostat.report.seeds import by_settings
 from entrostat.study.confounding import confounded
 from entrostat.study.file import check_runs, read_study
 from entrostat.study.plan import plan_of
-from entrostat.study.results import Group, results_of
+from entrostat.study.results import Group, Interval, interval, results_of
 from entrostat.study.runner import run_study
-from entrostat.study.seeds import Interval, interval
 from entrostat.study.tables import print_groups, print_table
 from formulas import write_runs
 from paths import ROOT
@@ -397,7 +396,7 @@ def test_a_check_is_made_once_for_equal_settings(
 
 
 def test_a_file_that_a_study_writes_beside_is_not_a_planted_link_s(tmp_path: Path) -> None:
-    from entrostat.study.local import no_link
+    from entrostat.study.workers import no_link
 
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "a.log").symlink_to(tmp_path / "victim")

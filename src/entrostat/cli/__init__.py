@@ -9,18 +9,8 @@ from collections.abc import Callable, Sequence
 from .._names import unknown
 from .._text import open_streams, say
 from .._version import __version__
-from .catalogue import methods_verb
-from .diagnose import diagnose_verb
-from .doctor import doctor_verb
-from .evaluate import eval_verb
-from .models import model_verb
-from .runs import law_verb, report_verb, verl_config_verb
-from .studies import study_verb
-from .subset import subset_verb
-from .tasks import tasks_verb
+from . import catalogue, doctor, evaluate, models, runs, studies, tasks, training, watch
 from .terminal import show_warning, tell
-from .training import pretrain_verb, train_verb
-from .watch import watch_verb
 
 _HELP = """\
 entrostat: an entropy thermostat for reinforcement learning of language models.
@@ -54,29 +44,32 @@ Look:
 """
 
 
+# what a verb does, its help, and whether it does something without words
+_VERBS: dict[str, tuple[Callable[[list[str]], int], str, bool]] = {
+    "train": (training.train_verb, training.TRAIN, True),
+    "doctor": (doctor.doctor_verb, doctor.DOCTOR, False),
+    "study": (studies.study_verb, studies.STUDY, False),
+    "eval": (evaluate.eval_verb, evaluate.EVAL, True),
+    "methods": (catalogue.methods_verb, catalogue.METHODS, True),
+    "tasks": (tasks.tasks_verb, tasks.TASKS, True),
+    "subset": (tasks.subset_verb, tasks.SUBSET, False),
+    "model": (models.model_verb, models.MODEL, True),
+    "report": (runs.report_verb, runs.REPORT, False),
+    "diagnose": (runs.diagnose_verb, runs.DIAGNOSE, False),
+    "watch": (watch.watch_verb, watch.WATCH, False),
+    "analyze": (runs.report_verb, runs.REPORT, False),  # its name of before, still taken
+    "law": (runs.law_verb, runs.LAW, False),
+    "verl-config": (runs.verl_config_verb, runs.VERL, False),
+    "pretrain": (training.pretrain_verb, training.PRETRAIN, True),
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code.
 
     0, 1 (a run stopped, the doctor found something), 2 (bad input) or 130 (Ctrl-C).
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    verbs: dict[str, Callable[[list[str]], int]] = {
-        "train": train_verb,
-        "doctor": doctor_verb,
-        "study": study_verb,
-        "eval": eval_verb,
-        "methods": methods_verb,
-        "tasks": tasks_verb,
-        "subset": subset_verb,
-        "model": model_verb,
-        "report": report_verb,
-        "diagnose": diagnose_verb,
-        "watch": watch_verb,
-        "analyze": report_verb,  # its name of before, still taken
-        "law": law_verb,
-        "verl-config": verl_config_verb,
-        "pretrain": pretrain_verb,
-    }
     open_streams()
     warnings.showwarning = show_warning
     try:
@@ -88,9 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args[0] == "--version":
             say(__version__)
             return 0
-        if args[0] not in verbs:
-            return tell(unknown("command", args[0], verbs))
-        return verbs[args[0]](args[1:])
+        if args[0] not in _VERBS:
+            return tell(unknown("command", args[0], _VERBS))
+        verb, text, bare = _VERBS[args.pop(0)]
+        if verb is evaluate.eval_verb and "--over" in args:
+            args.remove("--over")
+            verb, text, bare = evaluate.over_verb, evaluate.OVER, False
+        if "-h" in args or "--help" in args or not (args or bare):
+            say(text.rstrip())
+            return 0 if args else 2
+        return verb(args)
     except ValueError as error:
         return tell(str(error))
     except OSError as error:  # the last net: a place that cannot be read or written

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from .._names import refuse_options
 from .._text import say
+from .terminal import say_entry, wrapped
 
 if TYPE_CHECKING:
     from ..method import MethodInfo
 
-_METHODS = """\
+METHODS = """\
 usage: entrostat methods [NAME]
 
 List the methods, or explain one.
@@ -29,15 +30,9 @@ are listed with their package, which is imported when one of its names is used.
 
 def methods_verb(args: list[str]) -> int:
     """List the methods, or explain one."""
-    if args in (["-h"], ["--help"]):
-        say(_METHODS.rstrip())
-        return 0
     refuse_options(args, "entrostat methods", ("help",))
     if len(args) > 1:
         raise ValueError(f"methods takes one name, got {' '.join(args)}")
-    import shutil
-    import textwrap
-
     from ..core.advantages import ESTIMATORS
     from ..core.advantages import advantages as estimate
     from ..core.objective import make_objective
@@ -68,13 +63,11 @@ def methods_verb(args: list[str]) -> int:
         for key, value in info.parameters.items():
             say(f"  {key} = {value}")
         return 0
-    width = min(shutil.get_terminal_size().columns, 110)
-    indent = " " * 19
     legend = (
         "In brackets: the paper and its section (docs/paper_index.md says which paper), what the "
         "method needs beyond log-probs and advantages, and where it runs if not everywhere."
     )
-    say(f"{textwrap.fill(legend, width)}\n")
+    say(f"{wrapped(legend, most=110)}\n")
     for kind in ("surrogate", "intervention", "recipe"):
         say(f"{kind}s")
         for info in (info for info in known.values() if info.kind == kind):
@@ -83,10 +76,7 @@ def methods_verb(args: list[str]) -> int:
                 about.append(f"needs {', '.join(info.needs)}")
             if set(info.hosts) != set(HOSTS):
                 about.append(f"runs in {', '.join(info.hosts)}")
-            text = textwrap.fill(
-                info.summary, width, initial_indent=indent, subsequent_indent=indent
-            )
-            say(f"  {info.name:<16} {text[len(indent) :]}\n{indent}[{'; '.join(about)}]")
+            say_entry(info.name, info.summary, f"[{'; '.join(about)}]", most=110)
         say()
     _list_packages(known)
     say(f"advantage estimators (--advantage, or among the methods): {', '.join(ESTIMATORS)}")

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from .._text import say
 from ..tasks.data import DataTask
 from ..tasks.sets import KINDS, SETS, TEMPLATES, DataSet
 from ..tasks.sources import at_hand, places
+from .terminal import say_entry, wrapped
 
-Wrap = Callable[[str, int], str]
 
-
-def list_sets(wrapped: Wrap) -> None:
+def list_sets() -> None:
     """Every set: what it is, its licence, and whether it is at hand."""
     say("Data sets by name (options: `entrostat tasks NAME`; your own copy: --task.path FILE):\n")
     for one in SETS.values():
         use = "" if one.trains else "to evaluate on; "
         facts = f"[{use}{at_hand(one) or _download(one)}; licence: {one.licence}]"
-        say(f"  {one.name:<16} {wrapped(f'{one.summary} {facts}', 19).lstrip()}")
+        say_entry(one.name, f"{one.summary} {facts}")
     say("")
     for one in KINDS.values():
-        say(f"  {one.name + ':FILE':<16} {wrapped(_of_file(one), 19).lstrip()}")
+        say_entry(f"{one.name}:FILE", _of_file(one))
     say("")
 
 
-def explain_set(one: DataSet, wrapped: Wrap) -> None:
+def explain_set(one: DataSet) -> None:
     """One set, or one kind of file: where it comes from, its columns, prompt and grader."""
     columns = ", ".join(f"{name} = {column}" for name, column in one.fields.items())
     facts = {"grader": one.grader, "columns": columns, "template": TEMPLATES[one.template]}

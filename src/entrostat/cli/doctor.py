@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._text import say
-from .flags import dataclass_flags, named, spread, take, take_switch
+from .flags import take, take_switch, whole
 from .terminal import quiet_libraries, tell
 
 if TYPE_CHECKING:
     from ..diagnosis.doctor import Finding
 
 _NAMED = 4  # runs of a directory that a message names
-_DOCTOR = """\
+DOCTOR = """\
 usage: entrostat doctor [--config FILE.toml] [any flag of train] [--prompts N]
                         [--rollouts FILE_OR_RUN] [--json]
        entrostat doctor RUN_OR_LOG [--json]
@@ -64,14 +64,10 @@ has their limits and reasons.
 
 def doctor_verb(args: list[str]) -> int:
     """Look for faults in a configuration and its first rollouts, or in what a run left."""
-    if not args or "-h" in args or "--help" in args:
-        say(_DOCTOR.rstrip())
-        return 0 if args else 2
     plain, args = take_switch(args, "json")
     prompts, args = take(args, "prompts")
+    whole(prompts, "prompts")
     rollouts, args = take(args, "rollouts")
-    if prompts is not None and not (prompts.isascii() and prompts.isdigit() and int(prompts) > 0):
-        raise ValueError(f"--prompts must be a whole number above 0, got {prompts!r}")
     quiet_libraries()
     environment, args = take_switch(args, "environment")
     if environment:
@@ -121,24 +117,11 @@ def _of_run(args: list[str], prompts: str | None, rollouts: str | None) -> list[
 
 
 def _of_config(args: list[str], prompts: str | None, rollouts: str | None) -> list[Finding]:
-    """Of a configuration, as `train` takes it."""
-    from ..config import TrainConfig, check_model, from_dict
-    from .open_flags import take_open_flags
-    from .training import asked_for
+    from ..config import check_model
+    from .training import configured
 
     file, args = take(args, "config")
-    trusted, args = take_switch(args, "trust-code")
-    allowed, args = take(args, "sandbox")
-    if allowed:
-        args = [*args, "--scoring.sandbox", allowed]
-    args, flags = take_open_flags(spread(named(args, "log", "to"), "analyze"))
-    data = asked_for(file, flags, trusted, {"scoring.sandbox"} if allowed else set())
-    config: Any = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat doctor", _DOCTOR)
-    config.validate()
-    if allowed:
-        from ..sandbox import use
-
-        use(allowed)
+    config = configured(args, "entrostat doctor", DOCTOR, file)
     check_model(config.model)
     from ..diagnosis.doctor import PROMPTS, rollouts_at
     from ..trainers.lab import examine

@@ -1,21 +1,33 @@
-"""`entrostat eval`."""
+"""`entrostat eval`, and `eval --over`: entropy against every figure, over checkpoints."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import console, say
 from ..errors import MissingExtraError
-from .flags import asked_for_help, dataclass_flags, take, take_switch
-from .open_flags import apply_open_flags, take_open_flags
+from .flags import (
+    apply_open_flags,
+    dataclass_flags,
+    options,
+    take,
+    take_open_flags,
+    take_switch,
+)
 from .terminal import quiet_libraries, tell
 
 if TYPE_CHECKING:
+    from ..evaluation.checkpoint_correlation import Correlation, OfSet
     from ..evaluation.evaluate import Table
 
-_EVAL = """\
+EVAL = """\
 usage: entrostat eval MODEL_OR_RUN... --on NAME[,NAME] [OPTIONS]
        entrostat eval --over PATH...
 
@@ -65,13 +77,6 @@ lm_eval/ (as lm-evaluation-harness writes); docs/evaluation.md.
 
 def eval_verb(args: list[str]) -> int:
     """Evaluate models and runs on sets of problems."""
-    over, args = take_switch(args, "over")
-    if over:
-        from .over import over_verb
-
-        return over_verb(args)
-    if args and (done := asked_for_help(args, _EVAL)) is not None:
-        return done
     from ..config import TrainConfig
     from ..evaluation.settings import EvalConfig
     from ..tasks.trust import refuse_code
@@ -85,7 +90,7 @@ def eval_verb(args: list[str]) -> int:
     specs, flags = args[:start], args[start:]
     flags, open_flags = take_open_flags(_with_value(flags, "--greedy"))
     options = _options(open_flags)
-    config: Any = dataclass_flags(EvalConfig, EvalConfig(), flags, "entrostat eval", _EVAL)
+    config: Any = dataclass_flags(EvalConfig, EvalConfig(), flags, "entrostat eval", EVAL)
     if not specs:
         raise ValueError(
             "name what to evaluate first: entrostat eval MODEL_OR_RUN... --on NAME; see --help"
@@ -145,7 +150,6 @@ def _with_value(args: list[str], switch: str) -> list[str]:
 
 
 def _options(flags: list[tuple[list[str], str]]) -> dict[str, Any]:
-    """The tasks' parameters of `--task.KEY VALUE`."""
     for path, text in flags:
         if path == ["task"]:
             raise ValueError(f"--task {text}: sets are named by --on, --on {text}")
@@ -156,17 +160,15 @@ def _options(flags: list[tuple[list[str], str]]) -> dict[str, Any]:
 
 def _show(found: Table) -> None:
     """A set's table; where it does not fit the terminal, figures without their intervals."""
-    from rich import box
-    from rich.table import Table as Screen
     from rich.text import Text
+
+    from ..study.tables import plain_table
 
     screen = console()
     columns = list(zip(*(cells for _, cells in found.rows), strict=True))
     wide = sum(max(map(len, column), default=0) + 2 for column in columns) + 24 > screen.width
-    drawn = Screen(
-        title=Text(found.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
-        collapse_padding=True,
-    )  # fmt: skip
+    drawn = plain_table(None)
+    drawn.title, drawn.title_justify = Text(found.title), "left"
     drawn.add_column("")
     for model in found.models:
         drawn.add_column(Text(model), justify="right", overflow="fold")
@@ -174,3 +176,112 @@ def _show(found: Table) -> None:
         shown = [cell.partition(" [")[0] if wide else cell for cell in cells]
         drawn.add_row(Text(name), *map(Text, shown))
     screen.print(drawn)
+
+
+OVER = """\
+usage: entrostat eval --over PATH [PATH...] [--output DIR]
+
+Relate entropy and score over the checkpoints of runs, set by set: Spearman's
+rank correlation of entropy with every figure (PAR Tab. 1 and 4), and the
+mutual information of the score with the cumulative entropy and with the
+iteration, pooled (REPO Tab. 6).
+
+Examples:
+  entrostat eval --over runs/grpo
+  entrostat eval --over runs/study --output runs/study/over
+  entrostat eval runs/grpo --checkpoints --on math500 --output evals
+  entrostat eval --over evals
+
+A path is a run that evaluated in training (eval.every), a study (its runs), or
+what `entrostat eval RUN --checkpoints` wrote. Nothing is sampled: what was
+recorded is read.
+
+  --output DIR  write over.json (checkpoints, correlations with p and n,
+                information) and over.svg (score against entropy and cumulative
+                entropy) there
+"""
+_POWER = re.compile(r"(?:pass|maj)@(\d+)")
+
+
+def over_verb(args: list[str]) -> int:
+    """Print the tables; write them and a figure where asked for."""
+    given, args = options(args, "entrostat eval --over", ("output",))
+    from ..evaluation.checkpoint_correlation import over
+
+    sets = over(args)
+    for one in sets:
+        _show_over(one)
+    if (output := given["output"]) is not None:
+        _write(Path(output), sets)
+        say(f"written: {output}")
+    return 0
+
+
+def _show_over(one: OfSet) -> None:
+    from rich.markup import escape
+
+    from ..evaluation.checkpoint_correlation import ENTROPIES
+    from ..study.tables import plain_table
+
+    runs = len(one.runs)
+    across = "" if runs == 1 else f" of {runs} runs"
+    title = f"{escape(one.name)}: {len(one.points)} checkpoints{across}\n"
+    table = plain_table(f"{title}Spearman's correlation with the entropy of ...")
+    table.add_column("figure", overflow="fold")
+    for kind in ENTROPIES:
+        table.add_column(kind, justify="right", no_wrap=True)
+        if runs > 1:
+            table.add_column("mean\nof runs", justify="right", no_wrap=True)
+    for figure, kinds in one.pooled.items():
+        if _listed(figure, one.score):
+            cells = []
+            for kind in ENTROPIES:
+                cells.append(_cell(kinds.get(kind)))
+                if runs > 1:
+                    mean = one.mean_of_runs(figure, kind)
+                    cells.append("-" if mean is None else f"{mean:+.3f}")
+            table.add_row(escape(figure), *cells)
+    if table.row_count:
+        console().print(table)
+    else:
+        say(title.rstrip())
+    words = {"cumulative": "cumulative entropy", "iteration": "the iteration"}
+    for key, found in one.shared.items():
+        say(
+            f"mutual information of {one.score} and {words[key]}: {found.histogram:.3f} nats "
+            f"({found.bins} by {found.bins} bins, corrected for chance; p {_p(found.p)}), "
+            f"{found.neighbours:.3f} by nearest neighbours; {found.n} checkpoints"
+        )
+    for note in one.notes:
+        say(note)
+    say()
+
+
+def _cell(found: Correlation | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found.rho:+.3f}\n[dim]p {_p(found.p)}, n {found.n}[/]"
+
+
+def _listed(figure: str, score: str | None) -> bool:
+    """Of pass@1, pass@2, ... the powers of two and the last are shown; over.json has all."""
+    power = _POWER.fullmatch(figure)
+    k = int(power[1]) if power else 0
+    return not k & (k - 1) or score is None or score.endswith(f"@{k}")
+
+
+def _p(value: float) -> str:
+    return "<.001" if value < 0.001 else f"{value:.3f}".lstrip("0") if value < 1 else "1"
+
+
+def _write(directory: Path, sets: Sequence[OfSet]) -> None:
+    from ..logs.files import atomic
+    from ..report.evaluation import figure_of
+
+    data: dict[str, Any] = {"sets": [asdict(one) for one in sets]}
+    with atomic(directory / "over.json") as part:
+        part.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    figure = figure_of(sets)
+    if figure is not None:
+        with atomic(directory / "over.svg") as part:
+            part.write_bytes(figure)

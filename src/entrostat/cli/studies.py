@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from .._text import say
-from .flags import asked_for_help, options
+from .flags import options, whole
 
-_STUDY = """\
+STUDY = """\
 usage: entrostat study FILE.toml|DIR [...] [--output DIR] [--quick] [--jobs N]
                        [--ray [ADDRESS]] [--record DIR] [--claims FILE]
                        [--report] [--seeds N,N,...] [--lean] [--trust-code]
@@ -49,18 +49,14 @@ docs/studies.md describes it. All runs are checked before the first one starts.
 
 def study_verb(args: list[str]) -> int:
     """Run the trainings of a file and compare them."""
-    if (done := asked_for_help(args, _STUDY)) is not None:
-        return done
     ray, args = _take_ray(args)
     given, args = options(
         args, "entrostat study", ("output", "jobs", "record", "claims", "seeds"),
         ("quick", "report", "lean", "trust-code"), ("ray",),
     )  # fmt: skip
-    jobs, seeds = given["jobs"], given["seeds"]
+    jobs, seeds = whole(given["jobs"], "jobs"), given["seeds"]
     if not args:
         raise ValueError("study takes one file or more, or a directory of them, got none")
-    if jobs is not None and not (jobs.isascii() and jobs.isdigit() and int(jobs) > 0):
-        raise ValueError(f"--jobs must be a whole number above 0, got {jobs!r}")
     words = [] if seeds is None else seeds.split(",")
     if not all(word.isascii() and word.isdigit() for word in words):
         raise ValueError(f"--seeds takes whole numbers with commas between, got {seeds!r}")
@@ -68,7 +64,7 @@ def study_verb(args: list[str]) -> int:
 
     try:
         return run_study(
-            args, given["output"], None if jobs is None else int(jobs), given["trust-code"],
+            args, given["output"], jobs, given["trust-code"],
             quick=given["quick"], ray=ray, record=given["record"], claims=given["claims"],
             train=not given["report"], lean=given["lean"],
             seeds=None if seeds is None else [int(word) for word in words],

@@ -1,18 +1,18 @@
-"""`entrostat tasks`."""
+"""`entrostat tasks`, and `entrostat subset`, which takes a part of one's prompts."""
 
 from __future__ import annotations
 
 import inspect
-import shutil
-import textwrap
 from dataclasses import MISSING, fields
 from typing import Any
 
 from .._names import refuse_options
 from .._text import say
 from ..errors import extra
+from .flags import apply_open_flags, dataclass_flags, take_open_flags
+from .terminal import quiet_libraries, say_entry, tell, wrapped
 
-_TASKS = """\
+TASKS = """\
 usage: entrostat tasks [NAME]
 
 List the tasks with their options, or explain one. `entrostat tasks gym` lists
@@ -33,9 +33,6 @@ _FILE = "FILE.jsonl"
 
 def tasks_verb(args: list[str]) -> int:
     """List the tasks, or explain one."""
-    if "-h" in args or "--help" in args:
-        say(_TASKS.rstrip())
-        return 0
     refuse_options(args, "entrostat tasks", ("help",))
     if len(args) > 1:
         raise ValueError(f"tasks takes one name, got {' '.join(args)}")
@@ -45,7 +42,7 @@ def tasks_verb(args: list[str]) -> int:
         with extra("tasks", "task 'gym'"):
             from reasoning_gym.factory import DATASETS
 
-        say(_wrapped(", ".join(sorted(DATASETS))))
+        say(wrapped(", ".join(sorted(DATASETS))))
     else:
         _explain(args[0])
     return 0
@@ -64,7 +61,7 @@ def _list() -> None:
         module = inspect.getmodule(cls)
         summary = (inspect.getdoc(module) or "").split("\n\n")[0].partition(": ")[2]
         _show(name, summary, _options(cls))
-    list_sets(_wrapped)
+    list_sets()
     graders = [offer.name for offer in offers("grader") if offer.name not in GRADERS]
     names = ", ".join([*GRADERS, *graders])
     _show(
@@ -90,9 +87,8 @@ def _list() -> None:
 
 
 def _show(name: str, summary: str, options: str) -> None:
-    text = _wrapped(" ".join(summary.split()), 17)
-    say(f"  {name:<14} {text.lstrip()}")
-    say(_wrapped(f"options: {options or 'none'}", 17) + "\n")
+    say_entry(name, " ".join(summary.split()), f"options: {options or 'none'}", width=14)
+    say()
 
 
 def _explain(name: str) -> None:
@@ -120,15 +116,14 @@ def _explain(name: str) -> None:
     say(f"{name}\n")
     found = data_set(name)
     if found:
-        explain_set(found, _wrapped)
+        explain_set(found)
         options = options_of(found)
     elif doc := inspect.getdoc(about):
         say(f"{doc}\n")
-    say(_wrapped(f"options: {options or 'none'}"))
+    say(wrapped(f"options: {options or 'none'}"))
 
 
 def _options(cls: type[Any]) -> str:
-    """A task's parameters with their defaults; `seed` is the run's, `path` the name."""
     words = []
     for key, parameter in inspect.signature(cls).parameters.items():
         if key in ("name", "seed", "path") or parameter.kind in (parameter.VAR_KEYWORD,):
@@ -141,9 +136,55 @@ def _options(cls: type[Any]) -> str:
     return ", ".join(words)
 
 
-def _wrapped(text: str, indent: int = 0) -> str:
-    width = min(shutil.get_terminal_size().columns, 100)
-    blank = " " * indent
-    return textwrap.fill(
-        text, width, initial_indent=blank, subsequent_indent=blank, break_on_hyphens=False
-    )
+SUBSET = """\
+usage: entrostat subset TASK --by kmeans|random|pass_rate [OPTIONS]
+
+Write a part of a task's prompts as a file to train on: one JSON object per
+line, {"prompt", "answer", "index", "split", "why"}. The same seed gives the
+same file.
+
+Examples:
+  entrostat subset my.jsonl --by kmeans --model smollm2 --size 600
+  entrostat subset my.jsonl --by random --size 600 --output broad.jsonl
+  entrostat train --task broad.jsonl --task.grader number
+  entrostat eval smollm2 --on gsm8k/train --k 8 --output evals
+  entrostat subset gsm8k --by pass_rate --responses evals --low 0.1 --high 0.9
+
+  kmeans            the prompts of the largest clusters of their embeddings,
+                    less diverse than the rest (PAR 6.3): --model, --size,
+                    --clusters
+  random            as many at random, the control: --size
+  pass_rate         prompts that a policy answers right at times (REPO's
+                    filter): --responses, --low, --high
+
+  --size N          prompts of the subset; pass_rate takes all without it
+  --output FILE     default TASK-BY-SIZE.jsonl
+  --task.KEY VALUE  a parameter of the task
+  --split NAME      to choose from; default: the one that is trained on
+  --prompts N       only the first N of the split
+  --seed N          default 0
+  --model NAME      of kmeans: whose embeddings
+  --clusters N      of kmeans; default 1,000, or a 17th of the prompts
+  --responses DIR   of pass_rate: what `entrostat eval` wrote
+  --low X, --high X of pass_rate: bounds of the share of right responses
+"""
+
+
+def subset_verb(args: list[str]) -> int:
+    """Write a part of a task's prompts as a file."""
+    from ..errors import RunStopped
+    from ..evaluation.subset import SubsetConfig, run_subset
+
+    name, *words = args
+    words, flags = take_open_flags(words)
+    given = apply_open_flags({"task": {"name": name}}, flags)["task"]
+    config = dataclass_flags(SubsetConfig, SubsetConfig(), words, "entrostat subset", SUBSET)
+    quiet_libraries()
+    try:
+        subset = run_subset(given, config)
+    except RunStopped as error:
+        return tell(str(error), code=1)
+    say(f"{subset.size} of {subset.of} prompts: {subset.path}")
+    grader = "" if subset.grader is None else f" --task.grader {subset.grader}"
+    say(f"train on it with: entrostat train --task {subset.path}{grader}")
+    return 0

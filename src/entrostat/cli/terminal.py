@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from typing import Any
 
 from .._text import say
@@ -30,3 +32,18 @@ def quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def wrapped(text: str, indent: int = 0, most: int = 100) -> str:
+    """A text in lines as wide as the terminal, at most `most` columns, each indented."""
+    blank = " " * indent
+    return textwrap.fill(
+        text, min(shutil.get_terminal_size().columns, most), initial_indent=blank,
+        subsequent_indent=blank, break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+
+
+def say_entry(name: str, *lines: str, width: int = 16, most: int = 100) -> None:
+    """One of a list: a name, and beside it lines that are wrapped."""
+    text = "\n".join(wrapped(line, width + 3, most) for line in lines)
+    say(f"  {name:<{width}} {text.lstrip()}")

@@ -7,13 +7,24 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from .._text import say
-from .flags import asked_for_help, dataclass_flags, named, spread, take, take_switch
+from .flags import (
+    apply_open_flags,
+    dataclass_flags,
+    named,
+    spread,
+    take,
+    take_open_flags,
+    take_switch,
+)
 from .terminal import quiet_libraries, show_warning, tell
 
-_TRAIN = """\
+if TYPE_CHECKING:
+    from ..config import TrainConfig
+
+TRAIN = """\
 usage: entrostat train [OPTIONS]
 
 Train a policy by reinforcement learning, its entropy measured and held.
@@ -55,7 +66,7 @@ Often used:
   --analyze.every N     what updates do to entropy, token by token
   --save.best SET/FIGURE
                         keep the policy that evaluates best: test/avg@k, say
-  --log NAME [NAME]     also to {trackers}
+  --log NAME [NAME]     also to wandb, trackio, tensorboard, mlflow
   --no-report           write no page at the end
 
 Other trainers:
@@ -72,7 +83,7 @@ Code of others:
   --help-all            every setting (docs/config.md)
 """
 
-_PRETRAIN = """\
+PRETRAIN = """\
 usage: entrostat pretrain [OPTIONS]
 
 Make the tiny policy: about 4 minutes on one core.
@@ -104,85 +115,78 @@ Next:
   entrostat train --help"""
 
 
-def asked_for(
-    file: str | None, flags: list[tuple[list[str], str]], trusted: bool, own_words: set[str]
-) -> dict[str, Any]:
-    """The tables of a configuration: a file's, and the open flags over them."""
-    from ..config import load
+def configured(
+    args: list[str], prog: str, text: str, file: str | None, run: str | None = None
+) -> TrainConfig:
+    """The configuration that words mean: flags over a file's, or over a run's that is resumed."""
+    from ..config import TrainConfig, from_dict, load
     from ..tasks.trust import refuse_code, typed_keys
     from ..trainers.verl import config as verl
-    from .open_flags import apply_open_flags
 
-    given = load(file) if file is not None else {}
-    if "runs" in given:
+    trusted, args = take_switch(args, "trust-code")
+    allowed, args = take(args, "sandbox")
+    typed = {"scoring.sandbox"} if allowed else set()
+    if allowed and run is None:
+        args = [*args, "--scoring.sandbox", allowed]
+    # `--analyze every=10`: its spelling of before, still taken
+    args, flags = take_open_flags(spread(named(args, "log", "to"), "analyze"))
+    data: dict[str, Any] = {}
+    if run is not None:
+        data, where = _resumed(run, args, flags), f"--resume {run!r}"
+    else:
+        data, where = ({} if file is None else load(file)), f"config {file!r}"
+        typed |= typed_keys(flags)
+    if "runs" in data:
         raise ValueError(f"config {file!r} is a study of several runs; use: entrostat study {file}")
     if not trusted:
-        refuse_code(given, f"config {file!r}", typed_keys(flags) | own_words)
-        verl.refuse_code(given.get("verl"), f"config {file!r}")
-    return apply_open_flags(given, flags)
+        refuse_code(data, where, typed)
+        verl.refuse_code(data.get("verl"), where)
+    if run is None:
+        data = apply_open_flags(data, flags)
+    config: Any = dataclass_flags(TrainConfig, from_dict(data), args, prog, text)
+    config.validate()
+    if allowed:
+        from ..sandbox import use
+
+        use(allowed)
+    return config
+
+
+def _resumed(run: str, args: list[str], flags: list[tuple[list[str], str]]) -> dict[str, Any]:
+    """A run's own settings, of which words may change only a few."""
+    from ..config import load
+
+    path = Path(run) / "config.toml"
+    if not path.is_file():
+        raise ValueError(f"--resume {run!r}: no run there (no config.toml)")
+    changed = {word.split("=")[0] for word in args if word.startswith("--")}
+    changed |= {f"--{path[0]}" for path, _ in flags}
+    free = {"--iterations", "--threads", "--help", "--log.to", "--log.project", "--log.name"}
+    if not changed <= free:
+        raise ValueError(
+            f"--resume goes on exactly as it began, so it cannot change "
+            f"{', '.join(sorted(changed - free))}; only --iterations, --threads and --log may "
+            "be given"
+        )
+    return {**load(path), "output": run}
 
 
 def train_verb(args: list[str]) -> int:
     """Train a policy, or go on with a run."""
     if not args:
         return _first_run()
-    if (done := asked_for_help(args, _TRAIN)) is not None:
-        return done
-    from ..config import (
-        TrainConfig,
-        at_hand,
-        check_model,
-        from_dict,
-        load,
-    )
-    from ..config.instruments import Tracker
-    from ..tasks.trust import refuse_code
+    from ..config import at_hand, check_model
     from ..trainers.resume_command import resume_command
-    from ..trainers.verl import config as verl
-    from .open_flags import take_open_flags
 
     file, args = take(args, "config")
     run, args = take(args, "resume")
-    trusted, args = take_switch(args, "trust-code")
     python, args = take(args, "verl-python")
     address, args = take(args, "ray-address")
     shown, args = take_switch(args, "print")
     bare, args = take_switch(args, "no-report")
-    allowed, args = take(args, "sandbox")
-    own_word = {"scoring.sandbox"} if allowed else set()
-    if allowed and run is None:
-        args = [*args, "--scoring.sandbox", allowed]
-    args = named(args, "log", "to")
-    args = spread(args, "analyze")  # `--analyze every=10`, its spelling of before, still taken
     if file is not None and run is not None:
         raise ValueError("--config and --resume exclude each other: a run keeps its own config")
-    args, flags = take_open_flags(args)
-    if run is not None:
-        path = Path(run) / "config.toml"
-        if not path.is_file():
-            raise ValueError(f"--resume {run!r}: no run there (no config.toml)")
-        changed = {word.split("=")[0] for word in args if word.startswith("--")}
-        changed |= {f"--{path[0]}" for path, _ in flags}
-        free = {"--iterations", "--threads", "--help", "--log.to", "--log.project", "--log.name"}
-        if not changed <= free:
-            raise ValueError(
-                f"--resume goes on exactly as it began, so it cannot change "
-                f"{', '.join(sorted(changed - free))}; only --iterations, --threads and --log may "
-                "be given"
-            )
-        data = {**load(path), "output": run}
-        if not trusted:
-            refuse_code(data, f"--resume {run!r}", own_word)
-            verl.refuse_code(data.get("verl"), f"--resume {run!r}")
-    else:
-        data = asked_for(file, flags, trusted, own_word)
-    about = _TRAIN.replace("{trackers}", ", ".join(get_args(Tracker)))
-    config = dataclass_flags(TrainConfig, from_dict(data), args, "entrostat train", about)
-    config.validate()
-    if allowed:
-        from ..sandbox import use
-
-        use(allowed)
+    config = configured(args, "entrostat train", TRAIN, file, run)
     options = {} if config.host != "verl" else {"python": python, "ray_address": address}
     if not options and (python or address or shown):
         raise ValueError("--verl-python, --ray-address and --print go with --host verl")
@@ -306,15 +310,11 @@ def _finish(path: Path, expect: Mapping[str, str], page: bool) -> int:
 
 
 def pretrain_verb(args: list[str]) -> int:
-    if args and (done := asked_for_help(args, _PRETRAIN)) is not None:
-        return done
     quiet_libraries()
     from ..models.pretrain import PretrainConfig
     from .models import pretrained
 
-    config = dataclass_flags(
-        PretrainConfig, PretrainConfig(), args, "entrostat pretrain", _PRETRAIN
-    )
+    config = dataclass_flags(PretrainConfig, PretrainConfig(), args, "entrostat pretrain", PRETRAIN)
     path = pretrained(config)
     say(f"done: {path}")
     return 0

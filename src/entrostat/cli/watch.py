@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from .._text import say
-from .flags import SOURCE, asked_for_help, options, source_of
+from .flags import SOURCE, options, source_of, whole
 
-_WATCH = """\
+WATCH = """\
 usage: entrostat watch PATH [PATH...] [--port N] [--every SECONDS] [--open]
                        [--host ADDRESS] [--token] [--format FORMAT]
                        [--step NAME] [--entropy NAME] [--score NAME]
@@ -38,17 +38,13 @@ Examples:
 
 def watch_verb(args: list[str]) -> int:
     """Serve the live page until Ctrl-C."""
-    if (done := asked_for_help(args, _WATCH)) is not None:
-        return done
     known = ("port", "every", "host", *SOURCE)
     given, args = options(args, "entrostat watch", known, ("open", "token"))
     if not args:
         raise ValueError("watch needs the path of a run, or of a directory of runs; see --help")
-    number, seconds = _port(given["port"]), _seconds(given["every"])
-    from ..report.live.auth import is_loopback, resolve
-    from ..report.live.reading import Watched, as_paths
-    from ..report.live.server import Server
-    from ..report.live.watcher import Watcher
+    port, seconds = whole(given["port"], "port", 0, 65535), _seconds(given["every"])
+    from ..report.live.server import Server, is_loopback, resolve
+    from ..report.live.watcher import Watched, Watcher, as_paths
 
     where, opens, token = given["host"] or "127.0.0.1", given["open"], given["token"]
     if opens and (token or not is_loopback(resolve(where)[1])):
@@ -58,7 +54,7 @@ def watch_verb(args: list[str]) -> int:
         )
     watched = Watched(as_paths(args), *source_of(given))
     watcher = Watcher(watched, seconds)
-    server = Server(watcher, where, number, token)
+    server = Server(watcher, where, 8642 if port is None else port, token)
     try:
         say(f"watching {', '.join(args)}: {server.address}")
         say("Ctrl-C ends the page; the runs go on")
@@ -74,14 +70,6 @@ def watch_verb(args: list[str]) -> int:
         server.server_close()
         watcher.close()
     return 0
-
-
-def _port(word: str | None) -> int:
-    if word is None:
-        return 8642
-    if not (word.isascii() and word.isdigit() and len(word) <= 5 and int(word) < 65536):
-        raise ValueError(f"--port must be a whole number from 0 to 65535, got {word!r}")
-    return int(word)
 
 
 def _seconds(word: str | None) -> float:

@@ -1,17 +1,24 @@
-"""A run's metrics as curves: thinned, smoothed, found under the names that trainers give them."""
+"""What logs hold as curves: found under the names that trainers give them, thinned, smoothed.
+
+A line of an analysis may lack any part, or have something else than a number there: it is left out.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+from ..logs.lines import number
 from ..logs.run import Run
-from .figures import Curve, Panel, slug
-from .runs import drawable
+from .figures import BLACK, BLUE, SKY, Curve, Panel, Points, slug
+from .runs import HUGE, drawable
 
 POINTS = 1200  # a longer curve is averaged down to so many points
+CLOUD = 400  # points of one cloud
+FEW = 5  # iterations below which a cloud over the run says nothing
 
 # our name -> what other trainers call the same; a caption says which it is
 ALIASES = {
@@ -28,32 +35,110 @@ ALIASES = {
 }  # fmt: skip
 
 
+def panel(
+    source: Run | list[Any], title: str, unit: str, caption: str, *parts: Any, fit: bool = False,
+    **more: Any,
+) -> Panel:  # fmt: skip
+    """A figure of some metrics, `parts` as `curves_of` takes them.
+
+    `fit` chooses the axis that suits them, `more` is a panel's own. The caption of a run's says
+    under which other names its trainer logged them.
+    """
+    curves = curves_of(source, *parts)
+    scale = scale_of(y for curve in curves for y in curve.y) if fit else "linear"
+    if isinstance(source, Run):
+        keys = [part if isinstance(part, str) else part[0] for part in parts]
+        found = [str(name) for key in keys if (name := logged(source, key)) not in (None, key)]
+        caption += f" Logged as {', '.join(found)}." if found else ""
+    return Panel(title, caption, unit, curves, scale, **more)
+
+
+def curves_of(source: Run | list[Any], *parts: Any) -> tuple[Curve, ...]:
+    """A curve for each part that a log has a figure of.
+
+    Args:
+        source: a run, whose metrics may have another trainer's names, or lines.
+        parts: (key, label, color[, dash[, width]]) each, or a key alone. A line's key may be a
+            tuple: those of nested tables, one behind the other.
+    """
+    curves = []
+    for part in parts:
+        key, label, *looks = (part, "") if isinstance(part, str) else part
+        if not isinstance(source, Run):
+            x, y = series(source, *([key] if isinstance(key, str) else key))
+        else:
+            x, y = thin(*drawable(source, logged(source, key) or ""))
+        if x:
+            curves.append(Curve(label, x, y, *looks))
+    return tuple(curves)
+
+
 def logged(run: Run, key: str) -> str | None:
     """The name under which a run has a metric as a number; None where it has none."""
     names = (key, *ALIASES.get(key, ()))
     return next((name for name in names if drawable(run, name)[0]), None)
 
 
-def curves_of(run: Run, *parts: tuple[str, str, dict[str, Any]]) -> tuple[Curve, ...]:
-    """A curve for each (metric, label, looks) that the run has."""
-    curves = []
-    for key, label, looks in parts:
-        if (name := logged(run, key)) is not None:
-            curves.append(Curve(label, *thin(*drawable(run, name)), **looks))
-    return tuple(curves)
+def at(value: Any, *path: str) -> Any:
+    """What lies under keys of nested tables; None where there is no such table or key."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
-def named(run: Run, *keys: str) -> str:
-    """Of another trainer's metrics, under which names they were logged: for a caption."""
-    found = [name for key in keys if (name := logged(run, key)) not in (None, key)]
-    return f" Logged as {', '.join(map(str, found))}." if found else ""
+def figure(value: Any) -> float | None:
+    """A finite number that an axis can show; None for anything else."""
+    found = number(value)
+    return found if found is not None and abs(found) < HUGE else None
+
+
+def series(lines: Iterable[Any], *path: str) -> tuple[list[int], list[float]]:
+    """Iterations and values of one figure, where a line has it."""
+    pairs = [(line["iteration"], figure(at(line, *path))) for line in lines]
+    kept = [(x, y) for x, y in pairs if y is not None]
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def rows(line: Any, key: str) -> list[dict[str, Any]]:
+    """The tables of a list; none where it is no list."""
+    found = line.get(key)
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+
+
+def below(curves: Iterable[Curve]) -> tuple[Curve, ...]:
+    """Curves with their signs turned."""
+    return tuple(replace(curve, y=[-v for v in curve.y]) for curve in curves)
+
+
+def thirds(x: Sequence[float], y: Sequence[float]) -> tuple[Points, ...]:
+    """The run's thirds in shades of their own."""
+    n = len(x)
+    looks = (("first third", SKY), ("second", BLUE), ("last", BLACK))
+    clouds = []
+    for (start, end), look in zip(pairwise((0, n // 3, 2 * n // 3, n)), looks, strict=True):
+        step = max(1, -(-(end - start) // (CLOUD // 3)))
+        if end > start:
+            size = 3.2 if n > 60 else 5.0
+            label, color = look
+            clouds.append(Points(label, x[start:end:step], y[start:end:step], color, size))
+    return tuple(clouds)
+
+
+def legible(drawn: Panel) -> Panel:
+    """A symlog axis where one iteration, the first say, would flatten all others."""
+    sizes = sorted(abs(v) for v in drawn.values if v)
+    if drawn.scale != "linear" or drawn.bars or drawn.points or not sizes:
+        return drawn
+    if sizes[-1] <= 20 * sizes[len(sizes) // 2]:
+        return drawn
+    return replace(drawn, scale="symlog", floor=0.01)
 
 
 def smoothed(run: Run, key: str, label: str, color: str, dash: Any = "-") -> tuple[Curve, ...]:
     """The values faintly and their moving average; only the values where there are few."""
     x, y = drawable(run, key)
     if window(len(y)) == 1:
-        return curves_of(run, (key, label, {"color": color, "dash": dash}))
+        return curves_of(run, (key, label, color, dash))
     return (
         Curve("", *thin(x, y), color=color, width=0.8, alpha=0.35, name=f"{label}, unsmoothed"),
         Curve(label, *thin(x, average(y)), color=color, dash=dash, width=1.9),
@@ -67,11 +152,8 @@ def coefficient(key: str) -> str:
 
 def average(y: Sequence[float]) -> list[float]:
     half = window(len(y)) // 2
-    mean = []
-    for i in range(len(y)):
-        part = y[max(0, i - half) : i + half + 1]  # shorter at both ends
-        mean.append(sum(part) / len(part))
-    return mean
+    parts = [y[max(0, i - half) : i + half + 1] for i in range(len(y))]  # shorter at both ends
+    return [sum(part) / len(part) for part in parts]
 
 
 def window(n: int) -> int:
@@ -79,15 +161,15 @@ def window(n: int) -> int:
     return 1 if n < 30 else 2 * (n // 30) + 1
 
 
-def say_smoothed(panel: Panel, runs: Sequence[Run]) -> Panel:
+def say_smoothed(drawn: Panel, runs: Sequence[Run]) -> Panel:
     """Fill in the caption's {smooth}."""
     widths = sorted({window(len(drawable(run, "reward/mean")[1])) for run in runs} - {1})
     span = " to ".join(dict.fromkeys(map(str, [*widths[:1], *widths[-1:]])))
     words = f" (faint) and its centred average over {span} iterations"
-    if not any(curve.alpha < 1 for curve in panel.curves):
+    if not any(curve.alpha < 1 for curve in drawn.curves):
         # seeds alone: their values are not drawn, the average is
-        words = words.replace(" (faint) and its", ", as a") if panel.bands and widths else ""
-    return replace(panel, caption=panel.caption.replace("{smooth}", words))
+        words = words.replace(" (faint) and its", ", as a") if drawn.bands and widths else ""
+    return replace(drawn, caption=drawn.caption.replace("{smooth}", words))
 
 
 def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -35,20 +35,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """What runs differ in.
+    """What runs differ in."""
 
-    Attributes:
-        rows: the settings, without those of the method itself.
-        odd: of each run, which of its settings are another than those of most runs (where no value
-            is the most frequent, of the first run); None where they are not known.
-        unknown: labels of the runs whose settings are not known.
-        known: how many runs' are.
-    """
-
-    rows: tuple[Difference, ...]
+    rows: tuple[Difference, ...]  # the settings, without those of the method itself
+    # of each run, which of its settings are another than those of most runs (where no value is the
+    # most frequent, of the first run); None where they are not known
     odd: tuple[tuple[str, ...] | None, ...]
-    unknown: tuple[str, ...]
-    known: int
+    unknown: tuple[str, ...]  # labels of the runs whose settings are not known
+    known: int  # how many runs' are
 
     @property
     def sentence(self) -> str:
@@ -115,15 +109,14 @@ def _speaks(settings: Mapping[str, str], key: str) -> bool:
 
 
 def _settings(run: Run) -> dict[str, str] | None:
-    """A run's settings by dotted name, as text; None where they are not known."""
     if run.source != "entrostat" or not run.config:
         return None
     found = dict(_flat("", run.config))
-    return {key: value for key, value in found.items() if not _is_own(key)}
-
-
-def _is_own(key: str) -> bool:
-    return key in _OWN or key.startswith(_OWN_TABLES)
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in _OWN and not key.startswith(_OWN_TABLES)
+    }
 
 
 def _flat(prefix: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,58 +1,26 @@
-"""The page of an evaluation: tables with intervals, pass@k curves, entropy against accuracy."""
+"""The page of an evaluation: tables with intervals, pass@k curves, entropy against accuracy.
+
+`figure_of` draws score against entropy over checkpoints, for `entrostat eval --over`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..evaluation.checkpoint_correlation import ENTROPIES, Checkpoint, OfSet
 from ..evaluation.results import of_problem, shown, spelt
 from ..logs.lines import JsonLines
-from .figures import COLORS, Band, Curve, Image, Panel, Points, draw
+from .figures import COLORS, Band, Curve, Panel, Points, draw, short, styled, svg_of
 from .page import _page, _write
 
 PROBLEMS, RESPONSES, TEXT = 10, 4, 600  # shown at most: problems, responses of one, characters
-
-
-@dataclass(frozen=True)
-class Row:
-    """One model's figures of a set: (value, interval) each."""
-
-    name: str
-    color: str
-    cells: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One problem with its most frequent responses.
-
-    Each is (text, count, whether right, what the grader takes for its answer).
-    """
-
-    prompt: str
-    answer: str
-    responses: list[tuple[str, int, bool, str]]
-    right: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """What the page says of one set; examples are of one model's responses, `whose`."""
-
-    name: str
-    words: str
-    tables: list[tuple[list[tuple[str, str]], list[Row]]]
-    images: list[Image]
-    examples: list[Shown]
-    whose: str
-
-
-# name of the figure, what the table calls it, what it means
+MOST = 12  # sets drawn over checkpoints
 PAGE = "eval.html"
+# name of the figure in a table, what it means
 SCORES = (("avg@{k}", "mean score"), ("pass@{k}", "any of k right"), ("maj@{k}", "the majority"))
 DIVERSITY = (
     ("distinct", "right answers, a problem"), ("ngram_diversity", "1: none twice"),
@@ -89,7 +57,8 @@ def write_evaluation(results: Sequence[Mapping[str, Any]], directories: Sequence
     )
 
 
-def _part(name: str, some: Sequence[tuple[int, Mapping[str, Any], Path]]) -> Part:
+def _part(name: str, some: Sequence[tuple[int, Mapping[str, Any], Path]]) -> dict[str, Any]:
+    """What the page says of one set; examples are of one model's responses, `whose`."""
     entries = [(one["model"], COLORS[i % len(COLORS)], one["sets"][name], path)
                for i, one, path in some]  # fmt: skip
     lines = [JsonLines(path / entry["responses"]).read() for _, _, entry, path in entries]
@@ -104,17 +73,17 @@ def _part(name: str, some: Sequence[tuple[int, Mapping[str, Any], Path]]) -> Par
         words += f" Preset: {own['preset']}."
     tables = [_table(entries, columns) for columns in (SCORES, DIVERSITY, ENTROPY, LENGTH)]
     panels = [_curves(entries), _scatter(entries, lines)]
-    return Part(
-        name, words, [t for t in tables if t[0]],
-        [draw(panel) for panel in panels if not panel.empty],
-        _examples(lines[-1]), entries[-1][0],
-    )  # fmt: skip
+    return {
+        "name": name, "words": words, "tables": [t for t in tables if t[0]],
+        "images": [draw(panel) for panel in panels if not panel.empty],
+        "examples": _examples(lines[-1]), "whose": entries[-1][0],
+    }  # fmt: skip
 
 
 def _table(
     entries: Sequence[Any], columns: Sequence[tuple[str, str]]
-) -> tuple[list[tuple[str, str]], list[Row]]:
-    """A table of those columns that some model has."""
+) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
+    """The heads of those columns that some model has, and a row a model: (value, interval) each."""
 
     def key(column: str, entry: Mapping[str, Any]) -> str:
         return column.replace("{k}", str(entry["k"]))
@@ -126,9 +95,12 @@ def _table(
     k = str(ks.pop()) if len(ks) == 1 else "k"
     head = [(spelt(column.replace("{k}", k)), meaning) for column, meaning in kept]
     rows = [
-        Row(name, color, [_cell(entry["metrics"].get(key(c, entry))) for c, _ in kept])
+        {
+            "name": name, "color": color,
+            "cells": [_cell(entry["metrics"].get(key(c, entry))) for c, _ in kept],
+        }
         for name, color, entry, _ in entries
-    ]
+    ]  # fmt: skip
     return head, rows
 
 
@@ -189,24 +161,23 @@ def _mean_entropy(line: Mapping[str, Any]) -> float:
     return nats / max(1, sum(tokens))
 
 
-def _examples(lines: Sequence[Mapping[str, Any]]) -> list[Shown]:
+def _examples(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The first problems, each with its most frequent responses."""
     found = []
     for line in lines[:PROBLEMS]:
         scores = dict(zip(line["responses"], line["scores"], strict=True))
         common = Counter(line["responses"]).most_common(RESPONSES)
         answers = dict(zip(line["responses"], line["extracted"], strict=True))
         right = sum(score >= 1 for score in line["scores"])
-        found.append(
-            Shown(
-                _cut(line["prompt"]),
-                _cut(answer if isinstance(answer := line["answer"], str) else json.dumps(answer)),
-                [
-                    (_cut(text), count, scores[text] >= 1, _cut(answers[text] or "none"))
-                    for text, count in common
-                ],
-                f"{right} of {len(line['scores'])}",
-            )
-        )
+        answer = line["answer"]
+        found.append({
+            "prompt": _cut(line["prompt"]),
+            "answer": _cut(answer if isinstance(answer, str) else json.dumps(answer)),
+            # text, how often, whether right, what the grader takes for its answer
+            "responses": [(_cut(text), count, scores[text] >= 1, _cut(answers[text] or "none"))
+                          for text, count in common],
+            "right": f"{right} of {len(line['scores'])}",
+        })  # fmt: skip
     return found
 
 
@@ -218,3 +189,56 @@ def write_page(root: Path, results: Sequence[tuple[Path, Mapping[str, Any]]]) ->
     places, found = zip(*results, strict=True)
     title = str(found[0]["model"]) if len(found) == 1 else f"{len(found)} models"
     return write_evaluation(found, places, root / PAGE, f"Evaluation of {title}")
+
+
+def figure_of(sets: Sequence[OfSet]) -> bytes | None:
+    """Scatter plots of the sets' scores, coloured by run; None where no set has a score.
+
+    On the left against the entropy (of the rollouts, or of the responses where that is known of
+    more checkpoints), on the right against the cumulative entropy (REPO Fig. 12).
+    """
+    drawn = [one for one in sets if one.score is not None][:MOST]
+    if not drawn:
+        return None
+    from matplotlib.figure import Figure
+
+    runs = list(dict.fromkeys(point.run for one in drawn for point in one.points))
+    colors = {run: COLORS[i % len(COLORS)] for i, run in enumerate(runs)}
+    with styled():
+        figure = Figure(figsize=(9.4, 0.5 + 3.1 * len(drawn)), layout="constrained")
+        axes = figure.subplots(len(drawn), 2, squeeze=False)
+        for (left, right), one in zip(axes, drawn, strict=True):
+            kind = entropy_kind(one)
+            _cloud(left, one, colors, lambda p, kind=kind: p.entropies.get(kind))
+            left.set(xlabel=f"entropy of {kind}, nats per token", ylabel=short(one.score or ""))
+            left.set_title(short(one.name), loc="left", fontsize=10)
+            _cloud(right, one, colors, lambda p: p.cumulative)
+            right.set(xlabel="sum of the rollouts' entropies so far, nats per token")
+        handles = axes[0][0].get_lines()
+        if len(runs) > 1:
+            figure.legend(
+                handles, [short(run) for run in runs][: len(handles)], ncols=3,
+                loc="outside lower center", frameon=False,
+            )  # fmt: skip
+        return svg_of(figure)
+
+
+def entropy_kind(one: OfSet) -> str:
+    """The entropy that a set is drawn over: of the rollouts, unless others are known of more."""
+    return max(ENTROPIES, key=lambda kind: sum(kind in point.entropies for point in one.points))
+
+
+def _cloud(
+    axes: Any, one: OfSet, colors: dict[str, str], of: Callable[[Checkpoint], float | None]
+) -> None:
+    score = one.score or ""
+    for run, color in colors.items():
+        known = [
+            (x, point.figures[score])
+            for point in one.points
+            if point.run == run and score in point.figures and (x := of(point)) is not None
+        ]
+        axes.plot(
+            [x for x, _ in known], [y for _, y in known], color=color, linestyle="", marker="o",
+            markersize=4.5, alpha=0.75, markeredgewidth=0,
+        )  # fmt: skip

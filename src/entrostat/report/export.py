@@ -1,4 +1,4 @@
-"""Figures and tables of a page as files of their own, by name.
+"""What a page is made of, by name; its figures and tables as files of their own.
 
 What a figure's CSV holds is what is drawn: places across in the first column, a column per curve,
 cloud or set of bars, two per band. A curve of more than `curves.POINTS` points is drawn, and
@@ -8,25 +8,129 @@ written, in means of blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._names import nearest, unknown
 from ..logs.files import atomic
 from ..logs.run import Run
-from .answer_bars import Bar, picture_of_bars
-from .answers import BarFigure
-from .figures import Panel, picture_of, styled, svg_of
-from .parts import ComparisonParts, Figure, Parts, RunParts, named
-from .table_text import as_csv, as_latex, as_markdown, csv_text
-from .tables import Table, Value
-from .tokens.dumps import with_dumps
+from . import tables
+from .answers import Answers, Bar, BarFigure, answers_of, answers_of_all, picture_of_bars
+from .dynamics import Dynamics, dynamics_of
+from .dynamics.pooled import pooled_panels
+from .figures import BLUE, Panel, picture_of, styled, svg_of
+from .law import LawSection, law_of
+from .overlays import comparison_panels, metric_panel
+from .panels import run_panels
+from .runs import Row, rows_of
+from .seeds import Entry, Spread, entries_of, spread_of
+from .tables import Table, Value, as_csv, as_latex, as_markdown, csv_text
+from .tokens import with_dumps
 
 if TYPE_CHECKING:
     from .picture import Picture
 
+Figure = Panel | BarFigure
 FIGURES = (".svg", ".png", ".csv")
 TABLES = {".md": as_markdown, ".tex": as_latex, ".csv": as_csv}
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The page of one run; `run` is what it is of, with what its dumps say (`with_dumps`)."""
+
+    run: Run
+
+    @cached_property
+    def row(self) -> Row:
+        return rows_of([self.run])[0]
+
+    @cached_property
+    def dynamics(self) -> Dynamics:
+        return dynamics_of(self.run)
+
+    @cached_property
+    def law(self) -> LawSection:
+        return law_of(self.run)
+
+    @cached_property
+    def answers(self) -> Answers | None:
+        return answers_of(self.run)
+
+    def figures(self) -> Iterator[Figure]:
+        """Every figure; those that cost most to make come last."""
+        yield from run_panels(self.run)
+        yield from self.answers.figures if self.answers else ()
+        for section in self.dynamics.sections:
+            yield from section.panels
+        if self.law.panel:
+            yield self.law.panel
+
+    def metric(self, key: str) -> Panel:
+        """One metric as it was logged; empty where it was not."""
+        return metric_panel([self.run], [Entry("", (0,), BLUE, "-")], key)
+
+    def tables(self) -> Iterator[Table]:
+        """Every table, also those without a row."""
+        yield tables.results([self.row])
+        yield tables.evaluation(self.run)
+        if self.answers:
+            yield tables.answers_table(self.answers)
+        yield tables.tokens(self.dynamics)
+        yield tables.estimators(self.dynamics)
+
+
+@dataclass(frozen=True)
+class ComparisonParts:
+    """The page that compares several runs."""
+
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return rows_of(self.runs)
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """What is shown as one: a run, or the seeds of the same settings."""
+        return entries_of(self.runs, [row.label for row in self.rows])
+
+    @cached_property
+    def bands(self) -> list[Spread]:
+        return [spread_of(e, self.rows, self.runs) for e in self.entries if e.is_band]
+
+    @cached_property
+    def answers(self) -> Answers | None:
+        return answers_of_all(self.runs, self.entries)
+
+    def figures(self) -> Iterator[Figure]:
+        yield from comparison_panels(self.runs, self.entries)
+        yield from pooled_panels(self.runs, self.entries)
+        yield from self.answers.figures if self.answers else ()
+
+    def metric(self, key: str) -> Panel:
+        return metric_panel(self.runs, self.entries, key)
+
+    def tables(self) -> Iterator[Table]:
+        yield tables.results(self.rows)
+        yield tables.seeds(self.bands, self.rows)
+        if self.answers:
+            yield tables.answers_table(self.answers)
+        yield tables.runs_table(self.runs, self.rows)
+
+
+Parts = RunParts | ComparisonParts
+
+
+def named(figures: Iterable[Figure]) -> Iterator[tuple[str, Figure]]:
+    """Figures under names that differ: of a name that comes again, the second gets `_2`."""
+    seen: dict[str, int] = {}
+    for figure in figures:
+        seen[figure.name] = seen.get(figure.name, 0) + 1
+        again = seen[figure.name]
+        yield figure.name + (f"_{again}" if again > 1 else ""), figure
 
 
 def parts_of(runs: Run | Sequence[Run]) -> Parts:
@@ -62,10 +166,10 @@ def figure_named(parts: Parts, name: str) -> Figure:
 
 def table_named(parts: Parts, name: str) -> Table:
     """A table of a page that is not empty."""
-    tables = {table.name: table for table in parts.tables() if table.rows}
-    if (found := tables.get(_plain(name))) is not None:
+    known = {table.name: table for table in parts.tables() if table.rows}
+    if (found := known.get(_plain(name))) is not None:
         return found
-    raise ValueError(unknown("table", name, tables))
+    raise ValueError(unknown("table", name, known))
 
 
 def write_figure(parts: Parts, name: str, output: Path) -> Path:
@@ -137,7 +241,6 @@ def _name(name: str, label: str, panel: Panel) -> str:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names that differ: the second of a kind gets (2)."""
     times: dict[str, int] = {}
     found = []
     for name in names:

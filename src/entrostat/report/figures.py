@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import extra
-from .ticks import log_ticks, tick_labels
 
 if TYPE_CHECKING:
     from .picture import Picture
@@ -125,37 +124,25 @@ class Bars:
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure to be drawn.
-
-    Attributes:
-        caption: one line that says what it means.
-        unit: label of the vertical axis.
-        scale: "linear", "log" or "symlog".
-        low: where a linear axis begins, unless a value lies below.
-        high: where it ends, unless a value lies above.
-        bands: ranges under the lines.
-        points: clouds over them.
-        bars: bars, in a panel that has nothing else.
-        across: label of the horizontal axis.
-        floor: on a symlog axis, the share of the largest value below which it is linear at least.
-        part: heading of the page that it stands under.
-        name: what it goes by in commands and file names; without one, its title's (`slug`), which
-            is for titles that never change.
-    """
+    """A figure to be drawn."""
 
     title: str
-    caption: str
-    unit: str
+    caption: str  # one line that says what it means
+    unit: str  # label of the vertical axis
     curves: tuple[Curve, ...] = ()
-    scale: str = "linear"
-    low: float | None = None
-    high: float | None = None
-    bands: tuple[Band, ...] = ()
-    points: tuple[Points, ...] = ()
-    bars: tuple[Bars, ...] = ()
-    across: str = "iteration"
-    floor: float = 1e-5  # a value near 0 on its way through must not stretch the axis
-    part: str = ""
+    scale: str = "linear"  # "linear", "log" or "symlog"
+    low: float | None = None  # where a linear axis begins, unless a value lies below
+    high: float | None = None  # where it ends, unless a value lies above
+    bands: tuple[Band, ...] = ()  # ranges under the lines
+    points: tuple[Points, ...] = ()  # clouds over them
+    bars: tuple[Bars, ...] = ()  # bars, in a panel that has nothing else
+    across: str = "iteration"  # label of the horizontal axis
+    # on a symlog axis, the share of the largest value below which it is linear at least: a value
+    # near 0 on its way through must not stretch the axis
+    floor: float = 1e-5
+    part: str = ""  # heading of the page that it stands under
+    # what it goes by in commands and file names; without one, its title's (`slug`), which is for
+    # titles that never change
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -349,7 +336,7 @@ def short(label: str, most: int = 48) -> str:
 def _set_axes(axes: Any, panel: Panel) -> None:
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-    from .picture import Labels
+    from .picture import Labels, log_ticks, tick_labels
 
     values = panel.values
     axes.set_xlabel(short(panel.across))

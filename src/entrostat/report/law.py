@@ -29,30 +29,20 @@ class Tile:
 
 @dataclass(frozen=True)
 class LawSection:
-    """What the page says of the law.
+    """What the page says of the law."""
 
-    Attributes:
-        steps: what was fitted, "30 evaluations".
-        entropy, score: which, in words.
-        notes: why another than COV's, what is left out.
-        panel: the figure; None where no fit is possible.
-        why: why there is no fit; empty where there is one.
-        early_steps: what the early prediction was fitted to, "5 evaluations".
-        early_why: why there is none; empty where there is one.
-    """
-
-    steps: str = ""
-    entropy: str = ""
+    steps: str = ""  # what was fitted, "30 evaluations"
+    entropy: str = ""  # entropy, score: which, in words
     score: str = ""
-    notes: tuple[str, ...] = ()
-    panel: Panel | None = None
+    notes: tuple[str, ...] = ()  # why another than COV's, what is left out
+    panel: Panel | None = None  # the figure; None where no fit is possible
     tiles: tuple[Tile, ...] = ()
     doubts: tuple[str, ...] = ()
-    why: str = ""
+    why: str = ""  # why there is no fit; empty where there is one
     early: tuple[Tile, ...] = ()
-    early_steps: str = ""
+    early_steps: str = ""  # what the early prediction was fitted to, "5 evaluations"
     early_doubts: tuple[str, ...] = ()
-    early_why: str = ""
+    early_why: str = ""  # why there is none; empty where there is one
 
 
 def law_of(run: Run) -> LawSection:
@@ -157,13 +147,17 @@ def _line(
 def _tiles(
     law: EntropyLaw, interval: tuple[float, float], early: EarlyPrediction | None, point: str
 ) -> tuple[Tile, ...]:
-    """The fit; its in-sample error beside that of the prediction, which is another quantity."""
     rest = ("—", "none") if early is None else (
         f"{early.rmse:.2g}", f"of the later {early.rest}, from the first {early.steps}"
     )  # fmt: skip
+    low, high = interval
     r2 = "—" if math.isnan(law.r2) else f"{law.r2:.2f}"
     return (
-        Tile("Ceiling b - a", f"{law.ceiling:.3g}", f"{LEVEL:.0%}: {_to(*interval)}"),
+        Tile(
+            "Ceiling b - a",
+            f"{law.ceiling:.3g}",
+            f"{LEVEL:.0%}: {low:.3g} to {high:.3g}",
+        ),
         Tile("a", f"{law.a:.3g}", "score per unit of exp(H)"),
         Tile("b", f"{law.b:.3g}", "score"),
         Tile("R²", r2, "share of the score's variance"),
@@ -182,7 +176,3 @@ def _early_tiles(early: EarlyPrediction, point: str) -> tuple[Tile, ...]:
         Tile("RMSE without the law", f"{early.rmse_stay:.2g}", "saying that the score stays"),
         Tile("Entropy seen", f"{early.reached:.0%}", "of the range of exp(H)"),
     )
-
-
-def _to(low: float, high: float) -> str:
-    return f"{low:.3g} to {high:.3g}"

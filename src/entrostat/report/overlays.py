@@ -36,39 +36,28 @@ def comparison_panels(runs: Sequence[Run], entries: Sequence[Entry]) -> list[Pan
             + bool(targets)
             * " Dashed: the controllers' target, in a run's colour where they differ."
             + said,
-            "nats per token",
-            (*targets, *entropy),
-            low=0,
-            bands=entropy_bands,
+            "nats per token", (*targets, *entropy), low=0, bands=entropy_bands,
         ),
         Panel(
             "Reward",
             "Mean reward of an iteration's rollouts{smooth}."
             + (said and f"{said[:-1]}, of the seeds' averages."),
-            "reward",
-            reward,
-            low=0,
-            high=1,
-            bands=reward_bands,
+            "reward", reward, low=0, high=1, bands=reward_bands,
         ),
-    ]
+    ]  # fmt: skip
     for key in dict.fromkeys(key for run in runs for key in run.coefficients):
         curves, in_bands = _drawn(shown, key)
+        values = [curve.y for curve in curves]
+        values += [part for band in in_bands for part in (band.low, band.high)]
+        name = key.removeprefix("control/")
+        caption = "What the controller sets, once per iteration, from the entropy it sees."
         panels.append(
             Panel(
-                f"Coefficient {key.removeprefix('control/')}",
-                "What the controller sets, once per iteration, from the entropy it sees."
-                + (said if in_bands else ""),
-                key.removeprefix("control/"),
-                curves,
-                scale_of(
-                    [y for curve in curves for y in curve.y]
-                    + [y for band in in_bands for part in (band.low, band.high) for y in part]
-                ),
-                bands=in_bands,
+                f"Coefficient {name}", caption + said * bool(in_bands), name, curves,
+                scale_of(y for some in values for y in some), bands=in_bands,
                 name=coefficient(key),
             )
-        )
+        )  # fmt: skip
     return [say_smoothed(panel, runs) for panel in panels if panel.curves]
 
 
@@ -92,19 +81,18 @@ def _drawn(
 def _entry(
     runs: Sequence[Run], entry: Entry, key: str, smooth: bool = False
 ) -> tuple[tuple[Curve, ...], tuple[Band, ...]]:
-    """One run's line, or the mean line and the band of several seeds."""
-    looks = {"color": entry.color, "dash": entry.dash}
     if not entry.is_band:
         if smooth:
             return smoothed(runs[0], key, entry.label, entry.color, entry.dash), ()
-        return curves_of(runs[0], (key, entry.label, looks)), ()
+        return curves_of(runs[0], (key, entry.label, entry.color, entry.dash)), ()
     series = [drawable(run, key) for run in runs]
     columns = [dict(zip(x, average(y) if smooth else y, strict=True)) for x, y in series]
     shared = sorted(set(columns[0]).intersection(*columns[1:]))
     if not shared:
+        names = [f"{entry.label} (seed {run.config.get('seed')})" for run in runs]
         curves = (
-            curves_of(run, (key, f"{entry.label} (seed {run.config.get('seed')})", looks))
-            for run in runs
+            curves_of(run, (key, name, entry.color, entry.dash))
+            for run, name in zip(runs, names, strict=True)
         )
         return tuple(curve for some in curves for curve in some), ()
     mean, low, high = (
@@ -115,22 +103,16 @@ def _entry(
     x, mean = thin(shared, mean)
     edges = thin(shared, low)[1], thin(shared, high)[1]
     band = Band("", x, *edges, entry.color, name=label)
-    return (Curve(label, x, mean, width=2.0, **looks),), (band,)
+    return (Curve(label, x, mean, entry.color, entry.dash, 2.0),), (band,)
 
 
 def _targets(shown: Sequence[tuple[Sequence[Run], Entry]]) -> list[Curve]:
     """The controllers' targets: one line where all of them hold the same, else one per entry."""
-    looks = {"dash": "--", "width": 1.1}
     curves = [
-        curve
+        replace(curve, name=f"{entry.label}: target")
         for runs, entry in shown
         for curve in curves_of(
-            max(runs, key=lambda run: run.done),
-            (
-                "control/target",
-                "",
-                looks | {"color": entry.color, "name": f"{entry.label}: target"},
-            ),
+            max(runs, key=lambda run: run.done), ("control/target", "", entry.color, "--", 1.1)
         )
     ]
     if len({y for curve in curves for y in curve.y}) == 1:

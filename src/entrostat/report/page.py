@@ -21,17 +21,25 @@ from .._version import __version__
 from ..logs.lines import number
 from ..logs.run import Run, read_run, run_of
 from .differences import differences_of
-from .dynamics import Dynamics
+from .dynamics.pooled import pooled_panels
 from .explore import explore_of
-from .export import write_file
-from .figures import Image, draw
-from .parts import ComparisonParts, RunParts
-from .runs import apart, entropy_key, k_words, pretty_environment
+from .export import ComparisonParts, RunParts, write_file
+from .figures import draw
+from .overlays import comparison_panels
+from .panels import run_panels
+from .runs import (
+    apart,
+    ends_note,
+    entropy_key,
+    k_words,
+    notes_of_all,
+    pretty_environment,
+    summary_of,
+    summary_of_all,
+)
 from .scripts import Live, read_file, script
 from .seeds import entries_of, labels_of
-from .summary import ends_note, notes_of_all, summary_of, summary_of_all
-from .tokens import token_view
-from .tokens.dumps import with_dumps
+from .tokens import token_view, with_dumps
 
 _MISSING = "—"
 SUFFIXES = ("", ".html", ".htm")
@@ -53,11 +61,14 @@ def write_report(run: Run, output: Path) -> Path:
 
 def page_of(run: Run, live: Live | None = None) -> str:
     """The page of a run as HTML; `live` is what a page has that is served while the run goes on."""
+    from ..diagnosis import diagnose_run
+
     parts = RunParts(with_dumps(run))
     run, row, answers = parts.run, parts.row, parts.answers
     dynamics, law = parts.dynamics, parts.law
     tokens = token_view(run)
     labels = [row.label]
+    images = [draw(panel) for panel in run_panels(run)]
     return _render(
         "run.html.jinja",
         live=live,
@@ -66,12 +77,11 @@ def page_of(run: Run, live: Live | None = None) -> str:
         summary=summary_of(row),
         ends=ends_note([row]),
         heading=_heading(run),
-        diagnosis=parts.diagnosis,
+        diagnosis=diagnose_run(run),
         notes=[*run.notes, *tokens.notes],
         facts=_facts(run),
         explore=explore_of([run], entries_of([run], labels), labels),
-        images=[draw(panel) for panel in parts.panels],
-        evaluation=[_evaluation(line, run.best) for line in run.evaluation],
+        images=[(part, list(some)) for part, some in groupby(images, attrgetter("part"))],
         tokens=tokens,
         environment=pretty_environment(run.environment_text),
         dynamics=dynamics,
@@ -79,18 +89,7 @@ def page_of(run: Run, live: Live | None = None) -> str:
         law=law,
         law_image=draw(law.panel) if law.panel else None,
         answers=answers,
-        contents=_contents(run, dynamics, bool(tokens.data), answers is not None),
     )
-
-
-def _contents(run: Run, dynamics: Dynamics, tokens: bool, answers: bool) -> list[tuple[str, str]]:
-    found = [("verdict", "Verdict")] + answers * [("answers", "What the policy says")]
-    found += [("curves", "Curves")]
-    found += [(f"dynamics-{s.anchor}", s.heading) for s in dynamics.sections]
-    found += [("law", "The law")]
-    found += bool(run.evaluation) * [("evaluation", "Evaluation")]
-    found += tokens * [("rollouts", "Rollouts")]
-    return [*found, ("settings", "Settings")]
 
 
 def write_comparison(runs: Sequence[Path | Run], output: Path, title: str = "Comparison") -> Path:
@@ -115,6 +114,8 @@ def comparison_of(
 
     `output` is where it will lie, from where the runs' own pages are linked; None links none.
     """
+    from ..diagnosis import diagnose_run
+
     parts = ComparisonParts(tuple(read))
     rows, entries, answers = parts.rows, parts.entries, parts.answers
     differences = differences_of(read, labels_of(entries))
@@ -127,13 +128,10 @@ def comparison_of(
         live=live,
         title=title,
         summary=[*summary_of_all(rows), *filter(None, [differences.sentence])],
-        verdicts=parts.verdicts,
+        verdicts=[(r.label, diagnose_run(run)) for r, run in zip(rows, read, strict=True)],
         differences=differences,
         foreign=foreign,
         ends=ends_note(rows),
-        contents=_comparison_contents(
-            any(e.is_band for e in entries), answers is not None, len(read) > 1
-        ),
         rows=rows,
         colors=[of_run[i].color for i in range(len(rows))],
         bands=parts.bands,
@@ -147,36 +145,12 @@ def comparison_of(
         k=k_words(rows),
         splits=sorted({row.split for row in rows if row.split is not None}),
         explore=explore_of(read, entries, [row.label for row in rows]),
-        images=[draw(panel) for panel in parts.curves],
-        pooled=[draw(panel) for panel in parts.pooled],
+        images=[draw(panel) for panel in comparison_panels(read, entries)],
+        pooled=[draw(panel) for panel in pooled_panels(read, entries)],
         answers=answers,
         settings=_common(read),
         entropy_words="as each run has it (see the notes)" if other else "exact",
     )
-
-
-def _comparison_contents(bands: bool, answers: bool, several: bool) -> list[tuple[str, str]]:
-    found = [("verdicts", "Verdicts")]
-    found += bands * [("bands", "Over seeds")] + [("results", "Results")]
-    found += answers * [("answers", "What the policy says")]
-    found += [("curves", "Curves"), ("runs", "Runs")]
-    found += several * [("differences", "Differences")]
-    return [*found, ("settings", "Settings")]
-
-
-def _evaluation(line: dict[str, Any], best: dict[str, Any] | None) -> dict[str, Any]:
-    """A line of evaluation.jsonl with nothing but numbers where numbers belong.
-
-    `best` is the figure by which the policy of this line is the one in `best/`; None for others.
-    """
-    names = {"prompts": "prompts", "k": "k", "avg": "avg@k", "pass_": "pass@k",
-             "distinct": "distinct", "entropy": "entropy",
-             "prompt_entropy": "prompt_entropy"}  # fmt: skip
-    figures: dict[str, Any] = {name: number(line.get(key)) for name, key in names.items()}
-    split, figure = str(line.get("split", _MISSING)), "" if best is None else best["figure"]
-    kept = best is not None and best["iteration"] == line["iteration"]
-    figures["best"] = figure if kept and figure.rpartition("/")[0] == split else None
-    return {"iteration": line["iteration"], "split": split, **figures}
 
 
 def _heading(run: Run) -> str:
@@ -211,7 +185,6 @@ def _quantised(run: Run) -> str | None:
 
 
 def _common(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """What all runs share: task, model, seed, iterations done."""
     pairs = [dict(_facts(run)) for run in runs]
     keys = ("task", "model", "weights", "seed", "iterations")
     shared = [(key, {p.get(key) for p in pairs}) for key in keys]
@@ -259,7 +232,6 @@ def _render(template: str, live: Live | None = None, **values: Any) -> str:
 
 
 def _write(template: str, output: Path, **values: Any) -> Path:
-    """Render, and put the file in place whole."""
     return _put(output, _render(template, **values))
 
 
@@ -279,13 +251,8 @@ def _environment() -> Any:
         finalize=lambda v: printable(v) if type(v) is str else v,
     )
     environment.filters["num"] = _decimal
-    environment.filters["by_part"] = _by_part
     environment.filters["duration"] = _duration
     return environment
-
-
-def _by_part(images: Sequence[Image]) -> list[tuple[str, list[Image]]]:
-    return [(part, list(some)) for part, some in groupby(images, attrgetter("part"))]
 
 
 def _duration(seconds: float | None) -> str:
@@ -294,5 +261,6 @@ def _duration(seconds: float | None) -> str:
     return _MISSING if seconds is None else duration(seconds)
 
 
-def _decimal(value: float | None, digits: int = 3) -> str:
-    return _MISSING if value is None else f"{value:.{digits}f}"
+def _decimal(value: Any, digits: int = 3) -> str:
+    found = number(value)  # a log may have anything where a number belongs
+    return _MISSING if found is None else f"{found:.{digits}f}"

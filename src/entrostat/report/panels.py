@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from statistics import correlation
 from typing import Any
 
-from ..logs.run import Run
-from .curves import coefficient, curves_of, logged, named, say_smoothed, scale_of, smoothed
-from .figures import BLACK, BLUE, COLORS, ORANGE, PURPLE, RED, Band, Curve, Panel
+from ..logs.run import Run, moving, paired
+from .curves import coefficient, logged, panel, say_smoothed, smoothed
+from .figures import BLACK, BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, Band, Curve, Panel
 from .runs import drawable
-from .update_panels import update_panels
 
 SCORES = 7  # of other trainers' evaluations drawn
 
@@ -31,15 +31,15 @@ def run_panels(run: Run) -> list[Panel]:
         ("Entropy and reward", _outcome(run)),
         ("Updates", _updates(run)),
         ("Rollouts", _rollouts(run)),
-        ("Entropy dynamics", update_panels(run)),
+        ("Entropy dynamics", _dynamics(run)),
         ("PRIME's second model", _prime(run)),
         ("Sampler, trainer and speed", _machine(run)),
     )
     return [
-        replace(say_smoothed(panel, [run]), part=part)
+        replace(say_smoothed(drawn, [run]), part=part)
         for part, panels in parts
-        for panel in panels
-        if panel.curves
+        for drawn in panels
+        if drawn.curves
     ]
 
 
@@ -52,8 +52,8 @@ def _outcome(run: Run) -> Iterator[Panel]:
         )
     )  # fmt: skip
     bands = _standard_errors(run) if target else ()
-    yield Panel(
-        "Entropy",
+    yield panel(
+        run, "Entropy", "nats per token",
         " ".join(
             exact * ["Exact: mean of the full next-token entropy."]
             + nll * ["NLL: mean of -log p of the sampled tokens, an estimate of it."]
@@ -61,339 +61,306 @@ def _outcome(run: Run) -> Iterator[Panel]:
             + target * ["Dashed: the controller's target."]
             + bool(bands) * ["Shaded: two standard errors between prompts."]
         ),
-        "nats per token",
-        curves_of(
-            run,
-            ("entropy/exact", "exact", {"color": BLUE, "width": 2.2}),
-            ("entropy/nll", "NLL", {"color": BLACK, "width": 0.6 if exact else 1.7}),
-            ("entropy/logged", "logged", {"color": BLUE, "width": 1.7}),
-            ("control/target", "target", {"color": RED, "dash": "--", "width": 1.3}),
-        ),
-        low=0,
-        bands=bands,
-    )
-    yield Panel(
-        "Reward",
+        ("entropy/exact", "exact", BLUE, "-", 2.2),
+        ("entropy/nll", "NLL", BLACK, "-", 0.6 if exact else 1.7),
+        ("entropy/logged", "logged", BLUE),
+        ("control/target", "target", RED, "--", 1.3),
+        low=0, bands=bands,
+    )  # fmt: skip
+    reward = panel(
+        run, "Reward", "reward",
         "Mean reward of an iteration's rollouts{smooth}."
         + best * " Best: mean over prompts of the group's highest reward.",
-        "reward",
-        (
-            *curves_of(run, ("reward/best_in_group", "best of group", {"color": ORANGE})),
-            *smoothed(run, "reward/mean", "mean", BLUE),
-        ),
-        low=0,
-        high=1,
-    )
-    of_parts = {key: m[1] for key in _names(run) if (m := _PART.match(key))}
-    looks = zip(of_parts.items(), COLORS, strict=False)
-    yield Panel(
-        "Reward by part",
+        ("reward/best_in_group", "best of group", ORANGE), low=0, high=1,
+    )  # fmt: skip
+    yield replace(reward, curves=(*reward.curves, *smoothed(run, "reward/mean", "mean", BLUE)))
+    of_parts = [(key, m[1]) for key in _names(run) if (m := _PART.match(key))]
+    yield panel(
+        run, "Reward by part", "reward",
         "Mean reward of each reward function, environment or kind of task.",
-        "reward",
-        curves_of(run, *((key, part, {"color": color}) for (key, part), color in looks)),
-        low=0,
-    )
+        *_colored(of_parts), low=0,
+    )  # fmt: skip
     for key in run.coefficients:
-        yield _one(
-            run, key, f"Coefficient {key.removeprefix('control/')}",
+        name = key.removeprefix("control/")
+        yield panel(
+            run, f"Coefficient {name}", name,
             "What the controller sets, once per iteration, from the entropy it sees.",
-            key.removeprefix("control/"), PURPLE, fit=True, name=coefficient(key),
+            (key, "", PURPLE), fit=True, name=coefficient(key),
         )  # fmt: skip
-    yield Panel(
-        "What the thermostat foretold",
+    yield panel(
+        run, "What the thermostat foretold", "nats an iteration",
         "Change of entropy by an iteration's updates: foretold by first order, realised (measured "
         "on other prompts), and the bias, an estimate of what first order does not explain.",
-        "nats an iteration",
-        curves_of(
-            run,
-            ("thermostat/realised", "realised", {"color": BLACK, "width": 0.8}),
-            ("thermostat/foretold", "foretold", {"color": BLUE}),
-            ("thermostat/bias", "bias", {"color": RED}),
-        ),
+        ("thermostat/realised", "realised", BLACK, "-", 0.8),
+        ("thermostat/foretold", "foretold", BLUE), ("thermostat/bias", "bias", RED),
         name="foretold",
-    )
-    yield Panel(
-        "What the thermostat has learnt",
+    )  # fmt: skip
+    yield panel(
+        run, "What the thermostat has learnt", "nats",
         "Gain: change of entropy an iteration by the whole range of its knob. Drift: its change in "
         "the coming iteration if the knob stayed where it is. Noise: standard deviation of an "
         "iteration's entropy as it is measured.",
-        "nats",
-        curves_of(
-            run,
-            ("thermostat/gain", "gain", {"color": BLUE}),
-            ("thermostat/drift", "drift", {"color": RED}),
-            ("thermostat/noise", "noise", {"color": ORANGE}),
-        ),
-        name="thermostat",
-    )
-    yield _imported_scores(run)
-
-
-def _standard_errors(run: Run) -> tuple[Band, ...]:
-    """Two standard errors about the entropy, of a run whose iterations have them."""
-    key = "entropy/stderr"
-    rows = [line for line in run.metrics if key in line and "entropy/exact" in line]
-    x, H, error = ([row[k] for row in rows] for k in ("iteration", "entropy/exact", key))
-    if not rows:
-        return ()
-    low, high = ([h + s * 2 * e for h, e in zip(H, error, strict=True)] for s in (-1, 1))
-    return (Band("", x, low, high, BLUE),)
-
-
-def _names(run: Run) -> list[str]:
-    """All that its lines have."""
-    return list(dict.fromkeys(key for line in run.metrics for key in line))
-
-
-def _imported_scores(run: Run) -> Panel:
+        ("thermostat/gain", "gain", BLUE), ("thermostat/drift", "drift", RED),
+        ("thermostat/noise", "noise", ORANGE), name="thermostat",
+    )  # fmt: skip
     found = [
         name
         for name in _names(run)
         if _SCORE.match(name) and not _NO_SCORE.search(name) and drawable(run, name)[0]
     ]
     more = f" The first {SCORES} of {len(found)} are drawn." if len(found) > SCORES else ""
-    return Panel(
-        "Evaluation scores",
+    scores = panel(
+        run, "Evaluation scores", "score",
         f"Scores of the trainer's own evaluations, under its names.{more}",
-        "score",
-        tuple(
-            replace(curve, marked=True)
-            for name, color in zip(found, COLORS, strict=False)
-            for curve in curves_of(run, (name, name, {"color": color}))
-        ),
-        low=0,
-        high=1,
-    )
+        *_colored((name, name) for name in found), low=0, high=1,
+    )  # fmt: skip
+    yield replace(scores, curves=tuple(replace(curve, marked=True) for curve in scores.curves))
+
+
+def _standard_errors(run: Run) -> tuple[Band, ...]:
+    """Two standard errors about the entropy, of a run whose iterations have them."""
+    columns = _columns(run, "iteration", "entropy/exact", "entropy/stderr")
+    low, high = ([h + s * 2 * e for _, h, e in columns] for s in (-1, 1))
+    return (Band("", [x for x, *_ in columns], low, high),) if columns else ()
+
+
+def _columns(run: Run, *keys: str) -> list[list[float]]:
+    return [[line[k] for k in keys] for line in run.metrics if all(k in line for k in keys)]
+
+
+def _names(run: Run) -> list[str]:
+    return list(dict.fromkeys(key for line in run.metrics for key in line))
+
+
+def _colored(names: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """Metrics and their labels, each with the next color, while there are any."""
+    return [(*pair, color) for pair, color in zip(names, COLORS, strict=False)]
 
 
 def _updates(run: Run) -> Iterator[Panel]:
     tokens = "Means over the tokens of the iteration's updates"
-    yield Panel(
-        "Clipped tokens",
+    yield panel(
+        run, "Clipped tokens", "fraction of tokens",
         "Tokens whose ratio to the old policy is above the upper bound at a positive "
         "advantage (high), below the lower one at a negative (low); of all tokens of the "
-        "iteration's updates, of which the first clips none: every ratio is 1 there."
-        + named(run, "clip/both"),
-        "fraction of tokens",
-        curves_of(
-            run,
-            ("clip/low", "low", {"color": BLUE}),
-            ("clip/high", "high", {"color": RED}),
-            ("clip/dual", "dual", {"color": PURPLE}),
-            ("clip/both", "both", {"color": BLACK, "width": 1.0}),
-            ("numerics/clip_low_exact", "low, not rounded", {"color": BLUE, "dash": "--"}),
-            ("numerics/clip_high_exact", "high, not rounded", {"color": RED, "dash": "--"}),
-        ),
-        low=0,
-    )
-    yield _one(
-        run, "ratio/mean", "Ratio to the old policy",
+        "iteration's updates, of which the first clips none: every ratio is 1 there.",
+        ("clip/low", "low", BLUE), ("clip/high", "high", RED), ("clip/dual", "dual", PURPLE),
+        ("clip/both", "both", BLACK, "-", 1.0),
+        ("numerics/clip_low_exact", "low, not rounded", BLUE, "--"),
+        ("numerics/clip_high_exact", "high, not rounded", RED, "--"), low=0,
+    )  # fmt: skip
+    yield panel(
+        run, "Ratio to the old policy", "ratio",
         f"{tokens}, the first among them, where it is 1: the probability now over that when the "
         "token was sampled. An average far from 1 is of a few tokens that moved far.",
-        "ratio", name="ratio",
+        "ratio/mean", name="ratio",
     )  # fmt: skip
-    yield _one(
-        run, "kl/old_new", "KL divergence from the old policy",
+    yield panel(
+        run, "KL divergence from the old policy", "nats per token",
         f"{tokens}, the first among them, where it is 0: how far the updates take the policy from "
-        "the one that sampled.", "nats per token", name="kl_old",
+        "the one that sampled.", "kl/old_new", name="kl_old",
     )  # fmt: skip
-    yield _one(
-        run, "kl/ref", "KL divergence from the reference",
-        f"{tokens}: how far the policy is from the reference model.", "nats per token",
+    yield panel(
+        run, "KL divergence from the reference", "nats per token",
+        f"{tokens}: how far the policy is from the reference model.", "kl/ref",
         name="kl_reference",
     )  # fmt: skip
     losses = [key for key in ("loss/total", "loss/policy") if logged(run, key) is not None]
     losses += [key for key in run.keys("loss") if key not in losses]
     yield _each(
-        run, losses, "Loss",
+        run, losses, "Loss", "loss",
         "What is minimised (total), its policy part and what is added to it. Its height says "
-        "little: advantages are centred, so that a loss near 0 is the rule.", "loss",
+        "little: advantages are centred, so that a loss near 0 is the rule.",
     )  # fmt: skip
-    yield _one(
-        run, "terms/weight", "Weight of the tokens",
+    yield panel(
+        run, "Weight of the tokens", "weight",
         f"{tokens} of the weight that the methods give a token's policy term; 1 where none does.",
-        "weight", name="token_weight",
+        "terms/weight", name="token_weight",
     )  # fmt: skip
     others = [key for key in run.keys("terms") if key != "terms/weight"]
     yield _each(
-        run, others, "Tokens that terms hold",
+        run, others, "Tokens that terms hold", "fraction of tokens",
         "Frozen: their gradient is taken away. Penalised: held to the old policy by |log p - log "
-        "p old| or a KL divergence.", "fraction of tokens", low=0, name="held_tokens",
+        "p old| or a KL divergence.", low=0, name="held_tokens",
     )  # fmt: skip
-    yield _one(
-        run, "grad/norm", "Gradient norm",
-        "Norm of the whole gradient before clipping, mean over the iteration's updates.", "norm",
-        fit=True, low=0,
+    yield panel(
+        run, "Gradient norm", "norm",
+        "Norm of the whole gradient before clipping, mean over the iteration's updates.",
+        "grad/norm", fit=True, low=0,
     )  # fmt: skip
     rates = drawable(run, logged(run, "optim/lr") or "")[1]
     if len(set(rates)) > 1:
-        yield _one(run, "optim/lr", "Learning rate", "As the schedule has it.", "rate", low=0)
+        yield panel(run, "Learning rate", "rate", "As the schedule has it.", "optim/lr", low=0)
+
+
+def _each(run: Run, keys: list[str], title: str, unit: str, caption: str, **axis: Any) -> Panel:
+    """A figure of several metrics of a group, under their own names; equal ones are drawn once."""
+    named = ((key, key.partition("/")[2].replace("_", " ")) for key in keys)
+    drawn = panel(run, title, unit, caption, *_colored(named), **axis)
+    curves: dict[tuple[Any, ...], Curve] = {}
+    for curve in drawn.curves:
+        curves.setdefault((tuple(curve.x), tuple(curve.y)), curve)
+    return replace(drawn, curves=tuple(curves.values()))
 
 
 def _rollouts(run: Run) -> Iterator[Panel]:
     prompts = run.config.get("sampling")
     groups = prompts.get("prompts") if isinstance(prompts, dict) else None
     without = "Prompts whose rollouts all earned the same: zero advantage, nothing to learn."
-    yield _one(
-        run, "rollout/zero_advantage_groups", "Groups without a signal", without,
-        f"groups (of {groups})" if isinstance(groups, int) else "groups", low=0,
-        name="zero_advantage_groups",
+    yield panel(
+        run, "Groups without a signal",
+        f"groups (of {groups})" if isinstance(groups, int) else "groups", without,
+        "rollout/zero_advantage_groups", low=0, name="zero_advantage_groups",
     )  # fmt: skip
-    yield _one(
-        run, "rollout/zero_advantage_share", "Share of groups without a signal", without,
-        "share of groups", low=0, high=1, name="zero_advantage_share",
+    yield panel(
+        run, "Share of groups without a signal", "share of groups", without,
+        "rollout/zero_advantage_share", low=0, high=1, name="zero_advantage_share",
     )  # fmt: skip
-    yield Panel(
-        "Group outcomes",
+    yield panel(
+        run, "Group outcomes", "share of groups",
         "Share of the prompts whose rollouts are all right (a reward of 1 or more), all wrong "
         "(0 or less), or neither.",
-        "share of groups",
-        curves_of(
-            run,
-            ("groups/mixed", "mixed", {"color": BLUE}),
-            ("groups/all_right", "all right", {"color": ORANGE}),
-            ("groups/all_wrong", "all wrong", {"color": RED}),
-        ),
+        ("groups/mixed", "mixed", BLUE), ("groups/all_right", "all right", ORANGE),
+        ("groups/all_wrong", "all wrong", RED), low=0, high=1,
+    )  # fmt: skip
+    names = ("min", "p10", "p90", "max")
+    columns = _columns(run, "iteration", *(f"advantage/{name}" for name in names))
+    x, low, p10, p90, high = ([row[i] for row in columns] for i in range(5))
+    yield panel(
+        run, "Advantages", "advantage",
+        "Distribution of the rollouts' advantages: their range, that of the middle 80 %, and the "
+        "median.",
+        ("advantage/p50", "median", BLUE),
+        bands=(Band("all", x, low, high, alpha=0.12), Band("middle 80 %", x, p10, p90, alpha=0.25)),
+    )  # fmt: skip
+    yield panel(
+        run, "Completion length", "tokens", "Tokens of a completion, its end included.",
+        ("rollout/length_max", "longest", ORANGE, "-", 0.9), ("rollout/length_mean", "mean", BLUE),
         low=0,
-        high=1,
-    )
-    yield _advantages(run)
-    yield Panel(
-        "Completion length",
-        "Tokens of a completion, its end included.",
-        "tokens",
-        curves_of(
-            run,
-            ("rollout/length_max", "longest", {"color": ORANGE, "width": 0.9}),
-            ("rollout/length_mean", "mean", {"color": BLUE}),
-        ),
-        low=0,
-    )
-    yield _one(
-        run, "rollout/truncated", "Cut-off completions",
-        "Completions that reached the length limit before they ended.", "share of completions",
+    )  # fmt: skip
+    yield panel(
+        run, "Cut-off completions", "share of completions",
+        "Completions that reached the length limit before they ended.", "rollout/truncated",
         low=0, name="truncated",
     )  # fmt: skip
     if any(drawable(run, "reward/failed")[1]):
-        yield _one(
-            run, "reward/failed", "Answers that could not be scored",
+        yield panel(
+            run, "Answers that could not be scored", "answers",
             "The scorer raised at them, gave no number, took too long or too much memory: they "
-            "score 0.", "answers", low=0, name="failed_answers",
+            "score 0.", "reward/failed", low=0, name="failed_answers",
         )  # fmt: skip
 
 
-def _advantages(run: Run) -> Panel:
-    keys = [f"advantage/{name}" for name in ("min", "p10", "p90", "max")]
-    rows = [line for line in run.metrics if all(key in line for key in keys)]
-    x = [row["iteration"] for row in rows]
-    low, p10, p90, high = ([row[key] for row in rows] for key in keys)
-    return Panel(
-        "Advantages",
-        "Distribution of the rollouts' advantages: their range, that of the middle 80 %, and the "
-        "median.",
-        "advantage",
-        curves_of(run, ("advantage/p50", "median", {"color": BLUE})),
-        bands=(Band("all", x, low, high, alpha=0.12), Band("middle 80 %", x, p10, p90, alpha=0.25)),
+def _dynamics(run: Run) -> Iterator[Panel]:
+    """What every update did to entropy, but for the flow, which has a section of its own."""
+    yield panel(
+        run, "Token covariance", "covariance",
+        "(log p - mean)(A - mean) of the tokens that are trained on, under the policy that "
+        "sampled them, averaged over those where it is largest (COV Table 1)."
+        + bool(drawable(run, "cov/update")[0])
+        * " In the updates: over their tokens, each under the policy that its update starts from.",
+        ("cov/top_0.02", "top 0.02 %", RED), ("cov/top_0.2", "top 0.2 %", ORANGE),
+        ("cov/top_2", "top 2 %", GREEN), ("cov/top_20", "top 20 %", BLUE),
+        ("cov/mean", "all", BLACK), ("cov/update", "all, in the updates", PURPLE, ":"), fit=True,
+    )  # fmt: skip
+    yield panel(
+        run, "Touched tokens", "fraction of tokens",
+        "Tokens of the iteration's updates that a method touched: weighted, frozen, penalised, "
+        "clipped, or given another advantage than the estimator's.", "touched/share", low=0,
+    )  # fmt: skip
+    if drawable(run, "touched/entropy")[0]:
+        yield panel(
+            run, "Entropy of touched tokens", "nats per token",
+            "Mean entropy of the tokens that a method touched, beside that of all sampled tokens.",
+            ("touched/entropy", "touched", RED), ("entropy/exact", "all", BLACK, "-", 1.2),
+            low=0, name="touched_entropy",
+        )  # fmt: skip
+    yield panel(
+        run, "Quadrants", "fraction of tokens",
+        "Tokens of the iteration's updates by advantage and probability (STEER Fig. 2). I: "
+        "A > 0, p > .8; II: A > 0, p < .2; III: A < 0, p < .2; IV: A < 0, p > .8. In a softmax "
+        "table I and III lower entropy, II and IV raise it.",
+        ("quadrant/I", "I", BLUE), ("quadrant/II", "II", GREEN), ("quadrant/III", "III", ORANGE),
+        ("quadrant/IV", "IV", RED), low=0,
+    )  # fmt: skip
+    yield panel(
+        run, "Forecast", "nats per iteration",
+        "Change of mean entropy over an iteration's updates on fresh prompts, and what was "
+        "foretold before them: by the batch's influences, crossed between its halves; by what "
+        "AdamW has in motion from earlier batches; by both together, the step that it makes."
+        + _came_true(run),
+        ("forecast/crossed", "influences", ORANGE, "-", 1.2),
+        ("forecast/momentum", "in motion", GREEN, "-", 1.2),
+        ("forecast/step", "step", BLUE, "--"), ("forecast/change", "what came", BLACK, "-", 2.2),
+    )  # fmt: skip
+
+
+def _came_true(run: Run) -> str:
+    step, change = (
+        dict(zip(*run.series(f"forecast/{key}"), strict=True)) for key in ("step", "change")
     )
+    pairs = paired(step, change)
+    if not moving(pairs):
+        return ""
+    r = correlation(*zip(*pairs, strict=True))
+    return f" Without the first tenth: r = {r:.2f} between step and what came."
 
 
 def _prime(run: Run) -> Iterator[Panel]:
-    yield _one(
-        run, "prime/loss", "PRIME: loss of the second model",
+    yield panel(
+        run, "PRIME: loss of the second model", "nats per rollout",
         "Cross-entropy of the outcomes of rollouts that it has yet to learn from; ln 2 = 0.693 is "
-        "guessing.", "nats per rollout", name="prime_loss",
+        "guessing.", "prime/loss", name="prime_loss",
     )  # fmt: skip
-    yield Panel(
-        "PRIME: accuracy of the second model",
+    yield panel(
+        run, "PRIME: accuracy of the second model", "share",
         "Rollouts: whose score has the sign of their outcome. Pairs: of one prompt with different "
         "outcomes, in which the better has the larger score. 1/2 is guessing.",
-        "share",
-        curves_of(
-            run,
-            ("prime/pair_accuracy", "pairs", {"color": BLUE}),
-            ("prime/accuracy", "rollouts", {"color": ORANGE, "width": 1.0}),
-        ),
-        low=0,
-        high=1,
-        name="prime_accuracy",
-    )
-    yield _one(
-        run, "prime/reward_mean", "PRIME: mean token reward",
-        "beta times the log-ratio of the second model to the reference, mean over tokens.",
-        "reward per token", name="prime_reward",
+        ("prime/pair_accuracy", "pairs", BLUE), ("prime/accuracy", "rollouts", ORANGE, "-", 1.0),
+        low=0, high=1, name="prime_accuracy",
     )  # fmt: skip
-    yield _one(
-        run, "prime/grad_norm", "PRIME: gradient norm of the second model",
-        "Before clipping, mean over its updates.", "norm", low=0, name="prime_gradient_norm",
+    yield panel(
+        run, "PRIME: mean token reward", "reward per token",
+        "beta times the log-ratio of the second model to the reference, mean over tokens.",
+        "prime/reward_mean", name="prime_reward",
+    )  # fmt: skip
+    yield panel(
+        run, "PRIME: gradient norm of the second model", "norm",
+        "Before clipping, mean over its updates.", "prime/grad_norm", low=0,
+        name="prime_gradient_norm",
     )  # fmt: skip
 
 
 def _machine(run: Run) -> Iterator[Panel]:
-    mismatch = curves_of(
-        run,
-        ("mismatch/logp_abs_max", "largest", {"color": ORANGE, "width": 1.0}),
-        ("mismatch/logp_abs_mean", "mean", {"color": BLUE}),
-        ("mismatch/kl", "KL", {"color": PURPLE, "width": 1.0}),
-    )
-    yield Panel(
-        "Sampler and trainer",
+    yield panel(
+        run, "Sampler and trainer", "nats",
         "How far the sampler's log-probs are from the trainer's: |difference| per token, and "
         "the KL divergence it amounts to. With the same weights, rounding.",
-        "nats",
-        mismatch,
-        scale_of(y for curve in mismatch for y in curve.y),
-        low=0,
-        name="mismatch",
-    )
-    yield Panel(
-        "Sampler and trainer: probability ratio",
+        ("mismatch/logp_abs_max", "largest", ORANGE, "-", 1.0),
+        ("mismatch/logp_abs_mean", "mean", BLUE), ("mismatch/kl", "KL", PURPLE, "-", 1.0),
+        fit=True, low=0, name="mismatch",
+    )  # fmt: skip
+    yield panel(
+        run, "Sampler and trainer: probability ratio", "ratio",
         "The least and the largest ratio, over an iteration's tokens, of the trainer's "
         "probability to the sampler's (REPO Fig. 6). 1: they agree.",
-        "ratio",
-        curves_of(
-            run,
-            ("mismatch/ratio_max", "largest", {"color": ORANGE, "width": 1.0}),
-            ("mismatch/ratio_min", "least", {"color": BLUE, "width": 1.0}),
-        ),
-        name="mismatch_ratio",
-    )
-    yield _one(
-        run, "mismatch/prob_abs_mean", "Sampler and trainer: probability difference",
+        ("mismatch/ratio_max", "largest", ORANGE, "-", 1.0),
+        ("mismatch/ratio_min", "least", BLUE, "-", 1.0), name="mismatch_ratio",
+    )  # fmt: skip
+    yield panel(
+        run, "Sampler and trainer: probability difference", "probability",
         "Mean |difference| of a token's probability under sampler and trainer (REPO Fig. 6).",
-        "probability", low=0, name="mismatch_probability",
+        "mismatch/prob_abs_mean", low=0, name="mismatch_probability",
     )  # fmt: skip
     stale = [key for key in _names(run) if _STALE.match(key)]
-    looks = zip(stale, COLORS, strict=False)
-    yield Panel(
-        "Staleness",
+    yield panel(
+        run, "Staleness", "versions",
         "Versions of the weights between the policy that sampled and the one that trains. Logged "
         f"as {', '.join(stale)}.",
-        "versions",
-        curves_of(run, *((key, key.rpartition("/")[2], {"color": color}) for key, color in looks)),
-        low=0,
-    )
-    yield _one(
-        run, "time/tokens_per_second", "Speed",
-        "Completion tokens per second of the whole iteration: sampling, scoring, measuring, "
-        "updates.", "tokens per second", low=0,
+        *_colored((key, key.rpartition("/")[2]) for key in stale), low=0,
     )  # fmt: skip
-
-
-def _one(
-    run: Run, key: str, title: str, caption: str, unit: str, color: str = BLUE,
-    fit: bool = False, **axis: Any,
-) -> Panel:  # fmt: skip
-    """A figure of one metric; `fit` chooses the axis that suits it, `axis` is a panel's own."""
-    curves = curves_of(run, (key, "", {"color": color}))
-    scale = scale_of(y for curve in curves for y in curve.y) if fit else "linear"
-    return Panel(title, caption + named(run, key), unit, curves, scale, **axis)
-
-
-def _each(run: Run, keys: list[str], title: str, caption: str, unit: str, **axis: Any) -> Panel:
-    """A figure of several metrics of a group, under their own names; equal ones are drawn once."""
-    curves: list[Curve] = []
-    for key, color in zip(keys, COLORS, strict=False):
-        for curve in curves_of(run, (key, key.partition("/")[2].replace("_", " "), {})):
-            if not any((curve.x, curve.y) == (other.x, other.y) for other in curves):
-                curves.append(replace(curve, color=color))
-    return Panel(title, caption + named(run, *keys), unit, tuple(curves), **axis)
+    yield panel(
+        run, "Speed", "tokens per second",
+        "Completion tokens per second of the whole iteration: sampling, scoring, measuring, "
+        "updates.", "time/tokens_per_second", low=0,
+    )  # fmt: skip

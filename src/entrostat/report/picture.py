@@ -1,8 +1,9 @@
-"""The matplotlib figure that everything here draws on."""
+"""The matplotlib figure that everything here draws on, and the labels of its axes."""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
@@ -34,3 +35,33 @@ class Labels(Formatter):
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
         return self._make([float(value) for value in values])
+
+
+def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Powers of ten from `low` to `high`, at most `most`; with 2 and 5 times them where few fit."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    step = max(1, math.ceil((last - first + 1) / most))
+    powers = [10.0**i for i in range(first, last + 1, step)]
+    if len(powers) >= 3:
+        return powers
+    fine = [m * 10.0**i for i in range(first - 1, last + 1) for m in (1, 2, 5)]
+    fine = [t for t in fine if low * 0.999 <= t <= high * 1.001]
+    return fine if len(fine) <= most else powers
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """A label each, as short as tells them apart: ratios lie at 1.0000002, too."""
+    for digits in range(6, 13):
+        found = [tick(value, digits) for value in values]
+        if len(set(found)) == len(set(values)):
+            break
+    return found
+
+
+def tick(value: float, digits: int = 6) -> str:
+    """A short label: 0.25, 15000, 1e-7."""
+    text = f"{value:.{digits}g}"
+    if "e" in text:
+        mantissa, _, exponent = text.partition("e")
+        text = f"{mantissa}e{int(exponent)}"
+    return text

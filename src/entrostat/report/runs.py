@@ -1,4 +1,4 @@
-"""What runs came to: the rows of a comparison."""
+"""What runs came to: the rows of a comparison, and what a page says first of them."""
 
 from __future__ import annotations
 
@@ -11,64 +11,45 @@ from pathlib import Path
 from ..logs.lines import number
 from ..logs.run import Run, held_out, last_ones, run_of, sets_of
 
+HUGE = 1e30  # nothing logged is as large: a broken log must not break an axis or a fit
+STEADY = 0.02  # of the first value: a smaller change is none
+SOME = 6  # labels that a note names
+
 
 @dataclass(frozen=True)
 class Row:
-    """One run in a comparison; None where the run does not say.
+    """One run in a comparison; None where the run does not say."""
 
-    Attributes:
-        label: method names joined by "+", or the directory's name where methods repeat.
-        run: the run directory.
-        iterations: last iteration logged.
-        planned: iterations asked for.
-        entropy_before: entropy of the first iteration's rollouts, nats per token: exact where that
-            is logged, else what `entropy_key` finds.
-        entropy_after: that of the last iterations' (before their updates), `ends` of them.
-        entropy_kept: after / before, percent.
-        target: the entropy that a controller holds, nats per token.
-        split: the evaluation set that the next seven fields are of (`held_out`); None of a run
-            that was not evaluated on it.
-        others: the sets besides that it was evaluated on.
-        k: samples per prompt.
-        avg_before: avg@k before training (iteration 0), 0 to 1.
-        avg_after: avg@k at the last evaluation of a later iteration.
-        pass_before: pass@k before training, 0 to 1.
-        pass_after: pass@k at the last evaluation.
-        distinct_before: distinct right answers per prompt among k samples, before training.
-        distinct_after: the same at the last evaluation.
-        evaluated: iteration of the last evaluation.
-        reward_first: mean reward of the first iteration.
-        reward_last: mean reward of the last iterations, `ends` of them.
-        ends: how many iterations are the run's end (`last_ones` of those that log an entropy or,
-            without one, a reward).
-        seconds: time of the logged iterations, without evaluations.
-    """
-
-    label: str
-    run: Path
-    iterations: int
-    planned: int | None
+    label: str  # method names joined by "+", or the directory's name where methods repeat
+    run: Path  # the run directory
+    iterations: int  # last iteration logged
+    planned: int | None  # iterations asked for
+    # entropy of the first iteration's rollouts, nats per token: exact where that is logged, else
+    # what `entropy_key` finds
     entropy_before: float | None
+    # that of the last iterations' (before their updates), `ends` of them
     entropy_after: float | None
-    entropy_kept: float | None
-    target: float | None
+    entropy_kept: float | None  # after / before, percent
+    target: float | None  # the entropy that a controller holds, nats per token
+    # the evaluation set that the next seven fields are of (`held_out`); None of a run that was not
+    # evaluated on it
     split: str | None
-    others: tuple[str, ...]
-    k: int | None
-    avg_before: float | None
-    avg_after: float | None
-    pass_before: float | None
-    pass_after: float | None
+    others: tuple[str, ...]  # the sets besides that it was evaluated on
+    k: int | None  # samples per prompt
+    avg_before: float | None  # avg@k before training (iteration 0), 0 to 1
+    avg_after: float | None  # avg@k at the last evaluation of a later iteration
+    pass_before: float | None  # pass@k before training, 0 to 1
+    pass_after: float | None  # pass@k at the last evaluation
+    # distinct right answers per prompt among k samples, before training
     distinct_before: float | None
-    distinct_after: float | None
-    evaluated: int | None
-    reward_first: float | None
-    reward_last: float | None
+    distinct_after: float | None  # the same at the last evaluation
+    evaluated: int | None  # iteration of the last evaluation
+    reward_first: float | None  # mean reward of the first iteration
+    reward_last: float | None  # mean reward of the last iterations, `ends` of them
+    # how many iterations are the run's end (`last_ones` of those that log an entropy or, without
+    # one, a reward)
     ends: int
-    seconds: float | None
-
-
-HUGE = 1e30  # nothing logged is as large: a broken log must not break an axis or a fit
+    seconds: float | None  # time of the logged iterations, without evaluations
 
 
 def drawable(run: Run, key: str) -> tuple[list[int], list[float]]:
@@ -91,7 +72,12 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
     A chain of methods gives way to a directory's shorter name, the one that a study gave it.
     """
-    return told_apart(runs, [_shorter(run) for run in runs])
+    names = []
+    for run in runs:
+        methods = run.methods or run.name
+        chain = "+" in methods and len(run.name) < len(methods)
+        names.append(run.name if chain else methods)
+    return told_apart(runs, names)
 
 
 def told_apart(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
@@ -103,11 +89,6 @@ def told_apart(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         names = [o if times[n] > 1 else n for n, o in zip(names, other, strict=True)]
     times = Counter(names)
     return [f"{n} ({i})" if times[n] > 1 else n for i, n in enumerate(names, 1)]
-
-
-def _shorter(run: Run) -> str:
-    methods = run.methods or run.name
-    return run.name if "+" in methods and len(run.name) < len(methods) else methods
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
@@ -213,3 +194,96 @@ def pretty_environment(text: str) -> str:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return text
+
+
+def summary_of(row: Row) -> tuple[str, ...]:
+    """One run in sentences; a figure that it does not log is not spoken of."""
+    found = []
+    if row.entropy_before is not None and row.entropy_after is not None:
+        moved = _moved(row.entropy_before, row.entropy_after)
+        text = f"Entropy {moved} {row.entropy_before:.3f} to {row.entropy_after:.3f} nats per token"
+        if row.target is not None:
+            gap = row.entropy_after - row.target
+            side = "above" if gap > 0 else "below"
+            text += f", {abs(gap):.3f} {side} the target of {row.target:.3f}"
+        found.append(f"{text}.")
+    if row.reward_first is not None and row.reward_last is not None:
+        moved = _moved(row.reward_first, row.reward_last)
+        found.append(f"The mean reward {moved} {row.reward_first:.3f} to {row.reward_last:.3f}.")
+    scores = [
+        f"{name} {'' if before is None else f'{before:.{digits}f} → '}{after:.{digits}f}"
+        for name, before, after, digits in (
+            (f"avg@{_k(row)}", row.avg_before, row.avg_after, 3),
+            (f"pass@{_k(row)}", row.pass_before, row.pass_after, 3),
+            ("distinct right answers per prompt", row.distinct_before, row.distinct_after, 1),
+        )
+        if after is not None
+    ]
+    if scores:
+        found.append(f"Held-out prompts ({row.split}): {', '.join(scores)}.")
+    return tuple(found)
+
+
+def summary_of_all(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Several runs in sentences: where each figure ended lowest and highest."""
+    found = []
+    ks = {_k(row) for row in rows if row.avg_after is not None}
+    k = ks.pop() if len(ks) == 1 else "k"
+    for name, unit, values, digits in (
+        ("Entropy", " nats per token", [row.entropy_after for row in rows], 3),
+        ("The mean reward", "", [row.reward_last for row in rows], 3),
+        (f"avg@{k} on held-out prompts", "", [row.avg_after for row in rows], 3),
+        ("The number of distinct right answers per prompt", "",
+         [row.distinct_after for row in rows], 1),
+    ):  # fmt: skip
+        known = [(v, row.label) for v, row in zip(values, rows, strict=True) if v is not None]
+        if len(known) < 2:
+            continue
+        (low, lowest), (high, highest) = min(known), max(known)
+        if f"{low:.{digits}f}" == f"{high:.{digits}f}":
+            found.append(f"{name} ends at {low:.{digits}f}{unit} in all runs.")
+        else:
+            found.append(
+                f"{name} ends between {low:.{digits}f} ({lowest}) and {high:.{digits}f}{unit} "
+                f"({highest})."
+            )
+    return tuple(found)
+
+
+def ends_note(rows: Sequence[Row]) -> str:
+    """What "start" and "end" mean on this page, as it was computed."""
+    return (
+        "Start and end of entropy and mean reward: the first iteration and "
+        f"{end_words(rows)}; of held-out figures, the evaluation before training and the last one."
+    )
+
+
+def notes_of_all(
+    runs: Sequence[Run], labels: Sequence[str], entropies: bool
+) -> list[tuple[str, str]]:
+    """Which runs, and what is said of them; what is said of several is said once.
+
+    `entropies` says which entropy each has as well.
+    """
+    found: dict[str, list[str]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        for note in (*run.notes, *(entropies * [f"Entropy: {run.entropy_is}"])):
+            found.setdefault(note, []).append(label)
+    return [(_some(of, len(runs)), note) for note, of in found.items()]
+
+
+def _some(labels: Sequence[str], count: int) -> str:
+    if 2 < count == len(labels):
+        return "All runs"
+    more = f" and {len(labels) - SOME} more" if len(labels) > SOME + 1 else ""
+    return ", ".join(labels[:SOME] if more else labels) + more
+
+
+def _k(row: Row) -> str:
+    return "k" if row.k is None else str(row.k)
+
+
+def _moved(before: float, after: float) -> str:
+    if abs(after - before) <= STEADY * abs(before):
+        return "stayed as it was,"
+    return "rose from" if after > before else "fell from"

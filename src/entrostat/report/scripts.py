@@ -24,16 +24,11 @@ FILES = (
 
 @dataclass(frozen=True)
 class Script:
-    """What a page needs to be live.
-
-    Attributes:
-        policy: the source expression that lets a Content-Security-Policy run `text` alone.
-        style: what uPlot wants of a style sheet.
-    """
+    """What a page needs to be live."""
 
     text: str
-    policy: str
-    style: str = ""
+    policy: str  # the source expression that lets a Content-Security-Policy run `text` alone
+    style: str = ""  # what uPlot wants of a style sheet
 
 
 @cache
@@ -48,19 +43,12 @@ def script() -> Script:
 
 @dataclass(frozen=True)
 class Live:
-    """What a page that is served has beside what is written to a file.
+    """What a page that is served has beside what is written to a file."""
 
-    Attributes:
-        version: names the page; another name is another page.
-        refresh: seconds after which a browser without JavaScript asks again.
-        script: live.js.
-        problem: why nothing could be read; empty where something was.
-    """
-
-    version: str
-    refresh: int
-    script: Script
-    problem: str = ""
+    version: str  # names the page; another name is another page
+    refresh: int  # seconds after which a browser without JavaScript asks again
+    script: Script  # live.js
+    problem: str = ""  # why nothing could be read; empty where something was
 
 
 def live_part(version: str, every: float, problem: str = "") -> Live:

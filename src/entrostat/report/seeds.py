@@ -123,18 +123,12 @@ def style_of(i: int) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Spread:
-    """One line of the table over seeds.
+    """One line of the table over seeds."""
 
-    Attributes:
-        label: what its runs have in common.
-        color: its colour in the figures.
-        runs: label and seed of each.
-        ranges: mean, lowest and highest of each of `MEASURES`; None where a run does not say.
-    """
-
-    label: str
-    color: str
-    runs: tuple[tuple[str, str], ...]
+    label: str  # what its runs have in common
+    color: str  # its colour in the figures
+    runs: tuple[tuple[str, str], ...]  # label and seed of each
+    # mean, lowest and highest of each of `MEASURES`; None where a run does not say
     ranges: tuple[tuple[float, float, float] | None, ...]
 
     @property

@@ -73,7 +73,7 @@ def address_of(
         settings["model"] = [config.model, content]
     else:
         settings["model"] = {"after": after, "start": start}
-    tasks = _tasks(config)
+    tasks = tasks_of(config)
     names = [str(task["name"]) for task in tasks]
     settings["files"] = [_content(name) or _content(name.partition(":")[2]) for name in names]
     read = [found for task in tasks for place in _places(task) if (found := _data(place))]
@@ -87,7 +87,7 @@ def address_of(
 
 def code_of(config: TrainConfig) -> dict[str, str | None]:
     """A hash of the source of what is not ours, by the name in the settings."""
-    tasks = _tasks(config)
+    tasks = tasks_of(config)
     named = [("method", each["name"] if isinstance(each, Mapping) else each)
              for each in config.method]  # fmt: skip
     named += [("task", task["name"]) for task in tasks]
@@ -101,7 +101,7 @@ def code_of(config: TrainConfig) -> dict[str, str | None]:
     return found
 
 
-def _tasks(config: TrainConfig) -> list[Mapping[str, Any]]:
+def tasks_of(config: TrainConfig) -> list[Mapping[str, Any]]:
     return [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
 
 
@@ -137,7 +137,6 @@ def _content(name: str) -> str | None:
 
 
 def _of_files(files: Sequence[Path]) -> str | None:
-    """A hash of their names and bytes; None of none."""
     if not files:
         return None
     stats = [(file, file.stat()) for file in files]

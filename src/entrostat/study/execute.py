@@ -44,20 +44,14 @@ class Workers(Protocol):
 
 @dataclass
 class State:
-    """How far a plan has come, by addresses.
+    """How far a plan has come, by addresses."""
 
-    Attributes:
-        waiting: those that have not started, in order.
-        failed: why, in words, of those that will not be done.
-        done: those whose final model is there.
-        killed: those that were killed and go on, each time in order, with the signal and the
-            iteration that they had reached.
-    """
-
-    waiting: list[str]
+    waiting: list[str]  # those that have not started, in order
     working: set[str]
-    failed: dict[str, str]
-    done: set[str]
+    failed: dict[str, str]  # why, in words, of those that will not be done
+    done: set[str]  # those whose final model is there
+    # those that were killed and go on, each time in order, with the signal and the iteration that
+    # they had reached
     killed: list[tuple[str, int, int]] = field(default_factory=list)
 
 
@@ -188,7 +182,6 @@ def _words(plan: Plan, training: Training, more: list[str]) -> list[str]:
 
 
 def _policy(plan: Plan, training: Training) -> Path:
-    """Where the policy lies that a training begins with."""
     return plan.trainings[training.after or ""].path / training.start
 
 
@@ -237,7 +230,6 @@ def last_words(log: Path, code: int, start: int = 0) -> str:
 
 
 def _lines(path: Path, start: int = 0) -> list[str]:
-    """A file's lines from a byte on; [] where it is not there."""
     try:
         text = path.read_bytes()[start:].decode("utf-8", errors="replace")
     except OSError:

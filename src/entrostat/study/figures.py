@@ -21,7 +21,7 @@ where it is; and "entropy/first", the first iteration's entropy throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -42,24 +42,17 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a run.
+    """One number of a run."""
 
-    Attributes:
-        kind: where it is read: one of `KINDS`.
-        key: its name there.
-        at: of its values over the run: the first one; "early", the mean of the second tenth;
-            "last", the mean of the last fifteenth (of evaluations the last one); mean, sum, max,
-            min of all; "change", last - first; "kept", last / first; or a share of the run (0.25:
-            the mean of a fifteenth around it).
-        other: of `_PAIRS`, the second column.
-        lag: of `_PAIRS`, how many iterations later it is read.
-    """
-
-    kind: str
-    key: str
+    kind: str  # where it is read: one of `KINDS`
+    key: str  # its name there
+    # of its values over the run: the first one; "early", the mean of the second tenth; "last", the
+    # mean of the last fifteenth (of evaluations the last one); mean, sum, max, min of all;
+    # "change", last - first; "kept", last / first; or a share of the run (0.25: the mean of a
+    # fifteenth around it)
     at: str | float = "last"
-    other: str = ""
-    lag: int = 0
+    other: str = ""  # of `_PAIRS`, the second column
+    lag: int = 0  # of `_PAIRS`, how many iterations later it is read
 
     def __str__(self) -> str:
         if self.kind == "checkpoints":
@@ -73,15 +66,20 @@ class Figure:
         return f"{word} {self.key}" if word.endswith(" of") else f"{self.key} {word}"
 
 
+def refuse_keys(where: str, table: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse a key that a table of a study or of claims cannot have."""
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{where}: {unknown('key', key, known)}")
+
+
 def read_figure(where: str, table: Any) -> Figure:
     """A figure from its table; the message of a ValueError begins with `where`."""
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} is a table, as {{ metric = 'entropy/exact' }}, got {table!r}")
     kinds = [kind for kind in KINDS if kind in table]
     more = ("with", "lag") if kinds and kinds[0] in _PAIRS else ("at",)
-    for key in table:
-        if key not in (*KINDS, *more):
-            raise ValueError(f"{where}: {unknown('key', key, (*KINDS, *more))}")
+    refuse_keys(where, table, (*KINDS, *more))
     if len(kinds) != 1 or not isinstance(table[kinds[0]], str):
         raise ValueError(f"{where} names one of {', '.join(KINDS)}, as text, got {dict(table)!r}")
     if kinds[0] in _PAIRS:

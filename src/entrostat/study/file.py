@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from .._names import unknown
 from .._processors import processors
 from ..config import TrainConfig, check_model, from_dict, load, merge
 from ..tasks.trust import refuse_code
-from .figures import Figure, read_figure
-from .grid import axes_of, points_of, refuse_axes
+from .content_hash import tasks_of
+from .figures import Figure, read_figure, refuse_keys
 
 MOST = 1000  # runs: a grid grows fast
 START = ("final", "best")
@@ -36,36 +35,96 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _KEYS = ("title", "jobs", "seeds", "base", "grid", "runs", "quick", "figures")
 
 
+def axes_of(where: str, data: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The grid's settings, dotted, and the values of each; none where the file has no [grid]."""
+    found: dict[str, list[Any]] = {}
+
+    def collect(prefix: str, table: Any) -> None:
+        if not isinstance(table, Mapping) or not table:
+            raise ValueError(f"{where}: {prefix} is a table of lists, got {table!r}")
+        for key, value in table.items():
+            name = f"{prefix}.{key}"
+            if isinstance(value, Mapping):
+                collect(name, value)
+            elif isinstance(value, list) and value:
+                if (setting := name.removeprefix("grid.")) in found:
+                    raise ValueError(f"{where}: two lists of [grid] vary {setting}")
+                found[setting] = value
+            else:
+                raise ValueError(f"{where}: {name} is a list of the values to try, got {value!r}")
+
+    if "grid" in data:
+        collect("grid", data["grid"])
+    for key in found:
+        for other in found:
+            if other.startswith(f"{key}."):
+                raise ValueError(f"{where}: grid.{key} and grid.{other} vary the same setting")
+    return found
+
+
+def points_of(axes: Mapping[str, list[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A label and the settings of each combination; one without either where there is no grid."""
+    labels = [_labels(key, values) for key, values in axes.items()]
+    for words, values in zip(product(*labels), product(*axes.values()), strict=True):
+        settings: dict[str, Any] = {}
+        for key, value in zip(axes, values, strict=True):
+            *tables, last = key.split(".")
+            place = settings
+            for table in tables:
+                place = place.setdefault(table, {})
+            place[last] = value
+        yield "-".join(words), settings
+
+
+def refuse_axes(where: str, table: Mapping[str, Any], axes: Mapping[str, Any], of: str) -> None:
+    """Refuse a setting that the grid varies and a run's own table, or [quick] (`of`), sets."""
+    for key in axes:
+        value: Any = table
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            raise ValueError(f"{where}: {of}{key} is set, and the grid varies it; give one of them")
+
+
+def _labels(key: str, values: Sequence[Any]) -> list[str]:
+    """A word for each value of a setting: lr0.001, grpo; numbered where words would be equal."""
+    last = key.rpartition(".")[2]
+    words = [re.sub(r"[^A-Za-z0-9._+-]+", "_", _word(last, value)) for value in values]
+    found = [word.lstrip("._+-") or last for word in words]
+    return found if len(set(found)) == len(found) else [f"{last}{i + 1}" for i in range(len(found))]
+
+
+def _word(last: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return str(value.get("name", last))
+    if isinstance(value, list):
+        return "+".join(_word("", member) for member in value)
+    return f"{last}{str(value).lower()}"
+
+
 @dataclass(frozen=True)
 class Origin:
-    """Where a run of a study comes from.
+    """Where a run of a study comes from."""
 
-    Attributes:
-        group: its name without the seed: runs of equal settings.
-        after: the run whose policy it begins with; None where it begins with `model`.
-        start: which of that run's policies, the final or the best.
-    """
-
-    group: str
+    group: str  # its name without the seed: runs of equal settings
+    # the run whose policy it begins with; None where it begins with `model`
     after: str | None = None
-    start: Literal["final", "best"] = "final"
+    start: Literal["final", "best"] = "final"  # which of that run's policies, the final or the best
 
 
 @dataclass(frozen=True)
 class Study:
-    """What a study file says.
-
-    Attributes:
-        jobs: processes at once.
-        runs: configurations by name, `output` still empty; seed after seed, so that every setting
-            has its first run early.
-        figures: what its tables show of every group beside, or in place of, the usual.
-    """
+    """What a study file says."""
 
     title: str
-    jobs: int
+    jobs: int  # processes at once
+    # configurations by name, `output` still empty; seed after seed, so that every setting has its
+    # first run early
     runs: dict[str, TrainConfig]
     origins: dict[str, Origin] = field(default_factory=dict)
+    # what its tables show of every group beside, or in place of, the usual
     figures: dict[str, Figure] = field(default_factory=dict)
 
 
@@ -87,9 +146,7 @@ def read_study(path: str | Path, trusted: bool = True, quick: bool = False) -> S
         raise ValueError(
             f"{where} holds the settings of one run; use: entrostat train --config {path}"
         )
-    for key in data:
-        if key not in _KEYS:
-            raise ValueError(f"{where}: {unknown('key', key, _KEYS)}")
+    refuse_keys(where, data, _KEYS)
     jobs = data.get("jobs", processors())
     if type(jobs) is not int or jobs < 1:
         raise ValueError(f"{where}: jobs must be a whole number above 0, got {jobs!r}")
@@ -164,15 +221,13 @@ def check_runs(study: Study, path: str | Path, models: bool = True) -> None:
 
 
 def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
-    """Check one run; `seen` has what was found good in others."""
     from ..core.objective import make_objective
     from ..tasks import make_task
 
-    tasks = [config.task, *(one.task for one in config.eval.sets if one.task is not None)]
     chosen = (config.method, config.advantage, config.optim.aggregation, config.updates)
 
-    def of_task(one: dict[str, Any]) -> Callable[[], object]:
-        task: dict[str, Any] = {"seed": config.seed} | one
+    def of_task(one: Mapping[str, Any]) -> Callable[[], object]:
+        task: dict[str, Any] = {"seed": config.seed, **one}
         return lambda: make_task(**task)
 
     def objective() -> object:
@@ -182,7 +237,7 @@ def _check(config: TrainConfig, seen: set[str], models: bool) -> None:
         )  # fmt: skip
 
     parts: list[tuple[Any, Callable[[], object]]] = [
-        *((one, of_task(one)) for one in tasks),
+        *((one, of_task(one)) for one in tasks_of(config)),
         (chosen, objective),
     ]
     if models:
@@ -201,7 +256,6 @@ def _join(*parts: object) -> str:
 def _check_start(
     where: str, runs: Mapping[str, TrainConfig], origin: Origin, own: Mapping[str, Any]
 ) -> None:
-    """Refuse a run that cannot begin where another ends."""
     if origin.after is None:
         return
     if "model" in own:
@@ -232,7 +286,6 @@ def _seeds(where: str, data: Mapping[str, Any]) -> list[int]:
 def _quick(
     where: str, data: Mapping[str, Any], seeds: Sequence[int]
 ) -> tuple[list[int], dict[str, Any]]:
-    """The seeds of a quick try, and what it sets."""
     table = data.get("quick", {})
     if not isinstance(table, Mapping):
         raise ValueError(f"{where}: quick is a table of settings, got {table!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
@@ -25,6 +25,7 @@ from ..law import (
 from ..logs.run import Run
 from .tables import plain_table
 
+_COEFFICIENTS = ("a", "b", "ceiling")
 _NAME = 6  # columns that a name has at least
 _FEW = 4  # runs of which each one's doubts are told
 _NONE = "nothing speaks against the law."
@@ -33,49 +34,35 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")
 
 @dataclass(frozen=True)
 class RunLaw:
-    """The law of one run.
+    """The law of one run."""
 
-    Attributes:
-        name: of the run, different from the others'.
-        interval: 95% intervals of the coefficients.
-        early: the prediction from the first steps; None where there are too few.
-        rivals: the law beside lines in H and in the step; none where `early` is None.
-        spent: entropy spent and score gained after a twelfth and a third of the steps.
-        size: parameters of the model; None where the run does not say.
-        counted: whether `size` was counted without embeddings; otherwise it is from the name.
-    """
-
-    name: str
+    name: str  # of the run, different from the others'
     run: Run
     pairs: Pairs
     law: EntropyLaw
-    interval: LawInterval
+    interval: LawInterval  # 95% intervals of the coefficients
+    # the prediction from the first steps; None where there are too few
     early: EarlyPrediction | None
+    # the law beside lines in H and in the step; none where `early` is None
     rivals: tuple[Rival, ...]
+    # entropy spent and score gained after a twelfth and a third of the steps
     spent: tuple[Spent, ...]
     doubts: tuple[str, ...]
-    size: float | None
-    counted: bool
+    size: float | None  # parameters of the model; None where the run does not say
+    counted: bool  # whether `size` was counted without embeddings; otherwise it is from the name
 
 
 @dataclass(frozen=True)
 class Laws:
-    """The laws of several runs.
+    """The laws of several runs."""
 
-    Attributes:
-        found: of those that could be fitted.
-        failed: why not, of the others, by name.
-        sizes: the runs that have a size, coefficients against it, doubts; None for one size only.
-        together: one law for all; None for one run, and where runs are fitted to different
-            quantities.
-        share: of the steps that predictions are fitted to.
-    """
-
-    found: Sequence[RunLaw]
-    failed: dict[str, str]
+    found: Sequence[RunLaw]  # of those that could be fitted
+    failed: dict[str, str]  # why not, of the others, by name
+    # the runs that have a size, coefficients against it, doubts; None for one size only
     sizes: tuple[list[RunLaw], SizeLaw, tuple[str, ...]] | None
+    # one law for all; None for one run, and where runs are fitted to different quantities
     together: Pooled | None
-    share: float
+    share: float  # of the steps that predictions are fitted to
 
 
 def alike(found: Sequence[RunLaw]) -> bool:
@@ -85,28 +72,24 @@ def alike(found: Sequence[RunLaw]) -> bool:
 
 def print_laws(laws: Laws) -> None:
     """Tables in the terminal, then what speaks against each fit."""
-    from rich.markup import escape
-
     found, share = laws.found, laws.share
     of_all, of_one = _shared([_basis(one) for one in found])
     for text in of_all:
         say(text)
     columns = ("a", "b", "ceiling", "R²", "RMSE\nin-sample", "RMSE\npredicted", "at end")
-    table = _table("R = -a exp(H) + b\nbelow each coefficient its 95% interval", "run", *columns)
-    for one in found:
-        law, early = one.law, one.early
-        span = one.interval
-        table.add_row(
-            escape(one.name),
-            _coefficient(law.a, span.a),
-            _coefficient(law.b, span.b),
-            _coefficient(law.ceiling, span.ceiling),
-            f"{law.r2:.2f}" if isfinite(law.r2) else "-",
-            f"{law.rmse:.3f}",
+    rows = [
+        (
+            one.name,
+            *(_coefficient(getattr(one.law, k), getattr(one.interval, k)) for k in _COEFFICIENTS),
+            _decimals(one.law.r2, 2),
+            f"{one.law.rmse:.3f}",
             "-" if early is None else f"{early.rmse:.3f}\n[dim]({early.rmse_stay:.3f})[/]",
             "-" if early is None else f"{early.end_error:+.3f}",
         )
-    print_whole(table)
+        for one in found
+        for early in (one.early,)
+    ]
+    _print_table("R = -a exp(H) + b\nbelow each coefficient its 95% interval", "run", columns, rows)
     say(
         "ceiling: b - a, the score at H = 0; intervals: bootstrap of blocks of consecutive\n"
         "steps, seed 0\n"
@@ -160,17 +143,22 @@ def doubts_told(found: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     return lines
 
 
-def _table(title: str | None, names: str, *columns: str) -> Any:
+def _print_table(
+    title: str | None, names: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
     """One of names at the left, which are folded where there is no room, and of numbers."""
+    from rich.markup import escape
+
     table = plain_table(title)
     table.add_column(names, overflow="fold", min_width=_NAME)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    return table
+    for name, *cells in rows:
+        table.add_row(escape(name), *cells)
+    print_whole(table)
 
 
 def _ends(found: Sequence[RunLaw]) -> str:
-    """Over which steps the error at the end was averaged."""
     ends = sorted({one.early.end for one in found if one.early is not None})
     if not ends:
         return "mean of the last steps"
@@ -179,7 +167,6 @@ def _ends(found: Sequence[RunLaw]) -> str:
 
 
 def _basis(one: RunLaw) -> list[str]:
-    """What the law is fitted to, and why to that."""
     pairs, n = one.pairs, len(one.law.entropy)
     point = pairs.point + "s" * (n != 1)
     steps = f"{n} {point}" + ("" if one.early is None else f", the first {one.early.steps} predict")
@@ -187,26 +174,24 @@ def _basis(one: RunLaw) -> list[str]:
 
 
 def _shared(texts: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Lines that all have, and what else each has."""
     common = [line for line in texts[0] if all(line in other for other in texts)]
     return common, [[line for line in own if line not in common] for own in texts]
 
 
 def _print_rivals(found: Sequence[RunLaw], share: float) -> None:
     """Root mean squares over the runs of what else may explain the score."""
-    known = [one for one in found if one.early is not None]
+    known = [(one.rivals, one.early.rmse_stay) for one in found if one.early is not None]
     if not known:
         return
+    rows = []
+    for i, rival in enumerate(known[0][0]):
+        inside = _over([rivals[i].rmse for rivals, _ in known])
+        later = _over([rivals[i].rmse_predicted for rivals, _ in known])
+        word = f"{rival.of} (the law)" if i == 0 else rival.of
+        rows.append((word, _decimals(inside), _decimals(later)))
+    rows.append(("it stays", "-", _decimals(_over([stay for _, stay in known]))))
     columns = ("RMSE\nin-sample", f"from the\nfirst {100 * share:g}%")
-    table = _table("what else explains the score", "x", *columns)
-    for place, rival in enumerate(known[0].rivals):
-        word = f"{rival.of} (the law)" if place == 0 else rival.of
-        inside = _over([one.rivals[place].rmse for one in known])
-        later = _over([one.rivals[place].rmse_predicted for one in known])
-        table.add_row(word, _decimals(inside), _decimals(later))
-    stays = _over([one.early.rmse_stay for one in known if one.early is not None])
-    table.add_row("it stays", "-", _decimals(stays))
-    print_whole(table)
+    _print_table("what else explains the score", "x", columns, rows)
 
 
 def _print_spent(found: Sequence[RunLaw]) -> None:
@@ -215,12 +200,15 @@ def _print_spent(found: Sequence[RunLaw]) -> None:
         sum(isfinite(getattr(one.spent[0], what)) for one in found) for what in ("entropy", "score")
     )
     columns = (f"entropy spent\n({_runs(falls)})", f"score gained\n({_runs(gains)})")
-    table = _table("how early (COV Fig. 2), medians", "after", *columns)
-    for place, each in enumerate(found[0].spent):
-        cells = (_median([getattr(one.spent[place], what) for one in found])
-                 for what in ("entropy", "score"))  # fmt: skip
-        table.add_row(f"{each.share:.0%} of the steps", *cells)
-    print_whole(table)
+    rows = [
+        (
+            f"{each.share:.0%} of the steps",
+            _median([one.spent[i].entropy for one in found]),
+            _median([one.spent[i].score for one in found]),
+        )
+        for i, each in enumerate(found[0].spent)
+    ]
+    _print_table("how early (COV Fig. 2), medians", "after", columns, rows)
 
 
 def _runs(count: int) -> str:
@@ -236,47 +224,42 @@ def _median(shares: Sequence[float]) -> str:
 def _print_together(found: Sequence[RunLaw], one: Pooled) -> None:
     law = one.law
     title = f"one law for {len(found)} runs\nR = {-law.a:.3f} exp(H) {law.b:+.3f}"
-    table = _table(title, "each run by", "RMSE")
-    for word, value in (
+    rows = (
         ("its own law (in-sample)", one.rmse_own),
         ("that of the others of its method", one.rmse_alike),
         ("that of the other methods", one.rmse_others),
         ("one for all (in-sample)", one.rmse_one),
-    ):
-        if isfinite(value):
-            table.add_row(word, _decimals(value))
-    print_whole(table)
+    )
+    shown = [(word, _decimals(value)) for word, value in rows if isfinite(value)]
+    _print_table(title, "each run by", ("RMSE",), shown)
 
 
 def _over(values: Sequence[float]) -> float:
     return (sum(value * value for value in values) / len(values)) ** 0.5
 
 
-def _decimals(value: float) -> str:
-    return f"{value:.3f}" if isfinite(value) else "-"
+def _decimals(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}f}" if isfinite(value) else "-"
 
 
 def _print_sizes(known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) -> None:
-    from rich.markup import escape
-
     say("\ncoefficients against the model's size: intercept + slope ln(parameters)")
-    table = _table(None, "", "slope", "intercept", "R²")
-    for name, line in (("a", law.a), ("b", law.b)):
-        r2 = f"{line.r2:.2f}" if isfinite(line.r2) else "-"
-        table.add_row(name, f"{line.slope:+.4f}", f"{line.intercept:.3f}", r2)
-    print_whole(table)
-    table = _table(None, "run", "parameters", "residual of a", "of b")
-    for one, a, b in zip(known, law.a.residuals, law.b.residuals, strict=True):
-        size = f"{one.size:.3g}" + ("" if one.counted else " (by name)")
-        table.add_row(escape(one.name), size, f"{a:+.3f}", f"{b:+.3f}")
-    print_whole(table)
+    rows = [
+        (name, f"{line.slope:+.4f}", f"{line.intercept:.3f}", _decimals(line.r2, 2))
+        for name, line in (("a", law.a), ("b", law.b))
+    ]
+    _print_table(None, "", ("slope", "intercept", "R²"), rows)
+    rows = [
+        (one.name, f"{one.size:.3g}" + " (by name)" * (not one.counted), f"{a:+.3f}", f"{b:+.3f}")
+        for one, a, b in zip(known, law.a.residuals, law.b.residuals, strict=True)
+    ]
+    _print_table(None, "run", ("parameters", "residual of a", "of b"), rows)
     if out := _left_out(known):
+        rows = [
+            (f"{o.size:.3g}", *(f"{v:.3f}" for v in (o.a, o.b, o.rmse, o.rmse_own))) for o in out
+        ]
         title = "each size by the lines\nthrough the others"
-        table = _table(title, "parameters", "a", "b", "RMSE", "its own law's")
-        for one in out:
-            numbers = (f"{v:.3f}" for v in (one.a, one.b, one.rmse, one.rmse_own))
-            table.add_row(f"{one.size:.3g}", *numbers)
-        print_whole(table)
+        _print_table(title, "parameters", ("a", "b", "RMSE", "its own law's"), rows)
     for doubt in doubts:
         say(f"sizes: {doubt}")
 
@@ -321,7 +304,7 @@ def _run_json(one: RunLaw) -> dict[str, Any]:
     law, span, early, pairs = one.law, one.interval, one.early, one.pairs
     coefficients = {
         name: {"value": getattr(law, name), "interval": list(getattr(span, name))}
-        for name in ("a", "b", "ceiling")
+        for name in _COEFFICIENTS
     }
     return {
         "run": one.name,
@@ -370,7 +353,6 @@ def _sizes_json(known: Sequence[RunLaw], law: SizeLaw, doubts: Sequence[str]) ->
 
 
 def _finite(value: Any) -> Any:
-    """Data with None for what is no number."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

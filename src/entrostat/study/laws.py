@@ -124,7 +124,6 @@ def _size_of(run: Run) -> tuple[float | None, bool]:
 
 
 def _count(files: Sequence[Path]) -> int:
-    """Numbers in the files' tensors but for embeddings and head; 0 where they cannot be read."""
     from math import prod
 
     from safetensors import SafetensorError, safe_open
@@ -168,9 +167,6 @@ def _together(found: Sequence[RunLaw]) -> Pooled | None:
     """One law for all; None for one run, and where runs are fitted to different quantities."""
     if len(found) < 2 or not alike(found):
         return None
-    return pooled([one.law for one in found], [_kind(one) for one in found])
-
-
-def _kind(one: RunLaw) -> str:
-    """Runs of one kind differ by their seed alone, as a study or the methods' names say."""
-    return one.run.group or one.run.methods or one.name
+    # runs of one kind differ by their seed alone, as a study or the methods' names say
+    kinds = [one.run.group or one.run.methods or one.name for one in found]
+    return pooled([one.law for one in found], kinds)

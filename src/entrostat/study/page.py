@@ -1,16 +1,34 @@
-"""The page of a study: claims first, then who scored what at which entropy, then what failed."""
+"""The page of a study: claims first, then who scored what at which entropy, then what failed.
+
+And a page a method: what it is, what it came to wherever it took part, which claims speak of it. A
+method takes part in settings that name it; the first one of several is what the others sit on and
+takes no part. It is set beside the settings of the same experiment that differ in it alone.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ..config import TrainConfig
+from ..logs.run import read_run
+from ..method import MethodInfo, methods
 from ..report.figures import COLORS, Curve, Image, Panel, Points, draw
+from ..report.overlays import comparison_panels
 from ..report.page import _write, address
+from ..report.seeds import Entry, style_of
 from .claims import VERDICTS, Decided
+from .confounding import Arm
+from .file import Study
+from .plan import Plan
 from .results import KEPT, SCORE, Experiment, Group, Results
+from .tables import USUAL
 
 NAMED = 14  # groups up to which a figure names each
 _SHAPES = ("o", "s", "^", "D", "v", "P")  # of points: another where colours begin again
@@ -18,30 +36,10 @@ _ROOM = 1.25  # times the largest share kept that the picture is wide
 _MARGIN = 0.06  # of a claim's scale, on either side
 _DIGITS = {"distinct": 1, "cumulative": 1}
 _AXES = (KEPT, SCORE)  # across, up
-
-
-@dataclass(frozen=True)
-class Part:
-    """An experiment on the page.
-
-    Attributes:
-        anchor: of its heading.
-        link: address of its own page with all curves; None where there is none.
-        columns: names of the figures that any group has.
-        rows: number in the figure or "", name, seeds, and a cell a column of each group.
-        held_out: the set that its scores are of; "" where nothing was evaluated.
-        figure: score against entropy kept.
-        failed: name and reason of runs that are not done.
-    """
-
-    anchor: str
-    title: str
-    link: str | None
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, str, str, tuple[str, ...]], ...]
-    held_out: str
-    figure: Image | None
-    failed: tuple[tuple[str, str], ...]
+SHOWN = ("entropy", "reward")  # panels
+FOLDER = "method_pages"
+FEW = 3  # iterations of which no curve is drawn
+_NEITHER = ("method", "advantage", "seed", "output", "log")  # what a baseline may differ in
 
 
 @dataclass(frozen=True)
@@ -81,30 +79,36 @@ def write_study(
     """Write the page of a study; returns its path."""
     parts = [_part(each, pages.get(each.name), output) for each in results.experiments]
     counts = {verdict: sum(one.verdict == verdict for one in results.told) for verdict in VERDICTS}
-    contents = [("claims", "Claims")] if results.claims else []
     links = [(name, address(path, output)) for name, path in (methods or {}).items()]
-    ends = [("methods", "Methods")] if links else []
     reaches = {one.claim.id: reach_of(one) for one in results.decided}
     return _write(
         "study.html.jinja", output, title=title, results=results, counts=counts, parts=parts,
         facts=facts, methods=links, reaches=reaches,
-        contents=[*contents, *((part.anchor, part.title) for part in parts), *ends],
     )  # fmt: skip
 
 
-def _part(experiment: Experiment, page: Path | None, output: Path) -> Part:
+def _part(experiment: Experiment, page: Path | None, output: Path) -> dict[str, Any]:
+    """An experiment on the page: a row a group, with its number in the figure."""
     columns = tuple(dict.fromkeys(w for group in experiment.groups for w in group.figures))
     numbers = numbers_of(experiment)
-    rows = []
-    for group in experiment.groups:
-        cells = tuple(_cell(group, column) for column in columns)
-        rows.append((numbers.get(group.name, ""), group.name, _seeds(group), cells))
+    rows = [
+        (
+            numbers.get(group.name, ""),
+            group.name,
+            f"{len(group.seeds)} of " * (len(group.seeds) < group.planned) + str(group.planned),
+            [
+                some.cell(_DIGITS.get(column, 3)) if (some := group.figures.get(column)) else ""
+                for column in columns
+            ],
+        )
+        for group in experiment.groups
+    ]
     panel = score_panel(experiment)
-    return Part(
-        f"experiment-{experiment.name}", experiment.title,
-        None if page is None else address(page, output), columns, tuple(rows), experiment.held_out,
-        None if panel is None else draw(panel), experiment.failed,
-    )  # fmt: skip
+    return {
+        "of": experiment, "anchor": f"experiment-{experiment.name}",
+        "link": None if page is None else address(page, output), "columns": columns, "rows": rows,
+        "figure": None if panel is None else draw(panel),
+    }  # fmt: skip
 
 
 def numbers_of(experiment: Experiment) -> dict[str, str]:
@@ -155,12 +159,158 @@ def score_panel(experiment: Experiment) -> Panel | None:
     )  # fmt: skip
 
 
-def _seeds(group: Group) -> str:
-    return str(group.planned) if len(group.seeds) == group.planned else (
-        f"{len(group.seeds)} of {group.planned}"
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Use:
+    """Settings that a method takes part in; `baseline` differs in this method alone."""
+
+    experiment: str
+    group: Group
+    baseline: Group | None
 
 
-def _cell(group: Group, column: str) -> str:
-    some = group.figures.get(column)
-    return "" if some is None else some.cell(_DIGITS.get(column, 3))
+def names_of(method: Sequence[Any]) -> tuple[str, ...]:
+    """The methods that take part in what a run asks for (`TrainConfig.method`).
+
+    Example:
+        >>> names_of(["dapo", {"name": "repo_r", "zeta_max": 0.5}]), names_of(["dapo"])
+        (('repo_r',), ('dapo',))
+    """
+    names = [_name(each) for each in method]
+    return tuple(dict.fromkeys(names[1:] or names))
+
+
+def _name(entry: Any) -> str:
+    """What a method is registered as: of MODULE:NAME the name."""
+    given = str(entry["name"] if isinstance(entry, Mapping) else entry)
+    return given.rpartition(":")[2]
+
+
+def uses_of(studies: Mapping[str, Study], results: Results) -> dict[str, tuple[Use, ...]]:
+    """By method, in alphabetical order, the settings with a finished run that it takes part in."""
+    found: dict[str, list[Use]] = {}
+    for experiment in results.experiments:
+        study = studies[experiment.name]
+        configs = {origin.group: study.runs[run] for run, origin in study.origins.items()}
+        groups = {group.name: group for group in experiment.groups if group.seeds}
+        there = {name: configs[name] for name in configs if name in groups}
+        arms = {name: _arm(config) for name, config in there.items()}
+        known = methods()  # now with those of the user's own that these settings name
+        starts = {
+            origin.group: (origin.after and study.origins[origin.after].group, origin.start)
+            for origin in study.origins.values()
+        }
+        for name, config in there.items():
+            for method in names_of(config.method):
+                if method in known:
+                    alike = {k: c for k, c in there.items() if starts[k] == starts[name]}
+                    beside = _baseline(known[method], name, alike, arms)
+                    use = Use(experiment.name, groups[name], groups.get(beside))
+                    found.setdefault(method, []).append(use)
+    return {method: tuple(found[method]) for method in sorted(found)}
+
+
+def write_method_pages(
+    plan: Plan, studies: Mapping[str, Study], results: Results, report: Path
+) -> dict[str, Path]:
+    """Write `method_pages/NAME.html` beside the page of a study, for every method in it."""
+    of_name = {each.name: each for each in results.experiments}
+    uses_by_method = uses_of(studies, results)
+    known, pages = methods(), {}
+    for method, uses in uses_by_method.items():
+        output = report.parent / FOLDER / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', method)}.html"
+        output.parent.mkdir(parents=True, exist_ok=True)
+        names = dict.fromkeys(use.experiment for use in uses)
+        parts = [_method_part(plan, of_name[name], [use for use in uses if use.experiment == name])
+                 for name in names]  # fmt: skip
+        pages[method] = _write(
+            "method.html.jinja", output, title=method, info=known[method], parts=parts,
+            columns=USUAL, claims=_claims(uses, results),
+            back=address(report, output),
+        )  # fmt: skip
+    return pages
+
+
+def _arm(config: TrainConfig) -> Arm:
+    with warnings.catch_warnings(action="ignore"):  # the run says them itself
+        return Arm.of(config)
+
+
+def _baseline(
+    info: MethodInfo, name: str, configs: Mapping[str, TrainConfig], arms: Mapping[str, Arm]
+) -> str:
+    """The settings without the method, all else equal, or its fair baseline; "" without any.
+
+    `configs` are those that begin with the same policy.
+    """
+    config, arm = configs[name], arms[name]
+    mine = _rest(config)
+    alike = [other for other in configs if other != name and _rest(configs[other]) == mine]
+    left = [each for each in config.method if _name(each) != info.name]
+    without = tuple(each for each in arm.interventions if each != info.name)
+    # the names of some, as `thermostat`, are not those of the methods that they make
+    bare = dataclasses.replace(arm, interventions=without)
+    fair = _arm(dataclasses.replace(config, method=left)) if left else bare
+    for other in alike:
+        if fair != arm and arms[other] == fair:
+            return other
+    if len(config.method) > 1:  # its baseline lacks more than the method
+        return ""
+    for other in alike:  # a surrogate's: another surrogate, under the same estimator
+        same = (arms[other].estimator, arms[other].aggregation) == (arm.estimator, arm.aggregation)
+        if same and configs[other].method == [info.baseline]:
+            return other
+    return ""
+
+
+def _rest(config: TrainConfig) -> dict[str, Any]:
+    return {k: v for k, v in dataclasses.asdict(config).items() if k not in _NEITHER}
+
+
+def _claims(uses: tuple[Use, ...], results: Results) -> list[Decided]:
+    mine = {(use.experiment, use.group.name) for use in uses}
+    return [
+        one for one in results.decided
+        if any((one.claim.experiment, group) in mine for group in one.claim.every_group)
+    ]  # fmt: skip
+
+
+def _method_part(plan: Plan, experiment: Experiment, uses: list[Use]) -> dict[str, Any]:
+    """An experiment on a method's page."""
+    baselines = {use.baseline.name: use.baseline for use in uses if use.baseline is not None}
+    own = {use.group.name for use in uses}
+    lines = [_line(group) for name, group in baselines.items() if name not in own]
+    for use in uses:
+        lines.append(_line(use.group))
+        if use.baseline is not None:
+            lines.append(_difference(use.group, use.baseline))
+    shown = baselines | {use.group.name: use.group for use in uses}
+    images = _images(plan, experiment.name, list(shown.values()))
+    return {"experiment": experiment, "lines": lines, "images": images}
+
+
+def _line(group: Group) -> dict[str, Any]:
+    cells = [some.cell() if (some := group.figures.get(column)) else "" for column in USUAL]
+    return {"name": group.name, "seeds": len(group.seeds), "cells": cells, "soft": False}
+
+
+def _difference(group: Group, baseline: Group) -> dict[str, Any]:
+    found = [group.minus(baseline, column) for column in USUAL]
+    seeds = max((some.n for some in found if some is not None), default=0)
+    cells = ["" if some is None else some.cell(sign="+") for some in found]
+    return {"name": f"{group.name} - {baseline.name}", "seeds": seeds, "cells": cells, "soft": True}
+
+
+def _images(plan: Plan, experiment: str, groups: list[Group]) -> tuple[Image, ...]:
+    """Entropy and reward of the runs that the table counts, a band where seeds differ."""
+    runs, entries = [], []
+    for place, group in enumerate(groups):
+        named = [each for each in plan.of(experiment) if each.group == group.name]
+        mine = [read_run(each.path) for each in named if each.seed in group.seeds]
+        mine = [run for run in mine if run.done >= FEW]
+        if mine:
+            members = tuple(range(len(runs), len(runs) + len(mine)))
+            entries.append(Entry(group.name, members, *style_of(place)))
+            runs += mine
+    if not runs:
+        return ()
+    return tuple(draw(panel) for panel in comparison_panels(runs, entries) if panel.name in SHOWN)

@@ -34,27 +34,17 @@ STORE = ".store"
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a plan, which several names may lead to.
-
-    Attributes:
-        config: its settings, `output` empty.
-        path: where it is written: the first of its names, or one made by hand.
-        store: the directory of its settings and of what it prints.
-        after: the address of the training whose policy it begins with.
-        start: which of that one's policies.
-        share: of this machine's processors: 1 / jobs of its file.
-        experiment: the file's stem.
-        code: hashes of the code that its settings name, as the address has them.
-    """
+    """One training of a plan, which several names may lead to."""
 
     address: str
-    config: TrainConfig
-    path: Path
-    store: Path
-    after: str | None
-    start: Literal["final", "best"]
-    share: float
-    experiment: str
+    config: TrainConfig  # its settings, `output` empty
+    path: Path  # where it is written: the first of its names, or one made by hand
+    store: Path  # the directory of its settings and of what it prints
+    after: str | None  # the address of the training whose policy it begins with
+    start: Literal["final", "best"]  # which of that one's policies
+    share: float  # of this machine's processors: 1 / jobs of its file
+    experiment: str  # the file's stem
+    # hashes of the code that its settings name, as the address has them
     code: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -73,21 +63,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Named:
-    """A run by the name that a study file gives it.
+    """A run by the name that a study file gives it."""
 
-    Attributes:
-        experiment: the file's stem.
-        group: the name without the seed.
-        path: OUTPUT/NAME or OUTPUT/EXPERIMENT/NAME.
-        address: of the training.
-    """
-
-    experiment: str
+    experiment: str  # the file's stem
     name: str
-    group: str
+    group: str  # the name without the seed
     seed: int
-    path: Path
-    address: str
+    path: Path  # OUTPUT/NAME or OUTPUT/EXPERIMENT/NAME
+    address: str  # of the training
 
 
 @dataclass(frozen=True)

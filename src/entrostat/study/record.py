@@ -80,7 +80,6 @@ def recorded(plan: Plan, record: Path) -> set[str]:
 
 @contextmanager
 def _alone(record: Path) -> Iterator[None]:
-    """Wait until no other process adds to the record."""
     make_directory(record)
     directory = os.open(record, os.O_RDONLY)
     try:
@@ -91,7 +90,6 @@ def _alone(record: Path) -> Iterator[None]:
 
 
 def _lines(record: Path) -> dict[str, tuple[Path, bytes]]:
-    """The file and the line of every address on record."""
     found: dict[str, tuple[Path, bytes]] = {}
     for file in sorted(record.glob(f"*{SUFFIX}")):
         try:
@@ -224,7 +222,6 @@ def _without_paths(value: Any) -> Any:
 
 
 def _machine(path: Path) -> str:
-    """What environment.json says of the machine and the versions."""
     try:
         found = json.loads(_text(path))
         return json.dumps({key: found[key] for key in _MACHINE if key in found})
@@ -238,15 +235,14 @@ def _text(path: Path) -> str:
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows by key, in the order in which keys appear; null where a row has none."""
-    keys = dict.fromkeys(key for row in rows for key in row if _told(key))
+    left_out = ("time/", _CLOUD)
+    keys = dict.fromkeys(
+        k for row in rows for k in row if k in _CLOCKS or not k.startswith(left_out)
+    )
     return {
         key: [_short(row.get(key), CLOCK if key in _CLOCKS else DIGITS) for row in rows]
         for key in keys
     }
-
-
-def _told(key: str) -> bool:
-    return key in _CLOCKS or not key.startswith(("time/", _CLOUD))
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from ..logs.files import atomic
@@ -18,10 +19,9 @@ from ..logs.run import held_out, read_run, sets_of
 from .claims import VERDICTS, Claims, Decided, decide
 from .figures import Figure, misspelt, of_set, value
 from .plan import Plan
-from .seeds import Interval, spread
 
+LEVEL = 0.95
 FILE = "results.json"
-
 # of every group, by the word for it; of evaluations those of one set of the experiment (`held_out`)
 LEADERBOARD: dict[str, Figure] = {
     "entropy, end": Figure("metric", "entropy/exact", "last"),
@@ -36,19 +36,51 @@ SCORE, KEPT = "avg@k", "kept"
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of one experiment that differ by their seed alone.
+class Interval:
+    """A mean over `n` seeds, and half the width of its 95% interval."""
 
-    Attributes:
-        seeds: those whose runs are done.
-        planned: how many there are to be.
-        values: of `LEADERBOARD` and those that the file names, one number a seed, in the order of
-            `seeds`; only those that every run has.
+    mean: float
+    half: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.half:.2f}"
+
+    def cell(self, digits: int = 3, sign: str = "") -> str:
+        reach = f" ± {self.half:.{digits}f}" if self.n > 1 else ""
+        return f"{self.mean:{sign}.{digits}f}{reach}"
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Mean and 95% Student interval of two values or more: mean +- t s / sqrt(n).
+
+    s is the unbiased standard deviation. It speaks of the seeds of this job, not of other jobs.
     """
+    from scipy.stats import t
+
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"interval: needs two values or more, got {n}")
+    half = float(t.ppf((1 + LEVEL) / 2, n - 1)) * stdev(values) / n**0.5
+    return Interval(mean(values), half, n)
+
+
+def spread(values: Sequence[float]) -> Interval | None:
+    """`interval`; of one value an interval of no width, of none None."""
+    if len(values) < 2:
+        return Interval(values[0], 0.0, 1) if values else None
+    return interval(values)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment that differ by their seed alone."""
 
     name: str
-    seeds: tuple[int, ...]
-    planned: int
+    seeds: tuple[int, ...]  # those whose runs are done
+    planned: int  # how many there are to be
+    # of `LEADERBOARD` and those that the file names, one number a seed, in the order of `seeds`;
+    # only those that every run has
     values: Mapping[str, tuple[float, ...]]
 
     @cached_property
@@ -71,20 +103,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A study file's result.
+    """A study file's result."""
 
-    Attributes:
-        name: its stem.
-        groups: the highest score first, those without one last.
-        failed: name and reason of runs that are not done.
-        held_out: the set that its scores are of; "" where nothing was evaluated.
-    """
-
-    name: str
+    name: str  # its stem
     title: str
-    groups: tuple[Group, ...]
-    failed: tuple[tuple[str, str], ...]
-    held_out: str = ""
+    groups: tuple[Group, ...]  # the highest score first, those without one last
+    failed: tuple[tuple[str, str], ...]  # name and reason of runs that are not done
+    held_out: str = ""  # the set that its scores are of; "" where nothing was evaluated
 
 
 @dataclass(frozen=True)
@@ -257,5 +282,4 @@ def _decided(one: Decided) -> dict[str, Any]:
 
 
 def _finite(end: float | None) -> float | None:
-    """An end of an interval; null where there is none, which JSON has no word for."""
     return None if end is None or not math.isfinite(end) else end

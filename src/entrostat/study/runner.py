@@ -18,9 +18,9 @@ from .._text import say
 from ..logs.files import make_directory
 from ..logs.run import called, read_run
 from ..runs.progress import duration
+from . import workers
 from .execute import State, Workers, execute, failed_before, is_done, readable
 from .file import RESERVED, Study, check_runs, read_study, with_seeds
-from .local import Local
 from .plan import Plan, Training, anywhere, make_places, plan_of
 
 if TYPE_CHECKING:
@@ -89,11 +89,7 @@ def run_study(
         where = f"{name}: " if len(studies) > 1 else ""
         for line in confounded(study.runs):
             say(f"note: {where}{line}", sys.stderr)
-    workers: Workers = Local()
-    if ray is not None and train:
-        from .on_ray import OnRay
-
-        workers = OnRay(ray)
+    machines: Workers = workers.OnRay(ray) if ray is not None and train else workers.Local()
     make_places(plan)
     kept: Callable[[Training], None] = lambda training: None  # noqa: E731
     if record is not None:
@@ -118,7 +114,7 @@ def run_study(
             say(f"note: {line}", sys.stderr)
         now = plan if seeds is None else plan_of(chosen, directory, jobs)
         # a cluster's processes start elsewhere
-        state = _execute(now if ray is None else anywhere(now), workers, trusted, kept, not lean)
+        state = _execute(now if ray is None else anywhere(now), machines, trusted, kept, not lean)
         state.done |= done
         state.failed = failed_before(plan, state.done) | state.failed
     else:
@@ -155,7 +151,6 @@ def _keep(plan: Plan, record: Path, lean: bool, training: Training) -> None:
 
 
 def _files(given: Sequence[str | Path], claims: str | Path | None = None) -> list[Path]:
-    """The study files meant, in order; a directory's by name, without those of claims."""
     besides = {Path(claims).resolve()} if claims else set()
     files: list[Path] = []
     for path in map(Path, given):
@@ -185,7 +180,6 @@ def _files(given: Sequence[str | Path], claims: str | Path | None = None) -> lis
 
 
 def _claims(given: Sequence[str | Path], named: str | Path | None) -> Claims | None:
-    """The claims that are named, or that lie in a directory of studies."""
     from .claims import read_claims
 
     inside = [Path(p) / CLAIMS for p in given if (Path(p) / CLAIMS).is_file()]
@@ -215,10 +209,8 @@ def _execute(
 
 
 def _report(plan: Plan, studies: dict[str, Study], state: State, claims: Claims | None) -> None:
-    """Tables and a page of each study, a page of all together and a page a method; numbers."""
     from ..report import comparison_rows, write_comparison
-    from .method_pages import write_method_pages
-    from .page import write_study
+    from .page import write_method_pages, write_study
     from .results import FILE, results_of, write_results
     from .tables import print_claims, print_groups, print_table
 
@@ -276,16 +268,15 @@ def _facts(plan: Plan, state: State) -> list[tuple[str, str]]:
     facts = [("runs", f"{sum(n.address in state.done for n in plan.named)} of {len(plan.named)}")]
     facts.append(("trainings", f"{len(state.done)} of {len(plan.trainings)}"))
     facts.append(("time of training", duration(seconds)))
-    return facts + [(word, _few(sorted(texts))) for word, texts in found.items() if texts]
-
-
-def _few(texts: Sequence[str]) -> str:
-    more = len(texts) - _MANY_FACTS
-    return ", ".join(texts[:_MANY_FACTS]) + (f" and {more} more" if more > 0 else "")
+    for word, texts in found.items():
+        if texts:
+            more = len(texts) - _MANY_FACTS
+            few = ", ".join(sorted(texts)[:_MANY_FACTS])
+            facts.append((word, few + (f" and {more} more" if more > 0 else "")))
+    return facts
 
 
 def _object(text: str) -> dict[str, Any]:
-    """A JSON object; an empty one where the text is none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

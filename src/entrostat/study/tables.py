@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from .._text import console, print_whole, say
 from ..report.runs import apart, k_words
-from .seeds import Interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ..report import Row
     from .claims import Decided
-    from .results import Group, Results
+    from .results import Group, Interval, Results
 
 _FILES = 4  # names of experiments that a line has
 _BESIDE, _NAME = 9, 18  # of the table of claims: columns beside its cells; of names the least

@@ -9,13 +9,118 @@ order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...logs.run import Run, is_line
+from ..curves import panel, rows, series
 from ..figures import Panel
-from . import agreement, course, flow, tokens
-from .agreement import Estimator
-from .drawing import rows
+from ..seeds import style_of
+from . import course, flow, tokens
 from .tokens import TokenRow
+
+AGREEMENT = (
+    "Published estimators against what was measured. Where entropy moves: against each token's "
+    "change, over the tokens of one update (with the ratio and the clip as that update found them) "
+    "and over a whole iteration (estimates of before its first update, when every ratio is 1 and "
+    "nothing is clipped). Which token's gradient moves it: against each token's influence. 1 is "
+    "full agreement, 0 none. PCC: Pearson, of values; SRCC: Spearman, of ranks."
+)
+# figures of a table's columns, in order
+UPDATE = ("mse_eta_l", "scaled_mse", "mse", "pcc", "srcc")
+WHERE = ("scaled_mse", "mse", "pcc", "srcc")
+WHICH = ("pcc", "srcc", "sign")
+# name -> what it is: COV Eq. 8 and Thm 1, REPO Cor. 1, STEER Eq. 2 (both), OPEFO Eq. 6, ours
+ESTIMATORS = {
+    "cov": "-(log p - mean)(A - mean): Clip-Cov's and KL-Cov's",
+    "cov_pg": "-(log p - mean)(pA - mean): the same under policy gradient",
+    "corollary1": "-A · L · p: REPO's",
+    "omega": "STEER's, as its code estimates it",
+    "omega_realised": "STEER's sum with only the sampled token",
+    "opefo": "-A (1 - p)² (log p + H): OPEFO's",
+    "tabular": "exact to first order where states share no weights",
+    "first_order": "derivative along the real update, shared weights included",
+    "simpson": "the same averaged along the step",
+}
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One line of the estimators' table: averages over the analysed iterations, or None."""
+
+    name: str
+    words: str  # what it is; empty for one that is not known here
+    # `UPDATE` against each token's change in one update, means over an iteration's updates.
+    # `mse_eta_l` is of the estimate times eta / L as STEER's Theorem 1 has it (the learning rate
+    # over the update's tokens), nats squared; `scaled_mse` after the best positive factor, over the
+    # truth's mean square; `mse` of the estimate as it stands.
+    update: tuple[float | None, ...]
+    where: tuple[float | None, ...]  # `WHERE` against each token's change in the iteration
+    which: tuple[float | None, ...]  # `WHICH` against each token's influence
+
+
+def estimators(lines: list[Any]) -> tuple[Estimator, ...]:
+    """The estimators' agreement, each figure averaged over the lines that have it."""
+
+    def mean(*path: str) -> float | None:
+        values = series(lines, "estimators", *path)[1]
+        return sum(values) / len(values) if values else None
+
+    table = [
+        Estimator(
+            name,
+            ESTIMATORS.get(name, ""),
+            tuple(mean(name, "update", key) for key in UPDATE),
+            tuple(mean(name, "where", key) for key in WHERE),
+            tuple(mean(name, "which", key) for key in WHICH),
+        )
+        for name in _names(lines)
+    ]
+    return tuple(
+        row
+        for row in table
+        if any(value is not None for value in (*row.update, *row.where, *row.which))
+    )
+
+
+def _names(lines: list[Any]) -> list[str]:
+    found = {
+        name: None
+        for line in lines
+        if isinstance(table := line.get("estimators"), dict)
+        for name, row in table.items()
+        if isinstance(name, str) and isinstance(row, dict)
+    }
+    known = [name for name in ESTIMATORS if name in found]
+    return known + [name for name in found if name not in ESTIMATORS][:12]
+
+
+def _agreement_panels(lines: list[Any]) -> tuple[Panel, ...]:
+    """The section's figures; none where the table says it all."""
+    if sum(isinstance(line.get("estimators"), dict) for line in lines) < 2:
+        return ()  # the table says it all
+    names = _names(lines)
+    panels = []
+    for kind, heading, against in (
+        ("update", "One update", "each token's change of entropy in one update; the mean over the "
+         "iteration's updates"),
+        ("where", "Where", "each token's change of entropy in the whole iteration, over its "
+         "tokens"),
+        ("which", "Which", "each token's influence on the batch's entropy, over an iteration's "
+         "tokens"),
+    ):  # fmt: skip
+        for key, title, words in (
+            ("pcc", "Pearson", "of the estimates"),
+            ("srcc", "Spearman", "of their ranks"),
+        ):
+            parts = [
+                (("estimators", name, kind, key), name, *style_of(i), 1.4)
+                for i, name in enumerate(names)
+            ]
+            caption = f"Correlation {words} with {against}."
+            panels.append(
+                panel(lines, f"{heading}: {title}", "correlation", caption, *parts, low=0, high=1)
+            )  # fmt: skip
+    return tuple(one for one in panels if not one.empty)
 
 
 @dataclass(frozen=True)
@@ -30,29 +135,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """All there is to show; every part may be empty.
+    """All there is to show; every part may be empty."""
 
-    Attributes:
-        sections: those with a panel or a table.
-        estimators: lines of the estimators' table.
-        estimator_lines: analysed iterations that it averages.
-        by_update: whether it has anything of single updates, which older runs lack.
-        tokens: lines of the tokens' table.
-        token_lines: analysed iterations that it sums.
-        token_limit: tokens that the longest of their lists names.
-        pieces: into how many pieces a batch was cut to be analysed, at most.
-        zero: where the tokens' bars have their zero, percent of their width.
-    """
-
-    sections: tuple[Section, ...]
-    estimators: tuple[Estimator, ...]
-    estimator_lines: int
-    by_update: bool
-    tokens: tuple[TokenRow, ...]
-    token_lines: int
-    token_limit: int
-    pieces: int
-    zero: float
+    sections: tuple[Section, ...]  # those with a panel or a table
+    estimators: tuple[Estimator, ...]  # lines of the estimators' table
+    estimator_lines: int  # analysed iterations that it averages
+    by_update: bool  # whether it has anything of single updates, which older runs lack
+    tokens: tuple[TokenRow, ...]  # lines of the tokens' table
+    token_lines: int  # analysed iterations that it sums
+    token_limit: int  # tokens that the longest of their lists names
+    pieces: int  # into how many pieces a batch was cut to be analysed, at most
+    zero: float  # where the tokens' bars have their zero, percent of their width
 
 
 def dynamics_of(run: Run) -> Dynamics:
@@ -66,11 +159,9 @@ def dynamics_of(run: Run) -> Dynamics:
             flow.panels_of(run, lines),
         ),
         Section("tokens", "Which tokens move entropy", tokens.WORDS, tokens.panels_of(lines)),
-        Section(
-            "agreement", "Do the estimators agree?", agreement.WORDS, agreement.panels_of(lines)
-        ),
+        Section("agreement", "Do the estimators agree?", AGREEMENT, _agreement_panels(lines)),
     )
-    table = agreement.estimators(lines)
+    table = estimators(lines)
     by_text, zero = tokens.token_rows(lines)
     tables = {"tokens": by_text, "agreement": table}
     listed = [n for line in lines if (n := len(rows(line, "tokens")))]

@@ -7,21 +7,9 @@ from itertools import accumulate
 from typing import Any
 
 from ...logs.run import Run, is_line
-from ..figures import (
-    BLACK,
-    BLUE,
-    COLORS,
-    DASHES,
-    GREEN,
-    ORANGE,
-    RED,
-    Band,
-    Curve,
-    Panel,
-    Points,
-)
+from ..curves import FEW, at, figure, panel, series, thirds
+from ..figures import BLACK, BLUE, COLORS, DASHES, GREEN, ORANGE, RED, Band, Curve, Panel, Points
 from ..runs import drawable, entropy_key
-from .drawing import FEW, at, curves_of, figure, series, thirds
 
 EMA = 0.6
 TINY = 1e-9  # nothing is shown as a share of less
@@ -35,68 +23,50 @@ def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
     panels: list[Panel] = []
     if len(entropy) >= FEW:
         x, y = list(entropy), list(entropy.values())
-        panels.append(
-            Panel(
-                "Entropy, smoothed",
-                f"Faint: {kind}. Line: its exponential moving average, {EMA:g} of the past and "
-                f"{1 - EMA:g} of the present.",
-                "nats per token",
-                (
-                    Curve("", x, y, BLUE, width=0.9, alpha=0.4, name=kind),
-                    Curve("moving average", x, ema(y), BLUE, width=2.0),
-                ),
-                low=0,
-            )
+        curves = (
+            Curve("", x, y, BLUE, width=0.9, alpha=0.4, name=kind),
+            Curve("moving average", x, ema(y), BLUE, width=2.0),
         )
+        words = (
+            f"Faint: {kind}. Line: its exponential moving average, {EMA:g} of the past and "
+            f"{1 - EMA:g} of the present."
+        )
+        panels.append(Panel("Entropy, smoothed", words, "nats per token", curves, low=0))
     both = [i for i in entropy if i in score]
     if len(both) >= FEW:
         panels += _against(both, entropy, score, kind)
-    panels += _quantiles(lines)
-    panels.append(
-        Panel(
-            "Entropy by outcome",
+    panels += [
+        panel(
+            lines, "Entropy of tokens", "nats",
+            "The quantiles of the tokens' entropies: most tokens are all but certain, a few are "
+            "forks.",
+            (("quantiles", "0.5"), "median", BLUE, "-", 2.0),
+            (("quantiles", "0.99"), "99 %", RED, "--", 1.2), low=0, bands=_quantiles(lines),
+        ),
+        panel(
+            lines, "Entropy by outcome", "nats per token",
             "Mean entropy of the tokens of right completions (reward of 1 or more) and of wrong "
             "ones, and by the sign of their advantage.",
-            "nats per token",
-            curves_of(
-                lines,
-                (("entropy", "right"), "right", GREEN),
-                (("entropy", "wrong"), "wrong", RED),
-                (("entropy", "positive"), "A > 0", GREEN, "--"),
-                (("entropy", "negative"), "A < 0", RED, "--"),
-            ),
-            low=0,
-        )
-    )
-    panels.append(
-        Panel(
-            "Calibration",
+            (("entropy", "right"), "right", GREEN), (("entropy", "wrong"), "wrong", RED),
+            (("entropy", "positive"), "A > 0", GREEN, "--"),
+            (("entropy", "negative"), "A < 0", RED, "--"), low=0,
+        ),
+        panel(
+            lines, "Calibration", "nats per token",
             "Mean log-prob per token of right responses (reward of 1 or more) and of wrong ones: a "
             "calibrated policy finds right ones likelier.",
-            "nats per token",
-            curves_of(
-                lines,
-                (("calibration", "right"), "right", GREEN),
-                (("calibration", "wrong"), "wrong", RED),
-            ),
-        )
-    )
-    panels.append(
-        Panel(
-            "Diversity of responses",
+            (("calibration", "right"), "right", GREEN), (("calibration", "wrong"), "wrong", RED),
+        ),
+        panel(
+            lines, "Diversity of responses", "share",
             "Among one prompt's responses, means over prompts: the share of distinct n-grams "
             "(1 to 4), and Self-BLEU, which is 1 where all are alike.",
-            "share",
-            curves_of(
-                lines,
-                (("diversity", "ngram"), "distinct n-grams", BLUE),
-                (("diversity", "self_bleu"), "Self-BLEU", ORANGE),
-            ),
-            low=0, high=1,
-        )
-    )  # fmt: skip
-    panels += _evaluations(run)
-    return tuple(panel for panel in panels if not panel.empty)
+            (("diversity", "ngram"), "distinct n-grams", BLUE),
+            (("diversity", "self_bleu"), "Self-BLEU", ORANGE), low=0, high=1,
+        ),
+        *_evaluations(run),
+    ]  # fmt: skip
+    return tuple(one for one in panels if not one.empty)
 
 
 def ema(values: Sequence[float], weight: float = EMA) -> list[float]:
@@ -114,41 +84,33 @@ def _logged(run: Run, key: str | None) -> dict[int, float]:
 def _against(
     both: Sequence[int], entropy: dict[int, float], score: dict[int, float], kind: str
 ) -> list[Panel]:
-    """Entropy and score of the same iterations: by iteration, and one against the other."""
     h, r = [entropy[i] for i in both], [score[i] for i in both]
     panels = []
     if h[0] > TINY:
-        panels.append(
-            Panel(
-                "Entropy and score",
-                f"Entropy ({kind}) as a share of the first iteration's, and mean reward, on one "
-                "axis. Where one is traded for the other, they part.",
-                "share of the first; reward",
-                (
-                    Curve("entropy", both, [v / h[0] for v in h], BLUE),
-                    Curve("score", both, r, ORANGE),
-                ),
-                low=0,
-            )
+        shares = Curve("entropy", both, [v / h[0] for v in h], BLUE)
+        words = (
+            f"Entropy ({kind}) as a share of the first iteration's, and mean reward, on one axis. "
+            "Where one is traded for the other, they part."
         )
-    for title, x, across, words in (
-        (
-            "Score against entropy",
-            h,
-            "entropy, nats per token",
-            f"One point per iteration. {_mutual(h, r)}",
+        curves = (shares, Curve("score", both, r, ORANGE))
+        panels.append(
+            Panel("Entropy and score", words, "share of the first; reward", curves, low=0)
+        )
+    return [
+        *panels,
+        Panel(
+            "Score against entropy", f"One point per iteration. {_mutual(h, r)}", "reward",
+            points=thirds(h, r), across="entropy, nats per token",
         ),
-        (
+        Panel(
             "Score against cumulative entropy",
-            list(accumulate(h)),
-            "sum of entropies so far, nats per token",
             # within one run the sum rises with the iteration: what it tells is the iteration
             "The same scores against the sum of all entropies up to their iteration. What it says "
             "beyond the iteration's number shows over several runs: see their comparison.",
+            "reward", points=thirds(list(accumulate(h)), r),
+            across="sum of entropies so far, nats per token",
         ),
-    ):
-        panels.append(Panel(title, words, "reward", points=thirds(x, r), across=across))
-    return panels
+    ]  # fmt: skip
 
 
 def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
@@ -160,7 +122,7 @@ def _mutual(x: Sequence[float], y: Sequence[float]) -> str:
     return f"Mutual information {shared:.2f} nats ({bins} by {bins} bins, corrected for chance)."
 
 
-def _quantiles(lines: list[Any]) -> list[Panel]:
+def _quantiles(lines: list[Any]) -> tuple[Band, ...]:
     bands = []
     for low, high, label, alpha in (
         ("0.05", "0.95", "5 % to 95 %", 0.15),
@@ -175,22 +137,7 @@ def _quantiles(lines: list[Any]) -> list[Panel]:
         if known:
             x, a, b = (list(column) for column in zip(*known, strict=True))
             bands.append(Band(label, x, a, b, BLUE, alpha))
-    curves = curves_of(
-        lines,
-        (("quantiles", "0.5"), "median", BLUE, "-", 2.0),
-        (("quantiles", "0.99"), "99 %", RED, "--", 1.2),
-    )
-    return [
-        Panel(
-            "Entropy of tokens",
-            "The quantiles of the tokens' entropies: most tokens are all but certain, a few are "
-            "forks.",
-            "nats",
-            curves,
-            low=0,
-            bands=tuple(bands),
-        )
-    ]
+    return tuple(bands)
 
 
 def _evaluations(run: Run) -> list[Panel]:
@@ -220,40 +167,30 @@ def _evaluations(run: Run) -> list[Panel]:
                 curves.append(Curve(split, x, shares, color, width=1.9, marked=True))
         return tuple(curves)
 
+    share = "share of that at iteration 0"
     return [
         Panel(
             "Entropy of held-out responses",
             "Mean entropy of the tokens that the policy samples for the evaluation's prompts, "
             "relative to that before training (1), by split: does it fall where the policy is not "
-            "trained, too?",
-            "share of that at iteration 0",
-            relative("entropy"),
-            low=0,
+            "trained, too?", share, relative("entropy"), low=0,
         ),
         Panel(
             "Entropy on held-out prompts",
             "Entropy of the policy on the evaluation's prompts themselves (PAR App. C.2): the mean "
             "over a prompt's own tokens, then over prompts, relative to that before training (1), "
-            "by split. No sampled token is in it.",
-            "share of that at iteration 0",
-            relative("prompt_entropy"),
-            low=0,
+            "by split. No sampled token is in it.", share, relative("prompt_entropy"), low=0,
         ),
         Panel(
             "Scores of held-out prompts",
             "avg@k: mean score of all samples. pass@k: share of prompts with a right answer among "
-            "k samples. Where entropy is lost, the two approach each other.",
-            "score",
-            tuple(scores),
-            low=0,
-            high=1,
-            points=_best(run) if scores else (),
+            "k samples. Where entropy is lost, the two approach each other.", "score",
+            tuple(scores), low=0, high=1, points=_best(run) if scores else (),
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _best(run: Run) -> tuple[Points, ...]:
-    """The policy that is kept in `best/`, where a score made it the best."""
     name, _, key = ("" if run.best is None else run.best["figure"]).rpartition("/")
     if run.best is None or key not in ("avg@k", "pass@k") or figure(run.best["value"]) is None:
         return ()

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...logs.run import Run
-from ..curves import scale_of
+from ..curves import FEW, at, below, curves_of, figure, legible, panel, thirds
 from ..figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, Curve, Panel
-from .drawing import FEW, at, below, curves_of, figure, legible, thirds
 
 WORDS = (
     "What raised the entropy and what lowered it in each analysed iteration. Change: entropy after "
@@ -28,113 +27,90 @@ SOURCES = (
 
 
 def panels_of(run: Run, lines: list[Any]) -> tuple[Panel, ...]:
-    def sides(key: str) -> tuple[Curve, ...]:
-        return curves_of(
-            lines, (("clipped", "high", key), "high", RED), (("clipped", "low", key), "low", BLUE)
-        )
-
     of_tokens = "of the iteration's updates, under the policy that its update starts from"
     if run.source != "entrostat":
         of_tokens = "of a dump, by the log-probs and entropies dumped"
+    balances = [(("flow", key, "balance"), *looks) for key, *looks in SOURCES]
+    every = ("flow/balance", "Eq. 6, every iteration", PURPLE, "-", 1.0)
     panels = [
-        Panel(
-            "Change of entropy",
+        panel(
+            lines, "Change of entropy", "nats per iteration",
             "What an iteration's updates did to the batch's mean entropy (true), what follows "
             "from the parameters' real change (first order, Simpson's rule), and the sum of the "
             "influences, which take one step on the whole batch.",
-            "nats per iteration",
-            curves_of(
-                lines,
-                ("change/mean", "true", BLACK, "-", 2.2),
-                ("change/first_order", "first order", BLUE, "-", 1.2),
-                ("change/simpson", "Simpson", GREEN, "--", 1.4),
-                ("influence/sum", "influences", ORANGE, "-", 1.2),
-            ),
-        )
-    ]
-    for key, title, words, unit in (
-        ("influence", "Flow by influence", "Sums over the tokens of what their gradients do to the "
-         "batch's mean entropy", "nats"),
-        ("change", "Flow by true change", "Sums over the tokens of how their own entropy moved",
-         "nats, summed over tokens"),
-        ("opefo", "Flow by OPEFO's estimate", "The same by OPEFO's Eq. 6, a number per token, of "
-         "before the iteration's updates", "no unit, summed over tokens"),
-    ):  # fmt: skip
-        panels.append(
-            Panel(
-                title,
-                f"{words}: S+, of those that raise it; S-, of those that lower it (drawn below "
-                "0); the net S+ - S-.",
-                unit,
-                (
-                    *curves_of(lines, (("flow", key, "increase"), "increase", GREEN)),
-                    *below(curves_of(lines, (("flow", key, "decrease"), "decrease", RED))),
-                    *curves_of(lines, (("flow", key, "net"), "net", BLACK, "-", 2.0)),
-                ),
-            )
-        )
-    panels.append(
+            ("change/mean", "true", BLACK, "-", 2.2),
+            ("change/first_order", "first order", BLUE, "-", 1.2),
+            ("change/simpson", "Simpson", GREEN, "--", 1.4),
+            ("influence/sum", "influences", ORANGE, "-", 1.2),
+        ),
+        _flow(lines, "influence", "Flow by influence", "nats", "Sums over the tokens of what their "
+              "gradients do to the batch's mean entropy"),
+        _flow(lines, "change", "Flow by true change", "nats, summed over tokens", "Sums over the "
+              "tokens of how their own entropy moved"),
+        _flow(lines, "opefo", "Flow by OPEFO's estimate", "no unit, summed over tokens", "The same "
+              "by OPEFO's Eq. 6, a number per token, of before the iteration's updates"),
         Panel(
             "Flow of the updates, by Eq. 6",
             f"OPEFO's estimate for each token {of_tokens}: S+, the sum over those that raise "
             "entropy, and S-, over those that lower it (drawn below 0), both over the number of "
-            "tokens.",
-            "no unit, per token",
+            "tokens.", "no unit, per token",
             (
                 *curves_of(run.metrics, ("flow/increase", "increase", GREEN)),
                 *below(curves_of(run.metrics, ("flow/decrease", "decrease", RED))),
             ),
             name="flow_updates",
-        )
-    )
-    sources = [(("flow", key, "balance"), *looks) for key, *looks in SOURCES]
-    every = ("flow/balance", "Eq. 6, every iteration", PURPLE, "-", 1.0)
-    panels.append(
+        ),
         Panel(
             "Balance λ",
             "(S- - S+) / (S- + S+), where S+ is what the tokens that raise entropy add to it and "
             "S- what the others take: above 0 what lowers it outweighs, 0 is balance, below 0 "
             "what raises it does. 1 + λ on the raising side and 1 - λ on the lowering one would "
-            "balance them.",
-            "λ",
-            (*curves_of(lines, *sources), *curves_of(run.metrics, every)),
-        )
-    )
-    panels += _covariance(run, lines)
-    panels.append(
-        Panel(
-            "Eq. 6 at clipped tokens",
+            "balance them.", "λ",
+            (*curves_of(lines, *balances), *curves_of(run.metrics, every)),
+        ),
+        *_covariance(run, lines),
+        _clipped(
+            lines, "opefo", "Eq. 6 at clipped tokens", "no unit, summed over tokens",
             "OPEFO's Fig. 2(c): its estimate of the change of entropy, summed over the tokens that "
             "the ratio's upper (high) or lower bound (low) clips in an update, and over the "
             "iteration's updates. It is what the clip holds back, up to a factor.",
-            "no unit, summed over tokens",
-            sides("opefo"),
-            name="clipped_estimate",
-        )
-    )
-    panels.append(
-        Panel(
-            "Change at clipped tokens, in the update",
+            "clipped_estimate",
+        ),
+        _clipped(
+            lines, "in_update", "Change at clipped tokens, in the update",
+            "nats, summed over tokens",
             "What the entropy of the same tokens did in the same updates, although the clip left "
             "them no policy gradient of their own: what other tokens' gradients and the "
-            "optimizer's momentum did there.",
-            "nats, summed over tokens",
-            sides("in_update"),
-            name="clipped_change",
-        )
-    )
-    panels.append(
-        Panel(
-            "Change at tokens clipped in the end",
+            "optimizer's momentum did there.", "clipped_change",
+        ),
+        _clipped(
+            lines, "change", "Change at tokens clipped in the end", "nats",
             "The part of the batch's change of entropy, over all updates of the iteration, that "
             "lies on tokens beyond the ratio's upper (high) or lower bound (low) once the updates "
-            "are done. It holds what took them there.",
-            "nats",
-            sides("change"),
-            name="clipped_change_in_the_end",
-        )
+            "are done. It holds what took them there.", "clipped_change_in_the_end",
+        ),
+    ]  # fmt: skip
+    return tuple(legible(one) for one in panels if not one.empty)
+
+
+def _flow(lines: list[Any], key: str, title: str, unit: str, words: str) -> Panel:
+    """What raises the entropy, what lowers it, and the net, by one measure of a token."""
+    return Panel(
+        title,
+        f"{words}: S+, of those that raise it; S-, of those that lower it (drawn below 0); the "
+        "net S+ - S-.",
+        unit,
+        (
+            *curves_of(lines, (("flow", key, "increase"), "increase", GREEN)),
+            *below(curves_of(lines, (("flow", key, "decrease"), "decrease", RED))),
+            *curves_of(lines, (("flow", key, "net"), "net", BLACK, "-", 2.0)),
+        ),
     )
-    return tuple(legible(panel) for panel in panels if not panel.empty)
+
+
+def _clipped(lines: list[Any], key: str, title: str, unit: str, caption: str, name: str) -> Panel:
+    high, low = ((("clipped", s, key), s, c) for s, c in (("high", RED), ("low", BLUE)))
+    return panel(lines, title, unit, caption, high, low, name=name)
 
 
 def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
@@ -142,9 +118,8 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
         ("0.0002", "top 0.02 %", RED), ("0.002", "top 0.2 %", ORANGE), ("0.02", "top 2 %", GREEN),
         ("0.2", "top 20 %", BLUE), ("1", "all", BLACK),
     )  # fmt: skip
-    curves: tuple[Curve, ...] = ()
-    if not run.series("cov/top_2")[0]:  # a log of every iteration's has a figure of its own
-        curves = curves_of(lines, *((("covariance", key), *looks) for key, *looks in shares))
+    if run.series("cov/top_2")[0]:  # a log of every iteration's has a figure of its own
+        shares = ()
     pairs, under_pg = [], []
     for line in lines:
         cov = figure(line.get("cov/mean"))
@@ -155,13 +130,11 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
         if of_pg is not None and change is not None:
             under_pg.append((of_pg, -change))
     return [
-        Panel(
-            "Covariance of log-prob and advantage",
+        panel(
+            lines, "Covariance of log-prob and advantage", "covariance",
             "(log p - mean)(A - mean) of a token, means over the batch's tokens (COV Eq. 8), "
             "averaged over the tokens where it is largest: a few carry most of it.",
-            "covariance",
-            curves,
-            scale_of(y for curve in curves for y in curve.y),
+            *((("covariance", key), *looks) for key, *looks in shares), fit=True,
         ),
         Panel(
             "Loss of entropy against covariance",
@@ -178,10 +151,9 @@ def _covariance(run: Run, lines: list[Any]) -> list[Panel]:
             "the probability (of a token, geometric mean) times the advantage; means over the "
             "prompts with a signal, and over the third of them with the lowest mean reward (hard), "
             "the middle and the highest (easy), as in COV's Fig. 12.",
-            "covariance",
-            _whole_responses(run, lines),
+            "covariance", _whole_responses(run, lines),
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _whole_responses(run: Run, lines: list[Any]) -> tuple[Curve, ...]:

@@ -12,29 +12,22 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ...logs.run import Run, is_line, sets_of
+from ..curves import FEW, figure
 from ..figures import BLACK, Panel, Points, slug
 from ..runs import drawable, entropy_key
 from ..seeds import Entry
-from .drawing import FEW, figure
 
 LEAST = 16  # checkpoints below which a histogram of 4 by 4 bins says nothing
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An evaluation of one run.
+    """An evaluation of one run."""
 
-    Attributes:
-        iteration: after whose updates; above 0.
-        entropy: of that iteration's rollouts, nats per token.
-        cumulative: sum of the entropies of the iterations 1 to that one, nats per token.
-        score: avg@k.
-    """
-
-    iteration: int
-    entropy: float
-    cumulative: float
-    score: float
+    iteration: int  # after whose updates; above 0
+    entropy: float  # of that iteration's rollouts, nats per token
+    cumulative: float  # sum of the entropies of the iterations 1 to that one, nats per token
+    score: float  # avg@k
 
 
 def checkpoints(run: Run, split: str, key: str) -> list[Checkpoint]:

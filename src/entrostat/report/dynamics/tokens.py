@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ..curves import CLOUD, FEW, at, figure, legible, panel, rows, thirds
 from ..figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, Bars, Curve, Panel, Points
-from .drawing import (
-    CLOUD,
-    FEW,
-    analysed,
-    at,
-    bins_of,
-    curves_of,
-    figure,
-    legible,
-    range_words,
-    rows,
-    thirds,
-)  # fmt: skip
 
 WORDS = "Which tokens carry the flow: by probability and advantage, correctness, place and text."
 TOKENS = 20  # shown of the tokens by influence
@@ -38,98 +25,73 @@ SPLITS = (("right", "right", GREEN, "-"), ("wrong", "wrong", RED, "-"))
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One decoded token, over the analysed iterations that list it.
+    """One decoded token, over the analysed iterations that list it."""
 
-    Attributes:
-        text: what it says, shortened, blanks made visible.
-        count: how often it was sampled.
-        influence: sum of its influences, nats.
-        change: sum of the change at its states over N, nats; None where not logged.
-        left, width: where its bar begins and how wide it is, percent of the bars' width.
-    """
-
-    text: str
-    count: int | None
-    influence: float
-    change: float | None
-    left: float
+    text: str  # what it says, shortened, blanks made visible
+    count: int | None  # how often it was sampled
+    influence: float  # sum of its influences, nats
+    change: float | None  # sum of the change at its states over N, nats; None where not logged
+    left: float  # left, width: where its bar begins and how wide it is, percent of the bars' width
     width: float
 
 
 def panels_of(lines: list[Any]) -> tuple[Panel, ...]:
-    def split(
-        table: str, name: str, parts: Iterable[tuple[str, str, str, Any]]
-    ) -> tuple[Curve, ...]:
-        return curves_of(lines, *(((table, key, name), *looks) for key, *looks in parts))
-
     bars, seen = _positions(lines)
     panels = [
-        Panel(
-            "Concentration of influence",
+        panel(
+            lines, "Concentration of influence", "share",
             "Share of the sum of |influence| that the most influential tokens hold.",
-            "share",
-            curves_of(
-                lines,
-                ("influence/top_1", "top 1 %", RED),
-                ("influence/top_10", "top 10 %", BLUE),
-            ),
-            low=0,
-            high=1,
+            ("influence/top_1", "top 1 %", RED), ("influence/top_10", "top 10 %", BLUE),
+            low=0, high=1,
         ),
-        Panel(
-            "Quadrants: share of tokens",
+        panel(
+            lines, "Quadrants: share of tokens", "share of tokens",
             "Tokens by the sign of their advantage and their probability (STEER, Fig. 2).",
-            "share of tokens",
-            split("quadrants", "share", QUADRANTS),
-            low=0,
+            *_split("quadrants", "share", QUADRANTS), low=0,
         ),
-        Panel(
-            "Quadrants: influence",
+        panel(
+            lines, "Quadrants: influence", "nats",
             "What the gradients of each quadrant's tokens do to the batch's entropy. I and III "
             "are held to lower it, II and IV to raise it.",
-            "nats",
-            split("quadrants", "influence", QUADRANTS),
+            *_split("quadrants", "influence", QUADRANTS),
         ),
-        Panel(
-            "Quadrants: change",
+        panel(
+            lines, "Quadrants: change", "nats",
             "The part of the batch's change of entropy that lies on each quadrant's tokens.",
-            "nats",
-            split("quadrants", "change", QUADRANTS),
+            *_split("quadrants", "change", QUADRANTS),
         ),
-        Panel(
-            "Right and wrong: influence",
+        panel(
+            lines, "Right and wrong: influence", "nats",
             "What the tokens of right and of wrong completions do to the batch's entropy by their "
-            "gradients.",
-            "nats",
-            split("correct", "influence", SPLITS),
+            "gradients.", *_split("correct", "influence", SPLITS),
         ),
-        Panel(
-            "Right and wrong: change",
+        panel(
+            lines, "Right and wrong: change", "nats",
             "The part of the batch's change of entropy that lies on right and on wrong "
-            "completions.",
-            "nats",
-            split("correct", "change", SPLITS),
+            "completions.", *_split("correct", "change", SPLITS),
         ),
         Panel(
             "By place in the completion",
             "Influence of the tokens at a place, and the part of the change of entropy that lies "
-            f"there, summed over {analysed(seen)}.",
-            "nats",
-            bars=bars,
-            across="token of the completion",
+            f"there, summed over {_analysed(seen)}.", "nats",
+            bars=bars, across="token of the completion",
         ),
         *_cloud(lines),
         *_changes(lines),
         _clipped(lines),
         _weights(lines),
-    ]
-    return tuple(legible(panel) for panel in panels if not panel.empty)
+    ]  # fmt: skip
+    return tuple(legible(one) for one in panels if not one.empty)
+
+
+def _split(table: str, name: str, parts: tuple[tuple[str, ...], ...]) -> list[tuple[Any, ...]]:
+    return [((table, key, name), *looks) for key, *looks in parts]
 
 
 def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
-    bins, seen = bins_of(lines, "position", ("influence", "change"))
+    bins, seen = _bins_of(lines, "position", ("influence", "change"))
     # logged from 0 with an open end; people count from 1
-    names = [range_words(low + 1, high) for low, high in bins]
+    names = [_range_words(low + 1, high) for low, high in bins]
     sets = []
     for key, label, color in (("influence", "influence", BLUE), ("change", "change", BLACK)):
         values = [[figure(row.get(key)) for row in table] for table in bins.values()]
@@ -137,6 +99,46 @@ def _positions(lines: list[Any]) -> tuple[tuple[Bars, ...], int]:
             sums = [sum(v for v in column if v is not None) for column in values]
             sets.append(Bars(label, names, sums, color))
     return tuple(sets), seen
+
+
+def _bins_of(
+    lines: list[Any], key: str, names: tuple[str, ...]
+) -> tuple[dict[tuple[float, float], list[dict[str, Any]]], int]:
+    """Rows by (from, to), of the last line that has any and of those whose bins fit with its own.
+
+    They do where no two bins overlap: a line may lack a bin, and have one that others lack.
+    """
+    found: dict[tuple[float, float], list[dict[str, Any]]] = {}
+    seen = 0
+    for line in reversed(lines):
+        table = {
+            (low, high): row
+            for row in rows(line, key)
+            if (low := figure(row.get("from"))) is not None
+            and (high := figure(row.get("to"))) is not None
+            and any(figure(row.get(name)) is not None for name in names)
+        }
+        apart = all(a == b or a[1] <= b[0] or b[1] <= a[0] for a in table for b in found)
+        if not table or not apart:
+            continue
+        seen += 1
+        for place, row in table.items():
+            found.setdefault(place, []).append(row)
+    return dict(sorted(found.items())), seen
+
+
+def _analysed(n: int) -> str:
+    return f"{n} analysed iteration{'s' if n != 1 else ''}"
+
+
+def _range_words(low: float, high: float) -> str:
+    return (
+        f"{low:.3g}"
+        if low == high
+        else f"{low:.3g} to {high:.3g}"
+        if low < 0
+        else f"{low:.3g}-{high:.3g}"
+    )
 
 
 def _cloud(lines: list[Any]) -> list[Panel]:
@@ -201,16 +203,16 @@ def _changes(lines: list[Any]) -> list[Panel]:
 
 def _clipped(lines: list[Any]) -> Panel:
     """STEER Fig. 3a."""
-    bins, seen = bins_of(lines, "clipped_by_probability", ("high", "low"))
+    bins, seen = _bins_of(lines, "clipped_by_probability", ("high", "low"))
     tokens, high, low = (
         [sum(figure(row.get(key)) or 0 for row in table) for table in bins.values()]
         for key in ("tokens", "high", "low")
     )
-    names = [range_words(*ends) for ends in bins]
+    names = [_range_words(*ends) for ends in bins]
     return Panel(
         "Clipped tokens by probability",
         "Share of the tokens of each probability (the old policy's) that the clip holds in an "
-        f"update, over {analysed(seen)} (STEER, Fig. 3a).",
+        f"update, over {_analysed(seen)} (STEER, Fig. 3a).",
         "share of tokens",
         bars=tuple(
             Bars(label, names, [k / n if n else 0.0 for k, n in zip(held, tokens, strict=True)], c)

@@ -15,17 +15,18 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..._text import printable
 from ...errors import in_one_line
-from ...logs.importers import BINARY, MAX_DEPTH, MAX_FILES
-from ..page import waiting_page
+from ...logs.importers import BINARY, MAX_DEPTH, MAX_FILES, read_all
+from ...logs.importers.places import runs_in
+from ...logs.run import Run
+from ..page import comparison_of, page_of, waiting_page
 from ..scripts import Live, live_part
-from .reading import Reading, Watched, html_of, read_watched
 
 LOOK = 1.0  # seconds between two looks at the files, at least
 SHARE = 0.1  # of the time that may go into looking
@@ -34,25 +35,85 @@ Stamp = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
+class Watched:
+    """What is to be watched."""
+
+    paths: tuple[Path, ...]  # runs, logs, or directories in which runs lie or will lie; one or more
+    format: str | None = None  # format, columns: as `logs.importers.read` takes them
+    columns: Mapping[str, str] | None = None
+
+    @property
+    def title(self) -> str:
+        """Heading of a page that compares."""
+        return self.paths[0].resolve().name if len(self.paths) == 1 else "Comparison"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read at one moment."""
+
+    runs: tuple[Run, ...]  # what could be read; one or more
+    alone: bool  # whether the page is that of a run; else it compares, if only one for now
+    left_out: tuple[str, ...] = ()  # a sentence for each run that could not be read
+
+    @property
+    def words(self) -> str:
+        """How far the runs are."""
+        if len(self.runs) == 1:
+            (run,) = self.runs
+            of = "" if run.planned is None else f" of {run.planned}"
+            return f"iteration {run.done}{of}"
+        done = sorted(run.done for run in self.runs)
+        span = f"{done[0]}" if done[0] == done[-1] else f"{done[0]} to {done[-1]}"
+        return f"{len(self.runs)} runs, iteration {span}"
+
+
+def read_watched(watched: Watched) -> Reading:
+    """Read all that is there; of several runs, one that cannot be read is left out."""
+    places = [place for path in watched.paths for place in runs_in(path)]
+    runs: list[Run] = []
+    problems: list[str] = []
+    for place in places:
+        try:
+            found, skipped = read_all(place, watched.format, watched.columns)
+        except ValueError as error:
+            found, skipped = [], (" ".join(str(error).split()),)
+        runs += found
+        problems += map(printable, skipped)
+    if not runs:
+        raise ValueError(problems[0])
+    alone = len(runs) == 1 and places == list(watched.paths)[:1]
+    return Reading(tuple(runs), alone, tuple(problems))
+
+
+def html_of(reading: Reading, title: str, live: Live) -> str:
+    if reading.alone:
+        return page_of(reading.runs[0], live)
+    return comparison_of(reading.runs, title, live=live)
+
+
+def as_paths(words: Sequence[str]) -> tuple[Path, ...]:
+    """Paths as typed; refuses one that can never come to be, as its directory is not there."""
+    for path in map(Path, words):
+        if not path.exists() and not path.absolute().parent.is_dir():
+            raise ValueError(
+                f"watch: {str(path)!r} is not there, nor the directory it would lie in; name a "
+                "run, a log, or a directory in which runs appear"
+            )
+    return tuple(map(Path, words))
+
+
+@dataclass(frozen=True)
 class State:
-    """What is served at one moment.
+    """What is served at one moment."""
 
-    Attributes:
-        version: names the page.
-        packed: the page by gzip.
-        words: how far the runs are.
-        problem: why the last reading failed, or what it left out; empty where nothing is wrong.
-        changed: seconds since 1970 of the files' last change; None without files.
-        waits: whether there is no page of a run yet.
-    """
-
-    version: str
+    version: str  # names the page
     page: bytes
-    packed: bytes
-    words: str
-    problem: str
-    changed: float | None
-    waits: bool
+    packed: bytes  # the page by gzip
+    words: str  # how far the runs are
+    problem: str  # why the last reading failed, or what it left out; empty where nothing is wrong
+    changed: float | None  # seconds since 1970 of the files' last change; None without files
+    waits: bool  # whether there is no page of a run yet
 
     def message(self, now: float) -> str:
         """What the page is told, as JSON; `age` is that of the last change, in seconds."""

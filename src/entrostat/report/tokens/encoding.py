@@ -28,6 +28,10 @@ _UNSAFE = re.compile(
     "[<>&\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
 
+EACH = 4  # right ones, and as many wrong ones
+TOKENS = 600  # of the static sample's completions
+OBSERVED = "said by the environment: read by the policy, not trained on"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -204,3 +208,72 @@ def spelled(r: Rollouts, i: int) -> bool:
     body = ids[:-1] if r.finished[i] else ids
     texts = [r.pieces.get(token, "") for token in body]
     return "".join(texts) == r.completions[i] and max(map(len, texts), default=0) <= PIECE
+
+
+def samples_of(r: Rollouts, iteration: int) -> dict[str, Any]:
+    """The sample of an iteration; `top` is its highest token entropy (nats), shaded fully."""
+    finite = r.entropy[r.entropy.isfinite()]
+    top = float(finite.max()) if len(finite) else 0.0
+    rollouts = [_sample(r, i, top) for i in choose(r)]
+    return {"iteration": iteration, "count": len(r), "top": top, "rollouts": rollouts}
+
+
+def choose(rollouts: Rollouts) -> list[int]:
+    """Up to four right rollouts (reward of 1 or more), then up to four others.
+
+    They are not picked by hand: the first of its kind in each group, groups that have both kinds
+    first; where too few groups have it, further ones of the same groups.
+    """
+    right, group = (rollouts.rewards >= 1).tolist(), rollouts.group.tolist()
+    both = {g for g, ok in zip(group, right, strict=True) if ok} & {
+        g for g, ok in zip(group, right, strict=True) if not ok
+    }
+    chosen = []
+    for kind in (True, False):
+        seen: dict[int, int] = {}
+        ranked = []
+        for i, (g, ok) in enumerate(zip(group, right, strict=True)):
+            if ok is kind:
+                seen[g] = seen.get(g, -1) + 1
+                ranked.append((seen[g], g not in both, i))
+        chosen += [i for _, _, i in sorted(ranked)[:EACH]]
+    return chosen
+
+
+def _sample(r: Rollouts, i: int, top: float) -> dict[str, Any]:
+    """One rollout, of each token its shade (0 to 1) and its figures in words.
+
+    `plain` is the completion as one text, empty where the tokens' texts already make it up (they do
+    not where a character takes several tokens).
+    """
+    rows = r.rows(i)
+    ids = r.tokens[rows].tolist()
+    values = [t[rows].tolist() for t in (r.logp, r.entropy, r.advantage)]
+    own = [True] * len(ids) if r.sampled is None else r.sampled[rows].tolist()
+    tokens = [
+        {
+            "text": visible(r.pieces.get(token, "")[:PIECE]) or f"[{token}]",
+            "shade": min(1.0, max(0.0, entropy / top))
+            if top > 0 and math.isfinite(entropy)
+            else 0.0,
+            "figures": f"log-prob {_number(logp)}, entropy {_number(entropy)}, "
+            f"advantage {_number(advantage, '+')}"
+            if sampled
+            else OBSERVED,
+            "end": bool(r.finished[i]) and place == len(ids) - 1,
+            "observed": not sampled,
+        }
+        for place, (token, sampled, logp, entropy, advantage) in enumerate(
+            zip(ids[:TOKENS], own[:TOKENS], *(v[:TOKENS] for v in values), strict=True)
+        )
+    ]
+    return {
+        "prompt": shortened(r.prompts[i]), "tokens": tokens,
+        "plain": "" if spelled(r, i) and len(ids) <= TOKENS else shortened(r.completions[i]),
+        "left_out": max(0, len(ids) - TOKENS), "reward": digits(float(r.rewards[i])),
+        "finished": bool(r.finished[i]), "trained": bool(r.trained[i]),
+    }  # fmt: skip
+
+
+def _number(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.3f}" if math.isfinite(value) else "—"

@@ -31,15 +31,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product
+from statistics import mean
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from ..figures import Figure
+from ..figures import Figure, spearman
 from .file import LEAST, Claim, Claims
-from .statistics import effect
 
+FigureOf = Callable[[str, Figure], float | None]  # of a group, for one seed
 VERDICTS = ("holds", "does not hold", "cannot be told")
 FEW = 5  # seeds from which the bootstrap has a say: 5^5 resamples
 SHOWN = 0.95  # level of the interval that is shown
@@ -51,35 +52,86 @@ _CHOICE = "the other seeds are a choice."
 _EXACT = 6  # seeds up to which every resample is taken
 
 
+def effect(claim: Claim, figure_of: FigureOf) -> float | None:
+    """The claim's statistic for one seed, with the sign that the claim expects as plus.
+
+    With f(g) the figure of group g, or its mean over several:
+
+        difference   f(a) - f(b)
+        ratio        ln f(a) - ln f(b)
+        interaction  (f(a) - f(b)) - (f(c) - f(d))
+        level        f(a) - than
+        margin       f(a) - g(a), g the second figure (`with`)
+        trend        what the least-squares line through f(groups), evenly spaced, changes by from
+                     the first to the last
+        correlation  Spearman's rho over the groups between `figure` and `with`
+
+    None where a run or a figure is missing, or the statistic is not defined.
+    """
+    if claim.statistic in ("trend", "correlation"):
+        names = claim.groups["groups"]
+        values = [figure_of(name, claim.figure) for name in names]
+        if claim.statistic == "trend":
+            found = _trend([v for v in values if v is not None], len(names))
+        else:
+            assert claim.other is not None
+            others = [figure_of(name, claim.other) for name in names]
+            pairs = [(x, y) for x, y in zip(values, others, strict=True)
+                     if x is not None and y is not None]  # fmt: skip
+            found = spearman(pairs) if len(pairs) == len(names) else None
+    else:
+        means = {k: _mean(names, claim.figure, figure_of) for k, names in claim.groups.items()}
+        if claim.other is not None:
+            means["other"] = _mean(claim.groups["a"], claim.other, figure_of)
+        known = {key: value for key, value in means.items() if value is not None}
+        found = _contrast(claim, known) if len(known) == len(means) else None
+    return None if found is None or not math.isfinite(found) else claim.sign * found
+
+
+def _mean(names: tuple[str, ...], figure: Figure, figure_of: FigureOf) -> float | None:
+    values = [figure_of(name, figure) for name in names]
+    known = [value for value in values if value is not None]
+    return mean(known) if len(known) == len(names) else None
+
+
+def _contrast(claim: Claim, f: dict[str, float]) -> float | None:
+    if claim.statistic == "level":
+        return f["a"] - claim.than
+    if claim.statistic == "margin":
+        return f["a"] - f["other"]
+    if claim.statistic == "ratio":
+        return math.log(f["a"] / f["b"]) if f["a"] > 0 and f["b"] > 0 else None
+    difference = f["a"] - f["b"]
+    return difference if claim.statistic == "difference" else difference - (f["c"] - f["d"])
+
+
+def _trend(values: list[float], n: int) -> float | None:
+    if len(values) < n:
+        return None
+    middle = (n - 1) / 2
+    squares = sum((i - middle) ** 2 for i in range(n))
+    return (n - 1) * sum((i - middle) * value for i, value in enumerate(values)) / squares
+
+
 @dataclass(frozen=True)
 class Decided:
-    """A claim and what the runs say to it.
-
-    Attributes:
-        effects: by seed, in the claim's direction: above `least` speaks for it.
-        estimate: their mean; None without any.
-        low, high: 95% interval of the mean, of this claim alone: the wider of Student's and the
-            bootstrap's. An end is infinite where most seeds are the same number, so that many
-            resamples have no spread.
-        p_holds: p against "at most `least`", corrected over all claims.
-        p_not: p against "at least `least`", corrected likewise.
-        robust: whether the verdict is the same where noise is as skewed as the exponential
-            distribution.
-        why: a sentence where it cannot be told; else empty.
-        waits: whether its trainings are not there, and nothing else is in its way.
-    """
+    """A claim and what the runs say to it."""
 
     claim: Claim
-    effects: Mapping[int, float]
-    estimate: float | None
+    effects: Mapping[int, float]  # by seed, in the claim's direction: above `least` speaks for it
+    estimate: float | None  # their mean; None without any
+    # low, high: 95% interval of the mean, of this claim alone: the wider of Student's and the
+    # bootstrap's. An end is infinite where most seeds are the same number, so that many resamples
+    # have no spread.
     low: float | None
     high: float | None
-    p_holds: float
-    p_not: float
+    p_holds: float  # p against "at most `least`", corrected over all claims
+    p_not: float  # p against "at least `least`", corrected likewise
     verdict: str
+    # whether the verdict is the same where noise is as skewed as the exponential distribution
     robust: bool
-    why: str
-    waits: bool
+    why: str  # a sentence where it cannot be told; else empty
+    waits: bool  # whether its trainings are not there, and nothing else is in its way
 
     def interval(self, form: Callable[[float], str] = "{:.3g}".format) -> str:
         """The 95% interval in words: an end that it lacks is left out; "" where there is none."""

@@ -29,7 +29,7 @@ from typing import Any
 from ..._names import nearest, unknown
 from ...config import load
 from ...logs.lines import number
-from ..figures import Figure, read_figure
+from ..figures import Figure, read_figure, refuse_keys
 
 LEAST = 3  # seeds below which nothing is decided
 PAPERS = ("REPO", "COV", "OPEFO", "STEER", "PAR", "OURS")
@@ -50,33 +50,22 @@ _KEYS = ("id", "paper", "where", "says", "experiment", "figure", "statistic", "d
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says.
-
-    Attributes:
-        paper: one of `PAPERS`; OURS is whoever writes the file.
-        where: section, figure or table.
-        says: in our words.
-        experiment: the study file's stem.
-        other: of a correlation and a margin, the second figure.
-        statistic: one of `STATISTICS` (`statistics.effect`).
-        groups: by the statistic's keys; several in one place mean their mean.
-        than: of a level, what it is compared with.
-        least: the smallest effect that counts, 0 or more, in the statistic's unit.
-        seeds: those that decide, all of them; None for whichever there are.
-    """
+    """What somebody says."""
 
     id: str
-    paper: str
-    where: str
-    says: str
-    experiment: str
+    paper: str  # one of `PAPERS`; OURS is whoever writes the file
+    where: str  # section, figure or table
+    says: str  # in our words
+    experiment: str  # the study file's stem
     figure: Figure
-    statistic: str
+    statistic: str  # one of `STATISTICS` (`statistics.effect`)
+    # by the statistic's keys; several in one place mean their mean
     groups: Mapping[str, tuple[str, ...]]
     direction: str
-    least: float
-    other: Figure | None = None
-    than: float = 0.0
+    least: float  # the smallest effect that counts, 0 or more, in the statistic's unit
+    other: Figure | None = None  # of a correlation and a margin, the second figure
+    than: float = 0.0  # of a level, what it is compared with
+    # those that decide, all of them; None for whichever there are
     seeds: tuple[int, ...] | None = None
 
     @property
@@ -95,16 +84,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """A file of claims.
+    """A file of claims."""
 
-    Attributes:
-        alpha: family-wise error of "holds", and for itself of "does not hold".
-        sha256: of the file's bytes.
-    """
-
-    alpha: float
+    alpha: float  # family-wise error of "holds", and for itself of "does not hold"
     claims: tuple[Claim, ...]
-    sha256: str
+    sha256: str  # of the file's bytes
     path: Path
 
 
@@ -112,9 +96,7 @@ def read_claims(path: str | Path) -> Claims:
     """Read a file of claims; a ValueError names the claim, and what is wrong."""
     path, data = Path(path), load(path)
     where = f"claims {str(path)!r}"
-    for key in data:
-        if key not in ("alpha", "claims", "seeds"):
-            raise ValueError(f"{where}: {unknown('key', key, ('alpha', 'claims', 'seeds'))}")
+    refuse_keys(where, data, ("alpha", "claims", "seeds"))
     alpha = number(data.get("alpha", 0.05))
     if alpha is None or not 0 < alpha < 0.5:
         raise ValueError(f"{where}: alpha is between 0 and .5, got {data['alpha']!r}")
@@ -182,9 +164,7 @@ def _claim(where: str, table: Any, seeds: tuple[int, ...] | None) -> Claim:
         raise ValueError(f"{where}: {unknown('statistic', str(statistic), STATISTICS)}")
     places, directions = STATISTICS[statistic]
     needed = (*_KEYS, *places, *_MORE.get(statistic, ()))
-    for key in table:
-        if key not in (*needed, "seeds"):
-            raise ValueError(f"{where}: {unknown('key', key, (*needed, 'seeds'))}")
+    refuse_keys(where, table, (*needed, "seeds"))
     if missing := [key for key in needed if key not in table]:
         raise ValueError(f"{where} has no {', '.join(missing)}, which {statistic!r} needs")
     for key in ("id", "paper", "where", "says", "experiment"):
