@@ -103,6 +103,18 @@ TABLES: dict[str, Table] = {
             "dapo": "DAPO", "loop": "LOOP", "h_bonus": "entropy bonus (REPO's)",
         },
     ),
+    "control_newer": Table(
+        "control",
+        (OFF_TARGET, *columns(LATE, SCORE, DISTINCT)),
+        {
+            "multiplier": "thermostat, 1x", "multiplier_75": "thermostat, .75x",
+            "thermostat": "entropy bonus as a knob, 1x", "grpo": "GRPO", "dapo": "DAPO",
+            "entropic": "EntroPIC, 1x", "stare": "STARE, 1x", "ce_gppo": "CE-GPPO",
+            "cispo": "CISPO", "sapo": "SAPO", "gmpo": "GMPO", "vespo": "VESPO", "up": "UP",
+            "dppo": "DPPO", "ipo": "IPO", "icepop": "IcePop", "m2po": "M2PO",
+        },
+        order=SCORE,
+    ),
     "clipping": Table(
         "clipping",
         USUAL,
