@@ -64,10 +64,11 @@ def curves_of(source: Run | list[Any], *parts: Any) -> tuple[Curve, ...]:
     curves = []
     for part in parts:
         key, label, *looks = (part, "") if isinstance(part, str) else part
+        x, y = [], []
         if not isinstance(source, Run):
             x, y = series(source, *([key] if isinstance(key, str) else key))
-        else:
-            x, y = thin(*drawable(source, logged(source, key) or ""))
+        elif (name := logged(source, key)) is not None:
+            x, y = thin(*drawable(source, name))
         if x:
             curves.append(Curve(label, x, y, *looks))
     return tuple(curves)
