@@ -104,7 +104,7 @@ TABLES: dict[str, Table] = {
         },
     ),
     "control_newer": Table(
-        "control",
+        "control_newer",
         (OFF_TARGET, *columns(LATE, SCORE, DISTINCT)),
         {
             "multiplier": "thermostat, 1x", "multiplier_75": "thermostat, .75x",
