@@ -245,7 +245,9 @@ def test_clipped_tokens_by_probability():
         {"iteration": 2, "clipped_by_probability": [
             {"from": 0.0, "to": 0.1, "tokens": 6, "high": 2, "low": 0}]},
     ]  # fmt: skip
-    above, below = panels_of(make_run(analysis=lines))["Clipped tokens by probability"].bars
+    panel = panels_of(make_run(analysis=lines))["Clipped tokens by probability"]
+    assert panel.across == "probability under the old policy"
+    above, below = panel.bars
     assert (above.names, above.values) == (["0-0.1", "0.9-1"], [0.6, 0.0])
     assert below.values == [0.0, 0.5]
     quiet = [{"iteration": 1, "clipped_by_probability": [

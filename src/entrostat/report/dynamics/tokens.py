@@ -219,6 +219,7 @@ def _clipped(lines: list[Any]) -> Panel:
             for label, held, c in (("above", high, BLUE), ("below", low, RED))
             if any(high) or any(low)
         ),
+        across="probability under the old policy",
     )
 
 
