@@ -76,7 +76,7 @@ def is_multi_turn(task: Any) -> bool:
 class Worlds:
     """One environment per rollout, made here; it may take `timeout` seconds for one thing.
 
-    `failures` says in words why a rollout's world has failed, by the rollout's place.
+    `failures` has the reason why a rollout's world failed, by the rollout's place.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Episode:
     turns: tuple[tuple[str, str], ...]
     done: bool  # the world said so; False where the turns ran out
     reward: float  # see `Environment.reward`
-    failure: str = ""  # in words why the world failed; "" where it did not
+    failure: str = ""  # why the world failed; "" where it did not
 
 
 def play(

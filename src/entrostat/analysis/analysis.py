@@ -200,7 +200,10 @@ class Analysis:
             "tokens": self._by_token(truth),
             "prompt_covariance": by_difficulty(before[kept]),
             "cloud": self._cloud(before.advantages, used)
-            | self._changes(truth, {"entropy": H, "omega": guesses["omega"], "cov": cov}, used),
+            | _points(
+                {"entropy": (H, truth), "omega": (guesses["omega"], truth), "cov": (cov, truth)},
+                used,
+            ),
         } | of_responses(before, self.sequences.completions)
 
     def _positions(
@@ -256,15 +259,9 @@ class Analysis:
         sets = {"before": (plain, self.before.logp), "after": (edited, self.before.logp)}
         return _points(sets, used)
 
-    def _changes(
-        self, truth: Tensor, others: dict[str, Tensor], used: Tensor
-    ) -> dict[str, list[list[float]]]:
-        """(value, change of entropy in the iteration) of the same tokens, for each other value."""
-        return _points({name: (x, truth) for name, x in others.items()}, used)
-
 
 def _points(sets: dict[str, tuple[Tensor, Tensor]], used: Tensor) -> dict[str, list[list[float]]]:
-    """Pairs of `CLOUD` of the used tokens at most, to four digits."""
+    """The two values, to four digits, of at most `CLOUD` of the used tokens."""
     n = int(used.sum())
     some = torch.arange(0, n, max(1, math.ceil(n / CLOUD)), device=used.device)
     return {

@@ -208,7 +208,7 @@ def _say_names(heading: str, names: Mapping[str, str]) -> None:
 
 
 SHOWN = 5
-"""Runs of several that are told at length, the worst."""
+"""Of several runs, how many of the worst have a full verdict."""
 
 DIAGNOSE = """\
 usage: entrostat diagnose PATH [PATH...] [--json] [--format FORMAT]

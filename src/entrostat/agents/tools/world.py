@@ -23,7 +23,7 @@ CITIES = "Bern Cork Delft Essen Faro Ghent Lille Malmo Turin Vigo".split()
 class Instance:
     """One task: what is asked, what there is, what there should be."""
 
-    ask: str  # the task in words
+    ask: str  # the task, as the prompt says it
     before: State  # the state that the policy finds
     after: State | None = None  # the state that it should leave; None where only an answer is asked
     answer: Any = None  # what it should submit; None where nothing is asked
@@ -35,7 +35,7 @@ Template = Callable[[random.Random], Instance]
 
 @dataclass(frozen=True)
 class World:
-    about: str  # what the policy has at hand, in words
+    about: str  # what the policy has at hand, as the prompt says it
     setup: Callable[[State], str]  # the code that makes a state in a new notebook
     # the state of a notebook, as data; it may raise at what the policy has left
     read: Callable[[Notebook], State]

@@ -40,7 +40,7 @@ class Played:
         rollout: who said what.
         text: all that was said after the prompt.
         reward: the environment's; 0 where it has failed.
-        failure: in words why the environment has failed; "" where it has not.
+        failure: why the environment failed; "" where it did not.
         measured: whether the engine gave log-probs.
     """
 
