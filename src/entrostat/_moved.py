@@ -66,7 +66,6 @@ MOVED = {
     "method.permuted": "method.permute_weights",
     "method.selection": "method.rounding",
     "method.states": "method.state_dict",
-    "method.supplies": "method.requirements",
     "models.cache": "model_files.names",
     "threads": "core.thread_ranks",
     "whole": "core.distributed",

@@ -16,7 +16,6 @@ from builders import json_lines
 from entrostat.analysis import analysis
 from entrostat.analysis.update_probe import UpdateProbe
 from entrostat.config import from_dict
-from entrostat.core.batch import response_mean
 from entrostat.core.stats import TokenStats
 from entrostat.evaluation.in_training import prompt_entropies
 from entrostat.logs.rollouts import Rollouts, load_rollouts
@@ -461,10 +460,6 @@ def test_prompt_covariance_is_that_of_the_rollouts(analysed: Path) -> None:
 
 
 def test_response_mean_by_hand(analysed: Path) -> None:
-    values = torch.tensor([[1.0, 3.0, 5.0], [10.0, float("nan"), 7.0], [9.0, 9.0, 9.0]])
-    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]]).bool()
-    assert float(response_mean(values, mask)) == 6.5  # the mean of 3 and 10, over tokens 19/4
-    assert float(response_mean(values, torch.zeros(3, 3).bool())) == 0
     for logged in lines(analysed, "metrics.jsonl"):
         rollouts = load_rollouts(analysed, logged["iteration"])
         H = [float(rollouts.entropy[rollouts.rows(i)].mean()) for i in range(len(rollouts))]

@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 import entrostat as es
 from builders import refused
-from entrostat.core.advantages import with_signal
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 COMPARING = ("grpo", "rloo", "dr_grpo", "opo")  # they need two rollouts per group
@@ -292,11 +291,3 @@ def test_opo_with_lengths_of_another_shape_is_an_error(shape):
         lambda: es.advantages("opo", torch.tensor([1.0, 0, 1]), torch.zeros(3), torch.ones(shape)),
         "lengths",
     )
-
-
-def test_with_signal_takes_whole_groups():
-    A = torch.tensor([0.0, 1.0, 0.0, 0.0, -0.5, 0.0])
-    group = torch.tensor([7, 7, 3, 3, 9, 9])
-    found = with_signal(A, group)
-    assert found.tolist() == [True, True, False, False, True, True]
-    assert with_signal(torch.tensor([1.0, -1.0]), torch.tensor([0, 0])).all()  # no cancelling

@@ -54,7 +54,7 @@ def test_a_fixed_coefficient_that_a_state_holds():
         ({"name": "ppo", "high": "linear 0.3 nan"}, "is no schedule"),
         ({"name": "ppo", "high": "linear 1x 0.3"}, "is no schedule"),
         ({"name": "ppo", "high": "points 0.5:1 0.2:1"}, "times rising"),
-        ({"name": "ppo", "high": "linear 0.3 -1"}, "ppo: high must be >= 0"),
+        ({"name": "ppo", "high": "linear 0.3 -1"}, "ppo: high must be at least 0"),
         ({"name": "repo_r", "zeta": "linear 0 1"}, "repo_r: a controller moves"),
         ({"name": "prime", "norm": "linear 0 1"}, "norm"),
     ],

@@ -54,12 +54,6 @@ class Groups:
         return self.size[self.index]
 
 
-def with_signal(advantages: Tensor, group: Tensor) -> Tensor:
-    """[B] bool: the rollouts of groups that teach something, an advantage [B] other than 0."""
-    size = advantages.abs()
-    return Groups(group, size.dtype).sum(size) > 0
-
-
 def _grpo(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
     centred = _dr_grpo(rewards, groups, lengths, eps)
     return centred / (_std(centred, groups) + eps)
@@ -112,10 +106,8 @@ def _exact_zero(centred: Tensor, rewards: Tensor, groups: Groups) -> Tensor:
 
     The group counts as equal when every reward is its first one's.
     """
-    first = torch.full_like(groups.size, len(rewards)).long()
-    position = torch.arange(len(rewards), device=rewards.device)
-    first = first.scatter_reduce(0, groups.index, position, "amin")
-    differs = (rewards != rewards[first][groups.index]).to(rewards.dtype)
+    first = _first(rewards, torch.ones_like(rewards, dtype=torch.bool), groups)
+    differs = (rewards != first).to(rewards.dtype)
     return torch.where(groups.sum(differs) > 0, centred, 0)
 
 

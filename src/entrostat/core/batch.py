@@ -15,20 +15,10 @@ from torch import Tensor
 from .distributed import Communicator, GlobalBatch
 
 _PER_TOKEN = (
-    "logp",
-    "old_logp",
-    "entropy",
-    "old_entropy",
-    "ref_logp",
-    "sum_p2",
-    "sum_p2_logp",
-    "process_rewards",
-    "influence",
-    "correction",
-    "edited",
-)
-
-
+    "logp", "old_logp", "entropy", "old_entropy", "ref_logp", "sum_p2", "sum_p2_logp",
+    "process_rewards", "influence", "correction", "edited",
+)  # fmt: skip
+Ratio = Literal["token", "sequence", "none"]
 # the fields that every batch has
 ALWAYS = ("logp", "old_logp", "mask", "advantages")
 
@@ -169,6 +159,20 @@ class TokenBatch:
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return TokenBatch(**values | {"mask": self.policy_mask, "idle": None})
 
+    def need(self, name: str, who: str = "Objective") -> Tensor:
+        """A field that has to be there.
+
+        Raises:
+            ValueError: it is None; the message begins with `who`.
+        """
+        value: Tensor | None = getattr(self, name)
+        if value is None:
+            raise ValueError(
+                f"{who} needs `{name}`, which this batch does not have; "
+                f"pass TokenBatch({name}=...) or use a method without it"
+            )
+        return value
+
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with some fields changed; the others keep their gradient, under no_grad too."""
         new = copy.copy(self)
@@ -226,7 +230,7 @@ class Terms:
     abs_kl: Tensor | None = None
     entropy: Tensor | None = None
     ref_kl: Tensor | None = None
-    ratio: Literal["token", "sequence", "none"] = "token"
+    ratio: Ratio = "token"
     dual: float | None = None
     abs_kl_form: Literal["abs", "k2", "k3"] = "abs"
     ref_kl_form: Literal["k1", "k2", "k3"] = "k3"
@@ -288,16 +292,6 @@ def _take(data: TokenBatch | Terms, rows: slice | Tensor) -> dict[str, Any]:
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of `values` [B, T] over mask [B, T]; 0 where no token is left. Returns a 0-d tensor."""
     return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)
-
-
-def response_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over responses of each one's mean of `values` [B, T] over mask [B, T] (OPEFO Eq. 5).
-
-    Responses without a token are left out; 0 where none is left. Returns a 0-d tensor.
-    """
-    length = mask.sum(-1)
-    each = torch.where(mask, values, 0).sum(-1) / length.clamp(min=1)
-    return each.sum() / (length > 0).sum().clamp(min=1)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -11,27 +11,16 @@ from ..control import Observation
 from ..method import Method, Resample
 from ..method.checks import Data, returned
 from ..method.controlled import Controlled
-from ..method.requirements import check_host, check_updates
 from ..method.schedules import at
 from ..method.state_dict import check_savable, restored
-from .batch import TokenBatch
-from .loss import Aggregation, missing
+from .batch import ALWAYS, TokenBatch
+from .loss import Aggregation
 
 Conventions = Literal["entrostat", "trl"]
 
 
 class Chain:
-    """Methods in their order, each with its state.
-
-    Attributes:
-        methods: the chain, surrogate first.
-        names: their names.
-        advantage: name of the advantage estimator.
-        aggregation: how tokens' losses become one number.
-        conventions: "entrostat"; or "trl": groups without a signal count in the denominators, in
-            TRL those of the loss type, and 1e-4 is added to deviations of rewards.
-        states: one state per method (None where it has none).
-    """
+    """Methods in their order, each with its state; `Objective` documents the attributes."""
 
     def __init__(
         self,
@@ -94,13 +83,36 @@ class Chain:
             host: "lab", "trl" or "verl".
             fields: the `TokenBatch` fields that the host fills.
             updates: optimizer steps per rollout batch.
+
+        Raises:
+            ValueError: names the method, what it needs and what to do.
         """
-        check_host(self.names, self.methods, host, fields)
+        filled = {*ALWAYS, *fields}
+        for name, method, _ in self.chain():
+            instead = f". {method.instead}" if method.instead else ""
+            if host not in method.hosts:
+                where = ", ".join(method.hosts)
+                raise ValueError(f"`{name}` does not run in {host}; it runs in {where}{instead}")
+            for need in method.required():
+                if need not in filled:
+                    raise ValueError(
+                        f"`{name}` needs `{need}`; {host} does not supply it here{instead}"
+                    )
         self.check_updates(updates)
 
     def check_updates(self, updates: int) -> None:
-        """Refuse several updates per rollout batch where a method is sound with one only."""
-        check_updates(self.names, self.methods, updates)
+        """Refuse several updates per rollout batch where a method is sound with one only.
+
+        Raises:
+            ValueError: names the method.
+        """
+        culprits = [f"`{name}`" for name, method, _ in self.chain() if method.on_policy]
+        if updates > 1 and culprits:
+            raise ValueError(
+                f"{' and '.join(culprits)}: strictly on-policy, so one update per rollout batch, "
+                f"not {updates}; later updates would see another policy than the one that "
+                "sampled. Set epochs and minibatches to 1 (--optim.epochs 1 --optim.minibatches 1)"
+            )
 
     @property
     def shapes_by_reference(self) -> bool:
@@ -142,22 +154,17 @@ class Chain:
         """
         given = {
             "entropy": entropy, "nll": nll, "progress": progress, "perplexity": perplexity,
+            "stderr": None if stderr is not None and math.isnan(stderr) else stderr,
             "response_mean": response_mean,
         }  # fmt: skip
-        given["stderr"] = None if stderr is not None and math.isnan(stderr) else stderr
-        signals = {name: None if x is None else float(x) for name, x in given.items()}
-        for name, value in signals.items():
+        seen = Observation(**{name: float(x) for name, x in given.items() if x is not None})
+        for name, value in vars(seen).items():
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"Objective.observe: {name} is {value}; need a number")
-        if signals["progress"] is not None and not 0 <= signals["progress"] <= 1:
+        if seen.progress is not None and not 0 <= seen.progress <= 1:
             raise ValueError(f"Objective.observe: progress is {progress}; it goes from 0 to 1")
         if any(method.schedules for method in self.methods):
-            self._move(signals["progress"])
-        seen = Observation(
-            float(entropy), nll=signals["nll"], progress=signals["progress"],
-            perplexity=signals["perplexity"], stderr=signals["stderr"],
-            response_mean=signals["response_mean"],
-        )  # fmt: skip
+            self._move(seen.progress)
         self.states = [method.observe(state, seen) for _, method, state in self.chain()]
 
     def _move(self, progress: float | None) -> None:
@@ -179,11 +186,9 @@ class Chain:
         """
         if figures.get("rollout/tokens") == 0:
             return
-        self.observe(
-            entropy=figures["entropy/exact"], nll=figures.get("entropy/nll"),
-            perplexity=figures.get("entropy/perplexity"), stderr=figures.get("entropy/stderr"),
-            response_mean=figures.get("entropy/response_mean"), progress=progress,
-        )  # fmt: skip
+        names = ("nll", "perplexity", "stderr", "response_mean")
+        signals = {name: figures.get(f"entropy/{name}") for name in names}
+        self.observe(entropy=figures["entropy/exact"], progress=progress, **signals)
 
     def metrics(self) -> dict[str, float]:
         """The controllers' figures now, and scheduled parameters: `control/...`."""
@@ -241,5 +246,4 @@ class Chain:
     def check_fields(name: str, method: Method, batch: TokenBatch) -> None:
         """Raise if the batch lacks a field that the method needs."""
         for need in method.required():
-            if getattr(batch, need) is None:
-                raise ValueError(missing(f"`{name}`", need))
+            batch.need(need, f"`{name}`")

@@ -133,13 +133,10 @@ def surrogate(batch: TokenBatch, terms: Terms) -> tuple[Tensor, Tensor, Tensor |
     if batch.idle is not None:
         per_token = torch.where(live, per_token, 0)
     if terms.entropy is not None:
-        if batch.entropy is None:
-            raise ValueError(missing("the entropy bonus", "entropy"))
-        per_token = per_token - terms.entropy * at_least_float32(batch.entropy)
+        entropy = batch.need("entropy", "the entropy bonus")
+        per_token = per_token - terms.entropy * at_least_float32(entropy)
     if terms.ref_kl is not None:
-        if batch.ref_logp is None:
-            raise ValueError(missing("the reference KL", "ref_logp"))
-        ref = at_least_float32(batch.ref_logp).detach()
+        ref = at_least_float32(batch.need("ref_logp", "the reference KL")).detach()
         kl = _kl(ref - lp, terms.ref_kl_form)
         if terms.ref_kl_ratio:
             own = ratio if terms.ratio == "token" else None
@@ -166,14 +163,6 @@ def _kl(log_ratio: Tensor, form: Literal["abs", "k1", "k2", "k3"]) -> Tensor:
         return log_ratio.square() / 2
     log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO)
     return log_ratio.expm1() - log_ratio
-
-
-def missing(who: str, field: str) -> str:
-    """The error line for a `TokenBatch` field that somebody needs and the batch lacks."""
-    return (
-        f"{who} needs `{field}`, which this batch does not have; "
-        f"pass TokenBatch({field}=...) or use a method without it"
-    )
 
 
 @dataclass
@@ -204,12 +193,7 @@ def loss_metrics(
 ) -> dict[str, Tensor]:
     """Figures of a loss, [] each, that add up over micro-batches of one plan.
 
-    Args:
-        batch: the tokens.
-        terms: of the whole minibatch, sliced alike.
-        policy: [B, T] the policy part of the loss of each token, detached.
-        ratio: [B, T] or None, as `surrogate` returns it.
-        clip: its sides.
+    `policy` and `ratio` [B, T] are as `surrogate` returns them, `clip` the ratio's sides.
     """
     live = batch.policy_mask
     out = {"loss/policy": (policy * terms.scale).sum()}

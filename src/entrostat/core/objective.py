@@ -160,11 +160,11 @@ class Objective(Chain):
             advantages=per_token(batch),
         )
         sampled, batch = batch, batch.without_idle()
-        assert batch.advantages is not None
-        dtype = batch.advantages.dtype
+        advantage = batch.need("advantages")
+        dtype = advantage.dtype
         one = torch.ones((), dtype=dtype, device=batch.mask.device)
         terms = Terms(
-            advantage=batch.advantages,
+            advantage=advantage,
             scale=self._scale(batch, dtype) if scale is None else scale.to(dtype),
             mean=None if mean is None else mean.to(dtype),
             count=one * max(1, batch.whole.tokens),

@@ -44,8 +44,6 @@ def outcome_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
         if type(method).shape is not Method.shape:
             chain.check_fields(name, method, batch)
             batch = chain.returned(method.shape(batch, state), batch, batch, f"{name}.shape")
-    assert batch.rewards is not None
-    assert batch.group is not None
     A = _estimate(chain, batch)
     if batch.rewards is rewards:
         return batch.replace(advantages=A, edited=None)
@@ -56,19 +54,16 @@ def outcome_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
 
 def _estimate(chain: Chain, batch: TokenBatch) -> Tensor:
     """[B]: outcome advantages, from a few numbers of each rollout of the whole."""
-    assert batch.rewards is not None
-    assert batch.group is not None
-    trl = chain.conventions == "trl"
+    group, trl = batch.need("group"), chain.conventions == "trl"
     eps = TRL_EPS if trl else EPS
     if chain.advantage == "gdpo" and batch.reward_parts is not None:
-        (group, *parts), mine = batch.whole.gather(
-            batch.group, *batch.reward_parts.detach().unbind(-1)
-        )
+        columns = batch.reward_parts.detach().unbind(-1)
+        (group, *parts), mine = batch.whole.gather(group, *columns)
         found = estimate_advantages(
             "gdpo", torch.stack(parts, -1), group, eps=eps, weights=batch.reward_weights, lone=trl
         )
         return found[mine]
-    numbers, mine = batch.whole.gather(batch.rewards.detach(), batch.group, batch.lengths)
+    numbers, mine = batch.whole.gather(batch.need("rewards").detach(), group, batch.lengths)
     return estimate_advantages(chain.advantage, *numbers, eps=eps, lone=trl)[mine]
 
 
@@ -80,20 +75,17 @@ def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
     have no part in their group either, and those that a method leaves out (`Method.choose`). Under
     TRL's conventions the first two count as rollouts of advantage 0.
     """
-    assert batch.rewards is not None
-    assert batch.group is not None
-    known = ~batch.rewards.isnan()
+    rewards, group = batch.need("rewards"), batch.need("group")
+    known = ~rewards.isnan()
     if chain.advantage in NEED_PAIRS and chain.conventions != "trl":
         # rollouts of one prompt at one temperature are compared
-        compared = batch.group if batch.tempered is None else 2 * batch.group + batch.tempered
+        compared = group if batch.tempered is None else 2 * group + batch.tempered
         known = known & (batch.whole.group_sums(compared, known.long())[0] >= 2)
+    none = torch.zeros_like(rewards, dtype=torch.float32)
     if not batch.whole.count(known):
-        none = torch.zeros_like(batch.rewards, dtype=torch.float32)
         return batch.replace(advantages=none, idle=~known & (chain.conventions != "trl"))
     own = known if batch.tempered is None else known & ~batch.tempered
-    found = batch.replace(
-        advantages=torch.zeros_like(batch.rewards, dtype=torch.float32), idle=torch.ones_like(known)
-    )
+    found = batch.replace(advantages=none, idle=torch.ones_like(known))
     # rollouts of another temperature are compared with each other alone
     for some in (own, known & ~own):
         rows = some.nonzero()[:, 0]
@@ -106,21 +98,16 @@ def compute_advantages(chain: Chain, batch: TokenBatch) -> TokenBatch:
 
 def _with_part(batch: TokenBatch, rows: Tensor, part: TokenBatch) -> TokenBatch:
     """The batch in which some rows have these outcome advantages, and no signal where all are 0."""
-    assert part.advantages is not None
-    assert part.rewards is not None
-    assert part.group is not None
-    assert batch.advantages is not None
-    assert batch.rewards is not None
-    assert batch.idle is not None
-    (signals,) = part.whole.group_sums(part.group, (part.advantages != 0).long())
+    A, rewards = part.need("advantages"), part.need("rewards")
+    (signals,) = part.whole.group_sums(part.need("group"), (A != 0).long())
     edited = batch.edited
     if part.edited is not None:
         edited = torch.zeros_like(batch.mask) if edited is None else edited.clone()
         edited[rows] = part.edited
     return batch.replace(
-        advantages=batch.advantages.to(part.advantages.dtype).index_copy(0, rows, part.advantages),
-        rewards=batch.rewards.to(part.rewards.dtype).index_copy(0, rows, part.rewards),
-        idle=batch.idle.index_copy(0, rows, signals == 0), edited=edited,
+        advantages=batch.need("advantages").to(A.dtype).index_copy(0, rows, A),
+        rewards=batch.need("rewards").to(rewards.dtype).index_copy(0, rows, rewards),
+        idle=batch.need("idle").index_copy(0, rows, signals == 0), edited=edited,
     )  # fmt: skip
 
 
@@ -141,12 +128,8 @@ def prepare(chain: Chain, batch: TokenBatch, fill: Fill | None = None) -> TokenB
     """Once per rollout batch: advantages [B, T], float32 or better, edited by the methods.
 
     Advantages already in the batch ([B] or [B, T]) are taken as they are; those of idle
-    rollouts become 0, and methods do not see these.
-
-    Args:
-        chain: the methods.
-        batch: graded, or with rewards and groups.
-        fill: adds what other models say of the rows that are trained on.
+    rollouts become 0, and methods do not see these. `fill` adds what other models say of the rows
+    that are trained on.
     """
     if batch.advantages is None:
         batch = outcome_advantages(chain, batch)
@@ -163,8 +146,7 @@ def prepare(chain: Chain, batch: TokenBatch, fill: Fill | None = None) -> TokenB
             live = _filled(fill, rows, live)
             batch = batch.replace(**_spread(live, rows, batch))
         part = _prepared(chain, live)
-        assert part.advantages is not None
-        A[rows] = part.advantages
+        A[rows] = part.need("advantages")
         if part.edited is not None:
             edited = torch.zeros_like(batch.mask)
             edited[rows] = part.edited
@@ -174,8 +156,7 @@ def prepare(chain: Chain, batch: TokenBatch, fill: Fill | None = None) -> TokenB
 def _prepared(chain: Chain, batch: TokenBatch) -> TokenBatch:
     """`prepare` of a batch without idle rollouts."""
     batch = batch.replace(advantages=per_token(batch))
-    before = batch.advantages
-    assert before is not None
+    before = batch.need("advantages")
     for name, method, state in chain.chain():
         chain.check_fields(name, method, batch)
         batch = chain.returned(method.prepare(batch, state), batch, batch, f"{name}.prepare")
@@ -187,10 +168,10 @@ def drop_zero_advantage(chain: Chain, batch: TokenBatch) -> tuple[Tensor, TokenB
 
     Those that are not idle; all of them where a penalty acts on every sampled token.
     """
-    assert batch.idle is not None
+    idle = batch.need("idle")
     if chain.penalises:
-        return torch.arange(len(batch), device=batch.idle.device), batch
-    rows = (~batch.idle).nonzero()[:, 0]
+        return torch.arange(len(batch), device=idle.device), batch
+    rows = (~idle).nonzero()[:, 0]
     return rows, batch[rows].replace(idle=None)
 
 
@@ -219,9 +200,7 @@ def _note_edits(batch: TokenBatch, before: Tensor) -> TokenBatch:
 
 def per_token(batch: TokenBatch) -> Tensor:
     """Advantages as [B, T], float32 or better, 0 at mask 0."""
-    A = batch.advantages
-    assert A is not None
-    A = at_least_float32(A.detach())
+    A = at_least_float32(batch.need("advantages").detach())
     dtype = torch.promote_types(A.dtype, at_least_float32(batch.logp).dtype)
     A = A.to(dtype)
     return torch.where(batch.mask, A if A.ndim == 2 else A.unsqueeze(-1), 0)

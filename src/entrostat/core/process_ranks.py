@@ -26,8 +26,7 @@ from torch.nn.functional import pad
 from .batch import TokenBatch, at_least_float32
 from .distributed import Array, Communicator
 
-_FIELDS = tuple(f.name for f in fields(TokenBatch) if f.name != "ranks")
-_DTYPES = (torch.bool, torch.int32, torch.int64, torch.float32, torch.float64)
+_TENSORS = [f.name for f in fields(TokenBatch) if f.name not in ("ranks", "reward_weights")]
 
 
 class ProcessGroup(Communicator):
@@ -90,30 +89,36 @@ def gather_batch(batch: TokenBatch, process_group: Any = None) -> TokenBatch:
         process_group: of torch.distributed; None is the default one. Where torch.distributed is
             not in use, or the group has one rank, the batch itself is returned, detached.
     """
-    mine = _detached(batch)
-    B, T = batch.mask.shape
-    if _world(process_group) == 1:
-        return TokenBatch(**mine)
-    device = batch.mask.device
-    world = dist.get_world_size(process_group)
-    head = torch.tensor([B, T, *_describe(mine)], device=device)
-    heads = [torch.empty_like(head) for _ in range(world)]
-    dist.all_gather(heads, head, group=process_group)
-    shapes = [row.tolist() for row in heads]
-    _check_alike(shapes)
-    rows = [shape[0] for shape in shapes]
-    height, width = max(rows), max(shape[1] for shape in shapes)
-    whole: dict[str, Any] = {}
-    for name, value in mine.items():
-        if value is None:
-            continue
-        gap = (0, width - T, 0, height - B) if value.ndim == 2 else (0, height - B)
-        flags = value.dtype == torch.bool
-        padded = pad(value.to(torch.uint8) if flags else value, gap).contiguous()
-        parts = [torch.empty_like(padded) for _ in range(world)]
-        dist.all_gather(parts, padded, group=process_group)
-        whole[name] = torch.cat([part[:n] for part, n in zip(parts, rows, strict=True)])
+    given = {name: getattr(batch, name) for name in _TENSORS}
+    mine: dict[str, Any] = {
+        name: at_least_float32(x.detach()) for name, x in given.items() if x is not None
+    }
+    whole: dict[str, Any] = {"reward_weights": batch.reward_weights}
+    world = _world(process_group)
+    if world == 1:
+        return TokenBatch(**mine, **whole)
+    everyone: list[dict[str, Tensor]] = [{}] * world
+    sent = {name: x.cpu() for name, x in mine.items()}
+    dist.all_gather_object(everyone, sent, group=process_group)
+    _check_alike(everyone)
+    width = max(theirs["mask"].shape[1] for theirs in everyone)
+    for name in mine:
+        parts = [theirs[name] for theirs in everyone]
+        if parts[0].ndim == 2 and name != "reward_parts":
+            parts = [pad(part, (0, width - part.shape[1])) for part in parts]
+        whole[name] = torch.cat(parts).to(batch.mask.device)
     return TokenBatch(**whole)
+
+
+def _check_alike(everyone: list[dict[str, Tensor]]) -> None:
+    kinds = [{name: (x.dtype, x.ndim) for name, x in theirs.items()} for theirs in everyone]
+    for rank, theirs in enumerate(kinds):
+        odd = [name for name in _TENSORS if theirs.get(name) != kinds[0].get(name)]
+        if odd:
+            raise ValueError(
+                f"gather_batch: ranks 0 and {rank} differ in {odd[0]} (missing on one, or another "
+                "dtype or number of dimensions); fill the same fields alike on every rank"
+            )
 
 
 def shared_generator(seed: int, *stream: int | str) -> torch.Generator:
@@ -142,30 +147,3 @@ def _world(process_group: Any) -> int:
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size(process_group)
-
-
-def _detached(batch: TokenBatch) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name in _FIELDS:
-        value = getattr(batch, name)
-        out[name] = None if value is None else at_least_float32(value.detach())
-    return out
-
-
-def _describe(values: dict[str, Any]) -> list[int]:
-    """A number a field: -1 for none, else its dtype and its number of dimensions."""
-    return [
-        -1 if x is None else 2 * (_DTYPES.index(x.dtype) if x.dtype in _DTYPES else 99) + x.ndim
-        for x in values.values()
-    ]
-
-
-def _check_alike(shapes: list[list[int]]) -> None:
-    for i, name in enumerate(_FIELDS):
-        column = [shape[2 + i] for shape in shapes]
-        if len(set(column)) > 1:
-            odd = next(rank for rank, code in enumerate(column) if code != column[0])
-            raise ValueError(
-                f"gather_batch: ranks 0 and {odd} differ in {name} (missing on one, or another "
-                "dtype or number of dimensions); fill the same fields alike on every rank"
-            )

@@ -29,23 +29,19 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
         batch: old_logp, old_entropy, mask, rewards (NaN where unknown) and group.
         lengths: [B] tokens of each rollout, where the mask leaves some of them out.
     """
-    assert batch.rewards is not None
-    assert batch.group is not None
-    assert batch.old_entropy is not None
-    H = row_sums(batch.old_entropy.detach()) / batch.lengths.clamp(min=1)
+    old_entropy = batch.need("old_entropy")
+    H = row_sums(old_entropy.detach()) / batch.lengths.clamp(min=1)
     nll = -row_sums(batch.old_logp.detach()) / batch.lengths.clamp(min=1)
     (rewards, group, tokens, lengths, H, nll), _ = batch.whole.gather(
-        batch.rewards.double(), batch.group, batch.lengths,
+        batch.need("rewards").double(), batch.need("group"), batch.lengths,
         batch.lengths if lengths is None else lengths, H, nll,
     )  # fmt: skip
     trained, stderr = tokens > 0, standard_error(H, tokens, group)
     known = ~rewards.isnan()
     rewards, group = rewards[known], group[known]
     groups = Groups(group, rewards.dtype)
-    entropy, logp = batch.whole.mean(batch.old_entropy, batch.old_logp)
+    entropy, logp = batch.whole.mean(old_entropy, batch.old_logp)
     variance = groups.mean((rewards - groups.mean(rewards)).square())
-    best = rewards.new_full(groups.size.shape, -math.inf)
-    best = best.scatter_reduce(0, groups.index, rewards, "amax")
     values = {
         "entropy/exact": entropy,
         "entropy/stderr": stderr,
@@ -56,7 +52,7 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
         "entropy/perplexity": (nll.exp() * trained).sum() / trained.sum().clamp(min=1),
         "reward/mean": rewards.mean(),
         "reward/std_in_group": (variance.sqrt() / groups.own_size).sum() / len(groups.size),
-        "reward/best_in_group": best.mean(),
+        "reward/best_in_group": groups.largest(rewards).mean(),
         **_group_outcomes(rewards, groups),
         "rollout/length_mean": lengths.double().mean(),
         "rollout/length_max": lengths.max(),
@@ -67,12 +63,7 @@ def describe(batch: TokenBatch, lengths: Tensor | None = None) -> dict[str, floa
 
 def _group_outcomes(rewards: Tensor, groups: Groups) -> dict[str, Tensor]:
     """Shares of the groups whose rewards [A] are all right (1 or more), all wrong (0 or less)."""
-
-    def every(holds: Tensor) -> Tensor:
-        count = torch.zeros_like(groups.size).index_add_(0, groups.index, holds.double())
-        return count == groups.size
-
-    right, wrong = every(rewards >= 1), every(rewards <= 0)
+    right, wrong = -groups.largest(-rewards) >= 1, groups.largest(rewards) <= 0
     found = {"all_right": right, "all_wrong": wrong, "mixed": ~(right | wrong)}
     return {f"groups/{name}": share.double().mean() for name, share in found.items()}
 
@@ -117,8 +108,7 @@ def outcome_figures(batch: TokenBatch) -> dict[str, float]:
         batch: with the estimator's advantages, [B], or [B, T] of which a response's mean is taken,
             and the rollouts that are `idle`.
     """
-    assert batch.advantages is not None
-    A = batch.advantages.double()
+    A = batch.need("advantages").double()
     if A.ndim == 2:
         A = row_sums(torch.where(batch.mask, A, 0)) / batch.lengths.clamp(min=1)
     (A,), _ = batch.whole.gather(A)
@@ -130,12 +120,9 @@ def outcome_figures(batch: TokenBatch) -> dict[str, float]:
 
 def idle_groups(batch: TokenBatch) -> int:
     """How many groups of a graded batch teach nothing: idle, or of advantages that are all 0."""
-    assert batch.group is not None
-    assert batch.idle is not None
-    assert batch.advantages is not None
-    A = batch.advantages
-    signal = ~batch.idle & (A if A.ndim == 1 else A.abs().sum(-1)).ne(0)
-    (group, signal), _ = batch.whole.gather(batch.group, signal)
+    A = batch.need("advantages")
+    signal = ~batch.need("idle") & (A if A.ndim == 1 else A.abs().sum(-1)).ne(0)
+    (group, signal), _ = batch.whole.gather(batch.need("group"), signal)
     return len(group.unique()) - len(group[signal].unique())
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from .._names import unknown
 from ..core.batch import Terms, TokenBatch, at_least_float32
 from ..core.loss import clipped as clipped_by
-from ..core.loss import missing
 from ..method.cov import covariance
 from ..method.opefo import entropy_change as opefo_change
 from ..method.repo import entropy_change as corollary1_change
@@ -24,10 +23,7 @@ from ..method.steer import omega as steer_omega
 
 
 def _field(name: str, batch: TokenBatch, field: str) -> Tensor:
-    value = getattr(batch, field)
-    if value is None:
-        raise ValueError(missing(f"estimator {name!r}", field))
-    return at_least_float32(value.detach())
+    return at_least_float32(batch.need(field, f"estimator {name!r}").detach())
 
 
 class _View:

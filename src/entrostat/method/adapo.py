@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from ..control import Multiplicative
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, one_of
+from .base import Method, Rng, within
 from .controlled import Controlled, Law, Signal
-from .surrogates import Gspo, check_bounds, clip_bounds
+from .surrogates import Gspo, clip_bounds
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Adapo(Controlled):
     [.2, .3] / .28.
     """
 
-    low: float = 0.2
-    high: float = 0.28
+    low: float = within(0.2, 0)
+    high: float = within(0.28, 0)
     high_min: float = 0.2
     high_max: float = 0.3
     factor: float = 1.01
@@ -55,13 +55,10 @@ class Adapo(Controlled):
     coefficient: ClassVar[str] = "the upper clip bound"
 
     def __post_init__(self) -> None:
-        check_bounds("adapo", self.low, self.high)
-        one_of("adapo", "ratio", self.ratio, ("token", "sequence"))
-        one_of("adapo", "signal", self.signal, ("exact", "response_mean"))
-        self.check_law("adapo", "high")
+        super().__post_init__()
+        self.check_law("high")
 
     def law(self) -> Law:
-        """What moves the upper bound."""
         return Multiplicative(self.high, self.high_min, self.high_max, self.target, self.factor)
 
     @classmethod
@@ -80,5 +77,4 @@ class Adapo(Controlled):
         return cls(**settings | dict(given))
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Clip bounds on the token's ratio."""
         return clip_bounds(terms, self.low, state.value).replace(ratio=self.ratio)

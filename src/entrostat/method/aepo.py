@@ -9,7 +9,8 @@ import torch
 
 from ..control import ControlState, Observation, held_target, parse_target, plain_target
 from ..core.batch import TokenBatch
-from .base import Method, Resample, in_range
+from .base import Method, Resample, within
+from .controlled import control_figures
 from .rounding import share_of
 
 _RIGHT = 0.05  # of an advantage that counts as right, in the authors' code
@@ -44,10 +45,10 @@ class Aepo(Method):
     """
 
     target: float | str | None = 0.5
-    hot: float = 1.2
-    cold: float = 0.8
-    share: float = 0.25
-    alpha: float = 60 / 2560
+    hot: float = within(1.2, 0, 100, above=True)
+    cold: float = within(0.8, 0, 100, above=True)
+    share: float = within(0.25, 0, 1, above=True)
+    alpha: float = within(60 / 2560, 0, 1, above=True)
 
     paper: ClassVar[str] = "arXiv 2510.08141"
     needs: ClassVar[tuple[str, ...]] = ("tempered",)
@@ -55,10 +56,7 @@ class Aepo(Method):
     instead: ClassVar[str] = "Its trainer has to sample at a second temperature in each iteration"
 
     def __post_init__(self) -> None:
-        in_range("aepo", "hot", self.hot, 0, 100, open_low=True)
-        in_range("aepo", "cold", self.cold, 0, 100, open_low=True)
-        in_range("aepo", "share", self.share, 0, 1, open_low=True)
-        in_range("aepo", "alpha", self.alpha, 0, 1, open_low=True)
+        super().__post_init__()
         plain_target(self.target, "aepo")
 
     def init(self) -> ControlState:
@@ -73,20 +71,15 @@ class Aepo(Method):
         return ControlState(self.hot if low else self.cold, target, low)
 
     def resamples(self, state: ControlState) -> Resample:
-        """The share of the prompts, at the temperature of this iteration."""
         return Resample(self.share, state.value)
 
     def choose(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
-        """Right rollouts at the second temperature, in the place of the first ordinary ones."""
-        assert batch.tempered is not None
-        assert batch.advantages is not None
-        assert batch.idle is not None
-        A, again = batch.advantages, batch.tempered
+        A, again = batch.need("advantages"), batch.need("tempered")
         ordinary = (~again).nonzero()[:, 0]
         right = (again & (A > _RIGHT)).nonzero()[:, 0]
         n = min(share_of(self.alpha, len(ordinary)), len(right))
         n = n if state.applies else n // 2
-        idle = batch.idle | again
+        idle = batch.need("idle") | again
         idle[ordinary[:n]] = True
         idle[right[:n]] = False
         A = torch.where(again, 0, A)
@@ -94,6 +87,4 @@ class Aepo(Method):
         return batch.replace(advantages=torch.where(idle, 0, A), idle=idle)
 
     def metrics(self, state: ControlState) -> dict[str, float]:
-        """`control/second_temperature` and `control/target`."""
-        out = {"control/second_temperature": state.value}
-        return out if state.target is None else out | {"control/target": state.target}
+        return control_figures(state, second_temperature=state.value)

@@ -6,15 +6,17 @@ can save it, restore it and show it. A method overrides only the hooks it needs.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
 from ..control import Observation
-from ..core.batch import Terms, TokenBatch
+from ..core.batch import Ratio, Terms, TokenBatch
 
 HOSTS = ("lab", "trl", "verl")
 Rng = torch.Generator | None  # for random selections; None takes torch's global one
@@ -77,6 +79,26 @@ class Method:
     actuator: ClassVar[tuple[str, str | None] | None] = None
     # parameter -> (as written, what it is over the run); set on the instance (`schedules`)
     schedules: ClassVar[Mapping[str, tuple[str, Any]]] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse a number outside of its range (`within`), and a word that its Literal lacks.
+
+        Raises:
+            ValueError: names the method, the parameter, the value and what is allowed.
+        """
+        words = _words(type(self))
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if part.name in words:
+                one_of(self._who, part.name, value, words[part.name])
+            if "range" in part.metadata and value is not None:
+                optional = "None" in str(part.type)
+                in_range(self._who, part.name, value, *part.metadata["range"], optional=optional)
+
+    @property
+    def _who(self) -> str:
+        """What error messages call it: the class's name in the manner of `METHODS`."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     def stands_for(self) -> list[tuple[str, dict[str, Any]]]:
         """The methods, by name with their parameters, whose place in a chain this one holds.
@@ -161,10 +183,19 @@ class Method:
 
 @dataclass(frozen=True)
 class Surrogate(Method):
-    """Base of the methods that say which ratio and clip bounds are meant."""
+    """Base of the methods that say which ratio and clip bounds are meant; no clip unless they do.
+
+    Class attributes:
+        ratio_kind: whose ratio the loss has: "token", "sequence" or "none" (-A log p).
+    """
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     reads_current: ClassVar[bool] = False
+    ratio_kind: ClassVar[Ratio] = "token"
+
+    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
+        """Terms of that ratio."""
+        return terms.replace(ratio=self.ratio_kind)
 
 
 class Default(float):
@@ -172,6 +203,21 @@ class Default(float):
 
     It counts as not given by its type: a user's number is kept even where it equals the default.
     """
+
+
+def within(default: Any, low: float, high: float = 1e12, *, above: bool = False) -> Any:
+    """A parameter's default, and its range: [low, high], or (low, high] with `above`."""
+    return field(default=default, metadata={"range": (low, high, above)})
+
+
+@cache
+def _words(cls: type[Method]) -> dict[str, tuple[str, ...]]:
+    """The words that each parameter of a Literal type may be."""
+    try:
+        hints = get_type_hints(cls)
+    except (NameError, AttributeError, TypeError):  # of types that only a type checker knows
+        return {}
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def one_of(who: str, parameter: str, value: str, options: tuple[str, ...]) -> None:
@@ -200,15 +246,16 @@ def in_range(
     value: float,
     low: float,
     high: float = 1e12,
-    *,
-    open_low: bool = False,
+    above: bool = False,
+    optional: bool = False,
 ) -> None:
-    """Refuse a number outside [low, high], or (low, high] with `open_low`; NaN too.
+    """Refuse a number outside [low, high], or (low, high] with `above`; NaN too.
 
     Raises:
         ValueError: names the method, the parameter and the range.
     """
-    if not (low <= value <= high) or (open_low and value == low):
-        left = "above" if open_low else "at least"
+    if not (low <= value <= high) or (above and value == low):
+        left = "above" if above else "at least"
         right = "" if high == 1e12 and value < high else f" and at most {high:g}"
-        raise ValueError(f"{who}: {parameter} must be {left} {low:g}{right}, got {value}")
+        none = "; it may be none" if optional else ""
+        raise ValueError(f"{who}: {parameter} must be {left} {low:g}{right}, got {value}{none}")

@@ -10,7 +10,7 @@ import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.loss import MAX_LOG_RATIO, importance_ratio
-from .base import Method, Rng, in_range
+from .base import Method, Rng, within
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,11 @@ class CeGppo(Method):
     r = e^-60 the gradient goes to 0 with r, which 1/r would else carry beyond all numbers.
     """
 
-    beta1: float = 0.5
-    beta2: float = 1.0
+    beta1: float = within(0.5, 0)
+    beta2: float = within(1.0, 0)
 
     paper: ClassVar[str] = "arXiv 2509.20712"
     idle_on_policy: ClassVar[str] = "no ratio leaves its clip"
-
-    def __post_init__(self) -> None:
-        in_range("ce_gppo", "beta1", self.beta1, 0)
-        in_range("ce_gppo", "beta2", self.beta2, 0)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
         """Open the clip where it acts, and weight by beta times the bound over the ratio."""

@@ -28,13 +28,8 @@ Data = TypeVar("Data", TokenBatch, Terms)
 def check_class(who: str, cls: type[Method], bases: Mapping[str, Any]) -> None:
     """Refuse a class that would fail, or do something else than it says, once it is used.
 
-    Args:
-        who: begins the error message.
-        cls: what was decorated.
-        bases: the surrogates and recipes that there are.
-
     Raises:
-        TypeError: says what to write instead.
+        TypeError: begins with `who` and says what to write instead.
     """
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise TypeError(f"{who}: {cls!r} must derive from entrostat.Method")
@@ -95,13 +90,7 @@ def _check_hooks(who: str, cls: type[Method]) -> None:
 
 
 def returned(value: Data, given: Data, batch: TokenBatch, hook: str) -> Data:
-    """What a hook returned, if it can be gone on with.
-
-    Args:
-        value: what it returned.
-        given: what it was handed to edit.
-        batch: what it read.
-        hook: "method.hook", for the message.
+    """What a hook ("method.hook") made of what it was `given` to edit, if that can be used.
 
     Raises:
         ValueError: nothing or another type, a tensor of another shape, or at some token a number

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core.batch import Terms, TokenBatch
-from .base import Rng, Surrogate, in_range
+from .base import Rng, Surrogate, within
 from .ratios import ratio_of
 from .surrogates import clip_bounds
 
@@ -23,21 +23,14 @@ class Cispo(Surrogate):
         high: the ratio is at most 1 + high; ScaleRL recommends a bound of 5.
     """
 
-    low: float | None = None
-    high: float | None = 4.0
+    low: float | None = within(None, 0)
+    high: float | None = within(4.0, -1)
 
     paper: ClassVar[str] = "arXiv 2506.13585"
 
-    def __post_init__(self) -> None:
-        for name, value in (("low", self.low), ("high", self.high)):
-            if value is not None:
-                in_range("cispo", name, value, -1 if name == "high" else 0)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Bounds of the weight."""
         return clip_bounds(terms, self.low, self.high).replace(ratio="none")
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Weight by the truncated ratio."""
         weight = ratio_of(batch).clamp(terms.ratio_min, terms.ratio_max)
         return terms.replace(weight=terms.weight * weight)

@@ -12,7 +12,7 @@ from ..control import Multiplier, Thermostat, parse_target
 from ..core.advantages import ESTIMATORS
 from ..core.loss import Aggregation
 from .base import Method
-from .controlled import Controlled, Law
+from .controlled import Controlled
 from .lookup import imported, unknown_method
 from .recipes import RECIPES
 from .registry import METHODS
@@ -25,14 +25,7 @@ Chain = list[tuple[str, Method]]
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a user's words mean.
-
-    Attributes:
-        methods: the chain, surrogate first.
-        names: their names.
-        advantage: name of the estimator.
-        aggregation: how tokens' losses become one number.
-    """
+    """What a user's words mean; the attributes are those of `Objective`."""
 
     methods: tuple[Method, ...]
     names: tuple[str, ...]
@@ -164,9 +157,7 @@ def _warn_of_other_bases(chain: Chain, base: str) -> None:
 def _check(chain: Chain, brought: Mapping[str, str]) -> None:
     """Refuse combinations that cannot be meant.
 
-    Args:
-        chain: the methods.
-        brought: who stands for a method, by its name, where that is not what was written.
+    `brought`: what the user wrote, by the name of the method that stands for it.
 
     Raises:
         ValueError: says which methods, and why not together.
@@ -197,8 +188,7 @@ def _check(chain: Chain, brought: Mapping[str, str]) -> None:
             )
         if coefficient is not None:
             owners[coefficient] = name
-    _check_thermostats(chain)
-    _check_targets(chain)
+    _check_laws(chain)
     _check_special_rollouts(chain)
     edited = None
     for name, method in chain:
@@ -216,30 +206,8 @@ def _check(chain: Chain, brought: Mapping[str, str]) -> None:
             )
 
 
-def _check_thermostats(chain: Chain) -> None:
-    """Refuse two thermostats.
-
-    Raises:
-        ValueError: says which methods.
-    """
-    held = None
-    for name, method in chain:
-        if isinstance(method, HeldEntropy) or isinstance(_law(method), Thermostat):
-            if held is not None:
-                raise ValueError(
-                    f"make_objective: {held} and {name} are both thermostats of the same entropy "
-                    "and would fight; keep one"
-                )
-            held = name
-
-
-def _law(method: Method) -> Law | None:
-    """What moves its coefficient, of those that share `Controlled`."""
-    return method.law() if isinstance(method, Controlled) else None
-
-
-def _check_targets(chain: Chain) -> None:
-    """Refuse controllers that steer the one entropy to different targets.
+def _check_laws(chain: Chain) -> None:
+    """Refuse two thermostats, and controllers that steer the one entropy to different targets.
 
     The papers' own defaults may differ: of these nobody has said that they are to be held. A gate
     (adaptive entropy's, STARE's) holds nothing, it waits.
@@ -247,15 +215,21 @@ def _check_targets(chain: Chain) -> None:
     Raises:
         ValueError: says which methods, and their targets.
     """
+    held: str | None = None
     first: tuple[str, Any, bool] | None = None
     for name, method in chain:
-        law = method.law() if isinstance(method, HeldEntropy) else _law(method)
+        law = method.law() if isinstance(method, Controlled | HeldEntropy) else None
         if law is None:
             continue
+        thermostat = isinstance(law, Thermostat | Multiplier)
+        if thermostat and held is not None:
+            raise ValueError(
+                f"make_objective: {held} and {name} are both thermostats of the same entropy "
+                "and would fight; keep one"
+            )
+        held = name if thermostat else held
         spec = law.target
-        meant = isinstance(law, Thermostat | Multiplier) or spec != method.parameters().get(
-            "target"
-        )
+        meant = thermostat or spec != method.parameters().get("target")
         if first is None:
             first = name, spec, meant
         elif (meant or first[2]) and parse_target(spec) != parse_target(first[1]):
@@ -315,35 +289,30 @@ def built(name: str, cls: type[Method], given: Mapping[str, Any]) -> Method:
     for key, value in given.items():
         if key not in known:
             raise ValueError(f"{name}: {unknown('parameter', key, known)}")
-        if is_schedule(value) and _is_number(cls, key):
+        hint = str(cls.__dataclass_fields__[key].type)
+        if is_schedule(value) and "float" in hint and "str" not in hint:
             moving[key] = value
             given[key] = parse_schedule(f"{name}: {key}", value).at(0.0, 0.0)
-            continue
-        default = known[key]
-        hint = str(cls.__dataclass_fields__[key].type)
-        optional = "None" in hint or "Optional" in hint
-        if optional and (value is None or value == "none"):  # TOML has no null
-            given[key] = None
-            continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        number = number or ("str" in hint and isinstance(value, str))  # a target of a controller
-        if isinstance(default, bool) and not isinstance(value, bool):
-            raise ValueError(f"{name}: {key} must be true or false, got {value!r}")
-        if isinstance(default, str) and not isinstance(value, str):
-            raise ValueError(f"{name}: {key} must be a word, got {value!r}")
-        if isinstance(default, int | float) and not isinstance(default, bool) and not number:
-            raise ValueError(f"{name}: {key} must be a number, got {value!r}")
-        if default is None and "str" not in hint and not number:
-            raise ValueError(f"{name}: {key} must be a number, got {value!r}")
-        if hint in ("int", "<class 'int'>") and not isinstance(value, int):
-            raise ValueError(f"{name}: {key} must be a whole number, got {value!r}")
+        elif ("None" in hint or "Optional" in hint) and value in (None, "none"):
+            given[key] = None  # TOML has no null
+        elif kind := _other_kind(value, known[key], hint):
+            raise ValueError(f"{name}: {key} must be {kind}, got {value!r}")
     return scheduled(name, cls(**given), moving)
 
 
-def _is_number(cls: type[Method], key: str) -> bool:
-    """Whether a parameter is a real number, and nothing but."""
-    hint = str(cls.__dataclass_fields__[key].type)
-    return "float" in hint and "str" not in hint
+def _other_kind(value: Any, default: Any, hint: str) -> str:
+    """The kind that a parameter must have, where a value is of another; "" where it fits."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, str):
+        return "" if isinstance(value, str) else "a word"
+    if "str" in hint and isinstance(value, str):  # a target of a controller
+        return ""
+    numeric = isinstance(default, int | float) or (default is None and "str" not in hint)
+    if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
+        return "a number"
+    whole = hint in ("int", "<class 'int'>")
+    return "a whole number" if whole and not isinstance(value, int) else ""
 
 
 def _expand(name: str, given: Mapping[str, Any]) -> Chain:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.batch import Terms, TokenBatch
 from ..core.distributed import GlobalBatch
 from ..core.loss import clipped
-from .base import Method, Rng, in_range, one_of
+from .base import Method, Rng, within
 from .rounding import rounded_share
 
 
@@ -48,22 +48,20 @@ class ClipCov(Method):
     minibatch below 1/ratio tokens would never freeze one.
     """
 
-    ratio: float = 2e-4
+    ratio: float = within(2e-4, 0, 1, above=True)
     low: float = 1.0
     high: float = 5.0
-    at_least: int = 0
+    at_least: int = within(0, 0)
 
     paper: ClassVar[str] = "COV 4.1, Alg. 1"
     base: ClassVar[str] = "clip_wide"
 
     def __post_init__(self) -> None:
-        in_range("clip_cov", "ratio", self.ratio, 0, 1, open_low=True)
-        in_range("clip_cov", "at_least", self.at_least, 0)
+        super().__post_init__()
         if not self.low <= self.high:
             raise ValueError(f"clip_cov: needs low <= high, got [{self.low}, {self.high}]")
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Freeze the chosen tokens."""
         cov = covariance(batch.logp, terms.advantage, batch.mask, batch.whole)
         candidates = (cov >= self.low) & (cov <= self.high) & batch.mask & ~clipped(batch, terms)
         count = rounded_share(self.ratio, int(terms.count), self.at_least, generator)
@@ -93,23 +91,16 @@ class KlCov(Method):
     the share are above.
     """
 
-    frac: float = 2e-3
-    coef: float = 1.0
+    frac: float = within(2e-3, 0, 1, above=True)
+    coef: float = within(1.0, 0)
     penalty: Literal["abs", "k3"] = "abs"
-    at_least: int = 0
+    at_least: int = within(0, 0)
 
     paper: ClassVar[str] = "COV 4.1, Alg. 1"
     base: ClassVar[str] = "clip_free"
     idle_on_policy: ClassVar[str] = "its penalty is flat"
 
-    def __post_init__(self) -> None:
-        in_range("kl_cov", "frac", self.frac, 0, 1, open_low=True)
-        in_range("kl_cov", "coef", self.coef, 0)
-        in_range("kl_cov", "at_least", self.at_least, 0)
-        one_of("kl_cov", "penalty", self.penalty, ("abs", "k3"))
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Put the coefficient on the chosen tokens."""
         cov = covariance(batch.logp, terms.advantage, batch.mask, batch.whole)
         count = rounded_share(self.frac, int(terms.count), self.at_least, generator)
         chosen = batch.whole.largest(cov, batch.mask & (cov > 0), count, generator)

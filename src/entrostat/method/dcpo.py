@@ -8,28 +8,15 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from .base import Rng, Surrogate, in_range
+from .base import Rng, Surrogate, within
 
 
 def dynamic_bounds(old_logp: Tensor, low: float, high: float, cap: float) -> tuple[Tensor, Tensor]:
-    """Clip bounds of each token's ratio r from its old probability p0 (arXiv 2509.02333).
+    """(r_min, r_max) of `Dcpo`, both [B, T], from lp0 [B, T].
 
-    |r - 1| p with p = r p0 is at most eps where r^2 - r <= high/p0 (r > 1), r - r^2 <= low/p0
-    (r < 1):
-
-        (1 + sqrt(max(1 - 4 low/p0, 0)))/2  <=  r  <=  min((1 + sqrt(1 + 4 high/p0))/2, cap)
-
-    r - r^2 is small again near 0; the lower bound is the root nearer 1. Where p0 <= 4 low every r
-    below 1 keeps to the bound on |r - 1| p, and the paper's bound on r is 1/2.
-
-    Args:
-        old_logp: [B, T] float32 or better, lp0 = log p0.
-        low: eps below 1.
-        high: eps above 1.
-        cap: largest upper bound.
-
-    Returns:
-        (lower, upper), both [B, T].
+    |r - 1| r p0 is at most its bound where r^2 - r <= high/p0 (r > 1), r - r^2 <= low/p0 (r < 1).
+    r - r^2 is small again near 0; r_min is the root nearer 1. Where p0 <= 4 low every r below 1
+    keeps to the bound, and the paper's r_min is 1/2.
     """
     surprise = (-old_logp).clamp(max=60).exp()  # 1/p0, finite
     lower = (1 + (1 - 4 * low * surprise).clamp(min=0).sqrt()) / 2
@@ -61,20 +48,14 @@ class Dcpo(Surrogate):
     seq_mean_token_mean but for a constant factor.
     """
 
-    low: float = 0.16
-    high: float = 0.2
-    cap: float = 10.0
+    low: float = within(0.16, 0)
+    high: float = within(0.2, 0)
+    cap: float = within(10.0, 1, above=True)
 
     paper: ClassVar[str] = "STEER Tab. 6"
     base: ClassVar[str] = "grpo"
 
-    def __post_init__(self) -> None:
-        in_range("dcpo", "low", self.low, 0)
-        in_range("dcpo", "high", self.high, 0)
-        in_range("dcpo", "cap", self.cap, 1, open_low=True)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Clip bounds on each token's ratio."""
         old = at_least_float32(batch.old_logp.detach()).to(terms.weight.dtype)
         lower, upper = dynamic_bounds(old, self.low, self.high, self.cap)
         return terms.replace(ratio="token", ratio_min=lower, ratio_max=upper, dual=self.cap)

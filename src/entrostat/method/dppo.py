@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ..core.batch import Terms, TokenBatch, at_least_float32
-from .base import Rng, Surrogate, in_range, one_of
+from ..core.batch import Ratio, Terms, TokenBatch, at_least_float32
+from .base import Surrogate, within
 from .ratios import ratio_of
 
 
@@ -29,24 +29,14 @@ class Dppo(Surrogate):
     """
 
     divergence: Literal["tv", "kl"] = "tv"
-    low: float = 0.2
-    high: float = 0.2
-    cap: float = 20.0
+    low: float = within(0.2, 0)
+    high: float = within(0.2, 0)
+    cap: float = within(20.0, 1)
 
     paper: ClassVar[str] = "arXiv 2602.04879"
-
-    def __post_init__(self) -> None:
-        one_of("dppo", "divergence", self.divergence, ("tv", "kl"))
-        in_range("dppo", "low", self.low, 0)
-        in_range("dppo", "high", self.high, 0)
-        in_range("dppo", "cap", self.cap, 1)
-
-    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """No ratio with a gradient."""
-        return terms.replace(ratio="none")
+    ratio_kind: ClassVar[Ratio] = "none"
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Weight by the truncated ratio, 0 beyond the bound."""
         lp, lp0 = at_least_float32(batch.logp.detach()), at_least_float32(batch.old_logp)
         p, p0 = lp.exp(), lp0.exp()
         distance = (p - p0).abs()

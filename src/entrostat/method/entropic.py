@@ -10,7 +10,8 @@ import torch
 
 from ..control import ControlState, Observation, held_target, parse_target, plain_target
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, in_range
+from .base import Method, Rng, within
+from .controlled import control_figures
 
 
 @dataclass(frozen=True)
@@ -44,40 +45,32 @@ class Entropic(Method):
     """
 
     target: float | str | None = None
-    kp: float = 1.0
-    ki: float = 0.01
-    threshold: float = 0.95
+    kp: float = within(1.0, 0)
+    ki: float = within(0.01, 0)
+    threshold: float = within(0.95, 0, 1)
 
     paper: ClassVar[str] = "arXiv 2511.15248"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         plain_target(self.target, "entropic")
-        in_range("entropic", "kp", self.kp, 0)
-        in_range("entropic", "ki", self.ki, 0)
-        in_range("entropic", "threshold", self.threshold, 0, 1)
 
     def controls(self) -> str:
-        """Alpha."""
         return "the weights of likely tokens"
 
     def init(self) -> EntropicState:
-        """Every weight 1."""
         return EntropicState(0.0, parse_target(self.target).fixed)
 
     def observe(self, state: EntropicState, seen: Observation) -> EntropicState:
-        """Alpha follows the error and its sum."""
         target = held_target(self.target, state.target, seen.entropy)
         error = seen.entropy - target
         alpha = min(max(self.kp * error + self.ki * state.integral, -1.0), 1.0)
         return EntropicState(alpha, target, state.applies, state.integral + error)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weigh the likely tokens."""
         likely = batch.logp > (math.log(self.threshold) if self.threshold else -math.inf)
         factor = torch.where(likely, 1 + state.value * terms.advantage.sign(), 1)
         return terms.replace(weight=terms.weight * factor)
 
     def metrics(self, state: EntropicState) -> dict[str, float]:
-        """`control/alpha` and `control/target`."""
-        out = {"control/alpha": state.value}
-        return out if state.target is None else out | {"control/target": state.target}
+        return control_figures(state, alpha=state.value)

@@ -10,9 +10,8 @@ import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.loss import MAX_LOG_RATIO
-from .base import Rng, Surrogate
+from .base import Surrogate, within
 from .ratios import log_ratio, ratio_of, row_mean
-from .surrogates import check_bounds, clip_bounds
 
 
 @dataclass(frozen=True)
@@ -27,26 +26,19 @@ class Gmpo(Surrogate):
         low, high: bounds of the log ratio; .4 in the paper. None for no clip.
     """
 
-    low: float | None = 0.4
-    high: float | None = 0.4
+    low: float | None = within(0.4, 0)
+    high: float | None = within(0.4, 0)
 
     paper: ClassVar[str] = "arXiv 2507.20673"
     base: ClassVar[str] = "grpo"
 
-    def __post_init__(self) -> None:
-        check_bounds("gmpo", self.low, self.high)
-
-    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """The token's ratio, whose value `local` replaces."""
-        return clip_bounds(terms, None, None).replace(ratio="token")
-
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Weight by the sequence's ratio over the token's; no gradient where it is clipped."""
+        """Replace the token's ratio by the sequence's; no gradient where it is clipped."""
         d, A = log_ratio(batch), terms.advantage
         low = math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         cut = ((A > 0) & (d > high)) | ((A < 0) & (d < -low))
         kept = torch.where(cut, d.clamp(-low, high), d)
-        s = row_mean(kept, batch).clamp(max=MAX_LOG_RATIO).exp()
+        s = row_mean(kept, batch)[:, None].clamp(max=MAX_LOG_RATIO).exp()
         own = ratio_of(batch).clamp(min=math.exp(-MAX_LOG_RATIO))
         return terms.replace(weight=terms.weight * s / own).freeze(cut & batch.policy_mask)

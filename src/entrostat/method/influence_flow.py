@@ -9,7 +9,7 @@ import torch
 
 from ..control import Range, Thermostat, ThermostatState
 from ..core.batch import Terms, TokenBatch
-from .base import in_range
+from .base import within
 from .controlled import Controlled
 from .opefo import entropy_change
 
@@ -41,7 +41,7 @@ class InfluenceFlow(Controlled):
     """
 
     target: float | str | None = None
-    sample: float = 0.25
+    sample: float = within(0.25, 0, 1, above=True)
 
     paper: ClassVar[str] = "ours; OPEFO 5"
     needs: ClassVar[tuple[str, ...]] = ("entropy", "influence")
@@ -53,8 +53,8 @@ class InfluenceFlow(Controlled):
     coefficient: ClassVar[str] = "the wanted change of entropy"
 
     def __post_init__(self) -> None:
-        in_range("influence_flow", "sample", self.sample, 0, 1, open_low=True)
-        self.check_law("influence_flow", "the change")
+        super().__post_init__()
+        self.check_law("the change")
         if self.law().wanted.signal != "entropy":
             raise ValueError(f"influence_flow: target must be an entropy, got {self.target!r}")
 
@@ -63,19 +63,15 @@ class InfluenceFlow(Controlled):
         return Thermostat(0.0, Range(-REACH, REACH), self.target)
 
     def influence_sample(self) -> float:
-        """The share of the prompts."""
         return self.sample
 
     def plan(
         self, batch: TokenBatch, terms: Terms, state: ThermostatState,
         generator: torch.Generator | None,
     ) -> Terms:  # fmt: skip
-        """Weight the two sides."""
-        assert batch.entropy is not None
-        assert batch.influence is not None
-        change = entropy_change(terms.advantage, batch.logp, batch.entropy)
+        change = entropy_change(terms.advantage, batch.logp, batch.need("entropy"))
         side = torch.where(batch.mask, change, 0).sign()
-        c = batch.influence
+        c = batch.need("influence")
         up, down = batch.whole.sum(c * (side > 0), -c * (side < 0))
         want = state.value * (state.target or 0.0)
         lam = (want + down - up) / (up + down) if up + down > 0 else 0.0

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from .base import Rng, Surrogate, in_range
-from .surrogates import clip_bounds
+from .base import Rng, Surrogate, within
 
 
 @dataclass(frozen=True)
@@ -26,24 +25,18 @@ class Ipo(Surrogate):
         kl: coefficient of the quadratic term.
     """
 
-    threshold: float = 0.1
-    kl: float = 1e-3
+    threshold: float = within(0.1, 0, 1)
+    kl: float = within(1e-3, 0)
 
     paper: ClassVar[str] = "prime-rl"
 
-    def __post_init__(self) -> None:
-        in_range("ipo", "threshold", self.threshold, 0, 1)
-        in_range("ipo", "kl", self.kl, 0)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """The ratio without a clip, and the quadratic term, which is twice the k2 form."""
-        terms = clip_bounds(terms, None, None).replace(ratio="token")
+        """The quadratic term, which is twice the k2 form."""
         if not self.kl:
             return terms
         each = torch.where(terms.advantage != 0, 2 * self.kl, terms.weight.new_zeros(()))
         return terms.replace(abs_kl=each, abs_kl_form="k2")
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Weight 0 beyond the threshold."""
         moved = at_least_float32(batch.logp.detach()).exp() - at_least_float32(batch.old_logp).exp()
         return terms.replace(weight=torch.where(moved.abs() > self.threshold, 0, terms.weight))

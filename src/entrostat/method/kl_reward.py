@@ -10,7 +10,7 @@ import torch
 from ..core.batch import TokenBatch, at_least_float32
 from ..core.deterministic import row_sums
 from ..core.loss import MAX_LOG_RATIO
-from .base import Method, in_range, one_of
+from .base import Method, within
 
 # nats. The reference's pass rounds otherwise than the policy's: while the two are equal, a group of
 # equal rewards would else be normalized by the deviation of that noise
@@ -31,26 +31,19 @@ class KlReward(Method):
         form: "k1", whose mean is the KL, "k2" or "k3".
     """
 
-    coef: float = 1e-3
+    coef: float = within(1e-3, 0)
     form: Literal["k1", "k2", "k3"] = "k1"
 
     paper: ClassVar[str] = "arXiv 2203.02155"
     needs: ClassVar[tuple[str, ...]] = ("ref_logp",)
     reads_current: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        in_range("kl_reward", "coef", self.coef, 0)
-        one_of("kl_reward", "form", self.form, ("k1", "k2", "k3"))
-
     def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Take the drift off the rewards."""
-        assert batch.rewards is not None
-        assert batch.ref_logp is not None
-        d = at_least_float32(batch.ref_logp) - at_least_float32(batch.old_logp)
+        d = at_least_float32(batch.need("ref_logp")) - at_least_float32(batch.old_logp)
         d = torch.where(d.abs() < ROUNDING, 0, d)
         k = -d if self.form == "k1" else d.square() / 2
         if self.form == "k3":
             k = d.clamp(max=MAX_LOG_RATIO).expm1() - d
-        rewards = at_least_float32(batch.rewards)
+        rewards = at_least_float32(batch.need("rewards"))
         drift = row_sums(torch.where(batch.mask, k, 0)).to(rewards.dtype)
         return batch.replace(rewards=rewards - self.coef * drift)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, in_range
+from .base import Method, Rng, within
 from .ratios import log_ratio
-from .surrogates import clip_bounds
 
 
 @dataclass(frozen=True)
@@ -26,17 +25,12 @@ class M2po(Method):
         threshold: largest second moment of the log ratio.
     """
 
-    threshold: float = 0.04
+    threshold: float = within(0.04, 0, above=True)
 
     kind: ClassVar[Literal["surrogate", "intervention"]] = "surrogate"
     paper: ClassVar[str] = "arXiv 2510.01161"
 
-    def __post_init__(self) -> None:
-        in_range("m2po", "threshold", self.threshold, 0, open_low=True)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight 0 on the fewest tokens that bring the second moment below the threshold."""
-        terms = clip_bounds(terms, None, None).replace(ratio="token")
         m = log_ratio(batch).square()
         (total,) = batch.whole.sum(m)
         N = batch.whole.tokens

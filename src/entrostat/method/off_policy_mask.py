@@ -9,7 +9,7 @@ import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.deterministic import row_sums
-from .base import Method, in_range
+from .base import Method, within
 from .ratios import log_ratio
 
 
@@ -25,17 +25,13 @@ class OffPolicyMask(Method):
         delta: largest mean drift, nats per token.
     """
 
-    delta: float = 0.5
+    delta: float = within(0.5, 0, above=True)
 
     paper: ClassVar[str] = "arXiv 2512.02556"
     reads_current: ClassVar[bool] = False
     idle_on_policy: ClassVar[str] = "no rollout has drifted"
 
-    def __post_init__(self) -> None:
-        in_range("off_policy_mask", "delta", self.delta, 0, open_low=True)
-
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Weight 0 on the rollouts that have drifted."""
         x, most = log_ratio(batch), -self.delta * batch.lengths
         # the exact sums are dear: of the rollouts alone that may have drifted, whatever a plain sum
         # is off by (at most T eps times the sum of magnitudes)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..control import Range
+from ..control import Range, Thermostat
 from ..core.batch import Terms, TokenBatch
-from .base import Rng, in_range, one_of, unread
-from .controlled import Controlled, Law, learnt_law
+from .base import Rng, unread, within
+from .controlled import Controlled, Law
 
 Mode = Literal["adaptive", "static", "plus_only", "minus_only"]
 
@@ -55,7 +55,7 @@ class Opefo(Controlled):
     """
 
     mode: Mode = "adaptive"
-    lam: float = 1e-3
+    lam: float = within(1e-3, -1, 1)
     controller: Literal["none", "thermostat"] = "none"
     target: float | str | None = None
 
@@ -67,23 +67,20 @@ class Opefo(Controlled):
     coefficient: ClassVar[str] = "the balance of the flow"
 
     def __post_init__(self) -> None:
-        one_of("opefo", "mode", self.mode, ("adaptive", "static", "plus_only", "minus_only"))
-        in_range("opefo", "lam", self.lam, -1, 1)
-        one_of("opefo", "controller", self.controller, ("none", "thermostat"))
+        super().__post_init__()
         if self.mode != "static":
             unread(self, "opefo", f"mode={self.mode!r}", ("lam",))
         if self.controller != "thermostat":
             unread(self, "opefo", f"controller={self.controller!r}", ("target",))
-        self.check_law("opefo", "the balance")
+        self.check_law("the balance")
 
     def law(self) -> Law | None:
-        """What moves the offset of lam; None without one."""
-        return learnt_law(self.controller, 0.0, Range(-1.0, 1.0), self.target)
+        if self.controller == "none":
+            return None
+        return Thermostat(0.0, Range(-1.0, 1.0), self.target)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight the two sides of the flow."""
-        assert batch.entropy is not None
-        change = entropy_change(terms.advantage, batch.logp, batch.entropy)
+        change = entropy_change(terms.advantage, batch.logp, batch.need("entropy"))
         change = torch.where(batch.mask, change, 0)
         lam = self.lam
         if self.mode != "static":

@@ -9,7 +9,7 @@ import torch
 
 from ..control import Additive, ControlState, Observation
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, in_range, one_of, unread
+from .base import Method, Rng, unread, within
 from .controlled import Controlled, Law
 from .rounding import floor, rounded_share
 
@@ -49,8 +49,8 @@ class PosAdv(Controlled):
     schedule: Schedule = "entropy"
     target: float | str = 0.2
     delta: float = 0.01
-    weight: float = 1.0
-    epochs: int = 10
+    weight: float = within(1.0, 0, 1)
+    epochs: int = within(10, 2)
 
     paper: ClassVar[str] = "PAR 7.3"
     reads_current: ClassVar[bool] = False
@@ -58,16 +58,13 @@ class PosAdv(Controlled):
     coefficient: ClassVar[str] = "the weight of positive advantages"
 
     def __post_init__(self) -> None:
-        one_of("pos_adv", "schedule", self.schedule, ("entropy", "stage", "epoch"))
-        in_range("pos_adv", "weight", self.weight, 0, 1)
-        in_range("pos_adv", "epochs", self.epochs, 2)
+        super().__post_init__()
         of_entropy = ("target", "delta", "weight")
         ignored = {"entropy": ("epochs",), "stage": (*of_entropy, "epochs"), "epoch": of_entropy}
         unread(self, "pos_adv", f"schedule={self.schedule!r}", ignored[self.schedule])
-        self.check_law("pos_adv", "the weight")
+        self.check_law("the weight")
 
     def law(self) -> Law | None:
-        """What moves lam, under schedule "entropy"."""
         if self.schedule != "entropy":
             return None
         return Additive(self.weight, 0.0, 1.0, self.delta, self.target, rises="above")
@@ -77,7 +74,6 @@ class PosAdv(Controlled):
         return ControlState(0.0, None)
 
     def observe(self, state: ControlState, seen: Observation) -> ControlState:
-        """Lam moves with the entropy or with the progress of the training."""
         if self.schedule == "entropy":
             return super().observe(state, seen)
         progress = seen.need("progress", f"pos_adv with schedule={self.schedule!r}")
@@ -87,7 +83,6 @@ class PosAdv(Controlled):
         return replace(state, value=(epoch - 1) / (self.epochs - 1))
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight the tokens with A > 0."""
         return weigh_positive(terms, state.value)
 
 
@@ -105,7 +100,6 @@ class PosOnly(Method):
     contradicts: ClassVar[dict[str, str]] = {"neg_only": "together leave no token to train on"}
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight 0 where A < 0."""
         return terms.replace(weight=torch.where(terms.advantage < 0, 0, terms.weight))
 
 
@@ -122,7 +116,6 @@ class NegOnly(Method):
     reads_current: ClassVar[bool] = False
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight 0 where A > 0."""
         return weigh_positive(terms, 0.0)
 
 
@@ -139,18 +132,13 @@ class RandPosClip(Method):
         at_least: 0, or k for max(k, floor(ratio N)) tokens, as of `clip_cov`.
     """
 
-    ratio: float = 2e-4
-    at_least: int = 0
+    ratio: float = within(2e-4, 0, 1, above=True)
+    at_least: int = within(0, 0)
 
     paper: ClassVar[str] = "PAR App. E.2"
     reads_current: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        in_range("rand_pos_clip", "ratio", self.ratio, 0, 1, open_low=True)
-        in_range("rand_pos_clip", "at_least", self.at_least, 0)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Freeze the chosen tokens."""
         count = rounded_share(self.ratio, int(terms.count), self.at_least, generator)
         candidates = (terms.advantage > 0) & batch.mask
         return terms.freeze(batch.whole.pick(candidates, count, generator))

@@ -34,7 +34,6 @@ class PermuteWeights(Method):
     reads_current: ClassVar[bool] = False
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Permute the weights."""
         device = None if generator is None else generator.device
         seed = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
         whole, mask = batch.whole, batch.mask

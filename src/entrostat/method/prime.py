@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.advantages import EPS
 from ..core.batch import TokenBatch, at_least_float32
 from ..core.distributed import GlobalBatch, row_sums
-from .base import Method, in_range, one_of
+from .base import Method, within
 
 _VARIANCE = 1e-8  # added to the variance by the authors' whitening
 
@@ -72,12 +72,12 @@ class Prime(Method):
     share of a prompt's pairs that it orders rightly, leaves 1/2 behind.
     """
 
-    beta: float = 0.05
-    gamma: float = 1.0
+    beta: float = within(0.05, 0, above=True)
+    gamma: float = within(1.0, 0, 1)
     norm: Literal["batch", "none"] = "batch"
     whiten: bool = True
-    phi_lr: float | None = None
-    phi_minibatches: int = 4
+    phi_lr: float | None = within(None, 0, above=True)
+    phi_minibatches: int = within(4, 1)
     phi_update: Literal["after", "before"] = "after"
 
     paper: ClassVar[str] = "COV 2.2, B.4"
@@ -89,29 +89,17 @@ class Prime(Method):
     )
     base: ClassVar[str] = "loop_token"
 
-    def __post_init__(self) -> None:
-        in_range("prime", "beta", self.beta, 0, open_low=True)
-        in_range("prime", "gamma", self.gamma, 0, 1)
-        one_of("prime", "norm", self.norm, ("batch", "none"))
-        one_of("prime", "phi_update", self.phi_update, ("after", "before"))
-        in_range("prime", "phi_minibatches", self.phi_minibatches, 1)
-        if self.phi_lr is not None:
-            in_range("prime", "phi_lr", self.phi_lr, 0, open_low=True)
-
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Add the return of the token rewards, then normalise."""
-        assert batch.advantages is not None
-        assert batch.process_rewards is not None
-        assert batch.group is not None
-        A = batch.advantages
-        (signal,) = batch.whole.group_sums(batch.group, (A != 0).any(-1).long())
+        A, group = batch.need("advantages"), batch.need("group")
+        (signal,) = batch.whole.group_sums(group, (A != 0).any(-1).long())
         mask = batch.mask & (signal > 0)[:, None]
         whole = batch.whole.over(mask)
-        r = torch.where(mask, at_least_float32(batch.process_rewards.detach()).to(A.dtype), 0)
+        r = at_least_float32(batch.need("process_rewards").detach()).to(A.dtype)
+        r = torch.where(mask, r, 0)
         if self.norm == "batch":
             # an empty batch has no maximum
             r = r / (max(0.0, *whole.max(returns(r, mask).abs())) + EPS)
-        total = A + returns(leave_one_out(r, batch.group, whole), mask, self.gamma)
+        total = A + returns(leave_one_out(r, group, whole), mask, self.gamma)
         return batch.replace(advantages=whitened(total, whole) if self.whiten else total)
 
 

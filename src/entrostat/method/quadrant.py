@@ -9,18 +9,14 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, in_range, one_of
+from .base import Method, Rng, within
 from .rounding import rounded_share
 
 Quadrants = Literal["I", "II", "III", "IV"]
 
 
 def in_quadrant(which: Quadrants, advantage: Tensor, p: Tensor) -> Tensor:
-    """[B, T] bool: the tokens of a quadrant (STEER Fig. 2).
-
-    I: A > 0, p > .8 · II: A > 0, p < .2 · III: A < 0, p < .2 · IV: A < 0, p > .8. I and III lower
-    entropy, II and IV raise it.
-    """
+    """[B, T] bool: the tokens of a quadrant, as `Quadrant` has them (STEER Fig. 2)."""
     sign = advantage > 0 if which in ("I", "II") else advantage < 0
     return sign & (p > 0.8 if which in ("I", "IV") else p < 0.2)
 
@@ -30,10 +26,10 @@ class Quadrant(Method):
     """Mask or double a random share of the tokens of one quadrant of (advantage, probability).
 
     I: A > 0, p > .8 · II: A > 0, p < .2 · III: A < 0, p < .2 · IV: A < 0, p > .8, p the current
-    probability. Of a quadrant's n tokens in the minibatch share n, rounded as by `clip_cov`, are
-    chosen uniformly with the run's generator and weighted 0 ("mask") or 2 ("double"). STEER App.
-    C.3 masks in I and III, doubles in II and IV to raise entropy, and the other way round to lower
-    it.
+    probability. I and III lower entropy, II and IV raise it. Of a quadrant's n tokens in the
+    minibatch share n, rounded as by `clip_cov`, are chosen uniformly with the run's generator and
+    weighted 0 ("mask") or 2 ("double"). STEER App. C.3 masks in I and III, doubles in II and IV to
+    raise entropy, and the other way round to lower it.
 
     Parameters:
         which: "I", "II", "III" or "IV".
@@ -43,17 +39,11 @@ class Quadrant(Method):
 
     which: Quadrants = "I"
     action: Literal["mask", "double"] = "mask"
-    share: float = 0.1
+    share: float = within(0.1, 0, 1, above=True)
 
     paper: ClassVar[str] = "STEER App. C.3"
 
-    def __post_init__(self) -> None:
-        one_of("quadrant", "which", self.which, ("I", "II", "III", "IV"))
-        one_of("quadrant", "action", self.action, ("mask", "double"))
-        in_range("quadrant", "share", self.share, 0, 1, open_low=True)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight the chosen tokens."""
         inside = in_quadrant(self.which, terms.advantage, batch.logp.exp()) & batch.mask
         count = rounded_share(self.share, batch.whole.count(inside), 0, generator)
         chosen = batch.whole.pick(inside, count, generator)

@@ -23,6 +23,5 @@ def ratio_of(batch: TokenBatch) -> Tensor:
 
 
 def row_mean(values: Tensor, batch: TokenBatch) -> Tensor:
-    """[B, 1]: mean of `values` [B, T], 0 at mask 0, over each rollout's tokens."""
-    mean = row_sums(values) / batch.lengths.clamp(min=1)
-    return mean.to(values.dtype).unsqueeze(-1)
+    """[B]: mean of `values` [B, T], 0 at mask 0, over each rollout's tokens; 0 without any."""
+    return (row_sums(values) / batch.lengths.clamp(min=1)).to(values.dtype)

@@ -19,7 +19,7 @@ from .dcpo import Dcpo
 from .dppo import Dppo
 from .entropic import Entropic
 from .gmpo import Gmpo
-from .icepop import IcePop
+from .icepop import Icepop
 from .influence_flow import InfluenceFlow
 from .ipo import Ipo
 from .kl_reward import KlReward
@@ -57,7 +57,7 @@ METHODS: dict[str, type[Method]] = {
     "up": Up,
     "dppo": Dppo,
     "ipo": Ipo,
-    "icepop": IcePop,
+    "icepop": Icepop,
     "m2po": M2po,
     # the five papers
     "repo_r": RepoR,

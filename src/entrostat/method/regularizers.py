@@ -16,10 +16,11 @@ from ..control import (
     Observation,
     ProportionalIntegral,
     Range,
+    Thermostat,
 )
 from ..core.batch import Terms, TokenBatch
-from .base import Default, Method, Rng, in_range, one_of, unread
-from .controlled import Controlled, Law, Signal, learnt_law
+from .base import Default, Method, Rng, in_range, unread, within
+from .controlled import Controlled, Law, Signal, control_figures
 
 REACH = 0.5  # of the bonus under the thermostat
 # parameters of the bonus that a controller does not read
@@ -70,33 +71,28 @@ class EntropyBonus(Controlled):
     coefficient: ClassVar[str] = "the entropy coefficient"
 
     def __post_init__(self) -> None:
-        one_of("entropy_bonus", "controller", self.controller, tuple(_UNREAD))
-        one_of("entropy_bonus", "signal", self.signal, ("exact", "response_mean"))
+        super().__post_init__()
         if self.controller == "none":  # a negative bonus lowers entropy (PAR 3.1)
             in_range("entropy_bonus", "coef", self.coef, -1e6, 1e6)
         unread(self, "entropy_bonus", f"controller={self.controller!r}", _UNREAD[self.controller])
         if self.controller == "thermostat":
             self.settle("coef_max", REACH)
             self.settle("coef_min", -self.coef_max)
-        self.check_law("entropy_bonus", "coef")
+        self.check_law("coef")
 
     def law(self) -> Law | None:
-        """What moves the coefficient, unless it is fixed."""
         if self.controller == "none":
             return None
         if self.controller == "doubling":
             return Multiplicative(self.coef, self.coef_min, self.coef_max, self.target)
         if self.controller == "dual":
             return ProportionalIntegral(0.0, self.coef_max, self.target, kp=0.0, ki=self.rate)
-        range = Range(self.coef_min, self.coef_max)
-        return learnt_law(self.controller, self.coef, range, self.target)
+        return Thermostat(self.coef, Range(self.coef_min, self.coef_max), self.target)
 
     def at_first(self) -> ControlState:
-        """A fixed coefficient."""
         return ControlState(self.coef, None)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Add the bonus."""
         return terms.add_entropy(state.value)
 
 
@@ -106,12 +102,6 @@ class Delayed(ControlState):
 
     coming: float = 0.0
     opens: bool = False
-
-
-def _held(state: ControlState) -> float:
-    """The target of a controller that has seen an entropy."""
-    assert state.target is not None
-    return state.target
 
 
 @dataclass(frozen=True)
@@ -155,7 +145,7 @@ class AdaptiveEntropy(Method):
     actuator: ClassVar[tuple[str, str | None]] = ("entropy_coef", "coef_max")
 
     def __post_init__(self) -> None:
-        one_of("adaptive_entropy", "signal", self.signal, ("exact", "nll"))
+        super().__post_init__()
         try:
             self._additive()
         except ValueError as error:
@@ -165,7 +155,6 @@ class AdaptiveEntropy(Method):
         return Additive(self.coef, self.coef_min, self.coef_max, self.delta, self.target)
 
     def controls(self) -> str:
-        """The entropy coefficient."""
         return "the entropy coefficient"
 
     def init(self) -> ControlState:
@@ -174,27 +163,23 @@ class AdaptiveEntropy(Method):
         return Delayed(start.value, start.target, False, start.value) if self.delayed else start
 
     def observe(self, state: ControlState, seen: Observation) -> ControlState:
-        """The coefficient moves, and the gate opens or closes."""
         entropy = seen.entropy
         if self.signal == "nll":
             entropy = seen.need("nll", "adaptive_entropy with signal='nll'")
+        last = replace(state, value=state.coming) if isinstance(state, Delayed) else state
+        moved = self._additive().update(last, entropy)
+        assert moved.target is not None
+        opens = entropy <= moved.target
         if isinstance(state, Delayed):
-            last = ControlState(state.coming, state.target)
-            coming = self._additive().update(last, entropy)
-            opens = entropy <= _held(coming)
-            return Delayed(state.coming, coming.target, state.opens, coming.value, opens)
-        moved = self._additive().update(state, entropy)
-        return replace(moved, applies=entropy <= _held(moved))
+            return Delayed(state.coming, moved.target, state.opens, moved.value, opens)
+        return replace(moved, applies=opens)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Add the bonus while the gate is open."""
         return terms.add_entropy(state.value if state.applies else 0.0)
 
     def metrics(self, state: ControlState) -> dict[str, float]:
         """`control/entropy_coef` (0 while the gate is closed) and `control/target`."""
-        coef = state.value if state.applies else 0.0
-        out = {"control/entropy_coef": coef}
-        return out if state.target is None else out | {"control/target": state.target}
+        return control_figures(state, entropy_coef=state.value if state.applies else 0.0)
 
 
 @dataclass(frozen=True)
@@ -218,7 +203,7 @@ class KlRef(Method):
             use_bias_correction_kl).
     """
 
-    coef: float = 1e-3
+    coef: float = within(1e-3, 0)
     form: Literal["k1", "k2", "k3"] = "k3"
     unbiased: bool = False
 
@@ -227,10 +212,5 @@ class KlRef(Method):
     reads_current: ClassVar[bool] = False
     penalises: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        in_range("kl_ref", "coef", self.coef, 0)
-        one_of("kl_ref", "form", self.form, ("k1", "k2", "k3"))
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Put the coefficient on every token."""
         return terms.add_ref_kl(self.coef, self.form, self.unbiased)

@@ -13,10 +13,11 @@ from ..control import (
     Multiplicative,
     ProportionalIntegral,
     Range,
+    Thermostat,
 )
 from ..core.batch import TokenBatch, at_least_float32
-from .base import Default, one_of, unread
-from .controlled import Controlled, Law, Signal, learnt_law
+from .base import Default, unread
+from .controlled import Controlled, Law, Signal
 
 Center = Literal["state", "batch"]
 
@@ -29,12 +30,8 @@ def centred_logp(batch: TokenBatch, center: Center) -> Tensor:
     """
     logp = at_least_float32(batch.old_logp.detach())
     if center == "state":
-        if batch.old_entropy is None:
-            raise ValueError(
-                "repo: center='state' needs old_entropy in the batch; pass it, or use "
-                "center='batch', which centres by the batch mean"
-            )
-        return logp + at_least_float32(batch.old_entropy.detach())
+        who = "repo: center='state' (center='batch' does without)"
+        return logp + at_least_float32(batch.need("old_entropy", who).detach())
     return logp - batch.whole.mean(logp)[0]
 
 
@@ -79,21 +76,15 @@ class _Repo(Controlled):
     base: ClassVar[str] = "dapo"
     actuator: ClassVar[tuple[str, str | None]] = ("zeta", "zeta_max")
     coefficient: ClassVar[str] = "zeta"
-    _name: ClassVar[str] = ""
     _reach: ClassVar[float] = 1.0  # of the thermostat
 
     def __post_init__(self) -> None:
-        one_of(self._name, "center", self.center, ("state", "batch"))
-        one_of(self._name, "controller", self.controller, tuple(_UNREAD))
-        one_of(self._name, "signal", self.signal, ("exact", "response_mean"))
-        unread(self, self._name, f"controller={self.controller!r}", _UNREAD[self.controller])
+        super().__post_init__()
+        unread(self, self._who, f"controller={self.controller!r}", _UNREAD[self.controller])
         if self.controller in ("pi", "thermostat"):
             self.settle("zeta_max", self._reach)
             self.settle("zeta_min", self._lowest())
-        try:
-            self.law() or self._doubling()
-        except ValueError as error:
-            raise ValueError(f"{self._name}: zeta's {error}") from None
+        self.check_law("zeta")
 
     def _doubling(self) -> Multiplicative:
         return Multiplicative(self.zeta, self.zeta_min, self.zeta_max, self.target)
@@ -103,20 +94,16 @@ class _Repo(Controlled):
         return 0.0
 
     def law(self) -> Law | None:
-        """What moves zeta, unless it is fixed."""
         if self.controller == "none":
             return None
-        if self.controller == "pi":
-            reach = Range(self.zeta_min, self.zeta_max)
-            return ProportionalIntegral(reach.low, reach.high, self.target)
         if self.controller == "doubling":
             return self._doubling()
-        return learnt_law(
-            self.controller, self.zeta, Range(self.zeta_min, self.zeta_max), self.target
-        )
+        reach = Range(self.zeta_min, self.zeta_max)
+        if self.controller == "pi":
+            return ProportionalIntegral(reach.low, reach.high, self.target)
+        return Thermostat(self.zeta, reach, self.target)
 
     def at_first(self) -> ControlState:
-        """A fixed zeta."""
         return self._doubling().init()
 
     def required(self) -> tuple[str, ...]:
@@ -164,17 +151,14 @@ class RepoR(_Repo):
     bidirectional: bool = False
     flip: Flip = "gradual"
 
-    _name: ClassVar[str] = "repo_r"
-
     def __post_init__(self) -> None:
-        one_of("repo_r", "flip", self.flip, ("gradual", "immediate"))
+        super().__post_init__()
         other = self.controller != "doubling"
         if self.controller == "pi":
             unread(self, "repo_r", "controller='pi'", ("bidirectional",))
         if other or not self.bidirectional:
             why = f"controller={self.controller!r}" if other else "bidirectional=False"
             unread(self, "repo_r", why, ("flip",))
-        super().__post_init__()
 
     def _doubling(self) -> Multiplicative:
         return Multiplicative(
@@ -186,10 +170,8 @@ class RepoR(_Repo):
         return -self.zeta_max
 
     def prepare(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
-        """Rescale the positive advantages."""
-        assert batch.advantages is not None
         L = centred_logp(batch, self.center)
-        return batch.replace(advantages=repo_r(batch.advantages, L, state.value))
+        return batch.replace(advantages=repo_r(batch.need("advantages"), L, state.value))
 
 
 @dataclass(frozen=True)
@@ -225,18 +207,11 @@ class RepoD(_Repo):
     zeta_max: float = Default(10.0)
     scope: Literal["batch", "token"] = "batch"
 
-    _name: ClassVar[str] = "repo_d"
     _reach: ClassVar[float] = 10.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("repo_d", "scope", self.scope, ("batch", "token"))
-
     def prepare(self, batch: TokenBatch, state: ControlState) -> TokenBatch:
-        """Subtract beta L."""
-        assert batch.advantages is not None
-        L = centred_logp(batch, self.center)
-        change = entropy_change(batch.advantages, L, at_least_float32(batch.old_logp.detach()))
+        A, L = batch.need("advantages"), centred_logp(batch, self.center)
+        change = entropy_change(A, L, at_least_float32(batch.old_logp.detach()))
         if self.scope == "batch":
             change = change.new_tensor(batch.whole.mean(change)[0])
-        return batch.replace(advantages=repo_d(batch.advantages, L, -state.value * change))
+        return batch.replace(advantages=repo_d(A, L, -state.value * change))

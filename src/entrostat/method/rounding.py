@@ -31,12 +31,8 @@ def rounded_share(
 
     x = fraction * count; floor(x) + 1 with probability x - floor(x), else floor(x).
 
-    Args:
-        fraction: the share.
-        count: of what.
-        at_least: 0, or k for max(k, floor(x)) without chance.
-        generator: the run's; None takes torch's global one. Equal generators give equal numbers, on
-            every rank of a run as well. None is drawn where x is whole.
+    `at_least`: 0, or k for max(k, floor(x)) without chance. Equal generators give equal numbers, on
+    every rank of a run as well; nothing is drawn where x is whole.
     """
     x = fraction * count
     whole = floor(x)

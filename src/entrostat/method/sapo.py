@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Rng, Surrogate, in_range
-from .surrogates import clip_bounds
+from .base import Rng, Surrogate, within
 
 
 @dataclass(frozen=True)
@@ -24,18 +23,13 @@ class Sapo(Surrogate):
         tau_neg: temperature where A <= 0; larger, since such tokens are less stable.
     """
 
-    tau_pos: float = 1.0
-    tau_neg: float = 1.05
+    tau_pos: float = within(1.0, 0, above=True)
+    tau_neg: float = within(1.05, 0, above=True)
 
     paper: ClassVar[str] = "arXiv 2511.20347"
     base: ClassVar[str] = "grpo"
 
-    def __post_init__(self) -> None:
-        in_range("sapo", "tau_pos", self.tau_pos, 0, open_low=True)
-        in_range("sapo", "tau_neg", self.tau_neg, 0, open_low=True)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """The gate's temperature."""
         one = torch.ones_like(terms.advantage)
         soft = torch.where(terms.advantage > 0, self.tau_pos * one, self.tau_neg * one)
-        return clip_bounds(terms, None, None).replace(ratio="token", soft=soft)
+        return terms.replace(soft=soft)

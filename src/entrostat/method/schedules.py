@@ -24,11 +24,7 @@ def is_schedule(value: Any) -> bool:
 
 
 def parse_schedule(who: str, text: str) -> Target:
-    """A schedule, read.
-
-    Args:
-        who: the parameter, which begins an error message.
-        text: as a user writes it.
+    """A schedule as a user writes it, read.
 
     Raises:
         ValueError: it cannot be read, or times do not rise from 0 to 1.
@@ -44,9 +40,8 @@ def parse_schedule(who: str, text: str) -> Target:
     except ValueError:
         times, values = (), []
     rising = all(a < b for a, b in pairwise(times)) and all(0 <= t <= 1 for t in times)
-    if len(values) < 2 or len(values) != len(times) or not rising or not all(
-        map(math.isfinite, values)
-    ):  # fmt: skip
+    finite = all(math.isfinite(value) for value in values)
+    if len(values) < 2 or len(values) != len(times) or not (rising and finite):
         raise ValueError(
             f"{who}: {text!r} is no schedule; write {_FORMS}, times rising from 0 (the first "
             "iteration) to 1 (the last)"

@@ -14,15 +14,10 @@ from torch import Tensor
 from ..core.advantages import EPS, Groups
 from ..core.batch import TokenBatch, at_least_float32
 from ..core.distributed import row_sums
-from .base import Method, in_range
+from .base import Method, within
+from .ratios import row_mean
 
 _TINY = 1e-30
-
-
-def _row_mean(values: Tensor, batch: TokenBatch) -> Tensor:
-    """[B]: mean of values [B, T] (0 at mask 0) over each rollout's tokens; 0 without any."""
-    values = at_least_float32(values.detach())
-    return (row_sums(values) / batch.lengths.clamp(min=1)).to(values.dtype)
 
 
 @dataclass(frozen=True)
@@ -41,29 +36,24 @@ class Unlikeliness(Method):
     with 1 and -1 the formula alone would punish the likelier of wrong answers less.
     """
 
-    beta: float = 0.25
+    beta: float = within(0.25, 0, 1)
 
     paper: ClassVar[str] = "STEER Tab. 6"
     needs: ClassVar[tuple[str, ...]] = ("rewards", "group")
-
-    def __post_init__(self) -> None:
-        in_range("unlikeliness", "beta", self.beta, 0, 1)
 
     def required(self) -> tuple[str, ...]:
         """Nothing beyond what the estimator needs: given advantages are taken as they are."""
         return ()
 
     def shape(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Scale the rewards by rank."""
-        assert batch.rewards is not None
-        assert batch.group is not None
         likelihood = row_sums(at_least_float32(batch.old_logp.detach()))
+        group = batch.need("group")
         alive = batch.lengths > 0  # a rollout without tokens is in no ranking
-        (likelihoods, groups, others), mine = batch.whole.gather(likelihood, batch.group, alive)
+        (likelihoods, groups, others), mine = batch.whole.gather(likelihood, group, alive)
         same = (groups[mine, None] == groups) & others & alive[:, None]  # [B, A]
         size = same.sum(-1)
         rank = 1 + (same & (likelihoods > likelihood[:, None])).sum(-1)
-        rewards = batch.rewards.detach()
+        rewards = batch.need("rewards").detach()
         rewards = rewards if rewards.dtype == torch.float64 else rewards.float()
         share = torch.where(alive, (size - rank).to(rewards.dtype) / size.clamp(min=1), 0)
         return batch.replace(
@@ -82,22 +72,15 @@ class EntropyAdv(Method):
         kappa: the gain is at most |A|/kappa.
     """
 
-    alpha: float = 0.4
-    kappa: float = 2.0
+    alpha: float = within(0.4, 0)
+    kappa: float = within(2.0, 1)
 
     paper: ClassVar[str] = "STEER Tab. 6"
     needs: ClassVar[tuple[str, ...]] = ("old_entropy",)
 
-    def __post_init__(self) -> None:
-        in_range("entropy_adv", "alpha", self.alpha, 0)
-        in_range("entropy_adv", "kappa", self.kappa, 1)
-
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Add the gain."""
-        assert batch.advantages is not None
-        assert batch.old_entropy is not None
-        A = batch.advantages
-        gain = self.alpha * at_least_float32(batch.old_entropy.detach())
+        A = batch.need("advantages")
+        gain = self.alpha * at_least_float32(batch.need("old_entropy").detach())
         return batch.replace(advantages=A + torch.minimum(gain, A.abs() / self.kappa))
 
 
@@ -118,28 +101,21 @@ class Gtpo(Method):
             authors' order of magnitude.
     """
 
-    alpha: float = 0.1
+    alpha: float = within(0.1, 0)
 
     paper: ClassVar[str] = "STEER Tab. 6"
     needs: ClassVar[tuple[str, ...]] = ("old_entropy", "rewards", "group")
     replaces_advantages: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        in_range("gtpo", "alpha", self.alpha, 0)
-
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
         """Token rewards, normalised over each group's tokens."""
-        assert batch.advantages is not None
-        assert batch.old_entropy is not None
-        assert batch.rewards is not None
-        assert batch.group is not None
-        A, mask = batch.advantages, batch.mask
-        H = at_least_float32(batch.old_entropy.detach()).to(A.dtype)
-        R = batch.rewards.detach().to(A.dtype)
+        A, mask, group = batch.need("advantages"), batch.mask, batch.need("group")
+        H = at_least_float32(batch.need("old_entropy").detach()).to(A.dtype)
+        R = batch.need("rewards").detach().to(A.dtype)
         # entropies of the group's rewarded rollouts at each position, holes closed up
-        place, tokens = batch.whole.companions(batch.group, H)
-        (group, rewarded, length), mine = batch.whole.gather(batch.group, R > 0, batch.lengths)
-        groups = Groups(group[place], A.dtype)
+        place, tokens = batch.whole.companions(group, H)
+        (everyone, rewarded, length), mine = batch.whole.gather(group, R > 0, batch.lengths)
+        groups = Groups(everyone[place], A.dtype)
         position = torch.arange(tokens.shape[1], device=mask.device)
         running = (rewarded[place, None] & (position < length[place, None])).to(A.dtype)
         mean = groups.sum(running * tokens) / groups.sum(running).clamp(min=1)
@@ -149,16 +125,16 @@ class Gtpo(Method):
         share = (H + _TINY) / (mean + _TINY)
         bonus = self.alpha * share * (R > 0)[:, None]
         normal = _normalise((R[:, None] + bonus) * mask, batch)
-        (signal,) = batch.whole.group_sums(batch.group, (A != 0).any(-1).long())
+        (signal,) = batch.whole.group_sums(group, (A != 0).any(-1).long())
         return batch.replace(advantages=normal * (signal > 0)[:, None])
 
 
 def _normalise(values: Tensor, batch: TokenBatch) -> Tensor:
     """(values - mean)/(std + 1e-6) over the tokens of each group; [B, T], values 0 at mask 0."""
-    assert batch.group is not None
-    n, total = batch.whole.group_sums(batch.group, batch.lengths, row_sums(values))
+    group = batch.need("group")
+    n, total = batch.whole.group_sums(group, batch.lengths, row_sums(values))
     centred = (values - (total / n.clamp(min=1)).to(values.dtype)[:, None]) * batch.mask
-    (squares,) = batch.whole.group_sums(batch.group, row_sums(centred.square()))
+    (squares,) = batch.whole.group_sums(group, row_sums(centred.square()))
     std = (squares / (n - 1).clamp(min=1)).sqrt().to(values.dtype)
     return centred / (std[:, None] + EPS)
 
@@ -178,16 +154,13 @@ class EdgeGrpo(Method):
     needs: ClassVar[tuple[str, ...]] = ("old_entropy", "group")
 
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Divide by the normalised entropy."""
-        assert batch.advantages is not None
-        assert batch.old_entropy is not None
-        assert batch.group is not None
-        own = _row_mean(batch.old_entropy, batch).to(batch.advantages.dtype)
+        A = batch.need("advantages")
+        own = row_mean(at_least_float32(batch.need("old_entropy").detach()), batch).to(A.dtype)
         alive = (batch.lengths > 0).to(own.dtype)
-        total, n = batch.whole.group_sums(batch.group, own, alive)
+        total, n = batch.whole.group_sums(batch.need("group"), own, alive)
         mean = total / n.clamp(min=1)
         h = torch.where(mean > 0, own / torch.where(mean > 0, mean, 1), 1).clamp(min=EPS)
-        return batch.replace(advantages=batch.advantages / h[:, None])
+        return batch.replace(advantages=A / h[:, None])
 
 
 @dataclass(frozen=True)
@@ -201,18 +174,13 @@ class PplAdv(Method):
         alpha: what a nat of perplexity costs.
     """
 
-    alpha: float = 0.01
+    alpha: float = within(0.01, 0)
 
     paper: ClassVar[str] = "STEER Tab. 6"
 
-    def __post_init__(self) -> None:
-        in_range("ppl_adv", "alpha", self.alpha, 0)
-
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Scale by the rollout's perplexity."""
-        assert batch.advantages is not None
-        A = batch.advantages
-        log_ppl = -_row_mean(batch.old_logp, batch).to(A.dtype)
+        A = batch.need("advantages")
+        log_ppl = -row_mean(at_least_float32(batch.old_logp.detach()), batch).to(A.dtype)
         return batch.replace(advantages=A * (1 - self.alpha * log_ppl)[:, None])
 
 
@@ -227,17 +195,12 @@ class PositionAdv(Method):
         gamma: size of the addition.
     """
 
-    gamma: float = 0.1
+    gamma: float = within(0.1, 0)
 
     paper: ClassVar[str] = "STEER Tab. 6"
 
-    def __post_init__(self) -> None:
-        in_range("position_adv", "gamma", self.gamma, 0)
-
     def prepare(self, batch: TokenBatch, state: Any) -> TokenBatch:
-        """Add the position's share."""
-        assert batch.advantages is not None
-        A = batch.advantages
+        A = batch.need("advantages")
         place = batch.mask.to(A.dtype).cumsum(-1) / batch.lengths.clamp(min=1)[:, None]
         # torch.sigmoid rounds otherwise at the end of a vector: a token would depend on its row
         return batch.replace(advantages=A + self.gamma * A.sign() / (1 + (-place).exp()))

@@ -9,7 +9,8 @@ import torch
 
 from ..control import ControlState, Observation, held_target, parse_target, plain_target
 from ..core.batch import Terms, TokenBatch, at_least_float32
-from .base import Method, in_range, one_of, unread
+from .base import Method, unread, within
+from .controlled import control_figures
 from .rounding import ceiling
 
 
@@ -49,30 +50,24 @@ class Stare(Method):
     """
 
     target: float | str | None = 0.3
-    top: float = 0.1
+    top: float = within(0.1, 0, 1, above=True)
     variant: Literal["O1", "C2"] = "O1"
-    W: float = 1.1
-    M: float = 0.9
-    alpha: float = 0.0
-    most: float = 1.5
-    least: float = 0.5
+    W: float = within(1.1, 0)
+    M: float = within(0.9, 0)
+    alpha: float = within(0.0, 0)
+    most: float = within(1.5, 1)
+    least: float = within(0.5, 0, 1)
 
     paper: ClassVar[str] = "arXiv 2606.19236"
     base: ClassVar[str] = "clip_higher"
     actuator: ClassVar[tuple[str, str | None]] = ("stare_weight", "most")
 
     def __post_init__(self) -> None:
-        one_of("stare", "variant", self.variant, ("O1", "C2"))
+        super().__post_init__()
         if self.variant == "O1":
             unread(self, "stare", "variant='O1'", ("M",))
         if not self.alpha:
             unread(self, "stare", "alpha=0", ("most", "least"))
-        in_range("stare", "top", self.top, 0, 1, open_low=True)
-        in_range("stare", "most", self.most, 1)
-        in_range("stare", "least", self.least, 0, 1)
-        in_range("stare", "W", self.W, 0)
-        in_range("stare", "M", self.M, 0)
-        in_range("stare", "alpha", self.alpha, 0)
         if self.alpha and not (1 <= self.W <= self.most and self.least <= self.M <= 1):
             raise ValueError(
                 f"stare: with alpha above 0, W must be in [1, {self.most:g}] and M in "
@@ -81,7 +76,6 @@ class Stare(Method):
         plain_target(self.target, "stare")
 
     def controls(self) -> str | None:
-        """The weights, where they move."""
         return "the weight of surprising tokens" if self.alpha else None
 
     def init(self) -> StareState:
@@ -89,7 +83,6 @@ class Stare(Method):
         return StareState(self.W, parse_target(self.target).fixed, applies=False, damp=self.M)
 
     def observe(self, state: StareState, seen: Observation) -> StareState:
-        """The gate opens or closes, and the weights move."""
         H = seen.entropy
         target = held_target(self.target, state.target, H)
         step = self.alpha * ((target > H) - (target < H))
@@ -101,7 +94,6 @@ class Stare(Method):
     def plan(
         self, batch: TokenBatch, terms: Terms, state: StareState, generator: torch.Generator | None
     ) -> Terms:
-        """Weigh the surprising tokens while the gate is open."""
         if not state.applies:
             return terms
         weight, surprisal = terms.weight, -at_least_float32(batch.logp.detach())
@@ -118,7 +110,6 @@ class Stare(Method):
 
     def metrics(self, state: StareState) -> dict[str, float]:
         """`control/stare_weight`, of C2 `control/stare_damp` (1 while the gate is closed)."""
-        out = {"control/stare_weight": state.value if state.applies else 1.0}
-        if self.variant == "C2":
-            out["control/stare_damp"] = state.damp if state.applies else 1.0
-        return out if state.target is None else out | {"control/target": state.target}
+        W, M = (state.value, state.damp) if state.applies else (1.0, 1.0)
+        damp = {"stare_damp": M} if self.variant == "C2" else {}
+        return control_figures(state, stare_weight=W, **damp)

@@ -31,13 +31,7 @@ def restored(
     data: dict[str, Any], description: dict[str, Any], names: Sequence[str],
     methods: Sequence[Method],
 ) -> list[Any]:  # fmt: skip
-    """The states that `Objective.state_dict` wrote.
-
-    Args:
-        data: what it gave.
-        description: of the objective that they are for (`Objective.describe`).
-        names: of its methods.
-        methods: the chain.
+    """The states that `Objective.state_dict` wrote as `data`, for an objective of this description.
 
     Raises:
         ValueError: it is the state of another objective (other methods, or other parameters), or

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.batch import Terms, TokenBatch, at_least_float32
 from ..core.distributed import GlobalBatch
 from ..core.loss import clipped
-from .base import Method, Rng, in_range, one_of, unread
+from .base import Method, Rng, in_range, unread, within
 
 Mapping = Literal["exp", "linear", "binary"]
 
@@ -61,10 +61,10 @@ class Steer(Method):
     lambda_min = exp(-alpha) with alpha < 0, a slip; its own range [lambda_min, 1] needs exp(alpha).
     """
 
-    lambda_min: float = 0.7
+    lambda_min: float = within(0.7, 0, 1, above=True)
     mapping: Mapping = "exp"
     lambda_max: float = 1.2
-    quantile: float = 0.8
+    quantile: float = within(0.8, 0, 1)
     signed: bool = False
 
     paper: ClassVar[str] = "STEER 5, App. E.3"
@@ -72,10 +72,8 @@ class Steer(Method):
     base: ClassVar[str] = "clip_higher"
 
     def __post_init__(self) -> None:
-        one_of("steer", "mapping", self.mapping, ("exp", "linear", "binary"))
-        in_range("steer", "lambda_min", self.lambda_min, 0, 1, open_low=True)
+        super().__post_init__()
         in_range("steer", "lambda_max", self.lambda_max, self.lambda_min)
-        in_range("steer", "quantile", self.quantile, 0, 1)
         read = {"linear": "lambda_max", "binary": "quantile"}.get(self.mapping)
         ignored = tuple(p for p in ("lambda_max", "quantile") if p != read)
         if self.mapping == "exp":
@@ -83,10 +81,8 @@ class Steer(Method):
         unread(self, "steer", f"mapping={self.mapping!r}", ignored)
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Multiply the weights."""
-        assert batch.entropy is not None
-        old = at_least_float32(batch.old_logp)
-        fall = omega(terms.advantage, batch.logp, old, batch.entropy, clipped(batch, terms))
+        old, entropy = at_least_float32(batch.old_logp), batch.need("entropy")
+        fall = omega(terms.advantage, batch.logp, old, entropy, clipped(batch, terms))
         signed = self.signed and self.mapping != "exp"
         size = -fall if signed else fall.abs()
         return terms.replace(weight=terms.weight * self._weight(size, batch.whole))

@@ -8,19 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..core.batch import Terms, TokenBatch
-from .base import Rng, Surrogate
-
-
-def check_bounds(name: str, low: float | None, high: float | None) -> None:
-    """Refuse clip bounds that are negative or no number.
-
-    Raises:
-        ValueError: names the bound.
-    """
-    for key, value in (("low", low), ("high", high)):
-        if value is not None and not 0 <= value <= 1e12:
-            raise ValueError(f"{name}: {key} must be >= 0, or none for no clip, got {value}")
+from ..core.batch import Ratio, Terms, TokenBatch
+from .base import Rng, Surrogate, within
 
 
 @dataclass(frozen=True)
@@ -34,10 +23,7 @@ class Reinforce(Surrogate):
 
     paper: ClassVar[str] = "OPEFO 3"
     on_policy: ClassVar[bool] = True
-
-    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """No ratio."""
-        return terms.replace(ratio="none")
+    ratio_kind: ClassVar[Ratio] = "none"
 
 
 @dataclass(frozen=True)
@@ -49,21 +35,15 @@ class Ppo(Surrogate):
     `low=None` or `high=None` does not clip on that side.
     """
 
-    low: float | None = 0.2
-    high: float | None = 0.2
-    dual: float | None = None
+    low: float | None = within(0.2, 0)
+    high: float | None = within(0.2, 0)
+    dual: float | None = within(None, 1, above=True)
 
     paper: ClassVar[str] = "REPO 2, PAR 6"
 
-    def __post_init__(self) -> None:
-        name = type(self).__name__.lower()
-        check_bounds(name, self.low, self.high)
-        if self.dual is not None and not self.dual > 1:
-            raise ValueError(f"{name}: dual must be above 1, or None, got {self.dual}")
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Clip bounds on the token's ratio."""
-        return clip_bounds(terms, self.low, self.high).replace(ratio="token", dual=self.dual)
+        terms = clip_bounds(terms, self.low, self.high)
+        return terms.replace(ratio=self.ratio_kind, dual=self.dual)
 
 
 @dataclass(frozen=True)
@@ -75,19 +55,16 @@ class Gspo(Ppo):
     PPO's. Alone it is REPO's row: leave-one-out advantage, mean over sequences.
     """
 
-    low: float | None = 3e-4
-    high: float | None = 4e-4
+    low: float | None = within(3e-4, 0)
+    high: float | None = within(4e-4, 0)
 
     paper: ClassVar[str] = "REPO 2 (GSPO)"
     base: ClassVar[str] = "loop"
+    ratio_kind: ClassVar[Ratio] = "sequence"
     alone: ClassVar[str] = (
         "gspo's ratio is one per sequence and leaves 1 by some 1e-4, so the clip of a token's "
         "ratio would never act on it"
     )
-
-    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Clip bounds on the sequence's ratio."""
-        return super().plan(batch, terms, state, generator).replace(ratio="sequence")
 
 
 def clip_bounds(terms: Terms, low: float | None, high: float | None) -> Terms:

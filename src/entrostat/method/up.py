@@ -10,9 +10,9 @@ import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.loss import MAX_LOG_RATIO
-from .base import Rng, Surrogate
+from .base import Rng, Surrogate, within
 from .ratios import ratio_of
-from .surrogates import check_bounds, clip_bounds
+from .surrogates import clip_bounds
 
 
 @dataclass(frozen=True)
@@ -27,22 +27,15 @@ class Up(Surrogate):
         dual: dual clip where A < 0, or None; 3 in veRL.
     """
 
-    low: float | None = 0.2
-    dual: float | None = 3.0
+    low: float | None = within(0.2, 0)
+    dual: float | None = within(3.0, 1, above=True)
 
     paper: ClassVar[str] = "arXiv 2607.06987"
 
-    def __post_init__(self) -> None:
-        check_bounds("up", self.low, None)
-        if self.dual is not None and not self.dual > 1:
-            raise ValueError(f"up: dual must be above 1, or None, got {self.dual}")
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """The clip below."""
         return clip_bounds(terms, self.low, None).replace(ratio="token", dual=self.dual)
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Weight 1/r where A > 0."""
         own = ratio_of(batch).clamp(min=math.exp(-MAX_LOG_RATIO))
         return terms.replace(
             weight=torch.where(terms.advantage > 0, terms.weight / own, terms.weight)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..core.batch import Terms, TokenBatch
+from ..core.batch import Ratio, Terms, TokenBatch
 from ..core.deterministic import row_sums
-from .base import Rng, Surrogate, in_range
+from .base import Surrogate, within
 from .ratios import log_ratio
 
 
@@ -27,23 +27,15 @@ class Vespo(Surrogate):
         k_neg, lam_neg: where A < 0.
     """
 
-    k_pos: float = 2.0
-    lam_pos: float = 3.0
-    k_neg: float = 3.0
-    lam_neg: float = 2.0
+    k_pos: float = within(2.0, 0)
+    lam_pos: float = within(3.0, 0)
+    k_neg: float = within(3.0, 0)
+    lam_neg: float = within(2.0, 0)
 
     paper: ClassVar[str] = "arXiv 2602.10693"
-
-    def __post_init__(self) -> None:
-        for name, value in self.__dict__.items():
-            in_range("vespo", name, value, 0)
-
-    def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """No ratio with a gradient."""
-        return terms.replace(ratio="none")
+    ratio_kind: ClassVar[Ratio] = "none"
 
     def local(self, batch: TokenBatch, terms: Terms, state: Any) -> Terms:
-        """Weight by phi of the sequence's ratio."""
         total = row_sums(log_ratio(batch).clamp(-20, 20)).unsqueeze(-1)
         log_w = total.to(terms.weight.dtype).clamp(math.log(1e-8), 20)
         up = terms.advantage >= 0

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ..core.batch import Terms, TokenBatch
-from .base import Method, Rng, in_range, one_of
+from .base import Method, Rng, in_range, within
 from .par import weigh_positive
 from .rounding import share_of
 
@@ -24,16 +24,12 @@ class WReinforce(Method):
         lam: weight on tokens with A > 0.
     """
 
-    lam: float = 0.1
+    lam: float = within(0.1, 0)
 
     paper: ClassVar[str] = "STEER Tab. 6"
     reads_current: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        in_range("w_reinforce", "lam", self.lam, 0)
-
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight the tokens with A > 0."""
         return weigh_positive(terms, self.lam)
 
 
@@ -58,23 +54,21 @@ class ForkingTokens(Method):
     needs: ClassVar[tuple[str, ...]] = ("entropy",)
 
     def __post_init__(self) -> None:
-        in_range("forking_tokens", "top", self.top, 0, 1, open_low=self.threshold == "count")
-        one_of("forking_tokens", "threshold", self.threshold, ("count", "quantile"))
+        super().__post_init__()
+        in_range("forking_tokens", "top", self.top, 0, 1, above=self.threshold == "count")
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight 0 below the threshold."""
-        assert batch.entropy is not None
+        entropy = batch.need("entropy")
         if self.threshold == "quantile":
             piece = batch.micro_batch
             piece = torch.zeros_like(batch.lengths) if piece is None else piece
-            least = batch.entropy.new_zeros(len(batch), 1)
+            least = entropy.new_zeros(len(batch), 1)
             for i in range(int(piece.max()) + 1):
                 part = batch[piece == i]
-                assert part.entropy is not None
-                least[piece == i] = part.whole.quantile(part.entropy, 1 - self.top)
-            return terms.replace(weight=torch.where(batch.entropy >= least, terms.weight, 0))
+                least[piece == i] = part.whole.quantile(part.need("entropy"), 1 - self.top)
+            return terms.replace(weight=torch.where(entropy >= least, terms.weight, 0))
         count = share_of(self.top, int(terms.count))
-        chosen = batch.whole.largest(batch.entropy, batch.mask, count, generator)
+        chosen = batch.whole.largest(entropy, batch.mask, count, generator)
         return terms.replace(weight=torch.where(chosen, terms.weight, 0))
 
 
@@ -95,12 +89,10 @@ class GroupMean(Method):
     reads_current: ClassVar[bool] = False
 
     def plan(self, batch: TokenBatch, terms: Terms, state: Any, generator: Rng) -> Terms:
-        """Weight by the length of the group."""
-        assert batch.group is not None
-        live = batch.policy_mask
+        live, group = batch.policy_mask, batch.need("group")
         tokens = live.sum(-1)
-        (length,) = batch.whole.group_sums(batch.group, tokens)
-        (groups, trained), _ = batch.whole.gather(batch.group, tokens)
+        (length,) = batch.whole.group_sums(group, tokens)
+        (groups, trained), _ = batch.whole.gather(group, tokens)
         count = len(groups[trained > 0].unique())
         weight = int(terms.count) / (max(1, count) * length.clamp(min=1).double())
         weight = torch.where(live, weight[:, None], 1).to(terms.weight.dtype)

@@ -80,10 +80,9 @@ def planned_gradients(found: Pass) -> tuple[Tensor, Tensor]:
     terms, batch = found.terms, found.batch
     lp, entropy = (torch.zeros_like(found.loss).expand(batch.mask.shape) for _ in range(2))
     if terms.ref_kl is not None:
-        assert batch.ref_logp is not None
-        slope = _slope(batch.ref_logp - batch.logp.detach(), terms.ref_kl_form)
+        d = batch.need("ref_logp") - batch.logp.detach()
+        slope = _slope(d, terms.ref_kl_form)
         if terms.ref_kl_ratio:  # (r KL)' = r KL + r KL'
-            d = batch.ref_logp - batch.logp.detach()
             k3 = d.exp() - d - 1
             slope = (batch.logp.detach() - batch.old_logp).exp() * (k3 + slope)
         lp = terms.ref_kl * slope * terms.scale

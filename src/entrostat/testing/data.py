@@ -9,6 +9,7 @@ Shapes: B = 6 sequences, T = 5 tokens, 18 of them at mask 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, get_args
 
 import torch
@@ -35,15 +36,9 @@ SEEN = ((0.5, 0.0), (0.4, 0.4), (0.3, 0.7))
 Data = dict[str, Any]
 
 
-def contract_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> Data:
-    """Arguments of a `TokenBatch` without advantages; B = 6, T = 5."""
-    g = torch.Generator().manual_seed(seed)
-
-    def rand() -> torch.Tensor:
-        return torch.rand(6, 5, generator=g, dtype=torch.float64)
-
-    old = -0.05 - 3 * rand().square()
-    data = {
+def statistics(old: torch.Tensor, rand: Callable[[], torch.Tensor]) -> Data:
+    """Every [B, T] field beside these old log-probs, from uniform numbers `rand()` [B, T]."""
+    return {
         "old_logp": old,
         "logp": -(old + (2 * rand() - 1) * math.log(2)).abs(),
         "entropy": 0.1 + 2 * rand(),
@@ -53,8 +48,18 @@ def contract_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> Data:
         "sum_p2_logp": -rand(),
         "process_rewards": rand() - 0.4,
         "influence": rand() - 0.5,
-        "rewards": torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0, 0.5], dtype=torch.float64),
     }
+
+
+def contract_data(dtype: torch.dtype = torch.float64, seed: int = 171) -> Data:
+    """Arguments of a `TokenBatch` without advantages; B = 6, T = 5."""
+    g = torch.Generator().manual_seed(seed)
+
+    def rand() -> torch.Tensor:
+        return torch.rand(6, 5, generator=g, dtype=torch.float64)
+
+    data = statistics(-0.05 - 3 * rand().square(), rand)
+    data["rewards"] = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0, 0.5], dtype=torch.float64)
     data = {key: value.to(dtype) for key, value in data.items()}
     data["tempered"] = torch.zeros(6, dtype=torch.bool)
     return data | {"mask": MASK, "group": torch.tensor([4, 7, 4, 7, 4, 7])}

@@ -52,13 +52,7 @@ def alike(
 ) -> None:
     """Hold a tensor to another: to the bit, or to a tolerance.
 
-    Args:
-        what: "the loss".
-        got: what came.
-        expected: what should have come.
-        when: "with NaN at the masked places".
-        rtol: relative tolerance.
-        atol: absolute tolerance.
+    `what` and `when` are words of the finding: "the loss", "with NaN at the masked places".
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise Broken(

@@ -9,7 +9,7 @@ import torch
 
 from ..core.batch import Terms, TokenBatch
 from ..core.thread_ranks import Threads as Threads
-from .data import Data, moved
+from .data import Data, moved, statistics
 from .subject import Subject
 
 B, T = 24, 61
@@ -32,13 +32,8 @@ def fields(dtype: torch.dtype = torch.float32) -> Data:
     mask = torch.arange(T) < torch.randint(2, T + 1, (B, 1), generator=g)
     mask &= torch.rand(B, T, generator=g) > 0.1
     mask[7] = False
-    data = {
-        "old_logp": old, "logp": -(old + (2 * rand() - 1) * math.log(2)).abs(),
-        "entropy": 0.1 + 2 * rand(), "old_entropy": 0.1 + 2 * rand(),
-        "ref_logp": old + 0.2 * rand(), "sum_p2": rand(), "sum_p2_logp": -rand(),
-        "process_rewards": rand() - 0.4, "influence": rand() - 0.5,
-        "rewards": (torch.rand(B, generator=g, dtype=torch.float64) * 4).round() / 3,
-    }  # fmt: skip
+    data = statistics(old, rand)
+    data["rewards"] = (torch.rand(B, generator=g, dtype=torch.float64) * 4).round() / 3
     data = {key: value.to(dtype) for key, value in data.items()}
     identity = torch.randperm(1000, generator=g)[:B].sort().values
     data["tempered"] = torch.zeros(B, dtype=torch.bool)
@@ -85,8 +80,8 @@ def cuts(world: int, seed: int = 0) -> list[torch.Tensor]:
 def decided(subject: Subject, batch: TokenBatch) -> tuple[TokenBatch, Terms]:
     """What an objective whose controllers have moved makes of the batch; one group is idle."""
     objective = moved(subject.fresh(max_length=16))
-    assert batch.group is not None
-    batch = objective.prepare(objective.outcome_advantages(batch).replace(idle=batch.group == IDLE))
+    idle = batch.need("group") == IDLE
+    batch = objective.prepare(objective.outcome_advantages(batch).replace(idle=idle))
     return batch, objective.plan(batch, torch.Generator().manual_seed(5))
 
 

@@ -108,8 +108,9 @@ def no_gradient(subject: Subject) -> None:
     for name, value in vars(found.terms).items():
         if isinstance(value, torch.Tensor):
             expect(not value.requires_grad, f"{name} of the terms carries a gradient")
-    assert found.batch.advantages is not None
-    expect(not found.batch.advantages.requires_grad, "the prepared advantages carry a gradient")
+    expect(
+        not found.batch.need("advantages").requires_grad, "the prepared advantages carry a gradient"
+    )
     for key, value in found.figures.items():
         expect(not value.requires_grad, f"the figure {key} carries a gradient")
         expect(value.ndim == 0, f"the figure {key} has the shape {list(value.shape)}")
@@ -165,9 +166,7 @@ def prepare_reads_the_old(subject: Subject) -> None:
     """Another current policy, the same advantages."""
     objective, data = subject.objective(), contract_data()
     other = data | {"logp": data["ref_logp"] - 1, "entropy": 2 * data["entropy"]}
-    first, second = (objective.prepare(TokenBatch(**d)).advantages for d in (data, other))
-    assert first is not None
-    assert second is not None
+    first, second = (objective.prepare(TokenBatch(**d)).need("advantages") for d in (data, other))
     alike("a prepared advantage", second, first, "under another current policy")
 
 

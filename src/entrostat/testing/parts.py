@@ -84,8 +84,7 @@ def wider_precision(subject: Subject) -> None:
 
 def _all_of(found: Pass, dtype: torch.dtype, when: str) -> None:
     """Advantages, every number of the terms, the loss and the figures."""
-    assert found.batch.advantages is not None
-    numbers = {"advantages": found.batch.advantages, "the loss": found.loss}
+    numbers = {"advantages": found.batch.need("advantages"), "the loss": found.loss}
     numbers |= {"the loss of a token": found.out.per_token}
     numbers |= {f"{k} of the terms": v for k, v in vars(found.terms).items() if _is_float(v)}
     numbers |= {f"the figure {k}": v for k, v in found.out.metrics.items()}

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .fold_torch import TorchFold
-from .sums import LOWEST, Coefficients, Head, Sums, coefficients, once
+from .sums import LOWEST, Head, Sums, coefficients, once
 
 Tile = tuple[int, int]  # tokens, columns
 
@@ -28,20 +28,6 @@ Tile = tuple[int, int]  # tokens, columns
 TILE: Tile = (1024, 2048)
 CUDA_TILE: Tile = (16384, 8448)
 _HALF = (torch.bfloat16, torch.float16)
-
-
-class Fold(Protocol):
-    """The two operations on a tile; `TorchFold` and `TritonFold` have them."""
-
-    def fold(self, z: Tensor, left: int, targets: Tensor, into: Sums) -> None:
-        """Add a tile to the sums."""
-        ...
-
-    def gradient_(
-        self, z: Tensor, left: int, targets: Tensor, found: Sums, by: Coefficients, head: Head
-    ) -> Tensor:
-        """A tile's gradient; the tile is overwritten."""
-        ...
 
 
 class _Tiles:
@@ -63,7 +49,8 @@ class _Tiles:
         # in the statistics' precision: fp16 has no number as low as the bound
         self.forbidden = bias is not None and bool((bias.to(self.dtype) < LOWEST).any())
 
-    def fold(self, triton: bool) -> Fold:
+    def fold(self, triton: bool) -> Any:
+        """A `TorchFold`, or a `TritonFold`, which has the same two operations."""
         if triton:
             from .fold_triton import TritonFold
 
@@ -157,17 +144,8 @@ def gradients(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of hidden, weight and bias, each tile's logits computed again.
 
-    Args:
-        hidden: as for `sums`, likewise weight, bias, targets and head.
-        weight: [V, D].
-        bias: [V], or None.
-        targets: [N].
-        head: from outputs to logits.
-        found: what `sums` returned.
-        incoming: gradients [N] of log p, H, sum p^2 and sum p^2 log p; None where none came.
-        wanted: which of the three to compute.
-        tile: tokens and columns of a tile.
-        triton: compute tiles' gradients by the Triton kernels.
+    From what `sums` found and the gradients [N] of log p, H, sum p^2 and sum p^2 log p (None where
+    none came in); `wanted` says which of the three are computed, the others are None.
     """
     tiles = _Tiles(hidden, weight, bias, head, tile)
     by = coefficients(found, incoming, targets)
