@@ -48,6 +48,13 @@ class Groups:
         start = torch.full_like(self.size, -torch.inf, dtype=values.dtype)
         return start.scatter_reduce(0, self.index, values, "amax")
 
+    def varies(self, values: Tensor) -> Tensor:
+        """[B] -> [B] bool: whether the values of each rollout's group, but NaN, differ."""
+        known = ~values.isnan()
+        high = self.largest(torch.where(known, values, -torch.inf))
+        low = -self.largest(torch.where(known, -values, -torch.inf))
+        return (high > low)[self.index]
+
     @property
     def own_size(self) -> Tensor:
         """[B]: how many rollouts each one's group has."""
@@ -102,47 +109,32 @@ def _grpo_passk(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: fl
 
 
 def _exact_zero(centred: Tensor, rewards: Tensor, groups: Groups) -> Tensor:
-    """Equal rewards give exactly 0, which rounding of the mean (say of three times .1) would not.
-
-    The group counts as equal when every reward is its first one's.
-    """
-    first = _first(rewards, torch.ones_like(rewards, dtype=torch.bool), groups)
-    differs = (rewards != first).to(rewards.dtype)
-    return torch.where(groups.sum(differs) > 0, centred, 0)
+    """Equal rewards give exactly 0, which a rounded mean (say of three times .1) would not."""
+    return torch.where(groups.varies(rewards), centred, 0)
 
 
 def _grpo_batch(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
     return _dr_grpo(rewards, groups, lengths, eps) / (rewards.std() + eps)
 
 
-def _gdpo(rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float) -> Tensor:
-    return _gdpo_of(rewards.unsqueeze(-1), None, groups, eps)
-
-
-def _gdpo_of(parts: Tensor, weights: Sequence[float] | None, groups: Groups, eps: float) -> Tensor:
-    """[B]: each reward function of parts [B, F] (NaN: not scored) normalized on its own first."""
-    total, constant = 0, torch.ones_like(parts[:, 0], dtype=torch.bool)
-    for i, part in enumerate(parts.unbind(-1)):
+def _gdpo(
+    rewards: Tensor, groups: Groups, lengths: Tensor | None, eps: float,
+    weights: Sequence[float] | None = None,
+) -> Tensor:  # fmt: skip
+    """[B]: each column of rewards [B, F] or [B] (NaN: not scored) normalized on its own first."""
+    total = torch.zeros_like(groups.own_size)
+    constant = torch.ones_like(groups.index, dtype=torch.bool)
+    for i, part in enumerate(rewards.view(len(rewards), -1).unbind(-1)):
         known = ~part.isnan()
         n = groups.sum(known.to(part.dtype))
         value = torch.where(known, part, 0)
         centred = torch.where(known, value - groups.sum(value) / n.clamp(min=1), 0)
         std = (groups.sum(centred**2) / (n - 1).clamp(min=1)).sqrt()
-        differs = known & (part != _first(part, known, groups))
-        varies = groups.sum(differs.to(part.dtype)) > 0
+        varies = groups.varies(part)
         weight = 1.0 if weights is None else weights[i]
         total = total + weight * torch.where(varies, centred / (std + eps), 0)
         constant &= ~varies
-    assert isinstance(total, Tensor)
     return torch.where(constant, 0, _whiten(total, eps))
-
-
-def _first(part: Tensor, known: Tensor, groups: Groups) -> Tensor:
-    """[B]: the first known value of each one's group; 0 where there is none."""
-    place = torch.where(known, torch.arange(len(part), device=part.device), len(part))
-    first = torch.full_like(groups.size, len(part)).long()
-    first = first.scatter_reduce(0, groups.index, place, "amin")[groups.index]
-    return torch.cat([part, part.new_zeros(1)])[first]
 
 
 def _whiten(values: Tensor, eps: float) -> Tensor:
@@ -257,7 +249,7 @@ def advantages(
     if len(rewards) < 2:
         return rewards.new_zeros(len(rewards))  # a batch of one has no spread to compare with
     if several:
-        found = _gdpo_of(rewards, weights, groups, eps)
+        found = _gdpo(rewards, groups, lengths, eps, weights)
     else:
         found = ESTIMATORS[name](rewards, groups, lengths, eps)
     return torch.where(groups.own_size > 1, found, 0) if name in NEED_PAIRS else found

@@ -82,10 +82,8 @@ class Pass:
         leaves = (self.logp, self.entropy)
         if not loss.requires_grad:
             return torch.zeros_like(self.logp), torch.zeros_like(self.entropy)
-        got = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
-        lp, entropy = (
-            torch.zeros_like(leaf) if grad is None else grad
-            for leaf, grad in zip(leaves, got, strict=True)
+        lp, entropy = torch.autograd.grad(
+            loss, leaves, allow_unused=True, retain_graph=True, materialize_grads=True
         )
         return lp, entropy
 
