@@ -171,23 +171,24 @@ def test_another_optimizer_is_refused():
 def posterior(entropies, errors, wandering, foretold, scale) -> np.ndarray:
     """Mean of (H, b) from the joint Gaussian of everything that is drawn, one update an iteration.
 
-    z = (H_0, b_0, then of each iteration the wandering of H, that of b); H and b are linear in z.
+    z = (H_0, the parts of b_0, then of each iteration the wandering of H, that of the parts); H and
+    b are linear in z.
     """
     n = len(entropies)
-    H, b, fixed = np.zeros((n, 2 * n)), np.zeros((n, 2 * n)), np.zeros(n)
-    H[0, 0] = b[0, 1] = 1
-    variance = [errors[0] ** 2, (module.BIASED * scale) ** 2]
+    H, b, fixed = np.zeros((n, 3 * n)), np.zeros((n, 2, 3 * n)), np.zeros(n)
+    H[0, 0] = b[0, 0, 1] = b[0, 1, 2] = 1
+    variance = [errors[0] ** 2, (0.03 * scale) ** 2, (0.004 * scale) ** 2]
     for t in range(1, n):
-        H[t], b[t] = H[t - 1] + b[t - 1], module.FADING * b[t - 1]
-        H[t, 2 * t], b[t, 2 * t + 1] = 1, 1
+        H[t], b[t] = H[t - 1] + b[t - 1].sum(0), b[t - 1] * [[0.6], [1.0]]
+        H[t, 3 * t] = b[t, 0, 3 * t + 1] = b[t, 1, 3 * t + 2] = 1
         fixed[t] = fixed[t - 1] + foretold[t - 1]
         wander = wandering[t - 1] ** 2 + (module.UNSURE * foretold[t - 1]) ** 2
-        variance += [wander, (module.RESTLESS * scale) ** 2]
+        variance += [wander, (0.004 * scale) ** 2, (0.0004 * scale) ** 2]
     P = np.diag(variance)
     seen, off = H[1:], np.array(entropies[1:]) - entropies[0] - fixed[1:]
     S = seen @ P @ seen.T + np.diag(np.square(errors[1:]))
     z = P @ seen.T @ np.linalg.solve(S, off)
-    return np.array([entropies[0] + fixed[-1] + H[-1] @ z, b[-1] @ z])
+    return np.array([entropies[0] + fixed[-1] + H[-1] @ z, b[-1].sum(0) @ z])
 
 
 def test_the_filter_is_the_exact_posterior():
@@ -202,10 +203,10 @@ def test_the_filter_is_the_exact_posterior():
         errors.append(0.02 * expected)
         state = law.observe(state, Observation(H, stderr=0.02 * H))
         if i < len(foretold):
-            wandering.append(0.5 * 0.02 * state.mean[0])  # half the error of the entropy known
+            wandering.append(0.35 * 0.02 * state.mean[0])  # of the error of the entropy known
             state = law.foretell(state, foretold[i], 1)
     mean = posterior(entropies, errors, wandering, foretold, 1.0)
-    assert (state.mean[0], state.mean[2]) == pytest.approx(tuple(mean), rel=1e-9)
+    assert (state.mean[0], state.bias) == pytest.approx(tuple(mean), rel=1e-9)
 
 
 def test_what_became_of_the_same_tokens_corrects_entropy_and_bias():
@@ -214,7 +215,7 @@ def test_what_became_of_the_same_tokens_corrects_entropy_and_bias():
     seen = law.moved(state, -0.2, 1e-6)  # nearly exact
     assert seen.mean[1] == pytest.approx(-0.2, rel=1e-3)
     assert seen.mean[0] == pytest.approx(0.8, rel=1e-2)  # D and H wander together
-    assert seen.mean[2] < 0
+    assert seen.bias < 0
     assert law.moved(state, -0.2, 1e6).mean == pytest.approx(state.mean, abs=1e-9)
 
 
@@ -226,9 +227,9 @@ def test_the_multiplier_by_hand():
     # momentum holds .05 / .5 of the multiplier
     state = law.responds(state, Response(drift=-0.01, gain=0.02, norm=1.0), held)
     assert (state.drift, state.gain, state.slope) == pytest.approx((-0.012, 0.02, 1.0))
-    # N = 3 iterations of 4 updates: W = 12 * .1 / 4 = .3; d = (.9 - 1) / 12
-    assert lasting_part(0.2, 0.1, 4) == pytest.approx(0.3)
-    taken = 0.05 / 0.5 + (-0.1 / 12 + 0.01) / (0.3 * 0.02)
+    # N = 2 iterations of 4 updates: W = 8 * .1 / 4 = .2; d = (.9 - 1) / 8
+    assert lasting_part(0.15, 0.1, 4) == pytest.approx(0.2)
+    taken = 0.05 / 0.5 + (-0.1 / 8 + 0.01) / (0.2 * 0.02)
     after = law.decide(state, held, 4)
     assert after.value == pytest.approx(taken / 0.5)
     # the next update takes w = .2 of the gradient
@@ -240,16 +241,16 @@ def test_the_multiplier_by_hand():
     assert (far.value, far.bound) == (2.0, True)
     # downwards by .05 of the first entropy an iteration: .0125 of an update, where .1 is wanted
     still = replace(state, norm=9.0, drift=-0.002)  # A = 0
-    down = law.decide(replace(still, mean=(2.1, 0.0, 0.0)), held, 4)
-    assert down.value == pytest.approx((0.1 - 0.0125 / 0.006) / 0.5)
-    # upwards by a third of the distance to the first entropy, or by .04 of it where that is more;
+    down = law.decide(replace(still, mean=(2.1, 0.0, 0.0, 0.0)), held, 4)
+    assert down.value == pytest.approx((0.1 - 0.0125 / 0.004) / 0.5)
+    # upwards by half of the distance to the first entropy, or by .04 of it where that is more;
     # a bias comes on top
-    for H, bias, wanted in ((0.1, 0.0, 0.8 / 12), (1.1, -0.02, 0.06 / 4)):
-        far_up = replace(still, target=H + 0.8, mean=(H, 0.0, bias), norm=99.0)
+    for H, bias, wanted in ((0.1, 0.0, 0.8 / 8), (1.1, -0.02, 0.06 / 4)):
+        far_up = replace(still, target=H + 0.8, mean=(H, 0.0, bias, 0.0), norm=99.0)
         up = law.decide(far_up, held, 4)
-        assert up.value == pytest.approx((0.1 + wanted / 0.006) / 0.5)
+        assert up.value == pytest.approx((0.1 + wanted / 0.004) / 0.5)
     # and none at all where entropy falls faster by itself, if that is less than what is wanted
-    fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0), drift=-0.052), held, 4)
+    fast = law.decide(replace(state, mean=(2.0, 0.0, 0.0, 0.0), drift=-0.052), held, 4)
     assert fast.value == 0
     assert Multiplier(0.9, "below").decide(replace(state, drift=1.0), held, 4).value == 0
 

@@ -11,7 +11,7 @@ holds. Before each update:
 d is the change of entropy wanted of an update. An update takes only a part w = 1 - beta1 of a
 gradient. W = w brings the wanted change with the very next one, and every error of A comes into c
 tenfold; W = 1 is the multiplier under which entropy would drift as wanted for good, and acts ten
-updates late. Entropy is to be at its target in N = 3 iterations (`HORIZON`). With momentum's lag
+updates late. Entropy is to be at its target in N = 2 iterations (`HORIZON`). With momentum's lag
 that is critically damped for W = N w / 4, N in updates. c is then the coefficient of an entropy
 bonus.
 
@@ -20,9 +20,10 @@ next time A - C B, the drift without the bonus, and B are taken to stay as they 
 every update.
 
 A Kalman filter supplies d. Its state is the entropy H, its change D since the iteration began, and
-the bias b, the change of an iteration that first order does not explain. Its inputs are every
-update's foretold change, the rollouts' mean entropy with its standard error, and, at an update, the
-measured change of entropy on tokens of this iteration.
+two parts of the bias, the change of an iteration that first order does not explain: one that fades
+within a few iterations and one that lasts, so that no offset is left. Its inputs are every update's
+foretold change, the rollouts' mean entropy with its standard error, and, at an update, the measured
+change of entropy on tokens of this iteration.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .target import Target, TargetSpec, parse_target
 
 Array = NDArray[np.float64]
 
-HORIZON = 3.0  # iterations in which entropy is to be at its target
+HORIZON = 2.0  # iterations in which entropy is to be at its target
 DAMPING = 4.0  # of momentum's lag over the horizon: critical
 LARGEST = 1.0  # the bonus' gradient over the whole one, norms
 # of the first entropy, an iteration: what is asked for at most; entropy that is pushed fast costs
@@ -48,11 +49,12 @@ LARGEST = 1.0  # the bonus' gradient over the whole one, norms
 RISE, FALL = 0.04, 0.05
 # standard deviations an iteration, chosen by the likelihood of the entropies of earlier runs
 # (docs/thermostat_record.md). Of the entropy beside what is foretold:
-WANDER = 0.5  # of its standard error, for where few prompts carry it, it moves more,
+WANDER = 0.35  # of its standard error, for where few prompts carry it, it moves more,
 UNSURE = 0.25  # and of what is foretold
-RESTLESS = 0.003  # of the bias, of the first entropy
-BIASED = 0.03  # the same at first
-FADING = 0.8  # of the bias, an iteration: what was not foreseen need not last
+# of the bias, of the first entropy: of its part that fades and of that which lasts
+RESTLESS = np.array([0.004, 0.0004])
+BIASED = np.array([0.03, 0.004])  # the same at first
+FADING = np.array([0.6, 1.0])  # what is left of each after an iteration
 POOL = 10  # iterations over which the relative standard error is averaged
 SLOW = 0.8  # memory, an update, of the gradient's norm and of its clipping
 
@@ -109,8 +111,8 @@ class MultiplierState(ControlState):
         value: the multiplier c.
         target: what is to be held now, nats; None until the first entropy was seen.
         first: the first entropy seen.
-        mean: of H, D and b, nats.
-        covariance: [9] of these.
+        mean: [4] of H, D and the two parts of the bias, nats.
+        covariance: [16] of these.
         noise: standard error of an iteration's entropy over that entropy.
         seen: iterations.
         last: the last entropy seen, nats.
@@ -168,13 +170,18 @@ class MultiplierState(ControlState):
         level = self.mean[0] if self.mean else self.last or 0.0
         return max(self.noise * level, 1e-3 * self.scale)
 
+    @property
+    def bias(self) -> float:
+        """Change of an iteration that first order does not explain, nats."""
+        return sum(self.mean[2:])
+
     def _filtered(self, mean: Array, covariance: Array, **others: Any) -> MultiplierState:
         return replace(
             self, mean=tuple(mean.tolist()), covariance=tuple(covariance.ravel().tolist()), **others
         )
 
     def _known(self) -> tuple[Array, Array]:
-        return np.array(self.mean), np.array(self.covariance).reshape(3, 3)
+        return np.array(self.mean), np.array(self.covariance).reshape(4, 4)
 
     def measured(self, place: int, value: float, variance: float) -> MultiplierState:
         """The filter after a measurement of H (0) or D (1)."""
@@ -232,14 +239,13 @@ class Multiplier:
             realised=0.0 if state.last is None else seen.entropy - state.last,
         )  # fmt: skip
         if state.seen <= 2:  # the first iteration's changes were not foreseen and say nothing
-            state = replace(state, mean=(seen.entropy, 0.0, 0.0))
-            prior = np.diag([state.stderr**2, 0.0, (BIASED * state.scale) ** 2])
+            state = replace(state, mean=(seen.entropy, 0.0, 0.0, 0.0))
+            prior = np.diag([state.stderr, 0.0, *(BIASED * state.scale)]) ** 2
             return state._filtered(np.array(state.mean), prior)
         x, P = state.measured(0, seen.entropy, state.stderr**2)._known()
-        F = np.diag([1.0, 0.0, FADING])  # an iteration begins: D is 0
-        P = F @ P @ F
-        P[2, 2] += (RESTLESS * state.scale) ** 2
-        return state._filtered(F @ x, P)
+        F = np.diag([1.0, 0.0, *FADING])  # an iteration begins: D is 0
+        Q = np.diag([0.0, 0.0, *(RESTLESS * state.scale)]) ** 2
+        return state._filtered(F @ x, F @ P @ F + Q)
 
     def moved(self, state: MultiplierState, change: float, stderr: float) -> MultiplierState:
         """The state after the entropy of the same tokens was measured again, during the updates.
@@ -293,10 +299,11 @@ class Multiplier:
         made up for it would be as large as the learning rate is small.
         """
         assert state.target is not None
-        H, _, bias = state.mean
+        H = state.mean[0]
+        horizon = max(HORIZON, DAMPING / updates)  # with W at its least, so many are critical
         # the policy has been at its first entropy; above it, slowly
-        fastest = max(RISE * state.scale, (state.scale - H) / HORIZON)
-        wanted = min((state.target - H) / HORIZON, fastest) - bias
+        fastest = max(RISE * state.scale, (state.scale - H) / horizon)
+        wanted = min((state.target - H) / horizon, fastest) - state.bias
         return pace * wanted / updates
 
     def slow(
@@ -341,8 +348,9 @@ class Multiplier:
     def foretell(self, state: MultiplierState, change: float, updates: int) -> MultiplierState:
         """The filter carried over an update that is to change entropy by `change` nats."""
         x, P = state._known()
-        F = np.array([[1, 0, 1 / updates], [0, 1, 1 / updates], [0, 0, 1]])
-        x = F @ x + np.array([change, change, 0])
+        F = np.eye(4)
+        F[:2, 2:] = 1 / updates
+        x = F @ x + np.array([change, change, 0, 0])
         P = F @ P @ F.T
         P[:2, :2] += (WANDER * state.stderr) ** 2 / updates + (UNSURE * change) ** 2
         return state._filtered(x, P, foretold=state.foretold + change)
@@ -383,7 +391,7 @@ class Multiplier:
         if not state.mean:
             return {}
         return {
-            "foretold": state.promised, "realised": state.realised, "bias": state.mean[2],
+            "foretold": state.promised, "realised": state.realised, "bias": state.bias,
             "level": state.mean[0], "stderr": state.stderr, "share": state.share,
             "bound": float(state.bound),
         }  # fmt: skip
