@@ -132,29 +132,39 @@ def manifests(directory: Path) -> list[Path]:
 def bound_to(directory: Path) -> str | None:
     """The configuration, as TOML, of the newest checkpoint whose manifest can be read."""
     for path in reversed(manifests(directory)):
-        with suppress(_DamagedError):
+        with suppress(DamagedError):
             return _body(path)["config"]
     return None
 
 
-def newest(directory: Path, check: Callable[[Checkpoint], str | None] | None = None) -> (
-    Checkpoint | None
-):  # fmt: skip
+Check = Callable[[Checkpoint], str | None]  # why it is not to be gone on from; None where it is
+
+
+def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
     """The newest checkpoint that is what was written; None where none was.
 
     Raises:
         RunStopped: there are checkpoints, but none to go on from; says why.
     """
+    found = {f"checkpoint {int(path.stem)}": path for path in manifests(directory)}
+    return newest_of(directory, found, _read, check)
+
+
+def newest_of(
+    directory: Path, found: dict[str, Path], read: Callable[[Path], Checkpoint],
+    check: Check | None = None,
+) -> Checkpoint | None:  # fmt: skip
+    """As `newest`, of those in `found`, the oldest first; `read` raises a `DamagedError`."""
     reasons: list[str] = []
-    for path in reversed(manifests(directory)):
+    for name, path in reversed(found.items()):
         try:
-            saved = _read(path)
+            saved = read(path)
             reason = None if check is None else check(saved)
             if reason is None:
                 return replace(saved, passed_over=tuple(reasons))
-        except _DamagedError as error:
+        except DamagedError as error:
             reason = str(error)
-        reasons.append(f"checkpoint {int(path.stem)}: {reason}")
+        reasons.append(f"{name}: {reason}")
     if reasons:
         raise RunStopped(
             f"no checkpoint in {directory} can be gone on from; nothing was changed ("
@@ -171,11 +181,11 @@ def read(manifest: Path) -> Checkpoint:
     """
     try:
         return _read(manifest)
-    except _DamagedError as error:
+    except DamagedError as error:
         raise RunStopped(f"checkpoint {manifest}: {error}") from None
 
 
-class _DamagedError(Exception):
+class DamagedError(Exception):
     """Something of a checkpoint is not what was written."""
 
 
@@ -183,7 +193,7 @@ def _body(path: Path) -> dict[str, Any]:
     """What a manifest says.
 
     Raises:
-        _DamagedError: it is not what was written, or of another iteration.
+        DamagedError: it is not what was written, or of another iteration.
     """
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -192,7 +202,7 @@ def _body(path: Path) -> dict[str, Any]:
             return body
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
-    raise _DamagedError(f"{path.name} is damaged")
+    raise DamagedError(f"{path.name} is damaged")
 
 
 def _read(path: Path) -> Checkpoint:
@@ -201,9 +211,9 @@ def _read(path: Path) -> Checkpoint:
         try:
             found = _sha256(path.with_name(name))
         except OSError as error:
-            raise _DamagedError(f"{name}: {error.strerror}") from None
+            raise DamagedError(f"{name}: {error.strerror}") from None
         if found != digest:
-            raise _DamagedError(f"{name} is damaged (its SHA-256 is not what was written)")
+            raise DamagedError(f"{name} is damaged (its SHA-256 is not what was written)")
     with safe_open(path.with_suffix(".safetensors"), framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     logs = {name: Mark(**mark) for name, mark in body["logs"].items()}

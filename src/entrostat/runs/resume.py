@@ -10,7 +10,6 @@ from typing import Any
 
 from .._text import Say
 from ..config import TrainConfig, from_dict, load
-from ..logs.lines import Mark
 from . import checkpoint as checkpoints
 from .run_directory import RunDirectory, check_not_back, default_output
 from .schedule import lengthened
@@ -75,9 +74,11 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def restore_newest(
     run: RunDirectory, iterations: int, restore: Callable[[checkpoints.Checkpoint], None],
-    resume: bool, say: Say,
+    resume: bool, say: Say, kept: Any = checkpoints,
 ) -> int:  # fmt: skip
     """Restore the newest checkpoint that the logs agree with, and forget what came after it.
+
+    `kept` has the `newest` and the `remove` of checkpoints of its kind.
 
     Returns:
         The iteration to resume after; 0 where none was saved yet.
@@ -85,7 +86,7 @@ def restore_newest(
     Raises:
         RunStopped: no checkpoint is intact with its logs, or none is left; nothing was changed.
     """
-    saved = checkpoints.newest(run.checkpoints, lambda one: run.check_logs(one.logs))
+    saved = kept.newest(run.checkpoints, lambda one: run.check_logs(one.logs))
     if saved is None:
         if resume:
             run.check_unsaved()
@@ -96,15 +97,11 @@ def restore_newest(
         start, marks = saved.iteration, saved.logs
         for reason in saved.passed_over:
             say(f"warning: {reason}; going on from checkpoint {start}")
-    checkpoints.remove(run.checkpoints, after=start)
-    rewind(run, start, marks, say)
-    return start
-
-
-def rewind(run: RunDirectory, start: int, marks: Mapping[str, Mark], say: Say) -> None:
+    kept.remove(run.checkpoints, after=start)
     again = run.rewind(start, marks)
     if again:
         say(
             f"going on after iteration {start}: of what came later {again} "
             f"line{'s' * (again > 1)} in metrics.jsonl had no checkpoint and will be made again"
         )
+    return start

@@ -16,38 +16,25 @@ from ..runs.resolve import check_task, objective_of, task_of
 from ..tasks import Task
 
 
-@dataclass(frozen=True)
+@dataclass
 class Parts:
-    """What a run is made of beside its model.
+    """What a run is made of beside its model."""
 
-    Attributes:
-        task: prompts and verifier, or environments.
-        new: tokens that a completion, or a turn of it, may take.
-        stop: strings that end one.
-        objective: methods and their controllers.
-        scorer: of the task; it may hold worker processes.
-        held_out: what the policy is evaluated on; other tasks' scorers may hold such, too.
-    """
-
-    task: Task
-    new: int
-    stop: tuple[str, ...]
-    objective: Objective
-    scorer: Scorer
-    held_out: ResolvedEvalSets
+    task: Task  # prompts and verifier, or environments
+    new: int  # tokens that a completion, or a turn of it, may take
+    stop: tuple[str, ...]  # strings that end one
+    objective: Objective  # methods and their controllers
+    scorer: Scorer  # of the task; it may hold worker processes
+    held_out: ResolvedEvalSets  # what the policy is evaluated on; their scorers may hold such, too
 
 
 def assemble(
     config: TrainConfig, host: str, fields: Iterable[str], task: Task | None, say: Say
 ) -> Parts:
-    """Build the parts; writes what it chooses into `config`.
+    """Build the parts; writes what it chooses into `config`, which is validated.
 
-    Args:
-        config: validated.
-        host: "lab" or "trl".
-        fields: what that trainer knows of a token and its rollout.
-        task: an object in place of the configuration's.
-        say: shows what is chosen.
+    `fields` are what the trainer `host`, "lab" or "trl", knows of a token and its rollout; `task`
+    is an object in place of the configuration's.
 
     Raises:
         ValueError: a bad setting, found before anything is written.

@@ -32,11 +32,7 @@ Loss = Callable[[list[Any], list[Tensor]], tuple[Tensor, dict[str, float]]]
 
 
 def _check(objective: Objective, who: str, fields: Sequence[str]) -> None:
-    """Refuse methods that read what a hook does not get.
-
-    Raises:
-        ValueError: names the method, the field and what to do.
-    """
+    """Raise a ValueError where a method reads what a hook does not get."""
     for name, method in zip(objective.names, objective.methods, strict=True):
         for need in sorted(set(method.required()) - {"rewards", "group", *fields}):
             hint = " (repo_r and repo_d take center='batch')" if need == "old_entropy" else ""
@@ -130,13 +126,7 @@ def slime_advantages(objective: Objective) -> Callable[[Namespace, dict[str, Any
     It is called once per rank and rollout batch, and fills `advantages` and `returns` of
     `rollout_data`, a tensor [n] each.
     """
-    editing = [
-        (name, method, state)
-        for name, method, state in zip(
-            objective.names, objective.methods, objective.states, strict=True
-        )
-        if type(method).prepare is not Method.prepare
-    ]
+    editing = [each for each in objective.chain() if type(each[1]).prepare is not Method.prepare]
     edits = Objective(
         tuple(m for _, m, _ in editing), tuple(n for n, _, _ in editing), objective.advantage
     )

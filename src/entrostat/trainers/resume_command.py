@@ -13,13 +13,7 @@ from .verl.config import code_in_verl
 def resume_command(
     config: TrainConfig, python: str | None = None, ray_address: str | None = None
 ) -> str:
-    """The command, with what the run directory does not hold.
-
-    Args:
-        config: the run's, `output` set.
-        python: of veRL's environment, where it was said.
-        ray_address: of a cluster, where it was said.
-    """
+    """The command, with what the run directory does not hold; `output` of `config` is set."""
     words = ["entrostat", "train", "--resume", config.output]
     if code_in(dataclasses.asdict(config)) or code_in_verl(config.verl):
         words.append("--trust-code")

@@ -598,7 +598,7 @@ def test_vllm_is_given_the_stops(tmp_path: Path) -> None:
 REFUSED = [
     ({"trl": {"num_generation": 4}}, r"unknown key 'trl\.num_generation'\. Did you mean 'trl\.num"),
     ({"trl": {"learning_rate": 1e-5}}, r"trl\.learning_rate is for optim\.lr to say"),
-    ({"trl": {"fsdp": True}}, r"trl\.fsdp is for accelerate to say.*--use_fsdp --fsdp_version 2"),
+    ({"trl": {"fsdp": True}}, r"trl\.fsdp is for `accelerate launch --use_fsdp --fsdp_version 2`"),
     ({"trl": {"deepspeed": "z3.json"}}, r"accelerate launch --use_deepspeed"),
     ({"trl": {"epsilon_high": 0.3}}, r"trl\.epsilon_high is for method to say"),
     ({"trl": {"generation_batch_size": 8}}, r"for sampling\.prompts to say"),

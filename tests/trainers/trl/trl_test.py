@@ -679,7 +679,7 @@ def test_eval_is_trls_own(tmp_path):
 @pytest.mark.parametrize(
     ("objective", "words"),
     [
-        ("reinforce", "`reinforce`: strictly on-policy, so one update per generation batch, not 2"),
+        ("reinforce", "`reinforce`: strictly on-policy, so one update per rollout batch, not 2"),
         ("repo", "unknown method"),
     ],
 )

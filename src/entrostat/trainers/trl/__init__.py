@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .equal import from_grpo_config
@@ -16,9 +17,7 @@ __all__ = ["EntropyAlarm", "EntropyGRPOTrainer", "from_grpo_config"]
 def __getattr__(name: str) -> Any:
     """Import TRL, which takes seconds, only when the trainer is asked for."""
     if name == "EntropyAlarm":
-        from .alarm import EntropyAlarm
-
-        return EntropyAlarm
+        return import_module(".alarm", __name__).EntropyAlarm
     if name != "EntropyGRPOTrainer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -27,6 +26,4 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"entrostat.trainers.trl needs TRL 1.16 ({error}); pip install 'entrostat[trl]'"
         ) from None
-    from .trainer import EntropyGRPOTrainer
-
-    return EntropyGRPOTrainer
+    return import_module(".trainer", __name__).EntropyGRPOTrainer

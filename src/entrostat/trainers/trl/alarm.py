@@ -38,6 +38,9 @@ class EntropyAlarm(TrainerCallback):
 
     def __init__(self, low: float | str = "0.5x", high: float | str = "1.5x", stop: bool = False):
         self.stop = stop
+        self.told: str | None = None
+        """The last alarm's sentence; None before one."""
+        self._trackers: Collection[str] = ()
         self.sentinel = EntropyMonitor(Alarm(low, high), self._tell)
 
     def _tell(self, sentence: str) -> None:
@@ -45,24 +48,16 @@ class EntropyAlarm(TrainerCallback):
         say(sentence)
         alert_here(self._trackers, sentence)
 
-    _trackers: Collection[str] = ()
-
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Go before the trackers, which log what a line has when it reaches them."""
         _to_the_front(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Likewise, of trackers that were added since."""
         _to_the_front(self)
         self._trackers = args.report_to or ()
-
-    told: str | None = None
-    """The last alarm's sentence; None before one."""
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """One line of the log."""
         if logs is None or "reward" not in logs:
             return
         entropy = logs.get("entropy/exact", logs.get("entropy"))
@@ -79,8 +74,8 @@ class EntropyAlarm(TrainerCallback):
 def _to_the_front(callback: TrainerCallback) -> None:
     """Make a callback the first of those that are being called.
 
-    transformers hands a callback everything but the list that it stands in, whose order is the
-    order of calls: trackers of `report_to` come before the user's callbacks.
+    Trackers of `report_to`, which log what a line has when it reaches them, would come before the
+    user's callbacks; transformers hands a callback everything but the list that it stands in.
     """
     handler = sys._getframe(2).f_locals.get("self")
     if isinstance(handler, CallbackHandler) and callback in handler.callbacks:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,6 @@ from ...models.policy import Policy
 from ...models.policy_evaluator import PolicyEvaluator
 from ...models.rollout import Sequences
 from .iteration import IMAGES, ROLLOUT, loss_mask
-
-if TYPE_CHECKING:
-    from .state import Trainer
 
 
 @dataclass
@@ -59,23 +56,12 @@ class TrainedByTRL(Policy):
 
 
 class Analyst(TrainerCallback):
-    """Analyses the first and every so many generation batches.
+    """Analyses the first and every so many generation batches; as `check`."""
 
-    Args:
-        trainer: with an objective, a directory to write to and a float32 model, in one process.
-        every: at least 1.
-
-    Attributes:
-        seconds: that the last generation batch's analysis took; 0 where there was none.
-
-    Raises:
-        ValueError: it cannot be.
-    """
-
-    def __init__(self, trainer: Trainer, every: int) -> None:
+    def __init__(self, trainer: Any, every: int) -> None:
         check(trainer, every)
-        self.trainer, self._analyze = trainer, Analyze(every)
-        self.seconds, self._iteration = 0.0, 0
+        self.trainer, self._analyze, self._iteration = trainer, Analyze(every), 0
+        self.seconds = 0.0  # that the last generation batch's analysis took; 0 of none
         self._batch: tuple[dict[str, Any], TokenBatch, TokenBatch] | None = None
         self._analysis: Analysis | None = None
         self._place = torch.empty(0)
@@ -87,10 +73,8 @@ class Analyst(TrainerCallback):
     def generated(self, output: dict[str, Any], graded: TokenBatch, ready: TokenBatch) -> None:
         """A generation batch, before TRL shuffles it.
 
-        Args:
-            output: TRL's.
-            graded: [B, T] with outcome advantages [B] and the reward functions' rewards.
-            ready: the same, prepared.
+        `graded` [B, T] has outcome advantages [B] and the reward functions' rewards; `ready` is the
+        same, prepared.
         """
         trainer = self.trainer
         self._iteration = trainer.state.global_step // trainer.updates + 1
@@ -119,7 +103,6 @@ class Analyst(TrainerCallback):
 
     @property
     def running(self) -> bool:
-        """Whether the generation batch at hand is being analysed."""
         return self._analysis is not None
 
     def hold(self, figures: dict[str, float]) -> None:
@@ -129,11 +112,7 @@ class Analyst(TrainerCallback):
     # ------------------------------------------------------------------ called by transformers
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has been made.
-
-        Raises:
-            ValueError: it is another than Adam and AdamW, whose step an influence is of.
-        """
+        """Raise a ValueError where the optimizer is neither Adam nor AdamW."""
         if not isinstance(self._optimizer, torch.optim.Adam | torch.optim.AdamW):
             raise ValueError(
                 f"EntropyGRPOTrainer: analyze_every={self._analyze.every}: influences are of a "
@@ -142,7 +121,6 @@ class Analyst(TrainerCallback):
             )
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The weights have moved."""
         analysis, log = self._analysis, self.trainer._run_log
         if analysis is None:
             return
@@ -152,7 +130,6 @@ class Analyst(TrainerCallback):
             self._update = None
         if self._figures is None:
             return
-        assert log is not None
         line, change = analysis.finish(self._iteration)
         flat, self.seconds = numbers(line), line["time/analysis"]
         log.analysed(line, change, analysis.influence, analysis.before.mask)
@@ -204,12 +181,8 @@ class Analyst(TrainerCallback):
 _WHOLE = ("NO", "MULTI_CPU", "MULTI_GPU")  # a process has the whole model
 
 
-def check(trainer: Trainer, every: int) -> None:
-    """Refuse what cannot be analysed.
-
-    Raises:
-        ValueError: one line; names the reason and what to do.
-    """
+def check(trainer: Any, every: int) -> None:
+    """Raise a ValueError, with the reason and what to do, where this cannot be analysed."""
     kind, processes = trainer.accelerator.distributed_type, trainer.accelerator.num_processes
     args = trainer.args
     rounded = {n: p.dtype for n, p in trainer.model.named_parameters() if p.dtype != torch.float32}
@@ -233,11 +206,7 @@ def check(trainer: Trainer, every: int) -> None:
 
 
 def sequences_of(output: dict[str, Any]) -> Sequences:
-    """TRL's generation batch as the lab's sequences, in the same order.
-
-    Raises:
-        ValueError: it has images.
-    """
+    """TRL's generation batch, which has no images, as the lab's sequences in the same order."""
     seen = [name for name in IMAGES if output.get(name) is not None]
     if seen:
         raise ValueError(

@@ -56,12 +56,6 @@ SETTINGS: dict[str, tuple[str, Value]] = {
     # all: transformers would remove a whole one before the new one is (`checkpoints.keep`)
     "save_total_limit": ("save.checkpoints", lambda c: None),
 }
-# what the recipe reads where accelerate was launched with it (`launched`), and would miss here
-_LAUNCHED = {
-    "fsdp": "--use_fsdp --fsdp_version 2",
-    "fsdp_config": "--use_fsdp --fsdp_version 2",
-    "deepspeed": "--use_deepspeed",
-}
 # arguments that follow from several settings (`arguments`), or that a setting says in other words
 _SAID_BY = {
     "max_completion_length": "sampling.max_new_tokens",
@@ -86,6 +80,14 @@ _SAID_BY = {
                      "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
                      "entropy_target", "off_policy_mask_threshold", "use_bias_correction_kl",
                      "multi_objective_aggregation", "sync_ref_model"), "method"),
+    # before the model is placed: the recipe reads how accelerate was launched (`launched`)
+    **dict.fromkeys(("fsdp", "fsdp_config"), "`accelerate launch --use_fsdp --fsdp_version 2`"),
+    "deepspeed": "`accelerate launch --use_deepspeed`",
+    **dict.fromkeys(("generation_kwargs.stop", "generation_kwargs.stop_strings"), "sampling.stop"),
+    **dict.fromkeys(("generation_kwargs.max_tokens", "generation_kwargs.max_new_tokens"),
+                    "sampling.max_new_tokens"),
+    "generation_kwargs.temperature": "sampling.temperature",
+    "generation_kwargs.top_p": "sampling.top_p",
 }  # fmt: skip
 # what no recipe may say, since the run relies on it, and why
 _FIXED: dict[str, tuple[Any, str]] = {
@@ -95,28 +97,13 @@ _FIXED: dict[str, tuple[Any, str]] = {
 }
 # said here, since TRL's defaults suit others; [trl] may say otherwise
 _USUAL = {"report_to": "none", "dataloader_pin_memory": False}
-_OF_GENERATION = {  # in the table generation_kwargs
-    "temperature": "sampling.temperature", "top_p": "sampling.top_p",
-    "stop": "sampling.stop", "stop_strings": "sampling.stop",
-    "max_tokens": "sampling.max_new_tokens", "max_new_tokens": "sampling.max_new_tokens",
-}  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Cut:
-    """How the B rollouts of an iteration fall on processes and micro-batches.
-
-    Attributes:
-        micro: sequences that a process has in memory at once.
-        accumulated: its micro-batches of an update.
-    """
-
-    micro: int
-    accumulated: int
-
-
-def cut(config: TrainConfig, world: int) -> Cut:
+def cut(config: TrainConfig, world: int) -> tuple[int, int]:
     """The largest equal micro-batches of at most `optim.micro_batch`, on `world` processes.
+
+    Returns:
+        Sequences that a process has in memory at once, and its micro-batches of an update.
 
     Raises:
         ValueError: the rollouts cannot be cut into equal updates on so many processes.
@@ -131,7 +118,7 @@ def cut(config: TrainConfig, world: int) -> Cut:
         )
     most = min(each, config.optim.micro_batch)
     micro = next(size for size in range(most, 0, -1) if each % size == 0)
-    return Cut(micro, each // micro)
+    return micro, each // micro
 
 
 def launched(how: str) -> bool:
@@ -145,12 +132,10 @@ def sharded() -> bool:
 
 
 def refuse(config: TrainConfig) -> None:
-    """Refuse what TRL cannot do of a configuration.
+    """Refuse what TRL cannot do of a configuration, of its [trl], or as accelerate was launched.
 
     Raises:
-        ValueError: names the setting, the reason and the fix; or an argument in `[trl]` that TRL
-            does not have or that a setting owns; or a tracker that is not installed; or how
-            accelerate was launched.
+        ValueError: names the setting, the reason and the fix.
     """
     check_installed(config.log.to)
     if launched("FSDP") and os.environ.get("FSDP_VERSION", "1") == "1":
@@ -199,44 +184,29 @@ def _check_own(own: dict[str, Any]) -> None:
 
     known = [field.name for field in dataclasses.fields(GRPOConfig)]
     owners = {key: setting for key, (setting, _) in SETTINGS.items()} | _SAID_BY
-    for key, value in own.items():
-        if key in _LAUNCHED:
-            raise ValueError(
-                f"trl.{key} is for accelerate to say, before the model is placed: drop it and "
-                f"start with `accelerate launch {_LAUNCHED[key]} ...`"
-            )
+    generation = own.get("generation_kwargs")
+    inner = [f"generation_kwargs.{key}" for key in generation or () if isinstance(generation, dict)]
+    for key in (*own, *inner):
         if key in _FIXED:
             raise ValueError(f"trl.{key} cannot be set: {_FIXED[key][1]}; drop it")
         if key in owners:
-            raise ValueError(
-                f"trl.{key} is for {owners[key]} to say, in every host alike; set that and drop "
-                f"trl.{key}"
-            )
-        if key not in known:
+            raise ValueError(f"trl.{key} is for {owners[key]} to say; set that and drop trl.{key}")
+        if key not in known and key not in inner:
             raise ValueError(
                 unknown("key", f"trl.{key}", [f"trl.{name}" for name in known],
                         "[trl] takes the arguments of trl.GRPOConfig that no setting says.")
             )  # fmt: skip
-        inner = value if key == "generation_kwargs" and isinstance(value, dict) else {}
-        for name in inner.keys() & _OF_GENERATION.keys():
-            raise ValueError(
-                f"trl.generation_kwargs.{name} is for {_OF_GENERATION[name]} to say; set that and "
-                "drop it"
-            )
 
 
 def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
-    """Keyword arguments of `GRPOConfig`.
+    """Keyword arguments of `GRPOConfig`: of a resolved configuration and W = `world`.
 
-    Args:
-        config: resolved: `output`, `optim.lr`, `precision` are what the run takes.
-        new: tokens that a completion may take.
-        world: W; B stays the recipe's, whatever it is.
+    B stays the recipe's, whatever W is; a completion may take `new` tokens.
 
     Raises:
         ValueError: B cannot be cut so.
     """
-    part = cut(config, world)
+    micro, accumulated = cut(config, world)
     return {
         **_USUAL,
         **_tracked(config),
@@ -244,9 +214,9 @@ def arguments(config: TrainConfig, new: int, world: int = 1) -> dict[str, Any]:
         **{key: value for key, (value, _) in _FIXED.items()},
         **{key: value(config) for key, (_, value) in SETTINGS.items()},
         "max_completion_length": new,
-        "per_device_train_batch_size": part.micro,
-        "gradient_accumulation_steps": part.accumulated,
-        "steps_per_generation": config.optim.minibatches * part.accumulated,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": accumulated,
+        "steps_per_generation": config.optim.minibatches * accumulated,
     }
 
 

@@ -10,37 +10,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..._text import Say
 from ...config import TrainConfig
-from ...errors import RunStopped
 from ...logs.files import replacing, sync, writing
 from ...logs.lines import Mark
-from ...runs.resume import rewind
-from ...runs.run_directory import RunDirectory, check_not_back
+from ...runs.checkpoint import Check, Checkpoint, DamagedError, newest_of
 
 _SEAL = "entrostat.json"
-
-
-@dataclass(frozen=True)
-class Sealed:
-    """A checkpoint that is whole.
-
-    Attributes:
-        path: its directory.
-        iteration: the last one finished.
-        config: of the run, as TOML.
-        logs: how far each log had come.
-    """
-
-    path: Path
-    iteration: int
-    config: str
-    logs: Mapping[str, Mark]
 
 
 def seal(path: Path, iteration: int, config: TrainConfig, logs: Mapping[str, Mark]) -> None:
@@ -69,76 +49,60 @@ def keep(directory: Path, count: int) -> None:
         shutil.rmtree(path)
 
 
-def go_on(run: RunDirectory, config: TrainConfig, resume: bool, say: Say) -> Sealed | None:
-    """The newest whole checkpoint that agrees with the logs; what came after it is forgotten.
+def remove(directory: Path, after: int) -> None:
+    """Remove the checkpoints after an iteration, and what a killed process left of one."""
+    for path in _directories(directory):
+        try:
+            whole = _read(path).iteration <= after
+        except DamagedError:
+            whole = False
+        if not whole:
+            shutil.rmtree(path)
 
-    None where a run begins, or was stopped before its first checkpoint.
+
+def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
+    """The newest whole checkpoint, without its tensors; its `updates` are in its directory's name.
 
     Raises:
-        RunStopped: there are checkpoints, but none to go on from; nothing was changed.
+        RunStopped: there are checkpoints, but none to go on from; says why.
     """
-    saved = _newest(run.checkpoints, run.check_logs, say)
-    if saved is None and resume:
-        run.check_unsaved()
-    start = 0 if saved is None else saved.iteration
-    check_not_back(run.path, config.iterations, start)
-    for path in _directories(run.checkpoints):
-        if saved is None or _step(path) > _step(saved.path):
-            shutil.rmtree(path)
-    rewind(run, start, {} if saved is None else saved.logs, say)
-    return saved
+    sealed = {path.name: path for path in _directories(directory) if (path / _SEAL).exists()}
+    return newest_of(directory, sealed, _read, check)
 
 
 def bound_to(directory: Path) -> str | None:
     """The configuration, as TOML, of the newest whole checkpoint."""
-    saved = _newest(directory, lambda logs: None, lambda text: None)
+    saved = newest(directory)
     return None if saved is None else saved.config
 
 
-def _newest(
-    directory: Path, check: Callable[[Mapping[str, Mark]], str | None], say: Say
-) -> Sealed | None:
-    reasons: list[str] = []
-    for path in reversed(_directories(directory)):
-        if not (path / _SEAL).exists():
-            continue  # of a process that was killed while it wrote
-        saved = _read(path)
-        reason = saved if isinstance(saved, str) else check(saved.logs)
-        if reason is None:
-            assert isinstance(saved, Sealed)
-            for text in reasons:
-                say(f"warning: {text}; going on from {path.name}")
-            return saved
-        reasons.append(f"{path.name}: {reason}")
-    if reasons:
-        raise RunStopped(
-            f"no checkpoint in {directory} can be gone on from; nothing was changed ("
-            f"{'; '.join(reasons)})"
-        )
-    return None
+def _read(path: Path) -> Checkpoint:
+    """A sealed checkpoint.
 
-
-def _read(path: Path) -> Sealed | str:
-    """A sealed checkpoint, or why it is none."""
+    Raises:
+        DamagedError: it is none.
+    """
     try:
         body: dict[str, Any] = json.loads((path / _SEAL).read_text(encoding="utf-8"))
         logs = {name: Mark(**mark) for name, mark in body["logs"].items()}
-        saved = Sealed(path, int(body["iteration"]), str(body["config"]), logs)
+        saved = Checkpoint(
+            int(body["iteration"]), _updates(path), {}, {}, str(body["config"]), logs
+        )
         sizes = {str(name): int(size) for name, size in body["files"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return f"{_SEAL} is damaged"
+        raise DamagedError(f"{_SEAL} is damaged") from None
     for name, size in sizes.items():
         file = path / name
         if not file.is_file() or file.stat().st_size != size:
-            return f"{name} is not what was written"
+            raise DamagedError(f"{name} is not what was written")
     return saved
 
 
 def _directories(directory: Path) -> list[Path]:
     """Those of checkpoints, the oldest first."""
     found = [p for p in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", p.name)]
-    return sorted(found, key=_step)
+    return sorted(found, key=_updates)
 
 
-def _step(path: Path) -> int:
+def _updates(path: Path) -> int:
     return int(path.name.removeprefix("checkpoint-"))

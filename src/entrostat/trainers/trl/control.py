@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from ...core.objective import Objective
 
-if TYPE_CHECKING:
-    from .state import Trainer
-
 
 class EntropyControl(TrainerCallback, ExportableState):
     """The controllers' state, in every checkpoint's `trainer_state.json`."""
 
-    def __init__(self) -> None:
-        self.objective: Objective | None = None
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.objective = objective
         self.saved: dict[str, Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """What `ExportableState` writes: plain data."""
         saved = self.saved if self.objective is None else self.objective.state_dict()
         return {"args": {}, "attributes": {"saved": saved}}
 
@@ -32,9 +28,9 @@ class Begin(TrainerCallback):
     It does so only with restore_callback_states_from_checkpoint, and then with a new object.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After the checkpoint's trainer state was read, before the first step."""
+        # the checkpoint's trainer state has been read
         self.trainer.begin(state)

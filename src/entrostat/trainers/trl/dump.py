@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 import torch
@@ -27,10 +27,7 @@ from ...logs.lines import JsonLines
 from ...logs.rollouts import Rollouts, save_rollouts
 from ...runs.dump import flatten, token_pieces
 from ...runs.run_directory import forget_rollouts
-
-if TYPE_CHECKING:
-    from .iteration import Scored
-    from .state import Trainer
+from .iteration import Scored
 
 
 class RunLog:
@@ -54,8 +51,9 @@ class RunLog:
             if log.path.exists():
                 log.keep_until(done)
 
-    def write_settings(self, trainer: Trainer, iterations: int) -> None:
-        """What the run is: an objective's description, and settings under the lab's names."""
+    def begin(self, trainer: Any, done: int, iterations: int) -> None:
+        """Make the directory and say what the run is, under the lab's names of settings."""
+        self.open(done)
         objective = None if trainer.objective is None else trainer.objective.describe()
         with replacing(self.directory / "config.toml") as part:
             part.write_text(tomli_w.dumps(_settings(trainer, objective, iterations)), "utf-8")
@@ -64,7 +62,6 @@ class RunLog:
                 part.write_text(json.dumps(objective, indent=1), "utf-8")
 
     def due(self, iteration: int) -> bool:
-        """Whether this iteration's tokens are written."""
         return (iteration - 1) % self.every == 0
 
     def line(self, iteration: int, figures: dict[str, float]) -> None:
@@ -73,7 +70,6 @@ class RunLog:
         self.metrics.append([{"iteration": iteration, **kept}])
 
     def rollouts(self, rollouts: Rollouts) -> None:
-        """One file of tokens."""
         self._written = rollouts
         save_rollouts(rollouts, self.directory / "rollouts")
 
@@ -91,9 +87,7 @@ class RunLog:
             save_rollouts(whole, self.directory / "rollouts")
 
 
-def _settings(
-    trainer: Trainer, objective: dict[str, Any] | None, iterations: int
-) -> dict[str, Any]:
+def _settings(trainer: Any, objective: dict[str, Any] | None, iterations: int) -> dict[str, Any]:
     """The run's settings, as config.toml has them; TRL's own where they are not its defaults."""
     args, rewards = trainer.args, "+".join(trainer.reward_func_names)
     sampled = args.per_device_train_batch_size * args.steps_per_generation
@@ -101,7 +95,10 @@ def _settings(
              "iterations": iterations, "method": f"TRL's {args.loss_type}"}  # fmt: skip
     if objective is not None:
         known |= {key: objective[key] for key in ("advantage", "aggregation")}
-        known["method"] = [_said(method) for method in objective["methods"]]
+        known["method"] = [  # TOML has no null
+            {key: "none" if value is None else value for key, value in method.items()}
+            for method in objective["methods"]
+        ]
     defaults = {f.name: f.default for f in dataclasses.fields(args)}
     return known | {
         "task": {"name": rewards},
@@ -116,11 +113,6 @@ def _settings(
             if value != defaults.get(key) and isinstance(value, str | bool | int | float)
         },
     }  # fmt: skip
-
-
-def _said(method: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null: the word "none"."""
-    return {key: "none" if value is None else value for key, value in method.items()}
 
 
 def own_rows(
@@ -151,23 +143,17 @@ def own_rows(
 def rollouts_of(
     iteration: int, whole: TokenBatch, rewards: Tensor, rows: list[Any], tokenizer: Any
 ) -> Rollouts:
-    """The rollouts of all ranks.
+    """The rollouts of all ranks in a generation batch, which are counted from 1.
 
-    Args:
-        iteration: which generation batch, from 1.
-        whole: B rollouts with old_logp, old_entropy, group, the advantages [B, T] after the
-            methods' edits, and those that are `idle`.
-        rewards: [B] float, as they were given; NaN where none was.
-        rows: B of `own_rows`, in the same order.
-        tokenizer: for the text of each token.
+    `whole` has the advantages [B, T] after the methods' edits; `rewards` [B] are as they were
+    given, NaN where none was; `rows` are of `own_rows`, in the same order.
     """
     assert whole.group is not None
     assert whole.old_entropy is not None
     assert whole.advantages is not None
     assert whole.idle is not None
     tokens = torch.tensor([t for row in rows for t in row["tokens"]], dtype=torch.int32)
-    nan = [math.nan]
-    sampler = [x for row in rows for x in (row["sampler"] or nan * len(row["tokens"]))]
+    sampler = [x for row in rows for x in (row["sampler"] or [math.nan] * len(row["tokens"]))]
     own = torch.tensor([x for row in rows for x in row["own"]], dtype=torch.bool)
     lengths = torch.tensor([len(row["tokens"]) for row in rows])
     return Rollouts(

@@ -8,7 +8,7 @@ Shapes: B rollouts of this process, K of a prompt; A rollouts of all processes, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,18 +18,11 @@ from torch.nn.functional import pad
 from ...core.process_ranks import sum_over_ranks
 from .iteration import IMAGES, loss_mask
 
-if TYPE_CHECKING:
-    from .state import Trainer
-
 Generate = Callable[[Any], dict[str, Any]]
 
 
-def check(trainer: Trainer, redraws: int) -> None:
-    """Refuse what cannot be drawn again.
-
-    Raises:
-        ValueError: names the reason and what to do.
-    """
+def check(trainer: Any, redraws: int) -> None:
+    """Raise a ValueError, with the reason and what to do, where prompts cannot be drawn again."""
     args, who = trainer.args, f"EntropyGRPOTrainer: redraws={redraws}"
     if redraws < 0:
         raise ValueError(f"{who} must be at least 0")
@@ -43,7 +36,7 @@ def check(trainer: Trainer, redraws: int) -> None:
         )
 
 
-def dataset_rows(trainer: Trainer, draw: int, count: int) -> list[dict[str, Any]]:
+def dataset_rows(trainer: Any, draw: int, count: int) -> list[dict[str, Any]]:
     """Rows of `count` prompts of the data set, of this process and a generation batch's `draw`."""
     rank, data = trainer.accelerator.process_index, trainer.train_dataset
     place = trainer._step % trainer.args.gradient_accumulation_steps
@@ -53,15 +46,13 @@ def dataset_rows(trainer: Trainer, draw: int, count: int) -> list[dict[str, Any]
 
 @torch.no_grad()
 def redrawn(
-    trainer: Trainer, output: dict[str, Any], generate: Generate, redraws: int
+    trainer: Any, output: dict[str, Any], generate: Generate, redraws: int
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """A generation batch whose groups without a signal have given way to others.
 
-    Args:
-        trainer: with `_scored`, the rewards [A, F] of all processes and this one's rollouts.
-        output: what TRL made of this process's B rollouts.
-        generate: makes such a batch of other prompts, and leaves `_scored` of it.
-        redraws: at most so many draws.
+    `output` is what TRL made of this process's B rollouts; `generate` makes such a batch of other
+    prompts. Each leaves in `trainer._scored` the rewards [A, F] of all processes and this one's
+    rollouts.
 
     Returns:
         The batch, and what it cost: `rollout/redraws` draws, `rollout/redrawn` prompts,
@@ -71,7 +62,6 @@ def redrawn(
         raise ValueError("EntropyGRPOTrainer: redraws: rollouts with images cannot be drawn again")
     K, world = trainer.num_generations, trainer.accelerator.num_processes
     rank, B = trainer.accelerator.process_index, len(output["completion_ids"])
-    assert trainer._scored is not None
     scores, rows = trainer._scored
     first = _total(trainer, scores)
     costs = torch.zeros(3, dtype=torch.float64)
@@ -81,7 +71,6 @@ def redrawn(
         if not count:
             break
         more = generate([row for row in trainer.other_rows(draw, count) for _ in range(K)])
-        assert trainer._scored is not None
         extra, others = trainer._scored
         good = _teaches(_total(trainer, extra), K).view(world, -1)
         costs += torch.tensor([1, count * world, 0], dtype=torch.float64)
@@ -107,7 +96,7 @@ def redrawn(
     return output, figures | {"reward/drawn_mean": float(first.nanmean())}
 
 
-def _total(trainer: Trainer, scores: Tensor) -> Tensor:
+def _total(trainer: Any, scores: Tensor) -> Tensor:
     """[A]: the weighted sum of rewards [A, F]; functions that said nothing add nothing."""
     return (scores * trainer.reward_weights.to(scores.device)).nansum(1)
 
@@ -119,8 +108,7 @@ def _teaches(rewards: Tensor, K: int) -> Tensor:
 
 
 def _replaced(
-    trainer: Trainer, output: dict[str, Any], more: dict[str, Any],
-    swaps: list[tuple[int, int]],
+    trainer: Any, output: dict[str, Any], more: dict[str, Any], swaps: list[tuple[int, int]]
 ) -> dict[str, Any]:  # fmt: skip
     """The batch with rows of another in the place of some: prompts to the left, padded alike."""
     here, there = (torch.tensor(side) for side in zip(*swaps, strict=True))

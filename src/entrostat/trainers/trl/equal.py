@@ -21,7 +21,7 @@ _AGGREGATIONS: dict[str, dict[str, Any]] = {
     "dr_grpo": {"aggregation": "seq_mean_token_sum_norm"},
     "luspo": {"aggregation": "seq_mean_token_sum_norm", "max_length": 1},
 }
-_ESTIMATORS = {"group": "grpo", "batch": "grpo_batch", "none": "dr_grpo"}
+ESTIMATORS = {"group": "grpo", "batch": "grpo_batch", "none": "dr_grpo"}
 
 
 def from_grpo_config(config: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def from_grpo_config(config: Any) -> dict[str, Any]:
         >>> from_grpo_config(GRPOConfig("out", epsilon_high=0.28))["method"]  # doctest: +SKIP
         [{'name': 'ppo', 'high': 0.28}]
     """
-    for name, known in (("loss_type", _AGGREGATIONS), ("scale_rewards", _ESTIMATORS)):
+    for name, known in (("loss_type", _AGGREGATIONS), ("scale_rewards", ESTIMATORS)):
         if getattr(config, name) not in known:
             raise ValueError(unknown(name, str(getattr(config, name)), known))
     for wrong, reason in _without_equal(config):
@@ -73,10 +73,15 @@ def from_grpo_config(config: Any) -> dict[str, Any]:
     how = dict(_AGGREGATIONS[config.loss_type])
     if config.loss_type == "dr_grpo":
         how["max_length"] = config.max_completion_length
-    advantage = _ESTIMATORS[config.scale_rewards]
+    advantage = ESTIMATORS[config.scale_rewards]
     if config.multi_objective_aggregation == "normalize_then_sum":
         advantage = "gdpo"
-    method = [_shortened(m) for m in chain]
+    # without the parameters that are the method's defaults
+    defaults = [METHODS[m["name"]].parameters() | {"name": None} for m in chain]
+    method = [
+        {k: v for k, v in m.items() if v != usual[k]}
+        for m, usual in zip(chain, defaults, strict=True)
+    ]
     return {"method": method, "advantage": advantage, **how, "conventions": "trl"}
 
 
@@ -98,12 +103,6 @@ def _surrogate(config: Any) -> dict[str, Any]:
         # A > 0, and where A < 0 the clipped branch takes over up to 1 + high
         high, delta = delta - 1, 1 + high
     return {"name": name, "low": low, "high": high, "dual": delta}
-
-
-def spoken(arguments: dict[str, Any]) -> str:
-    """A call of `make_objective`, as one writes it."""
-    method, *others = arguments.items()
-    return f"make_objective({', '.join([repr(method[1]), *(f'{k}={v!r}' for k, v in others)])})"
 
 
 def _without_equal(config: Any) -> list[tuple[bool, str]]:
@@ -129,9 +128,3 @@ def _without_equal(config: Any) -> list[tuple[bool, str]]:
          "tokens, and entropy_bonus acts on all; set entropy_coef=0 and use_adaptive_entropy=False "
          "and append entropy_bonus"),
     ]  # fmt: skip
-
-
-def _shortened(method: dict[str, Any]) -> dict[str, Any]:
-    """Without the parameters that are the method's defaults."""
-    defaults = METHODS[method["name"]].parameters()
-    return {k: v for k, v in method.items() if k == "name" or v != defaults[k]}

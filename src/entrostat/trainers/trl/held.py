@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,19 +19,12 @@ from ...core.process_ranks import shared_generator
 from ..hold import Hold, response, sample
 from .iteration import IMAGES, loss_mask, token_batch
 
-if TYPE_CHECKING:
-    from .state import Trainer
-
 # each process has all parameters
 _WHOLE = {name for name in DistributedType.__members__ if name == "NO" or name.startswith("MULTI_")}
 
 
 def check_whole(hold: Hold, kind: Any) -> None:
-    """Refuse what the multiplier cannot be solved for with.
-
-    Raises:
-        ValueError: parameters are sharded, or the exact form is asked for.
-    """
+    """Raise a ValueError where parameters are sharded, or the exact form is asked for."""
     if hold.exact:
         raise ValueError(
             "thermostat: solve='exact' is for the lab; TRL takes 'sample', which holds as well"
@@ -44,19 +37,13 @@ def check_whole(hold: Hold, kind: Any) -> None:
         )
 
 
-def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]) -> None:
+def look(trainer: Any, hold: Hold, model: nn.Module, pieces: list[dict[str, Any]]) -> None:
     """Take the gradient of the mean entropy before an optimizer step, from some of its rollouts.
 
-    Args:
-        trainer: whose step it is.
-        hold: takes note of it.
-        model: as TRL runs it.
-        pieces: this rank's micro-batches.
+    `pieces` are this rank's micro-batches of the step of the GRPOTrainer, `model` as TRL runs it.
     """
     batch = token_batch(pieces).replace(ranks=trainer.ranks)
     tokens = max(1, batch.whole.tokens)
-    optimizer = trainer.optimizer
-    assert optimizer is not None
     parameters = [p for p in model.parameters() if p.requires_grad]
     kept = [p.grad for p in parameters]
     # DDP would wait for a backward pass of the loss; the model's own module is not wrapped
@@ -66,7 +53,6 @@ def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, 
             p.grad = None
         for part, weights in _sample(pieces, batch, trainer):
             entropy = trainer.extra_pass(model, part)[1]
-            assert entropy is not None
             of_rollouts = torch.where(loss_mask(part), entropy, 0).sum(1)
             (of_rollouts @ weights.to(of_rollouts) / tokens).backward()
     gradient = [p.grad for p in parameters]
@@ -75,12 +61,11 @@ def look(trainer: Trainer, hold: Hold, model: nn.Module, pieces: list[dict[str, 
     if trainer.ranks.world > 1:
         for p, h in zip(parameters, gradient, strict=True):
             dist.all_reduce(torch.zeros_like(p) if h is None else h)
-    found = response(optimizer, parameters, gradient)
-    hold.look(optimizer, found)
+    hold.look(trainer.optimizer, response(trainer.optimizer, parameters, gradient))
 
 
 def _sample(
-    pieces: list[dict[str, Any]], batch: TokenBatch, trainer: Trainer
+    pieces: list[dict[str, Any]], batch: TokenBatch, trainer: Any
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
     """Some of the rollouts of a step, micro-batch by micro-batch, and their weights [n]."""
     assert batch.old_entropy is not None

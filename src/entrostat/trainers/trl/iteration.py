@@ -32,19 +32,12 @@ IMAGES = (
 
 
 class Scored(NamedTuple):
-    """A rollout of this process as it was scored.
+    """A rollout of this process as it was scored."""
 
-    Attributes:
-        row: of the data set.
-        ids: its tokens, before any is masked.
-        text: of them.
-        finished: whether it ended by itself.
-    """
-
-    row: Mapping[str, Any]
-    ids: list[int]
-    text: str
-    finished: bool
+    row: Mapping[str, Any]  # of the data set
+    ids: list[int]  # its tokens, before any is masked
+    text: str  # of them
+    finished: bool  # whether it ended by itself
 
 
 def loss_mask(inputs: dict[str, Any]) -> Tensor:
@@ -106,11 +99,8 @@ def shares(
 ) -> tuple[Tensor, Tensor]:
     """What a token counts for in TRL's own loss, [B, T] each: in the policy's, and in the bonus'.
 
-    Args:
-        trainer: the GRPOTrainer.
-        pieces: this rank's micro-batches of an optimizer step, or of a part of it.
-        kind: the loss type whose denominators are meant.
-        constant: by which a sum over tokens is divided.
+    `pieces` are this rank's micro-batches of an optimizer step, or of a part of it; `kind` is the
+    loss type whose denominators are meant, `constant` what divides a sum over tokens.
     """
     world, args, micro = trainer.accelerator.num_processes, trainer.args, len(pieces)
     scale, mean = [], []
@@ -132,11 +122,9 @@ def shares(
 def watched(batch: TokenBatch, outcome: Tensor, exact: bool) -> dict[str, float]:
     """Entropy dynamics of a generation batch that no objective trains on.
 
-    Args:
-        batch: this rank's rollouts, with `idle` and `advantages` [B, T].
-        outcome: [B] float, the trainer's own advantages.
-        exact: one update is made on the batch, so that its policy is the one that sampled; the
-            figures of an update are left out where it is not.
+    `batch` has this rank's rollouts with `idle` and `advantages` [B, T], `outcome` the trainer's
+    own [B]. Figures of an update are `exact` where it is the only one on the batch, whose policy is
+    the one that sampled, and left out elsewhere.
     """
     assert batch.rewards is not None
     assert batch.advantages is not None

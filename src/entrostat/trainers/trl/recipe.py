@@ -43,24 +43,14 @@ def _everywhere(failed: int, answers: int) -> tuple[int, int]:
 
 
 class RecipeTrainer(EntropyGRPOTrainer):
-    """`EntropyGRPOTrainer` of a recipe.
-
-    Args:
-        recipe: what is trained.
-        record: where the run is written.
-        progress: told of tokens as they are sampled.
-        args: a `GRPOConfig` made of the recipe.
-
-    Attributes:
-        answers: this process's newest rollouts, where they are played in turns; else None.
-    """
+    """`EntropyGRPOTrainer` of a recipe; `args` is a `GRPOConfig` made of it."""
 
     _alone = True
 
     def __init__(self, recipe: Recipe, record: Record, progress: Progress, args: Any) -> None:
         self.recipe, self.progress = recipe, progress
         self._clock, self._norms, self._failed = Timer(), [], 0
-        self.answers: Answers | None = None
+        self.answers: Answers | None = None  # the newest rollouts, where they are played in turns
         self._played: dict[str, float] | None = None
         config, policy = recipe.config, recipe.policy
         if policy.tokenizer.pad_token_id != policy.pad:  # none, or none of the model's
@@ -147,11 +137,10 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return self.recipe.drawn.examples([one.row["prompt"] for one in rows])
 
     def _prompts(self, output: dict[str, Any], rows: list[Scored]) -> list[str]:
-        """As the task has them."""
         return [example.prompt for example in self._examples(rows)]
 
     def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
-        """The lab's: of all processes one after the other."""
+        # the lab's draws: of all processes one after the other
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         places = self.recipe.drawn.others(self._iteration, draw, count * world)
         return [{"prompt": place} for place in places[rank * count : (rank + 1) * count]]
@@ -167,11 +156,11 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return super()._prepare_inputs(generation_batch)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """All, as in the lab; transformers leaves out norms and biases."""
+        # all, as in the lab; transformers leaves out norms and biases
         return [name for name, _ in model.named_parameters()]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The lab's curve (`runs/schedule.py`), whose warm-up begins above 0."""
+        # the lab's curve (`runs/schedule.py`), whose warm-up begins above 0
         if self.lr_scheduler is None:
             config = self.recipe.config
             assert config.optim.lr is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
@@ -24,21 +24,11 @@ from ...runs.run_writer import RunWriter
 from ...runs.trackers.services import alert_here
 from .checkpoints import keep, seal
 from .dump import RunLog
-
-if TYPE_CHECKING:
-    from .state import Recipe, RecipeRun
+from .state import Recipe
 
 
 class Record(RunLog):
-    """Writes into a run directory.
-
-    Args:
-        run: where.
-        recipe: of what.
-        progress: told of what takes a while; silent on other processes than the main one.
-        start: the iteration that the run goes on after.
-        main: whether this process writes.
-    """
+    """Writes into a run directory that goes on after `start`; on the `main` process only."""
 
     def __init__(
         self, run: RunDirectory, recipe: Recipe, progress: Progress, start: int, main: bool
@@ -55,14 +45,10 @@ class Record(RunLog):
 
     # ------------------------------------------------------------------ called by the trainer
 
-    def open(self, done: int) -> None:
-        """Nothing: the directory is open, its logs as far as the run goes on after."""
-
-    def write_settings(self, trainer: Any, iterations: int) -> None:
-        """Nothing: the recipe's are written."""
+    def begin(self, trainer: Any, done: int, iterations: int) -> None:
+        """Nothing: logs go as far as the run goes on after, the recipe's settings are written."""
 
     def due(self, iteration: int) -> bool:
-        """As in the lab."""
         return self.recipe.config.save.rollouts_every > 0 and iteration % self.every == 0
 
     def line(self, iteration: int, figures: dict[str, float]) -> None:
@@ -126,18 +112,16 @@ class Record(RunLog):
 
 
 class EachIteration(TrainerCallback):
-    """What follows an iteration's last optimizer step."""
+    """What follows an iteration's last optimizer step of a `RecipeTrainer`."""
 
-    def __init__(self, trainer: RecipeRun, record: Record) -> None:
+    def __init__(self, trainer: Any, record: Record) -> None:
         self.trainer, self.record = trainer, record
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The policy before training, which accelerate has placed, and sharded, by now."""
-        if state.global_step == 0:
+        if state.global_step == 0:  # accelerate has placed, and sharded, the policy
             self.record.evaluate(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The line, an evaluation, and whether TRL writes a checkpoint now."""
         done, rest = divmod(state.global_step, self.trainer.updates)
         if rest:
             return
@@ -149,7 +133,6 @@ class EachIteration(TrainerCallback):
             self.record.progress.iteration(done, {})
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The checkpoint is written, but for its seal."""
         self.trainer.accelerator.wait_for_everyone()  # each writes the state of its own chance
         done = state.global_step // self.trainer.updates
         self.record.checkpoint(done, Path(args.output_dir) / f"checkpoint-{state.global_step}")

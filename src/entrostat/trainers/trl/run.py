@@ -19,6 +19,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ from ...models.loading import learning_rate, load_policy
 from ...models.rounding import use_float32_outputs
 from ...runs.progress import Progress, RunNotes, without_bars
 from ...runs.resolve import task_of
-from ...runs.resume import keep_settings
+from ...runs.resume import keep_settings, restore_newest
 from ...runs.run_directory import RunDirectory, default_output
+from ...runs.trackers.services import open_folder
 from ...tasks import Task
 from ..assemble import assemble
 from . import arguments, checkpoints, trackers, turns
@@ -60,13 +62,7 @@ def train(
     progress: Progress | None = None,
     resume: bool = False,
 ) -> Path:
-    """Train a policy in TRL; returns its run directory.
-
-    Args:
-        config: everything that determines the run.
-        task: an object in place of the configuration's task.
-        progress: where to show how it goes; None is silent, as every process but the main one is.
-        resume: go on from the newest whole checkpoint in `config.output`.
+    """Train a policy in TRL, as `lab.train`; every process but the main one is silent.
 
     Raises:
         ValueError: a bad setting, or one that TRL cannot do, found before anything is written.
@@ -94,23 +90,27 @@ def train(
         if run.complete(config.iterations):
             shown.end(run.path)
             return run.path
-        saved = [checkpoints.go_on(run, config, resume, say) if main else None]
-        (saved,) = broadcast_object_list(saved)
-        start = 0 if saved is None else saved.iteration
+        start = 0
+        if main:  # TRL restores what is found
+            start = restore_newest(
+                run, config.iterations, lambda saved: None, resume, say, checkpoints
+            )
+        (start,) = broadcast_object_list([start])
         record = Record(run, recipe, shown, start, main)
         if main:
             say(record.schedule.words())
             found = {"model": recipe.policy.origin, "said": say.said, "processes": world,
                      "trl": metadata.version("trl")}  # fmt: skip
             run.write_settings(config, recipe.objective.describe(), found)
-            trackers.open_folder(config, run.path, resume)
+            open_folder(config, run.path, resume)
         shown.begin(config, start)
         stack.enter_context(trackers.told(config, run.path))
         trainer = RecipeTrainer(recipe, record, shown, args)
         trackers.guard(trainer, run.path)
         recipe.policy = recipe.policy.moved(trainer.accelerator.device)
         use_float32_outputs(trainer)
-        trainer.train(resume_from_checkpoint=None if saved is None else str(saved.path))
+        newest = run.checkpoints / f"checkpoint-{start * config.updates}"
+        trainer.train(resume_from_checkpoint=str(newest) if start else None)
         _finish(trainer, run, config, main)
     shown.end(run.path)
     return run.path
@@ -138,18 +138,14 @@ def build(config: TrainConfig, task: Task | None, world: int, say: RunNotes) -> 
         warn_of_lost(policy, config, first, prompts)
     check_prompts(parts.held_out, policy)
     choose_threads(config, policy, small, say)
-    return Recipe(
-        config, task, parts.new, parts.stop, parts.objective, policy, parts.scorer, parts.held_out
-    )  # fmt: skip
+    return Recipe(**vars(parts), config=config, policy=policy)
 
 
 def _for_loading(config: TrainConfig) -> TrainConfig:
     """The configuration with what TRL does itself left out: checkpointing, and sharding."""
-    config = copy.copy(config)
-    config.gradient_checkpointing = False
-    if arguments.launched("FSDP"):
-        config.device = "cpu"  # accelerate brings each process its shard
-    return config
+    # with FSDP accelerate brings each process its shard
+    device = "cpu" if arguments.launched("FSDP") else config.device
+    return replace(config, gradient_checkpointing=False, device=device)
 
 
 def _finish(trainer: RecipeTrainer, run: RunDirectory, config: TrainConfig, main: bool) -> None:

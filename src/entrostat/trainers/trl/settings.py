@@ -19,8 +19,8 @@ from trl import GRPOConfig, GRPOTrainer
 from ...core.objective import Objective, make_objective
 from ...core.probe import ONE_UPDATE, bounds, idle_at_one, probe
 from ...core.rollouts import FIELDS
-from ...method import Method, MethodSpec
-from .equal import from_grpo_config
+from ...method import MethodSpec
+from .equal import ESTIMATORS, from_grpo_config
 
 WHO = "EntropyGRPOTrainer"
 LOSS_TYPES = {
@@ -28,7 +28,7 @@ LOSS_TYPES = {
     "seq_mean_token_mean": "grpo",
     "seq_mean_token_sum_norm": "dr_grpo",
 }
-_SCALES = {"grpo": "group", "grpo_batch": "batch", "dr_grpo": "none"}
+_SCALES = {estimator: scale for scale, estimator in ESTIMATORS.items()}
 _UNCLIPPED = ("cispo", "sapo", "vespo")  # loss types that are surrogates of their own
 _USUAL = (0.2, 0.2)
 # what an objective says -> TRL's arguments that say it
@@ -50,11 +50,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """GRPOTrainer's arguments by name, its configuration among them.
-
-    Raises:
-        TypeError: it takes no such arguments.
-    """
+    """GRPOTrainer's arguments by name, its configuration among them."""
     given = dict(inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments)
     if given.get("args") is None:
         model = given.get("model")
@@ -66,11 +62,7 @@ def by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def resolved(
     args: Any, method: MethodSpec | Objective | None, entropy: float | str | None, alone: bool
 ) -> tuple[Objective | None, Any]:
-    """What is trained: the objective, if any, and the arguments beside it.
-
-    Raises:
-        ValueError: TRL cannot run the objective, or both are given.
-    """
+    """What is trained: the objective, if any, and the arguments beside it."""
     if not alone:
         warn_of_truncation(args)
     if entropy is not None:
@@ -91,11 +83,7 @@ def resolved(
 
 
 def held(args: Any, target: float | str) -> Objective:
-    """The loss that the arguments mean, under a thermostat.
-
-    Raises:
-        ValueError: no objective is equal to the arguments' loss, or the target cannot be read.
-    """
+    """The loss that the arguments mean, under a thermostat."""
     if args.use_adaptive_entropy:
         raise ValueError(
             f"{WHO}: entropy={target!r} and use_adaptive_entropy=True would both move the entropy "
@@ -107,27 +95,19 @@ def held(args: Any, target: float | str) -> Objective:
 
 
 def build(method: MethodSpec | Objective, args: Any) -> Objective:
-    """The objective that a user names, or has made, if TRL can run it with these arguments.
-
-    Raises:
-        ValueError: TRL cannot run it, or not with these arguments.
-    """
+    """The objective that a user names, or has made, if TRL can run it with these arguments."""
     if isinstance(method, Objective):
         objective = method
     else:
         objective = make_objective(method, max_length=args.max_completion_length)
     updates = updates_per_generation(args)
-    culprits = [
-        f"`{name}`"
-        for name, each in zip(objective.names, objective.methods, strict=True)
-        if each.on_policy
-    ]
-    if updates > 1 and culprits:
+    try:
+        objective.check_updates(updates)
+    except ValueError as error:
         raise ValueError(
-            f"{WHO}: {' and '.join(culprits)}: strictly on-policy, so one update per generation "
-            f"batch, not {updates}; set num_iterations=1 and leave steps_per_generation and "
+            f"{WHO}: {error}; in TRL: num_iterations=1, and steps_per_generation and "
             "generation_batch_size unset"
-        )
+        ) from None
     objective.check_host("trl", FIELDS, updates)
     return objective
 
@@ -142,13 +122,9 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
     """A copy of the arguments whose own loss, which TRL logs, is near what the objective means.
 
     An objective that means what the arguments mean leaves them as they are. Where it changes the
-    estimator, the clip, the mean or leaves a term out, one warning names what changed.
-
-    Args:
-        args: TRL's.
-        objective: what trains.
-        said: the objective in its user's words.
-        alone: the arguments are not meant to say what is trained; nothing is warned of.
+    estimator, the clip, the mean or leaves a term out, one warning names what changed, `said` being
+    the objective in its user's words; none where the arguments stand `alone`, which are not meant
+    to say what is trained.
     """
     changed, chosen = changes(args, objective)
     args, given = copy.copy(args), args
@@ -167,11 +143,12 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
         _LOG.warning(message)
     terms = probe(objective)
     low, high = bounds(terms)
-    surrogate = objective.names[0]
-    own = surrogate if surrogate in _UNCLIPPED else None
+    own = objective.names[0] if objective.names[0] in _UNCLIPPED else None
     mean = mean_of(given, objective)
     mean = LOSS_TYPES[objective.aggregation] if mean in _UNCLIPPED else mean
-    wanted: dict[str, Any] = {
+    args.beta, args.use_bias_correction_kl = _beta(objective)
+    args.sync_ref_model = args.sync_ref_model and args.beta > 0  # TRL refuses it without one
+    vars(args).update({
         "loss_type": own or mean,
         "epsilon": low,
         "epsilon_high": high + 1 if own == "cispo" else high,
@@ -183,11 +160,7 @@ def settle(args: Any, objective: Objective, said: str | None = None, alone: bool
         "use_adaptive_entropy": False,
         "multi_objective_aggregation": "sum_then_normalize",
         "off_policy_mask_threshold": None,
-    }
-    args.beta, args.use_bias_correction_kl = _beta(objective)
-    args.sync_ref_model = args.sync_ref_model and args.beta > 0  # TRL refuses it without one
-    for name, value in wanted.items():
-        setattr(args, name, value)
+    })  # fmt: skip
     return args
 
 
@@ -212,7 +185,9 @@ def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
         if aspect == "terms":
             found.append(f"{words} is not used")
         elif aspect == "clip":
-            found.append(f"{words} becomes {_words(objective.names[0], objective.methods[0])}")
+            clip = dataclasses.asdict(objective.methods[0]).items()
+            clip = ", ".join(f"{key}={value!r}" for key, value in clip)
+            found.append(f"{words} becomes {objective.names[0]}({clip})")
         else:
             found.append(f"{words} becomes {aspect}={getattr(objective, aspect)!r}")
         chosen = chosen or bool(mine)
@@ -225,9 +200,9 @@ def _same(aspect: str, own: Objective, other: Objective) -> bool:
         return all(method in other.methods for method in own.methods[1:])
     if aspect == "clip":
         return (own.names[0], own.methods[0]) == (other.names[0], other.methods[0])
-    return (
-        _mean(own) == _mean(other) if aspect == "aggregation" else own.advantage == other.advantage
-    )
+    if aspect == "aggregation":
+        return _mean(own) == _mean(other)
+    return own.advantage == other.advantage
 
 
 def _meant(args: Any) -> Objective | None:
@@ -241,11 +216,6 @@ def _meant(args: Any) -> Objective | None:
 def _mean(objective: Objective) -> tuple[str, int | None]:
     constant = objective.aggregation == "seq_mean_token_sum_norm"
     return objective.aggregation, objective.max_length if constant else None
-
-
-def _words(name: str, method: Method) -> str:
-    values = ", ".join(f"{key}={value!r}" for key, value in dataclasses.asdict(method).items())
-    return f"{name}({values})"
 
 
 def warn_of_truncation(args: Any) -> None:
@@ -262,11 +232,7 @@ def warn_of_truncation(args: Any) -> None:
 
 
 def check_generation(args: Any) -> None:
-    """Refuse what would make the log-probs of an objective another policy's.
-
-    Raises:
-        ValueError: continuous batching under mixed precision.
-    """
+    """Refuse continuous batching under mixed precision: log-probs would be another policy's."""
     if args.use_transformers_continuous_batching and (args.bf16 or args.fp16):
         kind = "bf16" if args.bf16 else "fp16"
         raise ValueError(

@@ -10,7 +10,7 @@ Shapes: n rollouts of this process in a part of a step, T completion tokens at m
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,25 +25,15 @@ from .held import check_whole, look
 from .iteration import micro_batches, shares, token_batch
 from .settings import mean_of
 
-if TYPE_CHECKING:
-    from .state import Trainer
-
 
 class Steps:
-    """The optimizer steps of a trainer with an objective.
-
-    Args:
-        trainer: whose they are.
-        objective: decides.
-
-    Attributes:
-        hold: the thermostat's multiplier, where there is one.
+    """The optimizer steps of a GRPOTrainer whose loss an objective decides.
 
     Raises:
-        ValueError: the multiplier cannot be solved for here.
+        ValueError: the thermostat's multiplier cannot be solved for here.
     """
 
-    def __init__(self, trainer: Trainer, objective: Objective) -> None:
+    def __init__(self, trainer: Any, objective: Objective) -> None:
         self._trainer, self._objective = trainer, objective
         self._mean, self.hold = mean_of(trainer.args, objective), Hold.of(objective)
         if self.hold is not None:

@@ -23,11 +23,7 @@ from ...models.stops import Stops
 
 
 class Ends(StoppingCriteria):
-    """How many tokens each sequence has at its first stop; a criterion of one `generate` call.
-
-    Args:
-        stops: the strings.
-    """
+    """How many tokens each sequence has at its first stop; a criterion of one `generate` call."""
 
     def __init__(self, stops: Stops) -> None:
         self._stops, self._prompt = stops, 0
@@ -43,20 +39,13 @@ class Ends(StoppingCriteria):
         return self._at > 0
 
     def cut(self, completions: list[list[int]]) -> list[list[int]]:
-        """The completions as far as their stops."""
         assert self._at is not None
         ends = self._at.tolist()
         return [ids[: end or None] for ids, end in zip(completions, ends, strict=True)]
 
 
 class Ending:
-    """What ends a completion: eos ids, and strings where there are some.
-
-    Args:
-        strings: of the run.
-        tokenizer: decodes.
-        eos: ids.
-    """
+    """What ends a completion: eos ids, and strings where there are some."""
 
     def __init__(self, strings: Sequence[str], tokenizer: Any, eos: Sequence[int]) -> None:
         skip = {*eos, tokenizer.pad_token_id}
@@ -66,8 +55,8 @@ class Ending:
 
         self._eos, self._stops = set(eos), Stops(tuple(strings), decode) if strings else None
 
-    def __bool__(self) -> bool:
-        """Whether there are strings."""
+    @property
+    def has_strings(self) -> bool:
         return self._stops is not None
 
     @contextmanager
@@ -93,11 +82,7 @@ class Ending:
 
 
 def with_stops(args: Any, stop: Sequence[str]) -> Any:
-    """The arguments with which TRL stops at the strings.
-
-    Raises:
-        ValueError: TRL could not, with these arguments.
-    """
+    """The arguments with which TRL stops at the strings; a ValueError where it could not."""
     if not stop:
         return args
     for key, why in (

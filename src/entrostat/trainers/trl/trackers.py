@@ -24,14 +24,7 @@ from transformers.integrations import (
 
 from ...config import TrainConfig
 from ...errors import in_one_line
-from ...runs.trackers.services import (
-    FOLDER,
-    TITLES,
-    environment,
-    open_folder,
-    read_seal,
-    write_seal,
-)
+from ...runs.trackers.services import FOLDER, TITLES, environment, read_seal, write_seal
 
 _KINDS = {
     WandbCallback: "wandb", TrackioCallback: "trackio", TensorBoardCallback: "tensorboard",
@@ -79,13 +72,7 @@ def guard(trainer: Any, path: Path) -> None:
 
 
 class Guarded(TrainerCallback):
-    """One of transformers' trackers.
-
-    Args:
-        tracker: it.
-        name: ours.
-        folder: where its seal is.
-    """
+    """One of transformers' trackers, under our name; its seal lies in `folder`."""
 
     def __init__(self, tracker: TrainerCallback, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -114,18 +101,11 @@ class Guarded(TrainerCallback):
             )
 
     def _seal(self, step: int) -> None:
-        """Keep the tracker's id of the run, and that it is given a step."""
-        write_seal(self.folder, self.name, {"id": self._id(), "logged": step, "place": ""})
-
-    def _id(self) -> str:
-        """The id that the tracker goes on by, as far as it has begun."""
+        """Keep the id by which the tracker resumes, and that it is given a step."""
         known = read_seal(self.folder, self.name)["id"]
         if self.name == "mlflow":
             import mlflow
 
             run = mlflow.active_run()
-            return known if run is None else run.info.run_id
-        return known
-
-
-__all__ = ["Guarded", "guard", "open_folder", "told"]
+            known = known if run is None else run.info.run_id
+        write_seal(self.folder, self.name, {"id": known, "logged": step, "place": ""})

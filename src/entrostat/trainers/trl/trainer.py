@@ -113,9 +113,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         self._ending = Ending(stop, self._tokenizer, self.eos_token_ids)
         if self.objective is not None:
             self._steps = Steps(self, self.objective)
-        self._control = EntropyControl()
-        self._control.objective = self.objective
-        self.add_callback(self._control)
+        self.add_callback(EntropyControl(self.objective))
         self.add_callback(Begin(self))
         if analyze_every:
             self._analyst = Analyst(self, analyze_every)
@@ -142,8 +140,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 state.stateful_callbacks.setdefault(name, callback.state())
         self._dumped = state.global_step // self.updates
         if self._run_log is not None and self.accelerator.is_main_process:
-            self._run_log.open(state.global_step // self.updates)
-            self._run_log.write_settings(self, math.ceil(state.max_steps / self.updates))
+            self._run_log.begin(self, self._dumped, math.ceil(state.max_steps / self.updates))
 
     @property
     def ranks(self) -> Communicator:
@@ -160,7 +157,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
         inner = super()._generate_single_turn
-        if self.use_vllm or not self._ending:  # vLLM looks for stops itself
+        if self.use_vllm or not self._ending.has_strings:  # vLLM looks for stops itself
             return inner(prompt_ids, *args, **kwargs)
         with self._ending.watched(self.accelerator.unwrap_model(self.model_wrapped)) as ends:
             completions, logprobs = inner(prompt_ids, *args, **kwargs)
@@ -282,7 +279,6 @@ class EntropyGRPOTrainer(GRPOTrainer):
                 )
 
     def _prompts(self, output: dict[str, Any], rows: list[Scored]) -> list[str]:
-        """The texts of this rank's prompts."""
         prompts = zip(output["prompt_ids"], output["prompt_mask"].bool(), strict=True)
         return [self._tokenizer.decode(ids[m], skip_special_tokens=True) for ids, m in prompts]
 
@@ -291,7 +287,7 @@ class EntropyGRPOTrainer(GRPOTrainer):
         return dataset_rows(self, draw, count)
 
     def _said(self, completions: list[list[int]]) -> tuple[list[str], list[bool]]:
-        """Of this rank's completions their texts, and which ended by themselves."""
+        """Texts, and which ended by themselves."""
         texts = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts, self._ending.finished(completions)
 

@@ -2,7 +2,7 @@
 
     run.py       `entrostat train --host verl`: starts main_ppo and follows it; imports no veRL
     recipe.py    a configuration as veRL's overrides; config.py, how they are written;
-                 facts.py, what it leaves open; no veRL
+                 run_plan.py, what it leaves open; model_ref.py, model and task; no veRL
     data.py      a task's prompts as Parquet, in the lab's order and tokens; imports no veRL
     preflight.py what veRL and Ray say to that before it is started
     agent.py     a rollout: the exact prompt, stops; completions.py, its end and text; no veRL
@@ -12,7 +12,7 @@
     driver.py    once per rollout batch: controllers, advantages; imports no veRL
     trainer.py   where the driver calls that, and checkpoints it
     worker.py    once per update: the plan over the whole minibatch and all ranks
-    core/loss.py      the loss of a micro-batch under that plan
+    loss.py      the loss of a micro-batch under that plan
     plugin.py    what veRL imports; selfcheck.py, whether it did
 
 Nothing of veRL is imported with this package itself.

@@ -62,7 +62,6 @@ class TokenLoop(AgentLoopBase):
     async def _played(
         self, source: _Source, given: Mapping[str, Any], prompt: list[int]
     ) -> AgentLoopOutput:
-        """A rollout of several turns."""
         table, split, index = _table(self.path, str(given["set"])), given["split"], given["index"]
         played = await play(table, str(split), int(index), prompt, source.limit, source.turn)
         if played.failure:
@@ -89,21 +88,13 @@ def _table(path: str, name: str) -> Table:
 
 @dataclass
 class _Source:
-    """Samples the turns of one rollout, by one replica of the engine: it keeps what it computed.
-
-    Attributes:
-        loop: whose.
-        settings: of training, or of the set that the row is of.
-        params: veRL's sampling parameters.
-        limit: tokens that a turn may take.
-        priority: of its requests.
-    """
+    """Samples the turns of one rollout, by one replica of the engine: it keeps what it computed."""
 
     loop: TokenLoop
-    settings: Settings
-    params: dict[str, Any]
-    limit: int
-    priority: int
+    settings: Settings  # of training, or of the set that the row is of
+    params: dict[str, Any]  # veRL's sampling parameters
+    limit: int  # tokens that a turn may take
+    priority: int  # of its requests
     metrics: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     request: str = field(default_factory=lambda: uuid4().hex)

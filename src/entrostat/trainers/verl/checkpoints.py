@@ -14,7 +14,7 @@ from ..._text import Say
 from ...config import TrainConfig
 from ...errors import RunStopped
 from ...runs.best_checkpoint import go_back, link_tree
-from ...runs.run_directory import RunDirectory, check_not_back
+from ...runs.run_directory import RunDirectory, check_not_back, forget_rollouts
 
 BOUND = "config.toml"  # in the folder `verl`: the settings that its checkpoints were made with
 # in a checkpoint: its iteration's line as veRL's "file" logger writes it, which it does only later
@@ -56,7 +56,6 @@ def newest(checkpoints: Path) -> int:
 
 
 def folder(checkpoints: Path, step: int) -> Path:
-    """Where the checkpoint of an iteration lies."""
     return checkpoints / f"global_step_{step}"
 
 
@@ -87,12 +86,8 @@ def go_on(
 ) -> int:  # fmt: skip
     """Cut the logs back to veRL's newest checkpoint; returns its iteration, 0 without one.
 
-    Args:
-        run: what is there already.
-        config: the run's.
-        resume: False forgets all of it.
-        catch_up: takes into the run's logs what veRL wrote into such files and nobody followed.
-        say: told what will be made again, or is lost.
+    All is forgotten where the run does not `resume`; `catch_up` takes into its logs what veRL wrote
+    into such files and nobody followed.
 
     Raises:
         ValueError: more iterations are done than asked for.
@@ -118,8 +113,8 @@ def go_on(
     go_back(run.path, start)
     for path in written:
         path.unlink()  # it is in the logs
-    for path in [*run.rollouts.glob("*.safetensors"),
-                 *(run.path / "verl" / "validation").glob("*.jsonl")]:  # fmt: skip
+    forget_rollouts(run.rollouts, start)
+    for path in (run.path / "verl" / "validation").glob("*.jsonl"):
         if path.stem.isdecimal() and int(path.stem) > start:
             path.unlink()
     again = sum(row["iteration"] > start for row in done)

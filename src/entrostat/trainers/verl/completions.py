@@ -15,7 +15,7 @@ from typing import Any
 
 from ...models.stops import cut
 
-Decode = Callable[[list[list[int]]], list[str]]
+Decode = Callable[[list[list[int]]], list[str]]  # ids of several completions to their texts
 
 # what a rollout engine's sampling parameters are called, where they know stops; veRL starts these
 # two without a tokenizer, so that they cannot
@@ -24,29 +24,19 @@ _WITHOUT_STOPS = ("sglang", "trtllm")
 
 @dataclass(frozen=True)
 class Settings:
-    """What veRL's processes know of a run's training, or of one of its evaluation sets.
+    """What veRL's processes know of a run's training, or of one of its evaluation sets."""
 
-    Attributes:
-        task: name and parameters, as `make_task` takes them.
-        scoring: `timeout`, `workers` and `memory` of the configuration's [scoring].
-        stop: texts that end a completion.
-        eos: ids that end one.
-        pad: id of padding.
-        rollouts_every: iterations between rollout dumps; 0 for none.
-        alarm: the alarm's band, `low` and `high`.
-        game: of a task that is played in turns: `model`, whose tokenizer says how observations
-            become tokens, `turns` by split, `context`, `chat` and `system` (`lab/turns.py`).
-        draw: of an evaluation set: sampling parameters in place of those that veRL gives.
-    """
-
-    task: dict[str, Any]
-    scoring: dict[str, Any]
-    stop: tuple[str, ...]
-    eos: tuple[int, ...]
-    pad: int
-    rollouts_every: int
-    alarm: dict[str, Any] = field(default_factory=dict)
+    task: dict[str, Any]  # name and parameters, as `make_task` takes them
+    scoring: dict[str, Any]  # the configuration's
+    stop: tuple[str, ...]  # texts that end a completion
+    eos: tuple[int, ...]  # ids that end one
+    pad: int  # id of padding
+    rollouts_every: int  # iterations between rollout dumps; 0 for none
+    alarm: dict[str, Any] = field(default_factory=dict)  # its band, `low` and `high`
+    # of a task that is played in turns: `model`, whose tokenizer says how observations become
+    # tokens, `turns` by split, `context`, `chat` and `system`
     game: dict[str, Any] | None = None
+    # of an evaluation set: sampling parameters in place of those that veRL gives
     draw: dict[str, Any] | None = None
 
     def sampling(self, engine: str) -> dict[str, Any]:
@@ -64,10 +54,6 @@ class Settings:
 
         The token that completes a stop is the last one, as in the lab; what an engine sampled
         after it was sampled in vain.
-
-        Args:
-            tokens: ids.
-            decode: ids of several completions to their texts.
         """
 
         def stopped(n: int) -> bool:
@@ -90,11 +76,7 @@ class Settings:
 
 @cache
 def read(path: str, name: str = "") -> Settings:
-    """The settings in a file.
-
-    Args:
-        path: the file.
-        name: of an evaluation set; "" for those of training.
+    """The settings in a file: of an evaluation set, or with "" of training.
 
     Raises:
         ValueError: it cannot be read; names it.

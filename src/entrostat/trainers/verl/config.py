@@ -29,6 +29,11 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield key, None if value == "null" else value
 
 
+def bare(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat keys without the `+` that adds them, with their values."""
+    return {key.lstrip("+"): value for key, value in values.items()}
+
+
 def code_in_verl(table: Any) -> dict[str, Any]:
     """Keys of a [verl] that have veRL import or run code, with their values."""
     given = flat(table) if isinstance(table, Mapping) else ()
@@ -49,11 +54,9 @@ def refuse_code(table: Any, where: str) -> None:
 
 
 def shell_command(overrides: Sequence[str], python: str = "python3") -> str:
-    """A command for a POSIX shell, one override a line.
+    """A command for a POSIX shell, one override ("key=value", `recipe.overrides`) a line.
 
-    Args:
-        overrides: "key=value" each (`recipe.overrides`).
-        python: the interpreter of veRL's environment.
+    `python` is the interpreter of veRL's environment.
     """
     return " \\\n  ".join([f"{python} -m {MODULE}", *(shlex.quote(line) for line in overrides)])
 

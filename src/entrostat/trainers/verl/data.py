@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,27 +51,10 @@ if TYPE_CHECKING:
 
 _ROWS = 4096  # written at once
 _SAMPLES = "__rollout_n__"
-_GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}  # as veRL itself says it to an engine
-
-
-@dataclass(frozen=True)
-class Written:
-    """What was found while the files were written.
-
-    Attributes:
-        prompt: tokens of the longest prompt that is trained on.
-        evaluated: of the longest one that is evaluated on; 0 where there is none.
-    """
-
-    prompt: int
-    evaluated: int
 
 
 def outline(model: str) -> Policy:
     """What prompts need of a policy: tokenizer, ends, context and vocabulary, without its weights.
-
-    Args:
-        model: name, or path of a directory.
 
     Raises:
         ValueError: there is no such model, or it has no tokenizer or no eos.
@@ -150,9 +133,9 @@ def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
 
 def _draw(one: ResolvedEvalSet) -> dict[str, Any]:
     """How a set's answers are drawn, in veRL's words."""
-    sampling = one.config.sampling
-    own = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    return _GREEDY if one.greedy else own
+    if one.greedy:  # as veRL itself says it to an engine
+        return {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
+    return {key: getattr(one.config.sampling, key) for key in ("temperature", "top_p")}
 
 
 def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
@@ -171,8 +154,12 @@ def _game(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
 def write(
     directory: Path, config: TrainConfig, task: Task, policy: Policy,
     sets: Sequence[ResolvedEvalSet], note: Callable[[str], None] = lambda _: None,
-) -> Written:  # fmt: skip
+) -> tuple[int, int]:  # fmt: skip
     """Write `train.parquet` and `test.parquet`.
+
+    Returns:
+        Tokens of the longest prompt that is trained on, and of the longest that is evaluated on; 0
+        where there is none.
 
     Raises:
         ValueError: pyarrow is not installed, or the prompts do not fit the model.
@@ -205,11 +192,10 @@ def write(
     # veRL wants a second file also where it evaluates nothing
     rows = held_out or [next(training()) | {_SAMPLES: 1}]
     _parquet(directory / "test.parquet", rows, _SAMPLES)
-    return Written(widest, max((len(r["extra_info"]["prompt_ids"]) for r in held_out), default=0))
+    return widest, max((len(r["extra_info"]["prompt_ids"]) for r in held_out), default=0)
 
 
 def _evaluated(one: ResolvedEvalSet, policy: Policy) -> Iterator[dict[str, Any]]:
-    """The rows of an evaluation set."""
     task, split, config = one.task, one.split, one.config
     examples = [example(task, index, split) for index in range(one.count)]
     new = new_tokens(task, config, split)

@@ -33,16 +33,11 @@ _WORTH = 1 << 20  # tokens that a thread pays for
 
 @dataclass
 class Prepared:
-    """What the workers get for each rollout.
+    """What the workers get for each rollout."""
 
-    Attributes:
-        batch: [B, T] with mask 0 at padding rows, the methods' advantages, shaped rewards, and
-            `idle` rollouts.
-        metrics: figures of the rollout batch and of the controllers.
-    """
-
+    # [B, T] with mask 0 at padding rows, the methods' advantages, shaped rewards, `idle` rollouts
     batch: TokenBatch
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # of the rollout batch and of the controllers
 
 
 def prepare(
@@ -65,7 +60,7 @@ def prepare(
         batch: old_logp, old_entropy, mask, rewards, group, and ref_logp where it is needed.
         real: [B] bool, False for the synthetic rows that veRL adds to even out a batch.
         progress: 0 at the first iteration of the run, 1 at the last.
-        sampler_logp: [B, T] float, the rollout engine's log-probs, where it gave them.
+        sampler_logp: [B, T] float, the rollout engine's, where it gave them.
         threads: that share the work; None takes the processors at hand, a million tokens each.
         kept: [B, T] bool, tokens that veRL's rejection sampling left in; None for all.
         kinds: B, the rollouts' data sources; of several each has a column of its own.
@@ -161,9 +156,8 @@ def _share(
 def noted(notes: Sequence[Mapping[str, Any]], real: Tensor) -> dict[str, float]:
     """`rollout/truncated`, `reward/failed` and of several turns how many, from what was noted.
 
-    Args:
-        notes: B of them (`agent.py`, `reward.py`); none where others are at work.
-        real: [B] bool, False for rows that veRL adds.
+    `notes` are B (`agent.py`, `reward.py`), or none where others are at work; `real` [B] is False
+    for rows that veRL adds.
 
     Raises:
         ValueError: the scorer failed at every answer of several.

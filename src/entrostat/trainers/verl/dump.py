@@ -26,7 +26,7 @@ def rollouts_of(
 
     Args:
         iteration: which one.
-        prompts: B token ids each.
+        prompts: B times token ids.
         notes: B, what the agent loop noted: `completion`, `finished`.
         batch: [B, T] responses, mask (1 where the policy spoke), logp, entropy, advantages,
             sampler_logp (may be absent); [B] lengths (tokens of a response, the environment's too),

@@ -46,17 +46,11 @@ _EVALUATION = ("val-core/", "val-aux/")
 
 @dataclass(frozen=True)
 class Intake:
-    """Where what veRL writes goes.
-
-    Attributes:
-        run: the run directory.
-        config: the run's.
-        sets: that are evaluated on.
-    """
+    """Where what veRL writes goes."""
 
     run: RunDirectory
     config: TrainConfig
-    sets: Sequence[ResolvedEvalSet]
+    sets: Sequence[ResolvedEvalSet]  # that are evaluated on
 
     @property
     def dumps(self) -> Path:
@@ -79,14 +73,9 @@ class Intake:
 
 
 class Follower:
-    """Reads what veRL has written since the last look, and takes it in.
+    """Reads what veRL's "file" logger has written since the last look, and takes it in.
 
     What the run directory has already stays as it is.
-
-    Args:
-        intake: where to.
-        source: the file of veRL's "file" logger.
-        progress: told of iterations and evaluations.
     """
 
     def __init__(self, intake: Intake, source: Path, progress: Progress) -> None:
@@ -162,15 +151,10 @@ def row_of(data: Mapping[str, Any]) -> dict[str, float]:
 def evaluated(
     answers: Sequence[Mapping[str, Any]], iteration: int, sets: Iterable[ResolvedEvalSet]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The lab's rows of an evaluation, and its lines per prompt (`lab/evaluation.py`).
+    """The lab's rows of an evaluation after an iteration, and its lines per prompt.
 
-    Without entropies, which veRL does not compute where it evaluates. An answer that never came
-    counts as wrong.
-
-    Args:
-        answers: of a validation dump: `where` ("SET/3"), `score`, `completion`, `failed`.
-        iteration: after which one.
-        sets: that were evaluated on.
+    Without entropies, which veRL does not compute where it evaluates. `answers` are of a validation
+    dump: `where` ("SET/3"), `score`, `completion`, `failed`; one that never came counts as wrong.
     """
     found: dict[str, dict[int, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:

@@ -29,12 +29,8 @@ HELD = "held/"  # of the figures that are the multiplier's state
 def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[Any, ...]) -> None:
     """Take the gradient of the mean entropy before an update, from some of its rollouts.
 
-    Args:
-        engine: veRL's (FSDP2), in training mode, without gradients.
-        hold: takes note of it.
-        data: this rank's minibatch as veRL has it, ready for its engine.
-        batch: the same, [n, T].
-        stream: seed and step, which choose the rollouts.
+    `engine` is veRL's (FSDP2), in training mode, without gradients; `data` this rank's minibatch
+    ready for it, `batch` [n, T] the same; `stream`, seed and step, chooses the rollouts.
     """
     whole = 1 if tu.get(data, "use_dynamic_bsz") else tu.get(data, "micro_batch_size_per_gpu")
     assert batch.old_entropy is not None
@@ -54,15 +50,10 @@ def look(engine: Any, hold: Hold, data: Any, batch: TokenBatch, stream: tuple[An
 
 
 class Part(NamedTuple):
-    """Some rollouts of a minibatch.
+    """Some rollouts of a minibatch."""
 
-    Attributes:
-        mask: [n, T] bool.
-        weights: [n] of their sums in the minibatch's mean.
-    """
-
-    mask: Tensor
-    weights: Tensor
+    mask: Tensor  # [n, T] bool
+    weights: Tensor  # [n], of their sums in the minibatch's mean
 
 
 def _mean_entropy(

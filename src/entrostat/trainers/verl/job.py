@@ -44,14 +44,9 @@ _FATAL = (
 
 
 class Job:
-    """A process with a log, in a process group of its own.
+    """A process in a process group of its own; `log` takes what it prints.
 
     It is told to end when this process is killed (Linux).
-
-    Args:
-        command: what to start.
-        log: takes what it prints.
-        environment: added to this process's own.
 
     Raises:
         ValueError: the command cannot be started.
@@ -90,7 +85,8 @@ class Job:
         """End it and what it started: as Ctrl-C does, then less and less politely."""
         try:
             for number, seconds in zip((signal.SIGINT, signal.SIGTERM), _PATIENCE, strict=True):
-                self._signal(number)
+                with suppress(ProcessLookupError):
+                    self._process.send_signal(number)
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(seconds)
                     break
@@ -98,10 +94,6 @@ class Job:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
 
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None

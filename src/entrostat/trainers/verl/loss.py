@@ -32,16 +32,11 @@ PREFIX = "entrostat/"  # of metrics, until the driver takes it off
 
 @dataclass
 class Update:
-    """One optimizer step: what was decided for it.
+    """One optimizer step: what was decided for it."""
 
-    Attributes:
-        plan: decided over all ranks; of this rank's rollouts.
-        figures: what to log about the plan.
-        now: [B, T] entropies that the forward passes gave; None where nobody asks.
-    """
-
-    plan: Plan
-    figures: dict[str, float] = field(default_factory=dict)
+    plan: Plan  # decided over all ranks; of this rank's rollouts
+    figures: dict[str, float] = field(default_factory=dict)  # what to log about the plan
+    # [B, T] entropies that the forward passes gave; None where nobody asks
     now: Tensor | None = None
 
 
@@ -51,13 +46,8 @@ def loss(
     """The loss and metrics of a micro-batch, as veRL's engines call it.
 
     The sum over micro-batches, averaged over ranks as FSDP averages gradients, is the objective's
-    loss of the whole minibatch.
-
-    Args:
-        config: the update's; bound with `functools.partial`.
-        model_output: nested `log_probs` and `entropy` of prompts and responses.
-        data: the micro-batch, with `ROW`.
-        dp_group: not used; the plan was made before.
+    loss of the whole minibatch. `model_output` has nested `log_probs` and `entropy` of prompts and
+    responses, `data` is the micro-batch with `ROW`.
 
     Raises:
         ValueError: a method needs the entropy and the engine did not compute it.
@@ -93,26 +83,23 @@ def responses(nested: Tensor, data: Any, width: int) -> Tensor:
 def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
     """What a worker knows about its rollouts before an update: all but the current policy's.
 
-    `logp` and `entropy` are those of the old policy.
-
-    Args:
-        data: this rank's minibatch, with what the driver added.
-        objective: says whether the reference's log-probs are needed.
-        device: where to.
+    `logp` and `entropy` are those of the old policy; `data` is this rank's minibatch with what the
+    driver added.
 
     Raises:
         ValueError: the driver did not add its part.
     """
+    there = set(data.keys())
     names = ["old_log_probs", "entropy", "advantages", MASK, REWARD, GROUP, ROLLOUT]
     if "ref_logp" in objective.needs:
         names.append("ref_log_prob")
-    names += [name for name in (EDITED, IDLE, CORRECTION) if name in data.keys()]  # noqa: SIM118
-    absent = [name for name in names if name not in data.keys()]  # noqa: SIM118 (a TensorDict)
+    absent = [name for name in names if name not in there]
     if absent:
         raise ValueError(
             f"entrostat.trainers.verl: the batch has no {', '.join(absent)}; the worker belongs to "
             "the trainer of trainer.v1.trainer_mode=entrostat, which adds them"
         )
+    names += there & {EDITED, IDLE, CORRECTION}
     dense = data.select(*names).to_padded_tensor().to(device)
     return TokenBatch(
         logp=dense["old_log_probs"],
@@ -123,10 +110,10 @@ def token_batch(data: Any, objective: Objective, device: Any) -> TokenBatch:
         group=dense[GROUP],
         entropy=dense["entropy"],
         old_entropy=dense["entropy"],
-        ref_logp=dense["ref_log_prob"] if "ref_log_prob" in names else None,
-        edited=dense[EDITED] if EDITED in names else None,
-        idle=dense[IDLE] if IDLE in names else None,
-        correction=dense[CORRECTION] if CORRECTION in names else None,
+        ref_logp=dense.get("ref_log_prob", None),
+        edited=dense.get(EDITED, None),
+        idle=dense.get(IDLE, None),
+        correction=dense.get(CORRECTION, None),
         rollout=dense[ROLLOUT],
     )
 

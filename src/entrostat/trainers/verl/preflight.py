@@ -1,10 +1,9 @@
 """What can be wrong before veRL is started, asked in its own environment: `python -m ...preflight`.
 
-Reads JSON from standard input: overrides, the tasks as `make_task` takes them, the logical
-processors that are needed, how many a Ray of our own is told of or null, and the address of a
-cluster or null. Writes as its last line {"error":
-one line, or null}. Here and not in `main_ppo`, which would start a cluster first, and waits for
-ever where something is missing.
+Reads JSON from standard input: `overrides`, the `tasks` as `make_task` takes them, the logical
+`processors` that are needed, how many a Ray of our own is `said` to have or null, the `ray_address`
+of a cluster or null. Writes as its last line {"error": one line, or null}. Here and not in
+`main_ppo`, which would start a cluster first, and waits for ever where something is missing.
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ def main() -> None:
 
 
 def look(asked: Mapping[str, Any]) -> str | None:
-    """What is wrong, in one line; None where nothing is.
-
-    Args:
-        asked: overrides, tasks, processors, said, ray_address.
-    """
+    """What is wrong, in one line; None where nothing is."""
     try:
         from .selfcheck import check
 
@@ -78,7 +73,8 @@ def check_configuration(overrides: Sequence[str]) -> None:
         names = list(_names(OmegaConf.to_container(known, resolve=False)))
         for line in overrides:
             key = line.partition("=")[0]
-            if not key.startswith(("+", "~", "hydra.")) and not _has(names, key):
+            # of a choice of a group, with its "/", Hydra says what there is
+            if not key.startswith(("+", "~", "hydra.")) and "/" not in key and key not in names:
                 guess = nearest(key, names)
                 hint = f" Did you mean {guess!r}?" if guess else ""
                 raise ValueError(
@@ -106,10 +102,6 @@ def _names(table: Any, prefix: str = "") -> Iterable[str]:
             yield from _names(value, f"{prefix}{key}.")
 
 
-def _has(names: Sequence[str], key: str) -> bool:
-    return key in names or "/" in key  # a choice of a group: Hydra says what there is
-
-
 def check_task(task: Mapping[str, Any]) -> None:
     """Make the task, as the reward workers will.
 
@@ -132,14 +124,9 @@ def check_task(task: Mapping[str, Any]) -> None:
 
 
 def check_machine(said: int | None, processors: int) -> None:
-    """Whether a Ray of our own will have the processors.
+    """Whether a Ray of our own, `said` to have so many, will have the processors.
 
-    Args:
-        said: what it is told of; None has it count, in a container what the container may use.
-        processors: needed.
-
-    Raises:
-        ValueError: it will not.
+    None has it count, in a container what the container may use.
     """
     if said is None:
         said = int(importlib.import_module("ray._private.utils").get_num_cpus())
@@ -177,7 +164,10 @@ def check_cluster(address: str, processors: int) -> None:
                 f"{address} others hold all but {free}: it would wait for them. `ray status` says "
                 "which; end them, or try again when they are done"
             )
-        asked = {_place(node): _ask(ray, node["NodeID"]) for node in ray.nodes() if node["Alive"]}
+        asked = {
+            node.get("NodeManagerHostname") or node.get("NodeManagerAddress"):
+            _ask(ray, node["NodeID"]) for node in ray.nodes() if node["Alive"]
+        }  # fmt: skip
         for place, answer in asked.items():
             try:
                 problem = ray.get(answer, timeout=PATIENCE)
@@ -191,10 +181,6 @@ def check_cluster(address: str, processors: int) -> None:
         ray.shutdown()
 
 
-def _place(node: Mapping[str, Any]) -> str:
-    return str(node.get("NodeManagerHostname") or node.get("NodeManagerAddress"))
-
-
 def _ask(ray: Any, node: str) -> Any:
     """The check of the plugin, on one node, without reserving anything."""
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
@@ -204,8 +190,7 @@ def _ask(ray: Any, node: str) -> Any:
 def on_a_node() -> str | None:
     """What is wrong with the plugin on this node; None where nothing is."""
     try:
-        check = importlib.import_module("entrostat.trainers.verl.selfcheck").check
-        check()
+        importlib.import_module("entrostat.trainers.verl.selfcheck").check()
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return None

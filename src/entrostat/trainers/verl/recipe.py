@@ -8,7 +8,7 @@ under every host.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...runs.best_checkpoint import figures_of
 from ...runs.resolve import objective_of
 from ...runs.trackers.services import environment
 from . import checkpoints
-from .config import flat, hydra_value
+from .config import bare, flat, hydra_value
 from .model_ref import place_of
 from .refusals import DEFAULTS, corrects, refusals
 from .run_plan import RunPlan, unseen
@@ -27,7 +27,7 @@ from .run_plan import RunPlan, unseen
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 LOSS = f"{ACTOR}.policy_loss"
 INIT = "ray_kwargs.ray_init"
-_HALVES = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16"), "fp32": ("float32", "fp32")}
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PROMPTS, _LOGGER = "data.train_batch_size", "trainer.logger"
 
 
@@ -46,38 +46,32 @@ def settings(config: TrainConfig, facts: RunPlan) -> dict[str, Any]:
             setting does.
     """
     given = dict(flat(config.verl))
+    said = bare(given)
     config = in_whole_groups(config)
-    for refused, reason in _refusals(config, given):
-        if refused:
-            raise ValueError(f"host verl: {reason}")
+    _refuse(_refusals(config, said))
     objective = objective_of(config, "verl", FIELDS, facts.new)
     common = _common(config, facts, objective)
-    owners = {key.lstrip("+"): setting for key, (_, setting) in common.items()}
+    owners = bare({key: setting for key, (_, setting) in common.items()})
     owners[f"{INIT}.address"] = "--ray-address"
-    for key in given:
-        bare = key.lstrip("+")
-        if bare == _PROMPTS:
-            continue
-        owner = "method" if bare.startswith(LOSS) else owners.get(bare)
-        if owner is not None:
+    for key in said:
+        owner = "method" if key.startswith(LOSS) else owners.get(key)
+        if owner is not None and key != _PROMPTS:
             raise ValueError(f"verl.{key} is what {owner} says under every host; set that instead")
-    said = {key.lstrip("+") for key in given}
-    values = {
-        key: value
-        for key, value in _defaults(config, facts, given).items()
-        if key.lstrip("+") not in said
-    }
-    known = DEFAULTS | {key.lstrip("+"): value for key, value in (values | given).items()}
-    known |= {key.lstrip("+"): value for key, (value, _) in common.items()}
-    for refused, reason in refusals(known.get, objective, set(said)):
+    defaults = _defaults(config, facts, said).items()
+    values = {key: value for key, value in defaults if key not in said}
+    values |= given | {key: value for key, (value, _) in common.items()}
+    known = DEFAULTS | bare(values)
+    _refuse(refusals(known.get, objective, said))
+    # metrics are read from the file; other loggers may stand beside it
+    loggers = [*_listed(known[_LOGGER]), *config.log.to, "file"]
+    values = {key: value for key, value in values.items() if key.lstrip("+") != _LOGGER}
+    return values | {_LOGGER: list(dict.fromkeys(loggers))}
+
+
+def _refuse(found: Iterable[tuple[bool, str]]) -> None:
+    for refused, reason in found:
         if refused:
             raise ValueError(f"host verl: {reason}")
-    values |= given | {key: value for key, (value, _) in common.items()}
-    # metrics are read from the file; other loggers may stand beside it
-    named = {key: value for key, value in values.items() if key.lstrip("+") == _LOGGER}
-    loggers = [*_listed(next(iter(named.values()))), *config.log.to, "file"]
-    values = {key: value for key, value in values.items() if key not in named}
-    return values | {_LOGGER: list(dict.fromkeys(loggers))}
 
 
 def verl_config(path: str | Path, changes: Sequence[str] = ()) -> list[str]:
@@ -110,7 +104,7 @@ def in_whole_groups(config: TrainConfig) -> TrainConfig:
         ValueError: the number is no such multiple.
     """
     parts = config.optim.minibatches
-    given = {key.lstrip("+"): value for key, value in flat(config.verl)}.get(_PROMPTS)
+    given = bare(dict(flat(config.verl))).get(_PROMPTS)
     prompts = config.sampling.prompts if given is None else given
     if type(prompts) is not int or prompts < 1 or prompts % parts:
         name = "sampling.prompts" if given is None else f"verl.{_PROMPTS}"
@@ -125,45 +119,39 @@ def in_whole_groups(config: TrainConfig) -> TrainConfig:
     return config
 
 
-def processors(config: TrainConfig) -> int:
+def processors(config: TrainConfig) -> tuple[int, int | None]:
     """Logical processors that Ray must have: with fewer main_ppo waits for ever.
 
     veRL reserves three a rank, TransferQueue one for its controller and one a storage unit.
 
+    Returns:
+        How many, and how many [verl] has a Ray of our own take for the machine's; None where it
+        says nothing.
+
     Raises:
         ValueError: a number of them in [verl] is none.
     """
-    nodes = _count(config, "trainer.nnodes") or 1
-    ranks = nodes * (_count(config, "trainer.n_gpus_per_node") or 8)
-    units = _count(config, _UNITS) or _defaults(config, None, {})[_UNITS]
-    return 3 * ranks + 1 + units
+    said = bare(dict(flat(config.verl)))
+
+    def count(key: str) -> int | None:
+        value = said.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"verl.{key} must be a whole number of 1 or more, got {value!r}")
+        return value
+
+    ranks = (count("trainer.nnodes") or 1) * (count("trainer.n_gpus_per_node") or 8)
+    units = count(_UNITS) or _STORAGE_UNITS
+    return 3 * ranks + 1 + units, count(f"{INIT}.num_cpus")
 
 
-def processors_said(config: TrainConfig) -> int | None:
-    """What [verl] tells a Ray of our own to take for the machine's; None where it says nothing.
-
-    Raises:
-        ValueError: it is no number.
-    """
-    return _count(config, f"{INIT}.num_cpus")
+_UNITS, _STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units", 8
 
 
-def _count(config: TrainConfig, key: str) -> int | None:
-    value = {given.lstrip("+"): value for given, value in flat(config.verl)}.get(key)
-    if value is not None and (type(value) is not int or value < 1):
-        raise ValueError(f"verl.{key} must be a whole number of 1 or more, got {value!r}")
-    return value
-
-
-_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
-
-
-def _defaults(
-    config: TrainConfig, facts: RunPlan | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
+def _defaults(config: TrainConfig, facts: RunPlan, said: Mapping[str, Any]) -> dict[str, Any]:
     """What [verl] may change: how veRL does it, never what is done."""
     values: dict[str, Any] = {
         "trainer.project_name": config.log.project,
+        "trainer.experiment_name": config.log.name or facts.output.name,
         _LOGGER: ["console"],
         f"{ACTOR}.strategy": "fsdp2",
         "actor_rollout_ref.ref.strategy": "fsdp2",
@@ -174,14 +162,10 @@ def _defaults(
         f"{ROLLOUT}.name": "vllm",
         "data.dataloader_num_workers": 0,  # rows are ready to use
         "reward.num_workers": 1,  # it has `scoring.workers` processes of its own
-        _UNITS: 8,
+        _UNITS: _STORAGE_UNITS,
     }
-    if corrects({key.lstrip("+"): value for key, value in given.items()}.get):
+    if corrects(said.get):
         values[f"{ROLLOUT}.calculate_log_probs"] = True
-    if facts is None:
-        return values
-    values["trainer.experiment_name"] = config.log.name or facts.output.name
-    said = {key.lstrip("+") for key in given}
     if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in said:
         values[f"{ACTOR}.use_dynamic_bsz"] = True
         if facts.prompt is not None:
@@ -199,7 +183,8 @@ def _common(config: TrainConfig, facts: RunPlan, objective: Objective) -> dict[s
     sampling, optim, run = config.sampling, config.optim, facts.output
     minibatch = sampling.prompts // optim.minibatches
     response = max(facts.longest or facts.new, facts.evaluated[1])
-    dtype, short = _HALVES["bf16" if config.precision == "auto" else config.precision]
+    short = "bf16" if config.precision == "auto" else config.precision
+    dtype = _DTYPES[short]
     every = checkpoints.between_evaluations(config) or config.iterations
     settings = str(facts.own / "run.json")
     reward = "reward.custom_reward_function"
@@ -301,9 +286,9 @@ def _listed(loggers: Any) -> list[str]:
     return list(listed)
 
 
-def _refusals(config: TrainConfig, given: Mapping[str, Any]) -> list[tuple[bool, str]]:
+def _refusals(config: TrainConfig, said: Mapping[str, Any]) -> list[tuple[bool, str]]:
     """(whether it is so, what to say) of common settings that veRL cannot do."""
-    optim, engine = config.optim, given.get(f"{ROLLOUT}.name", "vllm")
+    optim, engine = config.optim, said.get(f"{ROLLOUT}.name", "vllm")
     numerics = [k for k, v in vars(config.numerics).items() if v is not None]
     best, between = config.save.best, checkpoints.between_evaluations(config)
     every = sorted({one.every or config.iterations for one in config.eval.resolved if one.prompts})

@@ -15,11 +15,6 @@ from ..hold import Hold
 
 _HERE, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _CORRECTION = "algorithm.rollout_correction"
-AGGREGATIONS = {
-    "token_mean": "token-mean",
-    "seq_mean_token_mean": "seq-mean-token-mean",
-    "seq_mean_token_sum_norm": "seq-mean-token-sum-norm",
-}
 # veRL 0.9.1's own values of what is asked for here
 DEFAULTS: dict[str, Any] = {
     f"{_HERE}.strategy": "fsdp",
@@ -42,19 +37,18 @@ DEFAULTS: dict[str, Any] = {
     f"{_CORRECTION}.loss_type": "ppo_clip",
     "distillation.enabled": False,
 }
-_CLIPS = {"clip_ratio": 0, "clip_ratio_low": 0, "clip_ratio_high": 1}
 
 
 def owned(objective: Objective) -> dict[str, Any]:
     """Keys that say what the objective says, with its values."""
-    found: dict[str, Any] = {
-        f"{_HERE}.loss_agg_mode": AGGREGATIONS[objective.aggregation],
+    low, high = bounds(probe(objective))
+    return {
+        f"{_HERE}.loss_agg_mode": objective.aggregation.replace("_", "-"),
         f"{_HERE}.entropy_coeff": 0,
+        f"{_HERE}.clip_ratio": low,
+        f"{_HERE}.clip_ratio_low": low,
+        f"{_HERE}.clip_ratio_high": high,
     }
-    ends = bounds(probe(objective))
-    for name, side in _CLIPS.items():
-        found[f"{_HERE}.{name}"] = ends[side]
-    return found
 
 
 def corrects(get: Callable[[str], Any]) -> bool:
@@ -67,10 +61,8 @@ def refusals(
 ) -> list[tuple[bool, str]]:
     """(whether it is so, what to say) of all that would be ignored, or computed for nothing.
 
-    Args:
-        get: a key's value.
-        objective: what trains.
-        given: keys that were set, where known; of others veRL's own value is taken as not meant.
+    `get` gives a key's value; `given` are keys that were set, where known: of others veRL's own
+    value is taken as not meant.
     """
     needs, names = objective.needs, "+".join(objective.names)
     strategy, hold = get(f"{_HERE}.strategy"), Hold.of(objective)

@@ -31,18 +31,10 @@ async def compute_score(
     settings: str,
     **others: Any,
 ) -> dict[str, Any]:
-    """The reward of one answer.
+    """The reward of one answer, as veRL asks for it; what it returns: `judged`.
 
-    Args:
-        data_source: not used; veRL passes it, as the two that follow.
-        solution_str: the answer as veRL decodes it, without any special tokens.
-        ground_truth: not used: the task knows its example by split and index.
-        extra_info: of the row, and what the agent loop added.
-        settings: path of the run's settings.
-        **others: not used.
-
-    Returns:
-        As `judged` says.
+    `extra_info` is of the row, and what the agent loop added; `settings` is the path of the run's.
+    The task knows its example by split and index.
     """
     text = extra_info.get("completion", solution_str)
     desk = _desk(settings, extra_info["set"])
@@ -56,24 +48,14 @@ def place(info: Mapping[str, Any]) -> str:
 
 
 def judged(score: float, failed: bool, where: str, text: str) -> dict[str, Any]:
-    """What veRL is told of a rollout.
-
-    Returns:
-        score and acc, the reward; failed, 1 where the scorer or environment had none; where, the
-        example, and completion, the text that was judged, for dumps.
-    """
+    """What veRL is told of a rollout; `failed` is 1 where scorer or environment had no reward."""
     return {
         "score": score, "acc": score, "failed": int(failed), "where": where, "completion": text,
     }  # fmt: skip
 
 
 class Desk:
-    """Collects the answers that arrive together; one thread scores them.
-
-    Args:
-        task: whose answers they are.
-        scoring: the settings of the scorer's worker processes.
-    """
+    """Collects the answers that arrive together; one thread scores them."""
 
     def __init__(self, task: Task, scoring: Any) -> None:
         self.task, self.scorer = task, Scorer(task, scoring, logger.warning)

@@ -43,7 +43,7 @@ from . import checkpoints, data, model_ref
 from .config import MODULE, shell_command
 from .follow import Follower, Intake
 from .job import MOURNING, Job, reason, wait
-from .recipe import in_whole_groups, overrides, processors, processors_said
+from .recipe import in_whole_groups, overrides, processors
 from .run_plan import RunPlan, unseen
 
 _LOOK = 0.5  # seconds between looks at what veRL has written
@@ -117,7 +117,7 @@ def train(
         if run.complete(config.iterations):
             progress.end(run.path)
             return run.path
-        written = data.write(run.path / "data", config, task, policy, sets, progress.note)
+        prompt, asking = data.write(run.path / "data", config, task, policy, sets, progress.note)
         intake = Intake(run, config, sets)
         start = checkpoints.go_on(run, config, resume, intake.catch_up, say)
         rows = JsonLines(run.evaluations).read()
@@ -126,7 +126,7 @@ def train(
         data.write_settings(facts.own / "run.json", config, task, policy, sets)
         due = any(one.due(start) for one in sets)
         facts = replace(
-            facts, prompt=written.prompt, evaluated=(written.evaluated, said), start=start,
+            facts, prompt=prompt, evaluated=(asking, said), start=start,
             owes=due and start not in run.evaluated_after(),
         )  # fmt: skip
         if facts.owes:
@@ -160,11 +160,11 @@ def _ask(
     Raises:
         ValueError: what is wrong, in one line.
     """
+    needed, said = processors(config)
     asked = {
         "overrides": lines,
         "tasks": [task for place, task in enumerate(tasks) if task not in tasks[:place]],
-        "processors": processors(config), "said": processors_said(config),
-        "ray_address": ray_address,
+        "processors": needed, "said": said, "ray_address": ray_address,
     }  # fmt: skip
     try:
         done = subprocess.run(
@@ -178,16 +178,14 @@ def _ask(
     try:
         error = json.loads(done.stdout.splitlines()[-1])["error"]
     except (IndexError, KeyError, TypeError, ValueError):
-        said = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise ValueError(f"host verl: {python} {_HINT}: {said[0][:300]}") from None
+        words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
+        raise ValueError(
+            f"host verl: {python} is no environment with veRL and entrostat "
+            "(docs/hosts/verl.md says how to make one; give its interpreter by --verl-python "
+            f"PATH): {words}"
+        ) from None
     if error is not None:
         raise ValueError(f"host verl: {error}")
-
-
-_HINT = (
-    "is no environment with veRL and entrostat (docs/hosts/verl.md says how to make one; give its "
-    "interpreter by --verl-python PATH)"
-)
 
 
 def _follow(
@@ -219,15 +217,15 @@ def _follow(
         job.stop()
     done = checkpoints.newest(facts.output / "checkpoints")
     if code != 0 or done < config.iterations:
-        how = "did not go on" if code is None else _ending(code)
+        how = f"ended with code {code}"
+        if code is None:
+            how = "did not go on"
+        elif code < 0:
+            how = f"was killed (signal {-code})"
         raise RunStopped(
             f"veRL {how} after iteration {max(done, facts.start)}: {reason(log)}. Its log: {log}. "
             f"Go on with: {resume_command(config, words[0], facts.ray_address)}"
         )
-
-
-def _ending(code: int) -> str:
-    return f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
 
 
 def _write_best(run: RunDirectory, config: TrainConfig, merge: Merge) -> None:
@@ -244,17 +242,11 @@ def _write_best(run: RunDirectory, config: TrainConfig, merge: Merge) -> None:
 
 @dataclass(frozen=True)
 class Merge:
-    """Makes one model of the ranks' parts, by veRL's own tool.
+    """Makes one model of the ranks' parts, by veRL's own tool."""
 
-    Attributes:
-        python: of veRL's environment.
-        log: takes what it prints.
-        again: how a user tries again.
-    """
-
-    python: str
-    log: Path
-    again: str
+    python: str  # of veRL's environment
+    log: Path  # takes what it prints
+    again: str  # how a user tries again
 
     def __call__(self, source: Path, target: Path) -> None:
         """From a checkpoint's `actor` into a directory.

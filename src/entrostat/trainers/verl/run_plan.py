@@ -11,33 +11,22 @@ from ...runs.run_directory import default_output
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a configuration leaves open, and a run finds out before it starts.
+    """What a configuration leaves open, and a run finds out before it starts."""
 
-    Attributes:
-        output: the run directory, absolute.
-        new: tokens that the policy may sample in a rollout of the training split.
-        lr: the learning rate.
-        longest: tokens that any of its rollouts may take, an environment's too; None for `new`.
-        usual: tokens that most of them take at most; None for `longest`.
-        prompt: tokens of the longest prompt trained on; None where prompts were not looked at.
-        evaluated: tokens of the longest prompt, and of the longest answer, of evaluations.
-        start: the iteration that the run goes on after.
-        evaluates: whether there is a set to evaluate on.
-        owes: whether the evaluation after `start` is still to be made.
-        ray_address: of a running cluster; None has veRL start one on this machine.
-    """
-
-    output: Path
-    new: int
-    lr: float
+    output: Path  # the run directory, absolute
+    new: int  # tokens that the policy may sample in a rollout of the training split
+    lr: float  # the learning rate
+    # tokens that any of its rollouts may take, an environment's too; None for `new`
     longest: int | None = None
-    usual: int | None = None
+    usual: int | None = None  # tokens that most of them take at most; None for `longest`
+    # tokens of the longest prompt trained on; None where prompts were not looked at
     prompt: int | None = None
+    # tokens of the longest prompt, and of the longest answer, of evaluations
     evaluated: tuple[int, int] = (0, 0)
-    start: int = 0
-    evaluates: bool = True
-    owes: bool = True
-    ray_address: str | None = None
+    start: int = 0  # the iteration that the run goes on after
+    evaluates: bool = True  # whether there is a set to evaluate on
+    owes: bool = True  # whether the evaluation after `start` is still to be made
+    ray_address: str | None = None  # of a running cluster; None has veRL start one here
 
     @property
     def own(self) -> Path:
@@ -51,7 +40,6 @@ class RunPlan:
 
     @property
     def evaluates_before(self) -> bool:
-        """Whether veRL has to evaluate before it goes on after `start`."""
         return self.evaluates and self.owes
 
 

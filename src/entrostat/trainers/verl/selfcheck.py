@@ -16,53 +16,33 @@ from typing import Any
 VERSION = "0.9.1"
 NAME = "entrostat"
 
-# Every name of veRL that this host calls, overrides or reads: (module, name, its first parameters
-# or None). tests/verl_env holds canaries on what these do.
+_BASE, _WORKERS = "verl.trainer.ppo.v1.trainer_base", "verl.workers.engine_workers"
+# What this host overrides, or calls long after the start: (module, name, its first parameters or
+# None). An override that veRL no longer calls would leave veRL's own in force; a name that is gone
+# and imported ends the import of the plugin. tests/verl_env holds canaries on what these do.
 NAMES: tuple[tuple[str, str, tuple[str, ...] | None], ...] = (
-    ("verl.trainer.ppo.v1.trainer_base", "register_trainer", ("name",)),
-    ("verl.trainer.ppo.v1.trainer_base", "get_trainer_cls", ("name",)),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer.__init__", ("self", "config")),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._init_resource_pool_mgr", ("self",)),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer.step", ("self", "metrics", "timing_raw")),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._compute_advantage",
-     ("self", "batch", "metrics")),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._update_actor", ("self", "batch", "metrics")),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._save_checkpoint", ("self",)),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._load_checkpoint", ("self",)),
-    ("verl.trainer.ppo.v1.trainer_base", "tq.kv_batch_get",
-     ("keys", "partition_id", "select_fields")),
-    ("verl.trainer.ppo.v1.trainer_base", "tq.kv_batch_put", ("keys", "partition_id", "fields")),
-    ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._log_rollout_data",
-     ("self", "batch", "timing_raw", "rollout_data_dir")),
-    ("verl.trainer.ppo.v1.trainer_sync", "PPOTrainerSync", None),
-    ("verl.experimental.agent_loop.agent_loop", "register", ("agent_name",)),
-    ("verl.experimental.agent_loop.agent_loop", "AgentLoopBase", None),
-    ("verl.experimental.agent_loop.agent_loop", "AgentLoopOutput", None),
-    ("verl.utils.profiler", "simple_timer", ("name", "timing_raw")),
-    ("verl.trainer.ppo.utils", "Role.ActorRolloutRef", None),
-    ("verl.trainer.ppo.utils", "need_critic", ("config",)),
-    ("verl.trainer.ppo.core_algos", "register_policy_loss", ("name",)),
-    ("verl.trainer.distillation", "is_distillation_enabled", None),
-    ("verl.workers.config", "PolicyLossConfig", None),
-    ("verl.workers.engine_workers", "ActorRolloutRefWorker.actor_worker_cls", None),
-    ("verl.workers.engine_workers", "ActorRolloutRefWorker.init_model", ("self",)),
-    ("verl.workers.engine_workers", "TrainingWorker.set_loss_fn", ("self", "loss_fn")),
-    ("verl.workers.engine_workers", "TrainingWorker.train_mini_batch", ("self", "data")),
-    ("verl.workers.engine_workers", "TrainingWorker.train_batch", ("self", "data")),
+    (_BASE, "PPOTrainer.__init__", ("self", "config")),
+    (_BASE, "PPOTrainer._init_resource_pool_mgr", ("self",)),
+    (_BASE, "PPOTrainer.step", ("self", "metrics", "timing_raw")),
+    (_BASE, "PPOTrainer._compute_old_log_prob", ("self", "batch", "metrics")),
+    (_BASE, "PPOTrainer._compute_advantage", ("self", "batch", "metrics")),
+    (_BASE, "PPOTrainer._update_actor", ("self", "batch", "metrics")),
+    (_BASE, "PPOTrainer._save_checkpoint", ("self",)),
+    (_BASE, "PPOTrainer._load_checkpoint", ("self",)),
+    (_BASE, "PPOTrainer._log_rollout_data", ("self", "batch", "timing_raw", "rollout_data_dir")),
+    (_BASE, "tq.kv_batch_get", ("keys", "partition_id", "select_fields")),
+    (_BASE, "tq.kv_batch_put", ("keys", "partition_id", "fields")),
+    (_WORKERS, "ActorRolloutRefWorker.actor_worker_cls", None),
+    (_WORKERS, "ActorRolloutRefWorker.init_model", ("self",)),
+    (_WORKERS, "TrainingWorker.set_loss_fn", ("self", "loss_fn")),
+    (_WORKERS, "TrainingWorker.train_mini_batch", ("self", "data")),
+    (_WORKERS, "TrainingWorker.train_batch", ("self", "data")),
     ("verl.workers.engine.base", "BaseEngine.infer_batch", ("self", "data", "loss_function")),
     ("verl.workers.engine.base", "BaseEngine.eval_mode", ("self",)),
     ("verl.workers.engine.base", "BaseEngine.get_data_parallel_group", ("self",)),
-    ("verl.workers.utils.padding", "no_padding_2_padding", ("tensor", "data")),
-    ("verl.workers.utils.padding", "response_to_nested", ("tensor", "response_mask")),
-    ("verl.single_controller.base.decorator", "register", ("dispatch_mode",)),
-    ("verl.single_controller.base.decorator", "Dispatch.ONE_TO_ALL", None),
-    ("verl.utils.tensordict_utils", "get", ("tensordict", "key", "default")),
     ("verl.utils.tensordict_utils", "assign_non_tensor", ("tensor_dict",)),
-    ("verl.utils.metric", "Metric.__init__", ("self", "aggregation", "value")),
-    ("verl.utils.metric", "AggregationType.SUM", None),
-    ("verl.utils.config", "omega_conf_to_dataclass", ("config",)),
-    ("verl.utils.device", "get_device_id", ()),
-)  # fmt: skip
+)
+_TESTED = f"Tested with veRL {VERSION}: pip install verl=={VERSION}"
 
 
 def check() -> None:
@@ -88,20 +68,11 @@ def _check_names() -> None:
     for module, name, parameters in NAMES:
         problem = missing(module, name, parameters)
         if problem is not None:
-            raise RuntimeError(
-                f"entrostat.trainers.verl: veRL {version}: {problem}. Tested with veRL {VERSION}: "
-                f"pip install verl=={VERSION}"
-            )
+            raise RuntimeError(f"entrostat.trainers.verl: veRL {version}: {problem}. {_TESTED}")
 
 
 def missing(module: str, name: str, parameters: tuple[str, ...] | None) -> str | None:
-    """What is wrong with one of the names above, or None.
-
-    Args:
-        module: to import.
-        name: dotted, inside it.
-        parameters: the first ones it must have; None where it is no function.
-    """
+    """What is wrong with one of the names above, or None."""
     try:
         value: Any = importlib.import_module(module)
     except Exception as error:
@@ -127,8 +98,8 @@ def _check_plugin() -> None:
         trainer, loss = get_trainer_cls(NAME), get_policy_loss_fn(NAME)
     except Exception as error:
         raise RuntimeError(
-            f"entrostat.trainers.verl: the plugin is not in force: {_words(error)}. veRL itself "
-            "says so at VERL_LOGGING_LEVEL=DEBUG only"
+            f"entrostat.trainers.verl: the plugin is not in force: {_words(error)}. {_TESTED}; "
+            "veRL itself says so at VERL_LOGGING_LEVEL=DEBUG only"
         ) from error
     for what in (trainer, loss):
         if not what.__module__.startswith("entrostat."):

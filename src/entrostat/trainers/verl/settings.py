@@ -7,14 +7,13 @@ it asks veRL's registry for the loss `entrostat`, which refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional
 
 import torch
-from verl.trainer.distillation import is_distillation_enabled
+from omegaconf import OmegaConf
 from verl.trainer.ppo.core_algos import register_policy_loss
-from verl.trainer.ppo.utils import need_critic
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import PolicyLossConfig
 
@@ -69,8 +68,9 @@ class PolicyLoss(PolicyLossConfig):
 
     def objective(self, updates: int | None = None) -> Objective:
         """A new objective of these settings; `updates` as in `make_objective`."""
+        plain: Any = OmegaConf.to_container(OmegaConf.create({"method": self.method}))
         return make_objective(
-            _plain(self.method),
+            plain["method"],
             advantage=self.advantage,
             aggregation=self.aggregation,  # type: ignore[bad-argument-type]
             max_length=self.max_length,
@@ -92,10 +92,7 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
 
 
 def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
-    """The settings and the objective of a run, if veRL can run it so.
-
-    Args:
-        config: veRL's whole configuration.
+    """The settings and the objective of a run of veRL's whole configuration.
 
     Raises:
         ValueError: names the setting, the reason and the fix.
@@ -118,38 +115,12 @@ def check_run(config: Any) -> tuple[PolicyLoss, Objective]:
             "data.train_batch_size"
         ) from None
     objective.check_host("verl", FIELDS, updates)
-    for refused, reason in refusals(get_key(config), objective):
+    for refused, reason in refusals(partial(OmegaConf.select, config), objective):
         if refused:
             raise ValueError(reason)
-    if need_critic(config) or is_distillation_enabled(config.get("distillation")):
-        raise ValueError(
-            "a critic or a teacher would be at work for nothing; set algorithm.adv_estimator=grpo, "
-            "leave critic.enable unset and set distillation.enabled=False"
-        )
     try:
         K = rollout.n
         advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))
     except ValueError as error:
         raise ValueError(f"actor_rollout_ref.rollout.n is {rollout.n}: {error}") from None
     return settings, objective
-
-
-def get_key(config: Any) -> Callable[[str], Any]:
-    """A key's value in veRL's configuration; None where it is not there."""
-
-    def get(key: str) -> Any:
-        value = config
-        for part in key.split("."):
-            value = None if value is None else value.get(part)
-        return value
-
-    return get
-
-
-def _plain(value: Any) -> Any:
-    """OmegaConf's containers as lists and dictionaries."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value

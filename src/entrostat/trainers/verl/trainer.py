@@ -11,13 +11,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import ray
 import torch
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 from tensordict import TensorDict
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.trainer.ppo.utils import Role
@@ -41,7 +42,7 @@ from .held import HELD
 from .loss import CORRECTION, EDITED, GROUP, IDLE, MASK, NOTE, PREFIX, REWARD, ROLLOUT
 from .refusals import corrects
 from .selfcheck import NAME, check
-from .settings import check_run, get_key
+from .settings import check_run
 from .worker import EntropyActorWorker
 
 logger = logging.getLogger(__name__)
@@ -81,10 +82,8 @@ class EntropyTrainer(PPOTrainerSync):
         path = self.config.data.get("entrostat")
         alarm = Alarm(**({} if path is None else read(path).alarm))
         targets = [getattr(method, "target", None) for method in self.objective.methods]
-        self._past, self._monitor = (
-            past,
-            EntropyMonitor(alarm, logger.warning, past, targets=are_entropies(targets)),
-        )
+        self._past = past
+        self._monitor = EntropyMonitor(alarm, logger.warning, past, targets=are_entropies(targets))
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -119,7 +118,7 @@ class EntropyTrainer(PPOTrainerSync):
         uids = list(data.pop("uid").tolist())
         notes, kinds = data.pop("extra_fields", None), data.pop("data_source", None)
         kinds = None if kinds is None else [str(kind) for kind in kinds.tolist()]
-        real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
+        real = torch.tensor(_real(batch))
         _check_sessions([key for key, own in zip(batch.keys, real, strict=True) if own])
         lengths = data["response_mask"]
         dense = data.to_padded_tensor()
@@ -138,7 +137,7 @@ class EntropyTrainer(PPOTrainerSync):
         progress = min(1.0, (self.global_steps - 1) / last)
         sampled = dense.get("rollout_log_probs", None)
         correction, kept = None, None
-        if corrects(self._get):
+        if corrects(partial(OmegaConf.select, self.config)):
             correction, kept, found = self._correction(rollouts, sampled)
             metrics.update(found)
         prepared = prepare(
@@ -172,12 +171,9 @@ class EntropyTrainer(PPOTrainerSync):
             fields=TensorDict(fields, batch_size=len(batch)),
         )
 
-    def _get(self, key: str) -> Any:
-        return get_key(self.config)(key)
-
     @property
     def _bypasses(self) -> bool:
-        return bool(self._get("algorithm.rollout_correction.bypass_mode"))
+        return bool(OmegaConf.select(self.config, "algorithm.rollout_correction.bypass_mode"))
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The old policy's log-probs and entropies, in bypass mode too.
@@ -219,8 +215,9 @@ class EntropyTrainer(PPOTrainerSync):
         weights, kept, figures = compute_rollout_correction_and_rejection_mask(
             rollouts.old_logp, sampled, rollouts.mask, **given
         )
-        found = None if weights is None else weights.batch["rollout_is_weights"]
-        return None if self._bypasses else found, kept.bool(), figures
+        if weights is None or self._bypasses:
+            return None, kept.bool(), figures
+        return weights.batch["rollout_is_weights"], kept.bool(), figures
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The updates, under the objective's state; its metrics get their own names."""
@@ -247,11 +244,7 @@ class EntropyTrainer(PPOTrainerSync):
         """Token by token, as the lab does."""
         if not every or self.global_steps % every:
             return
-        keys = [
-            key
-            for key, tag in zip(batch.keys, batch.tags, strict=True)
-            if not tag.get("is_padding", False)
-        ]
+        keys = [key for key, real in zip(batch.keys, _real(batch), strict=True) if real]
         names = [*_DUMPED.values(), "prompts", "extra_fields"]
         data = trainer_base.tq.kv_batch_get(
             keys=keys, partition_id=batch.partition_id, select_fields=names
@@ -264,9 +257,13 @@ class EntropyTrainer(PPOTrainerSync):
         rollouts = rollouts_of(self.global_steps, prompts, notes, rows, self.tokenizer)
         save_rollouts(rollouts, Path(self.config.trainer.rollout_data_dir))
 
+    @property
+    def _checkpoint(self) -> Path:
+        return Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+
     def _save_checkpoint(self) -> None:
         # before veRL names this checkpoint the latest
-        folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        folder = self._checkpoint
         with atomic(folder / FILE) as part:
             state = self.objective.state_dict() | {"alarm": self._past}
             part.write_text(json.dumps(state), encoding="utf-8")
@@ -279,7 +276,7 @@ class EntropyTrainer(PPOTrainerSync):
         super()._load_checkpoint()
         if self.global_steps == 0:
             return
-        folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        folder = self._checkpoint
         if self.config.trainer.resume_mode == "resume_path":
             folder = Path(self.config.trainer.resume_from_path)
         try:
@@ -292,6 +289,11 @@ class EntropyTrainer(PPOTrainerSync):
             ) from None
         self._watch(state.pop("alarm", []))
         self.objective.load_state_dict(state)
+
+
+def _real(batch: Any) -> list[bool]:
+    """False for the synthetic rows that veRL adds to even out a batch."""
+    return [not tag.get("is_padding", False) for tag in batch.tags]
 
 
 def _check_sessions(keys: list[str]) -> None:

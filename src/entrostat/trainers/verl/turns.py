@@ -19,45 +19,26 @@ from .data import outline
 
 @dataclass(frozen=True)
 class Said:
-    """A turn of the policy's.
+    """A turn of the policy's."""
 
-    Attributes:
-        tokens: ids.
-        logps: of the tokens as the engine drew them, nats; None where it gave none.
-        finished: whether it ended by itself.
-    """
-
-    tokens: list[int]
-    logps: list[float] | None
-    finished: bool
+    tokens: list[int]  # ids
+    logps: list[float] | None  # as the engine drew them, nats; None where it gave none
+    finished: bool  # whether it ended by itself
 
 
 @dataclass(frozen=True)
 class Played:
-    """A rollout, and what came of it.
+    """A rollout, and what came of it."""
 
-    Attributes:
-        rollout: who said what.
-        text: all that was said after the prompt.
-        reward: the environment's; 0 where it has failed.
-        failure: why the environment failed; "" where it did not.
-        measured: whether the engine gave log-probs.
-    """
-
-    rollout: Rollout
-    text: str
-    reward: float
-    failure: str
-    measured: bool
+    rollout: Rollout  # who said what
+    text: str  # all that was said after the prompt
+    reward: float  # the environment's; 0 where it has failed
+    failure: str  # why the environment failed; "" where it did not
+    measured: bool  # whether the engine gave log-probs
 
 
 class Table:
-    """What rollouts are played at: their task, and how words become tokens.
-
-    Args:
-        settings: path of the run's settings.
-        name: of an evaluation set; "" for those of training.
-    """
+    """What rollouts are played at: their task, and how words become tokens; as `read`."""
 
     def __init__(self, settings: str, name: str = "") -> None:
         self.settings, self.training = read(settings, name), not name
@@ -67,26 +48,17 @@ class Table:
         self.hearing = ObservationTokenizer(outline(game["model"]), game["chat"], game["system"])
 
     def rules(self, split: str, new: int) -> TurnLimits:
-        """Of a split whose turns may take `new` tokens."""
-        game = self._game
-        return TurnLimits(
-            game["turns"][split], game["context"], new, self.hearing, self.settings.stop
-        )
+        turns, context = self._game["turns"][split], self._game["context"]
+        return TurnLimits(turns, context, new, self.hearing, self.settings.stop)
 
 
 async def play(
     table: Table, split: str, index: int, prompt: list[int], new: int,
     say: Callable[[list[int]], Awaitable[Said]],
 ) -> Played:  # fmt: skip
-    """Play one rollout of an example to its end.
+    """Play one rollout of an example, whose token ids are `prompt`, to its end.
 
-    Args:
-        table: of training, which asks the environment for the reward of training, or of a set.
-        split: of the task.
-        index: of the example.
-        prompt: its token ids.
-        new: tokens that a turn may take.
-        say: samples a turn after a context.
+    `say` samples a turn, of `new` tokens at most, after a context.
     """
     rules, task = table.rules(split, new), table.task
     policy = table.hearing.policy

@@ -36,12 +36,7 @@ class EntropyTrainingWorker(TrainingWorker):
     objective: Objective | None = None
 
     def use_objective(self, settings: PolicyLoss) -> None:
-        """Build the objective; its state comes with every rollout batch.
-
-        Raises:
-            ValueError: the settings cannot be meant.
-            RuntimeError: the plugin is not in force.
-        """
+        """Build the objective; its state comes with every rollout batch."""
         check()
         self.objective = settings.objective()
         self.seed, self.hold, self.bypass = settings.seed, Hold.of(self.objective), False
