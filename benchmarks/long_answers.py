@@ -94,7 +94,7 @@ def joined(values: Tensor, k: int) -> Tensor:
 
 
 def joined_batch(batch: TokenBatch, k: int) -> TokenBatch:
-    """[B, k * T]: rollouts of k answers each, of which the first decides the reward.
+    """[B, k * T]: rollouts of k answers each; the first decides the reward.
 
     Args:
         batch: [B * k, T] the answers, measured; those of a rollout side by side.

@@ -11,9 +11,9 @@ holds. Before each update:
 d is the change of entropy wanted of an update. An update takes only a part w = 1 - beta1 of a
 gradient. W = w brings the wanted change with the very next one, and every error of A comes into c
 tenfold; W = 1 is the multiplier under which entropy would drift as wanted for good, and acts ten
-updates late. Entropy is to be at its target in N = 2 iterations (`HORIZON`). With momentum's lag
-that is critically damped for W = N w / 4, N in updates. c is then the coefficient of an entropy
-bonus.
+updates late. Entropy is to be at its target in N = 2 iterations (`HORIZON`), or in 4 updates
+where that is more. With momentum's lag that is critically damped for W = N w / 4, N in updates. c
+is then the coefficient of an entropy bonus.
 
 h is taken once an iteration, and before every update while momentum settles (`Hold.due`). Until the
 next time A - C B, the drift without the bonus, and B are taken to stay as they are; C is known at

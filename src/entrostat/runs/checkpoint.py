@@ -137,14 +137,14 @@ def bound_to(directory: Path) -> str | None:
     return None
 
 
-Check = Callable[[Checkpoint], str | None]  # why it is not to be gone on from; None where it is
+Check = Callable[[Checkpoint], str | None]  # why no run resumes from it, or None
 
 
 def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
     """The newest checkpoint that is what was written; None where none was.
 
     Raises:
-        RunStopped: there are checkpoints, but none to go on from; says why.
+        RunStopped: there are checkpoints, but a run can resume from none; says why.
     """
     found = {f"checkpoint {int(path.stem)}": path for path in manifests(directory)}
     return newest_of(directory, found, _read, check)

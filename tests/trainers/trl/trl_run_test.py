@@ -399,6 +399,24 @@ def test_the_one_checkpoint_that_is_kept_is_a_whole_one(
     assert left == ["checkpoint-16"][:count]
 
 
+@pytest.mark.parametrize(("after", "left"), [(2, [4, 8]), (1, [4]), (0, [])])
+def test_what_is_newer_than_the_checkpoint_resumed_from_is_removed(
+    after: int, left: list[int], tmp_path: Path
+) -> None:
+    from entrostat.trainers.trl import checkpoints
+
+    for step, iteration in ((4, 1), (8, 2), (12, None), (16, 4)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"weights")
+        if iteration is not None:  # else the process was killed while it wrote
+            checkpoints.seal(folder, iteration, TrainConfig(), {})
+    if after == 2:  # damaged, yet older
+        (tmp_path / "checkpoint-4" / "model.safetensors").write_bytes(b"")
+    checkpoints.remove(tmp_path, after)
+    assert sorted(int(p.name.split("-")[1]) for p in tmp_path.iterdir()) == left
+
+
 def test_the_first_evaluation_is_of_what_accelerate_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -597,14 +615,14 @@ def test_vllm_is_given_the_stops(tmp_path: Path) -> None:
 
 REFUSED = [
     ({"trl": {"num_generation": 4}}, r"unknown key 'trl\.num_generation'\. Did you mean 'trl\.num"),
-    ({"trl": {"learning_rate": 1e-5}}, r"trl\.learning_rate is for optim\.lr to say"),
-    ({"trl": {"fsdp": True}}, r"trl\.fsdp is for `accelerate launch --use_fsdp --fsdp_version 2`"),
+    ({"trl": {"learning_rate": 1e-5}}, r"trl\.learning_rate is set by optim\.lr"),
+    ({"trl": {"fsdp": True}}, r"l\.fsdp is set by `accelerate launch --use_fsdp --fsdp_version 2`"),
     ({"trl": {"deepspeed": "z3.json"}}, r"accelerate launch --use_deepspeed"),
-    ({"trl": {"epsilon_high": 0.3}}, r"trl\.epsilon_high is for method to say"),
-    ({"trl": {"generation_batch_size": 8}}, r"for sampling\.prompts to say"),
+    ({"trl": {"epsilon_high": 0.3}}, r"trl\.epsilon_high is set by method"),
+    ({"trl": {"generation_batch_size": 8}}, r"is set by sampling\.prompts"),
     ({"trl": {"shuffle_dataset": True}}, r"trl\.shuffle_dataset cannot be set: prompts come in"),
-    ({"trl": {"generation_kwargs": {"stop": "x"}}}, r"generation_kwargs\.stop is for sampling\.st"),
-    ({"trl": {"top_k": 5, "scale_rewards": "none"}}, r"trl\.scale_rewards is for advantage to say"),
+    ({"trl": {"generation_kwargs": {"stop": "x"}}}, r"kwargs\.stop is set by sampling\.st"),
+    ({"trl": {"top_k": 5, "scale_rewards": "none"}}, r"trl\.scale_rewards is set by advantage"),
     ({"trl": {"log_completions_hub_repo": "a/b"}}, r"\[trl\] \(log_completions_hub_repo = 'a/b'\)"),
     ({"numerics": {"round_logp": "bf16"}}, r"numerics\.round_logp is 'bf16': .* --host lab"),
     ({"sampling": {"measure": False}}, r"sampling\.measure is False: .* leave it true"),

@@ -190,7 +190,7 @@ def _check_own(own: dict[str, Any]) -> None:
         if key in _FIXED:
             raise ValueError(f"trl.{key} cannot be set: {_FIXED[key][1]}; drop it")
         if key in owners:
-            raise ValueError(f"trl.{key} is for {owners[key]} to say; set that and drop trl.{key}")
+            raise ValueError(f"trl.{key} is set by {owners[key]}; change that and drop trl.{key}")
         if key not in known and key not in inner:
             raise ValueError(
                 unknown("key", f"trl.{key}", [f"trl.{name}" for name in known],

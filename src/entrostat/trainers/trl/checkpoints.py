@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,21 +51,19 @@ def keep(directory: Path, count: int) -> None:
 
 
 def remove(directory: Path, after: int) -> None:
-    """Remove the checkpoints after an iteration, and what a killed process left of one."""
-    for path in _directories(directory):
-        try:
-            whole = _read(path).iteration <= after
-        except DamagedError:
-            whole = False
-        if not whole:
-            shutil.rmtree(path)
+    """Remove what is newer than the newest whole checkpoint up to an iteration."""
+    for path in reversed(_directories(directory)):
+        with suppress(DamagedError):
+            if _read(path).iteration <= after:
+                return
+        shutil.rmtree(path)
 
 
 def newest(directory: Path, check: Check | None = None) -> Checkpoint | None:
     """The newest whole checkpoint, without its tensors; its `updates` are in its directory's name.
 
     Raises:
-        RunStopped: there are checkpoints, but none to go on from; says why.
+        RunStopped: there are checkpoints, but a run can resume from none; says why.
     """
     sealed = {path.name: path for path in _directories(directory) if (path / _SEAL).exists()}
     return newest_of(directory, sealed, _read, check)
@@ -80,7 +79,7 @@ def _read(path: Path) -> Checkpoint:
     """A sealed checkpoint.
 
     Raises:
-        DamagedError: it is none.
+        DamagedError: it is not what was written.
     """
     try:
         body: dict[str, Any] = json.loads((path / _SEAL).read_text(encoding="utf-8"))
