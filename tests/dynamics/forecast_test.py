@@ -18,10 +18,9 @@ from entrostat.core.stats import TokenStats
 from entrostat.data.prompts import drawn, fresh
 from entrostat.logs.run import read_run
 from entrostat.report.panels import run_panels
+from entrostat.runs.resolve import check_host
 from entrostat.tasks import Example
 from entrostat.trainers.lab import forecast
-from entrostat.trainers.trl import arguments
-from entrostat.trainers.verl import recipe
 
 SMALL: dict[str, Any] = {
     "iterations": 3, "sampling": {"prompts": 8, "rollouts": 6}, "eval": {"prompts": 0}, "seed": 1,
@@ -209,12 +208,7 @@ def test_fresh_prompts_are_drawn_apart() -> None:
     assert set(few) == set("01234")
 
 
-def test_trl_says_that_it_cannot() -> None:
-    config = from_dict({"host": "trl", "forecast": {"every": 5}})
-    refused(lambda: arguments.refuse(config), "forecast.every")
-
-
-def test_verl_says_that_it_cannot() -> None:
-    config = from_dict({"host": "verl", "forecast": {"every": 5}})
-    said = [words for wrong, words in recipe._refusals(config, {}) if wrong]
-    assert [words for words in said if words.startswith("forecast.every=5")]
+@pytest.mark.parametrize("host", ["trl", "verl"])
+def test_other_hosts_say_that_they_cannot(host: str) -> None:
+    config = from_dict({"host": host, "forecast": {"every": 5}})
+    refused(lambda: check_host(config, host), f"'{host}'", "forecast.every", "is 5")

@@ -25,6 +25,7 @@ from entrostat.config import TrainConfig, from_dict, load
 from entrostat.evaluation.eval_sets import check_best
 from entrostat.evaluation.settings import PRESETS, Decoding
 from entrostat.runs.best_checkpoint import figures_of
+from entrostat.runs.resolve import check_host
 from entrostat.study.file import read_study
 from entrostat.tasks import make_task
 from entrostat.trainers.lab.loop import FIELDS
@@ -312,7 +313,9 @@ def test_trl_takes_the_arguments() -> None:
         for path in LAB:
             config = lab_config(path)
             assert not config.trl.keys() - {"vllm_importance_sampling_correction"}, path.name
-            arguments.refuse(dataclasses.replace(config, host="trl", precision="bf16"))
+            there = dataclasses.replace(config, host="trl", precision="bf16")
+            check_host(there, "trl")
+            arguments.refuse(there)
             here = {"use_cpu": True, "bf16": False, "fp16": False}
             built = GRPOConfig(**trl_arguments(config) | here)
             # its own arithmetic: steps_per_generation forward passes, accumulated into updates
@@ -522,7 +525,7 @@ def test_every_row_builds_in_all_hosts(row: tuple[str, str]) -> None:
             objective.check_host(host, OTHERS, config.updates)
         said |= {"trl": trl_facts(config)}
         if "--numerics" in flags:
-            refused(lambda: verl_settings(config), "the lab only")
+            refused(lambda: verl_settings(config), "numerics.round_logp", "--host lab")
         else:
             splits_evenly(config)
             said |= {"verl": verl_facts(config)}

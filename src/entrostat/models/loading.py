@@ -17,7 +17,7 @@ from ..config import NOWHERE, TrainConfig, check_model
 from ..errors import extra
 from ..model_files import find, provenance
 from . import capabilities
-from .policy import Policy, end_tokens, vocabulary
+from .policy import Policy, end_tokens, pad_token
 from .rounding import DTYPES
 
 
@@ -67,8 +67,7 @@ def load_policy(config: TrainConfig) -> Policy:
         if config.gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
             module.training = True
     eos = end_tokens(model, tokenizer)
-    pad = tokenizer.pad_token_id  # none, or one that was added to the tokenizer alone
-    pad = pad if pad is not None and 0 <= pad < vocabulary(model) else eos[0]
+    pad = pad_token(model, tokenizer, eos)
     autocast: Callable[[], AbstractContextManager] = nullcontext
     if config.precision != "fp32":
         autocast = partial(torch.autocast, device.type, dtype=DTYPES[config.precision])

@@ -234,3 +234,9 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
             "never be sampled; mend eos_token_id in tokenizer_config.json or generation_config.json"
         )
     return ends
+
+
+def pad_token(model: Any, tokenizer: Any, ends: list[int]) -> int:
+    """The tokenizer's; of none, or one that was added to the tokenizer alone, the first end."""
+    pad = tokenizer.pad_token_id
+    return pad if pad is not None and 0 <= pad < vocabulary(model) else ends[0]

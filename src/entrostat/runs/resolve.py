@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any
 
@@ -13,11 +13,44 @@ from ..core.advantages import advantages
 from ..core.objective import Objective, make_objective
 from ..tasks import Task, make_task
 
+# hosts, a setting, whether it says what they cannot do, and why they cannot
+_OTHERS = ("trl", "verl")
+_CANNOT: tuple[tuple[tuple[str, ...], str, Callable[[TrainConfig], Any], str], ...] = (
+    (_OTHERS, "numerics.round_logp", lambda c: c.numerics.round_logp,
+     "rounding is put into the lab's ratio only; drop it, or use --host lab"),
+    (_OTHERS, "numerics.round_old_logp", lambda c: c.numerics.round_old_logp,
+     "rounding is put into the lab's ratio only; drop it, or use --host lab"),
+    (_OTHERS, "optim.keep_size", lambda c: c.optim.keep_size,
+     "it makes the same number of updates of every batch; leave it out, or use --host lab"),
+    (_OTHERS, "sampling.measure", lambda c: not c.sampling.measure,
+     "its sampler gives no entropies, so the old policy is measured; leave it true"),
+    (_OTHERS, "sampling.enough", lambda c: c.sampling.enough.on,
+     "its sampler cannot be stopped while rollouts go on; leave it out, or use --host lab"),
+    (_OTHERS, "forecast.every", lambda c: c.forecast.every > 0,
+     "forecasts are made in the lab only; set it to 0, or use --host lab"),
+    (_OTHERS, "device", lambda c: ":" in c.device,
+     "it takes all GPUs that it sees; set CUDA_VISIBLE_DEVICES and device 'cuda'"),
+    (("verl",), "sampling.redraws", lambda c: c.sampling.redraws,
+     "veRL has its own; set verl.algorithm.filter_groups.enable, and drop it"),
+    (("verl",), "analyze.every", lambda c: c.analyze.every > 0,
+     "veRL's workers make no analysis; set it to 0, or use --host lab or trl"),
+)  # fmt: skip
+
+
+def check_host(config: TrainConfig, host: str) -> None:
+    """Raise a ValueError where a setting says what a host cannot do."""
+    for hosts, key, asked, reason in _CANNOT:
+        if host in hosts and asked(config):
+            raise ValueError(f"host {host!r}: {key} is {config._get(key)!r}: {reason}")
+
+
+def task_settings(config: TrainConfig) -> dict[str, Any]:
+    """The configuration's task as `make_task` takes it; the run's seed where it names none."""
+    return {"seed": config.seed} | config.task
+
 
 def task_of(config: TrainConfig) -> Task:
-    """The configuration's task; the run's seed is its own where it names none."""
-    settings: dict[str, Any] = {"seed": config.seed} | config.task
-    return make_task(**settings)
+    return make_task(**task_settings(config))
 
 
 def check_task(task: Task, trained: bool = True) -> None:
@@ -46,6 +79,7 @@ def check_task(task: Task, trained: bool = True) -> None:
 def objective_of(
     config: TrainConfig, host: str, fields: Iterable[str], max_length: int
 ) -> Objective:
+    check_host(config, host)
     objective = make_objective(
         config.method,
         advantage=config.advantage,
@@ -54,17 +88,7 @@ def objective_of(
         updates=config.updates,
     )
     objective.check_host(host, fields, config.updates)
-    if config.sampling.redraws and host == "verl":
-        raise ValueError(
-            f"host 'verl': sampling.redraws is {config.sampling.redraws}, and veRL has its own; "
-            "set verl.algorithm.filter_groups.enable, and drop it"
-        )
     enough = config.sampling.enough
-    if enough.on and host != "lab":
-        raise ValueError(
-            f"host {host!r}: sampling.enough: its sampler cannot be stopped while rollouts go on; "
-            "leave it out, or use --host lab"
-        )
     K = enough.least(config.sampling.rollouts)
     try:  # a group too small, found by asking the estimator itself
         advantages(objective.advantage, torch.zeros(K), torch.zeros(K), torch.ones(K))

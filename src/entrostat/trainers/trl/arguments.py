@@ -144,32 +144,19 @@ def refuse(config: TrainConfig) -> None:
             "model and not its wrapper, fail; launch with --fsdp_version 2, or without FSDP"
         )
     for key, wrong, reason in _CANNOT:
-        value = config._get(key)
         if wrong(config):
-            raise ValueError(f"host 'trl': {key} is {value!r}: {reason}")
+            raise ValueError(f"host 'trl': {key} is {config._get(key)!r}: {reason}")
     _check_own(config.trl)
 
 
 _CANNOT: tuple[tuple[str, Value, str], ...] = (
-    ("numerics.round_logp", lambda c: c.numerics.round_logp is not None,
-     "rounding is put into the lab's ratio only; drop it, or use --host lab"),
-    ("numerics.round_old_logp", lambda c: c.numerics.round_old_logp is not None,
-     "rounding is put into the lab's ratio only; drop it, or use --host lab"),
-    ("optim.keep_size", lambda c: c.optim.keep_size,
-     "TRL makes the same number of updates of every batch; leave it out, or use --host lab"),
-    ("sampling.measure", lambda c: not c.sampling.measure,
-     "TRL's sampler gives no entropies, so the old policy is measured; leave it true"),
     ("sampling.rollouts", lambda c: c.sampling.rollouts < 2,
      "TRL's groups have at least 2 rollouts; raise it, or use --host lab"),
     ("analyze.every",
      lambda c: c.analyze.every > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1,
      "an analysis reads batch, weights and optimizer in one process; start one, or set it to 0"),
-    ("forecast.every", lambda c: c.forecast.every > 0,
-     "forecasts are made in the lab only; set it to 0, or use --host lab"),
     ("save.best", lambda c: bool(c.save.best) and sharded(),
      "no process has the whole model where it is sharded; leave it out"),
-    ("device", lambda c: c.device.startswith("cuda:"),
-     "TRL takes the GPUs that it sees; set CUDA_VISIBLE_DEVICES and device 'cuda'"),
     ("precision", lambda c: c.precision == "fp16" and device_of(c.device).type == "cpu",
      "accelerate has fp16 on a GPU only; use fp32 or bf16"),
     ("sampling.engine",

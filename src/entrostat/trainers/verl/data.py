@@ -41,7 +41,8 @@ from ...data.prompts import (
 )
 from ...logs.files import replacing
 from ...model_files import find
-from ...models.policy import Policy, end_tokens, vocabulary
+from ...models.policy import Policy, end_tokens, pad_token
+from ...runs.resolve import task_settings
 from ...tasks import Example, Task
 from ...tasks.sources import from_anywhere
 from .model_ref import cannot_load, empty_model, place_of
@@ -70,8 +71,7 @@ def outline(model: str) -> Policy:
     with suppress(OSError):  # without a file it follows from config.json
         empty.generation_config = GenerationConfig.from_pretrained(name)
     eos = end_tokens(empty, tokenizer)
-    pad = tokenizer.pad_token_id
-    pad = pad if pad is not None and 0 <= pad < vocabulary(empty) else eos[0]
+    pad = pad_token(empty, tokenizer, eos)
     context = getattr(empty.config, "max_position_embeddings", None)
     return Policy(empty, tokenizer, torch.device("cpu"), eos, pad, nullcontext, context)
 
@@ -99,11 +99,6 @@ def room(task: Task, config: TrainConfig, policy: Policy, split: str) -> tuple[i
     return most, min(often, most)
 
 
-def chosen(config: TrainConfig) -> dict[str, Any]:
-    """A configuration's task as `make_task` takes it."""
-    return {"seed": config.seed} | config.task
-
-
 def write_settings(
     path: Path, config: TrainConfig, task: Task, policy: Policy, sets: Iterable[ResolvedEvalSet]
 ) -> None:
@@ -125,7 +120,7 @@ def write_settings(
 def _asked(config: TrainConfig, task: Task, policy: Policy) -> dict[str, Any]:
     """The part of `completions.Settings` in which training and evaluation sets differ."""
     return {
-        "task": from_anywhere(chosen(config)),  # workers may start elsewhere
+        "task": from_anywhere(task_settings(config)),  # workers may start elsewhere
         "stop": list(stop_strings(task, config)),
         "game": _game(config, task, policy) if is_multi_turn(task) else None,
     }

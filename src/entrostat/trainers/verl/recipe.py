@@ -289,20 +289,9 @@ def _listed(loggers: Any) -> list[str]:
 def _refusals(config: TrainConfig, said: Mapping[str, Any]) -> list[tuple[bool, str]]:
     """(whether it is so, what to say) of common settings that veRL cannot do."""
     optim, engine = config.optim, said.get(f"{ROLLOUT}.name", "vllm")
-    numerics = [k for k, v in vars(config.numerics).items() if v is not None]
     best, between = config.save.best, checkpoints.between_evaluations(config)
     every = sorted({one.every or config.iterations for one in config.eval.resolved if one.prompts})
     return [
-        (bool(numerics), f"numerics.{' and numerics.'.join(numerics)}: this can be done in the lab "
-         "only; leave it out, or use --host lab"),
-        (optim.keep_size, "optim.keep_size: veRL makes the same number of updates of every batch; "
-         "leave it out, or use --host lab"),
-        (not config.sampling.measure, "sampling.measure=false would leave out the pass that gives "
-         "the old policy's entropy; leave it true"),
-        (config.analyze.every > 0, f"analyze.every={config.analyze.every}: veRL's workers make no "
-         "analysis; set it to 0, or use --host lab or trl"),
-        (config.forecast.every > 0, f"forecast.every={config.forecast.every}: forecasts are made "
-         "in the lab only; set it to 0, or use --host lab"),
         (config.sampling.engine == "vllm" and engine != "vllm",
          f"sampling.engine is 'vllm', but verl.{ROLLOUT}.name is {engine!r}; leave one out"),
         (optim.schedule not in ("constant", "cosine"),
@@ -319,6 +308,4 @@ def _refusals(config: TrainConfig, said: Mapping[str, Any]) -> list[tuple[bool, 
         (any(one.endswith(("/entropy", "/prompt_entropy")) for one in figures_of(best)),
          f"save.best is {best!r}, but veRL computes no entropies where it evaluates; "
          "choose avg@k, pass@k or distinct"),
-        (":" in config.device, f"device {config.device!r}: veRL takes all GPUs that Ray has; give "
-         "--device cuda, and CUDA_VISIBLE_DEVICES to choose"),
     ]  # fmt: skip

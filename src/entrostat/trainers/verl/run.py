@@ -33,7 +33,7 @@ from ...logs.lines import JsonLines
 from ...logs.run import best_of
 from ...runs.best_checkpoint import BEST, rewrite
 from ...runs.progress import Progress, RunNotes
-from ...runs.resolve import objective_of
+from ...runs.resolve import objective_of, task_settings
 from ...runs.resume import keep_settings
 from ...runs.run_directory import RunDirectory, default_output
 from ...runs.trackers.services import open_folder
@@ -110,7 +110,7 @@ def train(
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
     asked.optim.aggregation = objective.aggregation
     progress.note("asking veRL whether it can run this")
-    tasks = [data.chosen(each) for each in (config, *(one.config for one in sets))]
+    tasks = [task_settings(each) for each in (config, *(one.config for one in sets))]
     _ask(python, overrides(config, facts), config, tasks, ray_address)
 
     with RunDirectory.open(asked, resume) as run:
