@@ -21,7 +21,7 @@ from ..data.generation import Answers, answer
 from ..data.prompts import encode, new_tokens, stop_strings, turns_of, uses_chat
 from ..data.seeds import uniform
 from ..errors import RunStopped
-from ..models.capabilities import SMALL
+from ..models.capabilities import is_small
 from ..models.hardware import choose_precision, choose_threads
 from ..models.loading import load_policy
 from ..models.policy import Policy
@@ -50,8 +50,7 @@ def load(subject: EvaluatedModel, config: EvalConfig, say: Say) -> Policy:
             checkpoints.restore_weights(saved, policy.trained())
         except RunStopped as error:
             raise ValueError(f"{subject.spec!r}: {error}") from None
-    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
-    choose_threads(own, policy, small, say)
+    choose_threads(own, policy, is_small(policy.model), say)
     config.precision, config.threads = own.precision, own.threads
     return policy
 

@@ -149,6 +149,9 @@ def _logp(logits: Tensor) -> Tensor:
     return logits.float().log_softmax(-1)
 
 
+def is_small(model: Any) -> bool:
+    return sum(p.numel() for p in model.parameters()) < SMALL
+
+
 def _large_on_cpu(policy: Policy) -> bool:
-    size = sum(p.numel() for p in policy.model.parameters())
-    return policy.device.type == "cpu" and size >= SMALL
+    return policy.device.type == "cpu" and not is_small(policy.model)

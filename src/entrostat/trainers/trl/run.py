@@ -37,7 +37,7 @@ from ...config import TrainConfig
 from ...core.rollouts import FIELDS
 from ...data.prompts import draw, encode, warn_of_lost
 from ...evaluation.eval_sets import check_prompts
-from ...models.capabilities import SMALL
+from ...models.capabilities import is_small
 from ...models.hardware import choose_threads
 from ...models.loading import learning_rate, load_policy
 from ...models.rounding import use_float32_outputs
@@ -129,7 +129,7 @@ def build(config: TrainConfig, task: Task | None, world: int, say: RunNotes) -> 
     parts = assemble(config, "trl", FIELDS, task, say)
     torch.manual_seed(config.seed)  # adapters start at random, the same everywhere
     policy = load_policy(_for_loading(config))
-    small = sum(p.numel() for p in policy.model.parameters()) < SMALL
+    small = is_small(policy.model)
     config.optim.lr = learning_rate(config, small)
     # prompts that cannot work show here
     first = draw(task, config, 1)
@@ -149,7 +149,6 @@ def _for_loading(config: TrainConfig) -> TrainConfig:
 
 
 def _finish(trainer: RecipeTrainer, run: RunDirectory, config: TrainConfig, main: bool) -> None:
-    """Write the final model."""
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     save = _save_sharded(trainer) if sharded else trainer.recipe.policy.save
     if not main:

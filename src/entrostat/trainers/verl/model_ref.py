@@ -9,7 +9,7 @@ import torch
 
 from ...config import TrainConfig
 from ...model_files import find
-from ...models.capabilities import SMALL
+from ...models.capabilities import is_small
 from ...models.loading import learning_rate
 from ...runs.resolve import check_task, task_of
 from ...tasks import Task
@@ -45,9 +45,7 @@ def learning_rate_of(config: TrainConfig) -> float:
     """
     if config.optim.lr is not None or config.lora.rank:
         return learning_rate(config, small=False)
-    return learning_rate(
-        config, sum(p.numel() for p in empty_model(config.model).parameters()) < SMALL
-    )
+    return learning_rate(config, is_small(empty_model(config.model)))
 
 
 def empty_model(model: str) -> Any:
