@@ -701,7 +701,7 @@ def test_prompts_go_through_the_chat_template_once(tmp_path: Path) -> None:
     example = TargetSum().example(PROMPTS + 1, "train")  # the second of the second iteration
     turns = [{"role": "user", "content": example.prompt}]
     ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
-    assert built.drawn.token_ids([str(PROMPTS + 1)] * 2) == [ids, ids]
+    assert built.token_ids([str(PROMPTS + 1)] * 2) == [ids, ids]
     assert tokenizer.decode(ids) == f"1{example.prompt}9:"
 
 

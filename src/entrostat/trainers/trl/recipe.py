@@ -95,7 +95,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return self.state.global_step // self.updates + 1
 
     def _tokenize_prompts(self, prompts: list[str]) -> Any:
-        return self.recipe.drawn.token_ids(prompts), None, {}
+        return self.recipe.token_ids(prompts), None, {}
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
         # vLLM batches by itself
@@ -118,7 +118,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         self._clock.lap("measure")
         texts, _ended = self._said(completion_ids)
         judged = None if self.answers is None else self.answers.judged
-        examples = self.recipe.drawn.examples(prompts)
+        examples = self.recipe.examples(prompts)
         rewards = self.recipe.scorer(texts, examples, self._iteration, judged)
         self._failed += self.recipe.scorer.failed
         if self.answers is not None and self._played is None:  # as the lab: of the first draw
@@ -134,7 +134,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
         return texts, super()._said(completions)[1]
 
     def _examples(self, rows: list[Scored]) -> list[Example]:
-        return self.recipe.drawn.examples([one.row["prompt"] for one in rows])
+        return self.recipe.examples([one.row["prompt"] for one in rows])
 
     def _prompts(self, output: dict[str, Any], rows: list[Scored]) -> list[str]:
         return [example.prompt for example in self._examples(rows)]
@@ -142,7 +142,7 @@ class RecipeTrainer(EntropyGRPOTrainer):
     def other_rows(self, draw: int, count: int) -> list[dict[str, Any]]:
         # the lab's draws: of all processes one after the other
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        places = self.recipe.drawn.others(self._iteration, draw, count * world)
+        places = self.recipe.others(self._iteration, draw, count * world)
         return [{"prompt": place} for place in places[rank * count : (rank + 1) * count]]
 
     # ------------------------------------------------------------------ updates

@@ -53,10 +53,10 @@ def rollouts(places: list[str], trainer: Any) -> dict[str, Any]:
     What TRL has no words for, texts, rewards, ends and figures, is left in `answers` of the
     `RecipeTrainer`.
     """
-    recipe, drawn = trainer.recipe, trainer.recipe.drawn
-    task, prompts = recipe.task, drawn.token_ids(places)
+    recipe = trainer.recipe
+    task, prompts = recipe.task, recipe.token_ids(places)
     trainer.answers = answers = answer(
-        recipe.policy, recipe.config, task, task.splits[0], drawn.examples(places), prompts,
+        recipe.policy, recipe.config, task, task.splits[0], recipe.examples(places), prompts,
         rollouts=1, generator=None, training=True, sampler=partial(turn, trainer),
     )  # fmt: skip
     trainer._clock.lap("sample")
