@@ -13,8 +13,8 @@ from pathlib import Path
 from ..._text import Say
 from ...config import TrainConfig
 from ...errors import RunStopped
-from ...runs.best_checkpoint import go_back, link_tree
-from ...runs.run_directory import RunDirectory, check_not_back, forget_rollouts
+from ...runs.best_checkpoint import link_tree
+from ...runs.run_directory import RunDirectory, check_not_back
 
 BOUND = "config.toml"  # in the folder `verl`: the settings that its checkpoints were made with
 # in a checkpoint: its iteration's line as veRL's "file" logger writes it, which it does only later
@@ -110,10 +110,9 @@ def go_on(
         )
     for log in logs.values():
         log.keep_until(start)
-    go_back(run.path, start)
+    run.rewind(start, {name: log.mark() for name, log in logs.items()})
     for path in written:
         path.unlink()  # it is in the logs
-    forget_rollouts(run.rollouts, start)
     for path in (run.path / "verl" / "validation").glob("*.jsonl"):
         if path.stem.isdecimal() and int(path.stem) > start:
             path.unlink()

@@ -11,7 +11,7 @@ No veRL here. Shapes: B rollouts, T completion tokens at most, n those of a shar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from numbers import Real
 from typing import Any
@@ -91,8 +91,7 @@ def prepare(
         share, places = begun[ranks.rank][0], rows[shares[ranks.rank]]
         if kept is not None:  # the controllers have seen all, the methods see these
             left = share.mask & kept[places, : share.mask.shape[1]].bool()
-            values = {part.name: getattr(share, part.name) for part in fields(share)}
-            share = TokenBatch(**values | {"mask": left})
+            share = replace(share, mask=left)
         sampler = None if sampler_logp is None else sampler_logp[places, : share.mask.shape[1]]
         return _judged(objective, share, sampler)
 

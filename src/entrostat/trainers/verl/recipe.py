@@ -230,7 +230,7 @@ def _common(config: TrainConfig, facts: RunPlan, objective: Objective) -> dict[s
         f"{ROLLOUT}.val_kwargs.do_sample": (True, "eval.samples"),
         "trainer.total_training_steps": (config.iterations, "iterations"),
         "trainer.total_epochs": (1, "iterations"),  # the file has the prompts of all iterations
-        "trainer.val_before_train": (facts.evaluates_before, "eval.prompts"),
+        "trainer.val_before_train": (facts.owes, "eval.prompts"),
         "trainer.test_freq": (every if facts.evaluates else -1, "eval.every"),
         "trainer.save_freq": (checkpoints.every(config), "save.checkpoint_every"),
         # veRL removes the last one before it has named the new one its latest

@@ -104,7 +104,7 @@ def train(
     said = max((data.room(one.task, one.config, policy, one.split)[0] for one in sets), default=0)
     facts = replace(
         unseen(config, ray_address), new=new, longest=most, usual=usual, evaluated=(0, said),
-        evaluates=bool(sets),
+        evaluates=bool(sets), owes=bool(sets),
     )  # fmt: skip
     objective = objective_of(config, "verl", FIELDS, facts.new)
     asked.optim.lr, asked.advantage = facts.lr, objective.advantage
@@ -138,7 +138,7 @@ def train(
             part.write_text(shell_command(lines, python) + "\n", encoding="utf-8")
         run.write_settings(asked, objective.describe(), {"verl": python, "said": say.said})
         progress.begin(config, start)
-        if start < config.iterations or facts.evaluates_before:
+        if start < config.iterations or facts.owes:
             follower = Follower(intake, facts.metrics, progress)
             _follow([python, "-m", MODULE, *lines], facts, config, follower, progress)
         progress.note("merging the ranks' weights into the final model")

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...agents import is_multi_turn
 from ...config import TrainConfig
+from ...data.prompts import longest, usual
 from ...runs.run_directory import default_output
+from ...tasks import BUILT_IN, task_class
+from .model_ref import learning_rate_of, make
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class RunPlan:
     evaluated: tuple[int, int] = (0, 0)
     start: int = 0  # the iteration that the run goes on after
     evaluates: bool = True  # whether there is a set to evaluate on
-    owes: bool = True  # whether the evaluation after `start` is still to be made
+    owes: bool = True  # whether the evaluation after `start` is still to be made, before going on
     ray_address: str | None = None  # of a running cluster; None has veRL start one here
 
     @property
@@ -38,10 +42,6 @@ class RunPlan:
         """What veRL's "file" logger writes of this start."""
         return self.own / f"from-{self.start:06d}.jsonl"
 
-    @property
-    def evaluates_before(self) -> bool:
-        return self.evaluates and self.owes
-
 
 def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
     """The facts that need neither the prompts nor, where the recipe says the lengths, the task.
@@ -53,11 +53,6 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
         ValueError: `sampling.max_new_tokens` or `optim.lr` is open, and what decides it is not
             here.
     """
-    from ...agents import is_multi_turn
-    from ...data.prompts import longest, usual
-    from ...tasks import BUILT_IN, task_class
-    from .model_ref import learning_rate_of, make
-
     new, most, name = config.sampling.max_new_tokens, None, config.task["name"]
     if new is None or (name in BUILT_IN and is_multi_turn(task_class(name))):
         task = make(config)
@@ -65,8 +60,9 @@ def unseen(config: TrainConfig, ray_address: str | None = None) -> RunPlan:
         if is_multi_turn(task):
             most = config.sampling.max_context or usual(task, config, task.splits[0])
     output = Path(config.output or default_output(config)).absolute()
+    evaluates = any(one.prompts for one in config.eval.resolved)
     return RunPlan(
         output, new, learning_rate_of(config), longest=most, ray_address=ray_address,
         evaluated=(0, max((one.max_new_tokens or 0 for one in config.eval.sets), default=0)),
-        evaluates=any(one.prompts for one in config.eval.resolved),
+        evaluates=evaluates, owes=evaluates,
     )  # fmt: skip
