@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from .equal import from_grpo_config
 
+_HOME = {"EntropyAlarm": ".alarm", "EntropyGRPOTrainer": ".trainer"}
+
 if TYPE_CHECKING:
     from .alarm import EntropyAlarm
     from .trainer import EntropyGRPOTrainer
@@ -16,9 +18,7 @@ __all__ = ["EntropyAlarm", "EntropyGRPOTrainer", "from_grpo_config"]
 
 def __getattr__(name: str) -> Any:
     """Import TRL, which takes seconds, only when the trainer is asked for."""
-    if name == "EntropyAlarm":
-        return import_module(".alarm", __name__).EntropyAlarm
-    if name != "EntropyGRPOTrainer":
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import trl  # noqa: F401
@@ -26,4 +26,4 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"entrostat.trainers.trl needs TRL 1.16 ({error}); pip install 'entrostat[trl]'"
         ) from None
-    return import_module(".trainer", __name__).EntropyGRPOTrainer
+    return getattr(import_module(_HOME[name], __name__), name)

@@ -76,8 +76,7 @@ def resolved(
         return None, args
     check_generation(args)
     objective = build(method, args)
-    said = None if isinstance(method, Objective) else repr(method)
-    args = settle(args, objective, said, alone)
+    args = settle(args, objective, repr(method), alone)
     warn_of_inert(objective, args)
     return objective, args
 
@@ -175,10 +174,9 @@ def mean_of(args: Any, objective: Objective) -> str:
 def changes(args: Any, objective: Objective) -> tuple[list[str], bool]:
     """What the objective trains otherwise than the arguments, and whether any was set in these."""
     own, defaults = _meant(args), {f.name: f.default for f in dataclasses.fields(args)}
-    set_here = [n for names in _ASPECTS.values() for n in names if getattr(args, n) != defaults[n]]
     found, chosen = [], False
     for aspect, names in _ASPECTS.items():
-        mine = [n for n in names if n in set_here]
+        mine = [n for n in names if getattr(args, n) != defaults[n]]
         if not mine if own is None else _same(aspect, own, objective):
             continue
         words = ", ".join(f"{n}={getattr(args, n)!r}" for n in mine or names[:1])
