@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 # what has kept its name, by the old package and the new one
 _KEPT = {
@@ -75,6 +76,9 @@ MOVED = {
     for name in names.split()
 }
 
+# names that have moved by themselves, and the modules that they are in
+_MOVED_NAMES = {"entrostat.diagnosis.doctor.examine": "entrostat.trainers.lab"}
+
 
 def new_name(name: str) -> str | None:
     """The present name of a module that has moved, by the longest old name that it begins with.
@@ -91,6 +95,15 @@ def new_name(name: str) -> str | None:
         head, _, last = head.rpartition(".")
         tail = f".{last}{tail}"
     return None
+
+
+def moved(module: str, name: str) -> Any:
+    """A name that has moved out of a module: for that module's `__getattr__`."""
+    home = _MOVED_NAMES.get(f"{module}.{name}")
+    if home is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"{module}.{name} has moved to {home}", DeprecationWarning, stacklevel=3)
+    return getattr(import_module(home), name)
 
 
 class _Alias(Loader):

@@ -141,6 +141,8 @@ def _imported(name: str) -> frozenset[str]:
             for alias in node.names:
                 full = ".".join([*base, alias.name])
                 found.add(full if full in EVERYTHING else ".".join(base))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {a.value for a in node.args if isinstance(a, ast.Constant)} & {*EVERYTHING}
     return frozenset(found)
 
 

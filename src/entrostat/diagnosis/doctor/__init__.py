@@ -11,13 +11,12 @@ The checks themselves are rows of `diagnosis.checks`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..._moved import moved
 from ...config import TrainConfig
 from ...logs.files import dump_files
 from ...logs.rollouts import Rollouts, load_rollouts
@@ -120,9 +119,4 @@ def rollouts_at(path: str | Path) -> Rollouts:
 
 
 def __getattr__(name: str) -> Any:
-    if name != "examine":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        f"{__name__}.examine has moved to entrostat.trainers.lab", DeprecationWarning, stacklevel=2
-    )
-    return import_module("entrostat.trainers.lab").examine
+    return moved(__name__, name)

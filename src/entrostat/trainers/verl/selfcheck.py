@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 VERSION = "0.9.1"
@@ -91,7 +92,8 @@ def missing(module: str, name: str, parameters: tuple[str, ...] | None) -> str |
 
 def _check_plugin() -> None:
     try:
-        importlib.import_module("entrostat.trainers.verl.plugin")
+        for plugin in entry_points(group="verl.plugins", name=NAME):
+            plugin.load()  # as veRL does, but aloud
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
         from verl.trainer.ppo.v1 import get_trainer_cls
 
