@@ -30,6 +30,7 @@ from entrostat.study.results import interval
 TARGETS = ("0.5", "0.75", "1")
 RIVALS = {  # {} is the target
     "multiplier": "thermostat --method.target {}",
+    "exact": "thermostat --method.solve exact --method.target {}",
     "entropy_coef": "thermostat --method.knob entropy_coef --method.target {}",
     "dual": "entropy_bonus --method.controller dual --method.target {}",
     "doubling": "repo_r --method.bidirectional true --method.zeta_max 0.5 --method.target {}",

@@ -65,19 +65,22 @@ class Coming:
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 g, h = next(places)
-                state = self.optimizer.state.get(p, {})
-                yield _step(state, group, p, kappa * (g - c * h), inside * h)
+                x = torch.sub(g, h, alpha=c).mul_(kappa)
+                yield _step(self.optimizer.state.get(p, {}), group, p, x, h, inside)
 
 
 def _step(
-    state: dict[str, Any], group: dict[str, Any], p: Tensor, x: Tensor, more: Tensor
+    state: dict[str, Any], group: dict[str, Any], p: Tensor, x: Tensor, h: Tensor, inside: float
 ) -> Tensor:
+    # in place: every pass over a large model counts
     (b1, b2), lr, t = group["betas"], group["lr"], float(state.get("step", 0)) + 1
-    m, v = (1 - b1) * x, (1 - b2) * x.square()
+    v = x.square().mul_(1 - b2)
+    m = x.mul_(1 - b1)
     if "exp_avg" in state:
-        m, v = m + b1 * (state["exp_avg"] + more), v + b2 * state["exp_avg_sq"]
-    step = -lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + group["eps"])
-    return step - lr * group["weight_decay"] * p.detach()
+        m.add_(state["exp_avg"], alpha=b1).add_(h, alpha=b1 * inside)
+        v.add_(state["exp_avg_sq"], alpha=b2)
+    step = m.div_(v.div_(1 - b2**t).sqrt_().add_(group["eps"])).mul_(-lr / (1 - b1**t))
+    return step.sub_(p.detach(), alpha=lr * group["weight_decay"])
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
