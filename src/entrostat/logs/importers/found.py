@@ -13,17 +13,17 @@ from .names import trainer_of
 from .places import BINARY, walk
 from .rows import Group, Piece, Row, groups_of, pieces_of
 from .source import Given, UnreadableError, clean, lines, opener_of, parse, step_of
-from .steps import Dumped, Rollout
+from .steps import Dumped, Rollout, reader_of
 
 # Of several formats in a directory and under it the first is read. A reader has `scan` and
-# `run_of`, and tells its files by their first bytes (`is_file`), a line or a record.
+# `run_of`, and tells its files by their first bytes (`is_file`), a line (`is_line`) or an object.
 READERS: dict[str, Any] = {
     "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb,
     "tensorboard": tensorboard, "table": table,
 }  # fmt: skip
-_FILES, _LINES, _RECORDS = (
+_FILES, _LINES = (
     [(name, getattr(reader, tells)) for name, reader in READERS.items() if hasattr(reader, tells)]
-    for tells in ("is_file", "is_line", "is_record")
+    for tells in ("is_file", "is_line")
 )
 _HEAD = 64 * 1024
 _VOTES = 5  # lines that must speak for a format, unless the file is shorter
@@ -74,8 +74,10 @@ def _vote(text: str) -> str | None:
         record = parse(text)
     except UnreadableError:
         return None
-    told = _RECORDS if isinstance(record, dict) else ()
-    return next((name for name, is_record in told if is_record(record)), None)
+    for name, reader in READERS.items():
+        if reader_of(getattr(reader, "RECORDS", ()), record):
+            return name
+    return "table" if isinstance(record, dict) and table.is_record(record) else None
 
 
 def _unsupported(path: Path) -> str | None:

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
 from .rows import Row
-from .source import Given, UnreadableError, finite, json_lines, short, step_of
-from .steps import Dumped, Rollout, as_logged, column, finish, token_ids, trained
+from .source import Given, UnreadableError, finite, step_of
+from .steps import Dumped, Rollout, all_recorded, as_logged, column, finish, token_ids, trained
 
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by the token's sampling temperature "
@@ -49,42 +50,13 @@ NOTES = "annotations"  # stand for a run of their own
 UNMASKED = "entrostat/unmasked"  # of an annotation whose nulls do not tell what was trained
 
 
-def is_record(record: Mapping[str, Any]) -> bool:
-    return _is_export(record) or _is_annotation(record)
-
-
-def _is_export(record: Mapping[str, Any]) -> bool:
-    return isinstance(record.get("token_ids"), list) and "trainer_logprobs" in record
-
-
-def _is_annotation(record: Mapping[str, Any]) -> bool:
-    return isinstance(record.get("branches"), list) and "trace_id" in record
-
-
-def scan(path: Path, given: Given) -> Iterator[Rollout]:
-    """Sequences of a file, and branches of its annotations."""
-    for count, record in json_lines(path, given):
-        try:
-            if isinstance(record, dict) and _is_annotation(record):
-                yield from _branches(path, record)
-            elif isinstance(record, dict) and _is_export(record):
-                yield _sequence(path, record)
-            else:
-                raise UnreadableError("neither a token export nor an annotation of prime-rl")
-        except UnreadableError as error:
-            given.problem(path, count, str(error))
-
-
-def _sequence(path: Path, record: Mapping[str, Any]) -> Rollout:
-    told = record.get("export_step", record.get("step"))
-    known = (step_of(record.get(key)) for key in ("export_step", "step"))
-    step = next((step for step in known if step is not None), None)
-    ids, mask = token_ids(record.get("token_ids")), record.get("loss_mask")
+def _sequence(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
+    steps = (step_of(record.get(key)) for key in ("export_step", "step"))
+    step = next((step for step in steps if step is not None), None)
+    ids, mask = token_ids(record["token_ids"]), record.get("loss_mask")
     if step is None:
-        raise UnreadableError(f"step {short(told)} is not a whole number from 0")
-    if ids is None:
-        raise UnreadableError("token_ids are not all ids")
-    if not isinstance(mask, list) or len(mask) != len(ids) or not any(k == 1 for k in mask):
+        raise UnreadableError("neither export_step nor step is a whole number from 0")
+    if not isinstance(mask, list) or len(mask) != len(ids) or True not in mask:
         raise UnreadableError(
             "loss_mask is not one true or false per token, or nothing was trained"
         )
@@ -103,16 +75,17 @@ def _sequence(path: Path, record: Mapping[str, Any]) -> Rollout:
     )  # fmt: skip
 
 
-def _branches(path: Path, record: Mapping[str, Any]) -> Iterator[Rollout]:
+def _branches(path: Path, line: int, record: Mapping[str, Any]) -> list[Rollout]:
     """An annotation's branches; the step is named by itself or by a folder around the file."""
-    info = record.get("info")
-    train = info.get("train") if isinstance(info, dict) else None
-    step = step_of(train.get("trained_at_step")) if isinstance(train, dict) else None
-    if step is None:
-        folders = [m for part in path.parts if (m := FOLDER.fullmatch(part))]
-        step = int(folders[-1][1]) if folders else None
+    try:
+        step = step_of(record["info"]["train"]["trained_at_step"])
+    except (LookupError, TypeError):
+        step = None
+    folders = [int(m[1]) for part in path.parts if (m := FOLDER.fullmatch(part))]
+    step = folders[-1] if step is None and folders else step
     if step is None:
         raise UnreadableError("no trained_at_step, and no folder step_N around the file")
+    found = []
     for branch in record["branches"]:
         if not isinstance(branch, dict) or not isinstance(branch.get("entropies"), list):
             continue
@@ -126,7 +99,15 @@ def _branches(path: Path, record: Mapping[str, Any]) -> Iterator[Rollout]:
             "rollout/length_mean": [float(len(finite(entropy)))],
             UNMASKED: [1.0] if unmasked else [],
         }
-        yield Rollout(path, step, extra=extra, run=NOTES)
+        found.append(Rollout(path, step, extra=extra, run=NOTES))
+    return found
+
+
+RECORDS = (
+    ({"token_ids": list, "trainer_logprobs": object}, _sequence),
+    ({"branches": list, "trace_id": object}, _branches),
+)
+scan = partial(all_recorded, RECORDS)
 
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:

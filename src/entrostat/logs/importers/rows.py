@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .names import bare
-from .source import number, step_of
+from .source import finite, number, step_of
 
 SAME, ROUNDED = 1e-3, 6e-5  # relative or absolute: consoles print fewer digits than a file has
 COPIED = 1e-6  # relative: a copy's values differ by less
@@ -38,6 +38,19 @@ class Row(NamedTuple):
     settings: Mapping[str, str] = {}
     run: str = ""  # what the source calls the run
     fresh: bool = False  # the source says that a run begins here
+
+
+def averaged(rows: Sequence[Row], step: int) -> Row:
+    """One row of several of a step: of what several have, the mean of the finite numbers."""
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.values.items():
+            found.setdefault(name, []).append(value)
+    values = {
+        name: math.fsum(known) / len(known) if (known := finite(map(number, each))) else each[-1]
+        for name, each in found.items()
+    }
+    return rows[-1]._replace(step=step, values=values)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -164,16 +164,6 @@ def document(path: Path, given: Given) -> str:
     return "\n".join(text for _, text, _ in lines(path, given))
 
 
-def json_lines(path: Path, given: Given) -> Iterator[tuple[int, Any]]:
-    """Line from 1 and value of a file of one JSON value per line; others become problems."""
-    for count, text, _ in lines(path, given):
-        if text.strip():
-            try:
-                yield count, parse(text.strip())
-            except UnreadableError as error:
-                given.problem(path, count, str(error))
-
-
 def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line from 1 and object of a file of JSON lines, or of a document that lists objects."""
     stripped = (text.strip() for _, text, _ in lines(path, Given(given.root)))
@@ -183,7 +173,14 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
     except UnreadableError:
         a_line = first[:1] == "{" and len(first) > 1
     if a_line or first[:1] not in ("[", "{"):
-        for count, value in json_lines(path, given):
+        for count, text, _ in lines(path, given):
+            if not text.strip():
+                continue
+            try:
+                value = parse(text.strip())
+            except UnreadableError as error:
+                given.problem(path, count, str(error))
+                continue
             if isinstance(value, dict):
                 yield count, value
             else:
@@ -286,6 +283,6 @@ def short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def finite(values: Sequence[float | None]) -> list[float]:
+def finite(values: Iterable[float | None]) -> list[float]:
     """Those that are known and finite."""
     return [v for v in values if v is not None and math.isfinite(v)]

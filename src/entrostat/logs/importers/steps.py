@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..run import Run, broken, broken_notes
 from .rows import Row
-from .source import Given, clean, finite, number, short, step_of
+from .source import Given, UnreadableError, clean, finite, lines, number, parse, short, step_of
 
 if TYPE_CHECKING:
     from ..rollouts import Rollouts
@@ -142,16 +142,52 @@ class Rollout:
     run: str = ""  # what the source calls the run
 
 
+Records = Sequence[tuple[Mapping[str, type], Callable[[Path, int, Any], Any]]]
+
+
+def reader_of(records: Records, record: Any) -> Callable[[Path, int, Any], Any] | None:
+    """What reads a JSON object: the first of `records` whose keys it has, of these types."""
+    for keys, read in records:
+        if isinstance(record, dict) and all(
+            key in record and isinstance(record[key], kind) for key, kind in keys.items()
+        ):
+            return read
+    return None
+
+
+def recorded(
+    records: Records, given: Given, path: Path, line: int, text: str
+) -> Iterator[Row | Rollout]:
+    """What a line of JSON says; a problem where it cannot be read."""
+    try:
+        record = parse(text)
+        if (read := reader_of(records, record)) is None:
+            known = " or ".join(", ".join(keys) for keys, _ in records)
+            raise UnreadableError(f"not an object with {known}")
+        found = read(path, line, record)
+        yield from found if isinstance(found, list) else [found]
+    except UnreadableError as error:
+        given.problem(path, line, str(error))
+
+
+def all_recorded(records: Records, path: Path, given: Given) -> Iterator[Row | Rollout]:
+    """What the lines of a file of JSON say."""
+    for line, text, _ in lines(path, given):
+        if text.strip():
+            yield from recorded(records, given, path, line, text)
+
+
 def trained(
     record: Mapping[str, Any], ids: Sequence[int], mask: Sequence[Any], names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Of a record, the tokens at mask 1 and their values in the lists of `names` (ours, theirs)."""
-    places = [i for i, keep in enumerate(mask) if keep == 1]
-    found: dict[str, Any] = {"tokens": [ids[i] for i in places]}
-    for name, theirs in names.items():
-        values = column(record, theirs, len(ids))
-        found[name] = [values[i] for i in places]
-    return found
+    lists = {"tokens": ids} | {
+        name: column(record, theirs, len(ids)) for name, theirs in names.items()
+    }
+    return {
+        name: [value for value, keep in zip(values, mask, strict=True) if keep == 1]
+        for name, values in lists.items()
+    }
 
 
 def column(record: Mapping[str, Any], key: str, length: int) -> list[float | None]:
@@ -162,11 +198,11 @@ def column(record: Mapping[str, Any], key: str, length: int) -> list[float | Non
     return [None if isinstance(v, str) else number(v) for v in values]
 
 
-def token_ids(values: Any) -> list[int] | None:
-    if not isinstance(values, list):
-        return None
-    good = all(type(v) is int and 0 <= v < MAX_TOKEN for v in values)
-    return values if good else None
+def token_ids(values: Any) -> list[int]:
+    """Values that are ids; raises `UnreadableError`."""
+    if isinstance(values, list) and all(type(v) is int and 0 <= v < MAX_TOKEN for v in values):
+        return values
+    raise UnreadableError("its tokens are not all ids")
 
 
 Scan = Callable[[Path, Given], Iterable[Row | Rollout]]

@@ -26,7 +26,7 @@ from typing import Any
 
 from ..run import Run
 from .names import bare, trainer_of
-from .rows import Row
+from .rows import Row, averaged
 from .source import (
     ANSI,
     PAIR,
@@ -216,19 +216,10 @@ def _updates(rows: Sequence[Row]) -> int:
 
 
 def _iterations(rows: Sequence[Row], updates: int) -> list[Row]:
-    """A row per iteration; of a number that several of its steps have, their mean."""
-    found: list[Row] = []
+    """A row per iteration, of those of its steps; rows before the first step stay."""
     steps: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         if step := step_of(row.step):
             steps[(step - 1) // updates + 1].append(row)
-        else:
-            found.append(row)
-    for iteration, some in steps.items():
-        values: dict[str, Any] = {name: value for row in some for name, value in row.values.items()}
-        for name in values:
-            each = [number(row.values.get(name)) for row in some]
-            if known := [value for value in each if value is not None]:
-                values[name] = sum(known) / len(known)
-        found.append(some[0]._replace(step=iteration, values=values))
-    return found
+    begin = [row for row in rows if not step_of(row.step)]
+    return begin + [averaged(some, iteration) for iteration, some in steps.items()]

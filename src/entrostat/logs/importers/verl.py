@@ -21,8 +21,8 @@ from typing import Any
 
 from ..run import Run
 from .rows import Row
-from .source import ANSI, Given, UnreadableError, clean, lines, number, parse, short, step_of
-from .steps import Dumped, Rollout, as_logged, finish, metrics_of
+from .source import ANSI, Given, UnreadableError, clean, lines, number, short, step_of
+from .steps import Dumped, Rollout, as_logged, finish, metrics_of, recorded
 
 NAMES = {
     "actor/entropy": "entropy/exact",
@@ -83,19 +83,6 @@ def is_line(text: str) -> bool:
     return "step:" in text and STEP.search(ANSI.sub("", text)) is not None
 
 
-def is_record(record: Mapping[str, Any]) -> bool:
-    return _is_metrics(record) or _is_rollout(record)
-
-
-def _is_metrics(record: Mapping[str, Any]) -> bool:
-    return "step" in record and isinstance(record.get("data"), dict)
-
-
-def _is_rollout(record: Mapping[str, Any]) -> bool:
-    texts = all(isinstance(record.get(key), str) for key in ("input", "output"))
-    return texts and "score" in record and "step" in record
-
-
 def settings_of(text: str) -> dict[str, str]:
     """Settings that a text has, each as it is first said."""
     return dict(reversed(SETTING.findall(text)))
@@ -107,10 +94,7 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     left, used = WITHIN, False
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
-            try:
-                yield _record(path, count, text, settings)
-            except UnreadableError as error:
-                given.problem(path, count, str(error))
+            yield from recorded(RECORDS, given, path, count, text)
         elif "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
             figures = _figures(path, count, text[begin.end() :], whole, given)
             yield Row(path, count, begin[1], figures, settings)
@@ -126,17 +110,22 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
                     settings.setdefault(name, value)
 
 
-def _record(path: Path, line: int, text: str, settings: dict[str, str]) -> Row | Rollout:
-    record = parse(text)
-    if isinstance(record, dict) and _is_metrics(record):
-        return Row(path, line, record["step"], record["data"], settings)
-    if not isinstance(record, dict) or not _is_rollout(record):
-        raise UnreadableError("neither metrics nor a rollout of veRL")
+def _metrics(path: Path, line: int, record: Mapping[str, Any]) -> Row:
+    return Row(path, line, record["step"], record["data"])
+
+
+def _rollout(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
     step, score = step_of(record["step"]), number(record["score"])
     if step is None:
         raise UnreadableError(f"step {short(record['step'])} is no step")
     prompt, reward = clean(record["input"]), math.nan if score is None else score
     return Rollout(path, step, reward, prompt, prompt, clean(record["output"]))
+
+
+RECORDS = (
+    ({"step": object, "data": dict}, _metrics),
+    ({"input": str, "output": str, "score": object, "step": object}, _rollout),
+)
 
 
 def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dict[str, Any]:
@@ -158,7 +147,7 @@ def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dic
 
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows with veRL's names; where our own host's are among them, they count."""
-    settings = {k: v for row in [*rows[-1:], *rows[:1]] for k, v in row.settings.items()}
+    settings = {k: v for row in reversed(rows) for k, v in row.settings.items()}
     keys = {key for row in rows for key in row.values}
     if "actor/entropy" not in keys:
         settings |= dict.fromkeys(keys & {BEFORE}, "logged")
