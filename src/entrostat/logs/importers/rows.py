@@ -74,15 +74,15 @@ class Piece:
         return bool(rising) and rising[0] <= max(1, min(gaps, default=1))
 
 
+@dataclass
 class Group:
     """Pieces of one run, in their order."""
 
-    def __init__(self, piece: Piece) -> None:
-        self.home, self.run = piece.home, piece.run
-        self.rows: list[Row] = []
-        self.sources: list[Path] = []
-        self.known: dict[int, list[Row]] = {}
-        self.add(piece)
+    home: Path
+    run: str
+    sources: list[Path] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    known: dict[int, list[Row]] = field(default_factory=dict)  # rows by step
 
     def add(self, piece: Piece) -> None:
         """Add a piece; its values win."""
@@ -152,8 +152,8 @@ def groups_of(pieces: Iterable[Piece]) -> list[Group]:
         same = [g for g in groups if g.run == piece.run and piece.file in g.sources]
         fits = same[-1:] or [g for g in groups if g.run == piece.run or not (g.run and piece.run)]
         fits = [group for group in fits if group.takes(piece)]
-        if len(fits) == 1:  # of several nobody knows which one went on
-            fits[0].add(piece)
-        else:
-            groups.append(Group(piece))
+        if len(fits) != 1:  # of several nobody knows which one went on
+            fits = [Group(piece.home, piece.run)]
+            groups += fits
+        fits[0].add(piece)
     return groups
