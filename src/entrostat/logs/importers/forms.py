@@ -10,9 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .names import STEP, complete, guess
+from .names import complete, guess
 from .source import (
-    ANSI,
     TENSORBOARD,
     Given,
     clean,
@@ -55,16 +54,14 @@ def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
     elif mlflow(path) is not None:  # time, value and step in each line
         cells = ((count, text.split()) for count, text, _ in lines(path, given) if text.strip())
         tag = _tag(path, given)
-        yield from (Cells(n, {STEP: c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
+        yield from (Cells(n, {"step": c[2], tag: c[1]}) for n, c in cells if len(c) == 3)
     elif (found := header(path, given)) is not None:
         yield from _csv(path, given, found)
     elif sum(text.lstrip()[:1] == "|" for text in head) > 2:
         yield from _under_headers(_markdown(path, given), given)
     elif any(map(is_line, head)):
         yield from (
-            Cells(count, _figures(ANSI.sub("", text)))
-            for count, text, _ in lines(path, given)
-            if is_line(text)
+            Cells(count, _figures(text)) for count, text, _ in lines(path, given) if is_line(text)
         )
     elif first[:1] not in ("{", "[") and (blocks := [*_blocks(path, given)]):
         yield from blocks
@@ -72,7 +69,7 @@ def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
         for count, record in records(path, given):
             values = flatten(record)
             if [*values] == [*TENSORBOARD]:
-                values = {STEP: values["Step"], _tag(path, given): values["Value"]}
+                values = {"step": values["Step"], _tag(path, given): values["Value"]}
             yield Cells(count, values)
 
 
@@ -276,7 +273,7 @@ def is_line(text: str) -> bool:
         return False
     if _OTHER.match(text):
         return False
-    return complete(guess(_figures(ANSI.sub("", text)), {}), {})
+    return complete(guess(_figures(text), {}), {})
 
 
 def _figures(text: str) -> dict[str, Any]:
@@ -285,7 +282,7 @@ def _figures(text: str) -> dict[str, Any]:
     at = [*_AT.finditer(text)]
     if at:
         whole = [each for each in at if each["whole"]]
-        found[STEP] = (whole or at)[0]["step"]
+        found["step"] = (whole or at)[0]["step"]
     if text.lstrip()[:1] in ("|", "│", "┃"):
         cells = [cell.strip() for cell in re.split("[|│┃]", text)]
         return found | {
@@ -293,7 +290,7 @@ def _figures(text: str) -> dict[str, Any]:
         }
     pairs = dict(_PAIR.findall(text))
     if not at and pairs and (of := _OF.search(text)):
-        found[STEP] = of[1]
+        found["step"] = of[1]
     found |= pairs
     plain = re.sub("['\"]", "", _AT.sub(" | ", text))
     for part in re.split(r"\s*[|│{}]\s*[:\])]?|[,;]\s+|\s+-\s+", plain):
@@ -311,15 +308,15 @@ def _blocks(path: Path, given: Given) -> Iterator[Cells]:
     twice, named = set[str](), False
     above: list[tuple[int, str]] = []  # indent and name of the groups that a line stands in
     for count, text, _ in lines(path, given):
-        text = _WHO.sub("", ANSI.sub("", text))[:20_000]
+        text = _WHO.sub("", text)[:20_000]
         figures = _figures(text)
-        step = figures.pop(STEP, None)
+        step = figures.pop("step", None)
         named |= step is not None
-        if not named and (name := guess(figures, {}).get(STEP)):  # a row of a table that has it
+        if not named and (name := guess(figures, {}).get("step")):  # a row of a table that has it
             step = figures.pop(name)
         if step is not None:
-            if not rows or rows[-1].values[STEP] != step:
-                rows.append(Cells(count, {STEP: step}))
+            if not rows or rows[-1].values["step"] != step:
+                rows.append(Cells(count, {"step": step}))
                 twice, above = set(), []
             continue
         indent = len(text) - len(text.lstrip())
@@ -334,4 +331,4 @@ def _blocks(path: Path, given: Given) -> Iterator[Cells]:
                     twice.add(name)
                     row.pop(name, None)
     found = [row for row in rows if complete(guess(row.values, {}), {})]
-    yield from found if len({row.values[STEP] for row in found}) >= BLOCKS else []
+    yield from found if len({row.values["step"] for row in found}) >= BLOCKS else []

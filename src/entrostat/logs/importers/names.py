@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-STEP, ENTROPY, SCORE = "step", "entropy", "score"
-KINDS = (STEP, ENTROPY, SCORE)  # what a user may name the columns of
+KINDS = ("step", "entropy", "score")  # what a user may name the columns of
 
 # quantity -> folded names, the most direct first. TRL and ms-swift, veRL (rLLM, ROLL), slime,
 # prime-rl, NeMo-RL, AReaL, OpenRLHF, SkyRL, open-instruct, tinker-cookbook
@@ -162,7 +161,7 @@ def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:
     names = list(names)
     if (known := find(quantity, folded(names))) is not None:
         return known, []
-    if quantity == ENTROPY:  # the one tag ".../entropy" among others that mention it
+    if quantity == "entropy":  # the one tag ".../entropy" among others that mention it
         last = [n for n in names if bare(n).lower().rpartition("/")[2] == "entropy"]
         if len(last) == 1:
             return last[0], []
@@ -192,7 +191,7 @@ def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
             name = columns[kind]
             name = name if name in names else by_name.get(fold(name))
         else:
-            name = find(STEP, by_name) if kind == STEP else choose(kind, names)[0]
+            name = find("step", by_name) if kind == "step" else choose(kind, names)[0]
         if name is not None:
             found[kind] = name
     return found
@@ -200,7 +199,7 @@ def guess(names: Iterable[str], columns: Mapping[str, str]) -> dict[str, str]:
 
 def complete(found: Mapping[str, str], columns: Mapping[str, str]) -> bool:
     """Whether there is a step and an entropy or a score, and all that the user named."""
-    return STEP in found and len(found) > 1 and columns.keys() <= found.keys()
+    return "step" in found and len(found) > 1 and columns.keys() <= found.keys()
 
 
 _COMMON = ("TRL", "veRL", "slime", "prime-rl", "OpenRLHF")  # others use some of their names

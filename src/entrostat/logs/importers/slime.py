@@ -22,8 +22,8 @@ from typing import Any
 
 from ..run import Run
 from .rows import Row, averaged
-from .source import ANSI, PAIR, Given, UnreadableError, lines, number, step_of
-from .steps import Dumped, Rollout, finish, metrics_of, recorded, token_ids, trained
+from .source import PAIR, Given, UnreadableError, lines, number, step_of
+from .steps import NO_ENTROPY, Dumped, Rollout, finish, metrics_of, recorded, token_ids, trained
 
 PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "
@@ -53,11 +53,10 @@ SAMPLES = (
     "the full next-token entropy of logits divided by rollout_temperature, in nats, where "
     "the samples have it; here its mean over the tokens of the loss mask"
 )
-NONE = "none: the source has no entropy"
 
 
 def is_line(text: str) -> bool:
-    return ": {'" in text and LINE_OF.search(ANSI.sub("", text)) is not None
+    return ": {'" in text and LINE_OF.search(text) is not None
 
 
 def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
@@ -71,7 +70,7 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
             yield from recorded(RECORDS, given, path, count, text)
-        elif ": {'" in text and (begin := LINE_OF.search(text := ANSI.sub("", text))):
+        elif ": {'" in text and (begin := LINE_OF.search(text)):
             if not whole or "}" not in text[begin.end() :]:
                 given.problem(path, count, "the line is cut; what is whole in it is read")
             kind, at = begin[1], int(begin[2])
@@ -135,7 +134,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     if not metrics and dumped:
         metrics, entropy_is = dumped.metrics(), SAMPLES
     if not any("entropy/exact" in row for row in metrics):
-        entropy_is = NONE
+        entropy_is = NO_ENTROPY
     return finish(given, "slime", entropy_is, metrics, dumped, settings=settings)
 
 

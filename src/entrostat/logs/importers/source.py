@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from ..run import MOST, Problem
-from .names import STEP, complete, guess
+from .names import complete, guess
 
 KEPT = 200  # problems that are listed one by one
 LINE = 64 * 2**20  # characters of the longest line that is read
 DOCUMENT = 256 * 2**20  # bytes of the largest JSON document that is read at once
-UNPACKED = 4 * 2**30  # characters that a compressed file is unpacked to, at most
 PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-ANSI = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 # what docker, Kubernetes and cloud collectors put a line of a console into
 _WRAPPED = re.compile(r'"(log|message|msg|text|textPayload)"\s*:\s*"')
 TENSORBOARD = ("Wall time", "Step", "Value")  # the columns of what its interface exports
@@ -85,7 +84,7 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
     """Lines of a text, in UTF-8 or (with its mark) UTF-16; of a notebook those of its outputs.
 
     Yields:
-        the number from 1, the text without its end and without NUL, whether the end was there.
+        the number from 1, the text without its end, NUL and colours, whether the end was there.
     """
     opener = opener_of(path)
     try:
@@ -97,18 +96,17 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
             if head.lstrip()[:1] == b"{" and b'"cells"' in head and b'"cell_type"' in head:
                 yield from _outputs(file.read(DOCUMENT), path, given)
                 return
-            count = size = 0
+            count = 0
             while text := file.readline(LINE):
-                count, size = count + 1, size + len(text)
+                count += 1
                 if len(text) >= LINE and not text.endswith("\n"):
                     while (rest := file.readline(LINE)) and not rest.endswith("\n"):
                         pass
                     given.problem(path, count, f"longer than {LINE} characters")
                     continue
-                if size > UNPACKED and opener is not open:
-                    given.problem(path, count, f"unpacks to more than {UNPACKED} characters")
-                    return
                 text, whole = text.rstrip("\n").replace("\0", ""), text.endswith("\n")
+                if "\x1b" in text:
+                    text = _COLOUR.sub("", text)
                 if text.startswith("{") and (inner := _WRAPPED.search(text)):
                     with suppress(UnreadableError):
                         record = parse(text)
@@ -116,7 +114,8 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
                             text, whole = str(record.get(inner[1], text)).rstrip("\n"), True
                 yield count, text, whole
     except (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error) as error:
-        given.problem(path, None, f"cannot be read: {reason_of(error)}")
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        given.problem(path, None, f"cannot be read: {reason}")
 
 
 def _outputs(text: str, path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
@@ -149,11 +148,6 @@ def head_of(path: Path, most: int) -> list[str]:
 
 def first_line(path: Path) -> str:
     return next((text for _, text, _ in lines(path, Given(path)) if text.strip()), "")
-
-
-def reason_of(error: Exception) -> str:
-    """An error of the operating system in words, without the path."""
-    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def document(path: Path, given: Given) -> str:
@@ -220,8 +214,8 @@ def _rows_of(value: Any) -> Iterable[Any]:
     if len(tables) == 1:
         return tables[0]
     if len(columns) > 1 and len({len(v) for v in columns.values()}) == 1:
-        if STEP not in guess(columns, {}):  # the rows are counted
-            columns = {STEP: [*range(1, len(next(iter(columns.values()))) + 1)], **columns}
+        if "step" not in guess(columns, {}):  # the rows are counted
+            columns = {"step": [*range(1, len(next(iter(columns.values()))) + 1)], **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [value]
 

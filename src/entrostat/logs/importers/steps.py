@@ -16,8 +16,8 @@ from .source import Given, UnreadableError, clean, finite, lines, number, parse,
 if TYPE_CHECKING:
     from ..rollouts import Rollouts
 
-METRICS = 2000  # of one step, at most
 MAX_TOKEN = 2**31
+NO_ENTROPY = "none: the source has no entropy"
 _WORDS = {"true", "false", "none", "null", ""}
 
 
@@ -79,9 +79,7 @@ def _figures(
         if row.values.get(key) is not None:
             taken.setdefault(name, key)
     renamed = {key: name for name, key in taken.items()}
-    if len(row.values) > METRICS:
-        given.problem(row.path, row.line, f"more than {METRICS} metrics; the first are read")
-    for key, value in list(row.values.items())[:METRICS]:
+    for key, value in row.values.items():
         name = renamed.get(key, clean(key)[:200])
         if name == "iteration" or (name in taken and key not in renamed):
             continue
@@ -105,6 +103,8 @@ def finish(
     """A run; None where there is no step in it."""
     if not metrics:
         return None
+    if not any(name.startswith("entropy/") for row in metrics for name in row):
+        entropy_is = entropy_is if entropy_is.startswith("none") else NO_ENTROPY
     done = metrics[-1]["iteration"]
     notes = [*broken_notes(given.broken), *given.notes]
     if planned is not None and done < planned:

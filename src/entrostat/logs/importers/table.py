@@ -17,10 +17,7 @@ from ..run import Run
 from . import forms, trl, verl
 from .forms import Cells
 from .names import (
-    ENTROPY,
     OURS,
-    SCORE,
-    STEP,
     bare,
     choose,
     complete,
@@ -47,7 +44,6 @@ UNKNOWN = (
     "it cannot be known: the source says neither whether {name} is the full entropy or the NLL of "
     "sampled tokens, nor its temperature, nor whether it is per token or per sequence"
 )
-NONE = "none: the source has no entropy"
 OTHER = "none: no column is called so; if it is one of {names}: --entropy NAME"
 SEVERAL = "none that is surely it: several columns mention entropy ({names}); choose by --entropy"
 EXACT = "exact: the mean over tokens of the full next-token entropy (entrostat)"
@@ -58,7 +54,7 @@ def found_in(path: Path, given: Given) -> bool:
     """Whether a file has rows of a table."""
     rows = islice(forms.rows_in(path, Given(given.root, given.columns)), PEEK)
     return any(
-        [*row.values] == [STEP, "Value"]
+        [*row.values] == ["step", "Value"]
         or complete(guess(row.values, given.columns), given.columns)
         for row in rows
     )
@@ -76,16 +72,16 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
     if not names:
         return
     found = guess(names, given.columns)
-    if STEP not in found:
+    if "step" not in found:
         raise ValueError(_lacking(found, names, given))
     titles = len({row.title for row in first if row.title}) > 1
     charts = any(" - " in name for name in names)
     by = _run_column(first)
     for count, row, title in chain(first, source):
-        if found[STEP] not in row:
-            given.problem(path, count, f"no {clean(found[STEP])}")
+        if found["step"] not in row:
+            given.problem(path, count, f"no {clean(found['step'])}")
             continue
-        step = forms.part_of(row.pop(found[STEP]))
+        step = forms.part_of(row.pop(found["step"]))
         run = str(row.get(by, "")) if by else title if titles or not charts else ""
         several = _by_chart(row, given.columns) if charts else {run: row}
         for name, figures in several.items():
@@ -95,7 +91,7 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
 
 def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Figures by the run that W&B puts before a column's name; only that of a chosen column."""
-    chosen = [columns[kind] for kind in (ENTROPY, SCORE) if " - " in columns.get(kind, "")]
+    chosen = [columns[kind] for kind in ("entropy", "score") if " - " in columns.get(kind, "")]
     found: dict[str, dict[str, Any]] = {}
     shared = {name: value for name, value in values.items() if " - " not in name}
     for name, value in values.items():
@@ -118,11 +114,11 @@ def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> st
     """What a table lacks, and what it has."""
     listed = ", ".join(short(name) for name in list(names)[:20]) or "none"
     asked = [f"{kind} {name!r}" for kind, name in given.columns.items() if kind not in found]
-    missing = ", ".join(asked) or (STEP if STEP not in found else "entropy, and no score")
-    if not asked and STEP in found and choose(ENTROPY, names)[1]:
+    missing = ", ".join(asked) or ("step" if "step" not in found else "entropy, and no score")
+    if not asked and "step" in found and choose("entropy", names)[1]:
         missing = "entropy that is surely it, and no score"
     more = " (TensorBoard's own CSV: --entropy Value)" if "'Value'" in listed else ""
-    if STEP not in found:
+    if "step" not in found:
         more += "; a row that is a whole run has its last values only: export its history"
     return (
         f"{clean(str(given.root))!r} has no column for {missing}; its columns: {listed}; name them "
@@ -170,18 +166,18 @@ def _spelled(rows: Sequence[Row], known: Mapping[str, str]) -> list[Row]:
 def _of_table(
     rows: Sequence[Row], names: list[str], given: Given, trainer: str | None
 ) -> Run | None:
-    columns = {k: v.rpartition(" - ")[2] for k, v in given.columns.items() if k != STEP}
-    found = {STEP: ""} | guess(names, columns)
+    columns = {k: v.rpartition(" - ")[2] for k, v in given.columns.items() if k != "step"}
+    found = {"step": ""} | guess(names, columns)
     if not complete(found, columns):
         raise ValueError(_lacking(found, names, given))
-    entropy, score = found.get(ENTROPY), found.get(SCORE)
+    entropy, score = found.get("entropy"), found.get("score")
     ours = entropy if entropy in KNOWN else "entropy/logged"
     renamed = {} if entropy is None else {entropy: ours}
     if score is not None:
-        renamed[score] = OURS[SCORE]
+        renamed[score] = OURS["score"]
     by_name = folded(names)
     for quantity, name in OURS.items():
-        theirs = None if quantity == SCORE else find(quantity, by_name)
+        theirs = None if quantity == "score" else find(quantity, by_name)
         if theirs is not None and name not in names:
             renamed.setdefault(theirs, name)
     metrics = metrics_of(given, renamed, rows)
@@ -191,9 +187,9 @@ def _of_table(
         given.notes.append(NEGATED.format(name=clean(entropy)))
     entropy_is = KNOWN.get(ours, UNKNOWN.format(name=clean(entropy)))
     if entropy is None:
-        several = choose(ENTROPY, names)[1]
+        several = choose("entropy", names)[1]
         listed = ", ".join(clean(name) for name in several[:8])
-        entropy_is = SEVERAL.format(names=listed) if several else NONE
+        entropy_is = SEVERAL.format(names=listed) if several else entropy_is
         rest = [clean(name) for name in names if name not in found.values()]
         if not several and trainer is None and rest:
             entropy_is = OTHER.format(names=", ".join(rest[:8]))

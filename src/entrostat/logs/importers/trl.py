@@ -28,7 +28,6 @@ from ..run import Run
 from .names import bare, trainer_of
 from .rows import Row, averaged
 from .source import (
-    ANSI,
     PAIR,
     Given,
     UnreadableError,
@@ -65,7 +64,6 @@ UNKNOWN = (
     "it cannot be known: the log has an entropy, but neither rewards nor completion lengths, so "
     "GRPOTrainer did not write it"
 )
-NONE = "none: the log has no entropy"
 _SETTING = re.compile(r'"(max_steps|logging_steps)"\s*:\s*(\d+)')
 LIST = re.compile(r'"log_history"\s*:\s*\[')
 # the progress bar of the step before a line
@@ -123,7 +121,7 @@ def _lines(path: Path, given: Given) -> Iterator[Row]:
             latest = int(bar[1]), int(bar[2])
             if latest[1] >= total:  # a smaller one is an evaluation's
                 at, total = latest
-        if not is_line(text := ANSI.sub("", text)):
+        if not is_line(text):
             continue
         if not whole and "}" not in text[text.index("{") :]:
             given.problem(path, line, "the line is cut; what is whole in it is read")
@@ -187,8 +185,6 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if several else "")
     if "entropy/exact" in seen:
         entropy_is = OURS
-    elif not seen & {"entropy", "entropy/mean"}:
-        entropy_is = NONE
     elif not grpo:
         entropy_is = UNKNOWN
     source = "a Hugging Face trainer"

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..run import Run
 from .rows import Row
-from .source import ANSI, Given, UnreadableError, clean, lines, number, short, step_of
+from .source import Given, UnreadableError, clean, lines, number, short, step_of
 from .steps import Dumped, Rollout, as_logged, finish, metrics_of, recorded
 
 NAMES = {
@@ -76,11 +76,10 @@ OURS = (
     "exact: the mean over response tokens of the full next-token entropy, of logits divided by the "
     "rollout temperature, in nats, under the policy that sampled (entrostat's host for veRL)"
 )
-NONE = "none: the log has no actor/entropy"
 
 
 def is_line(text: str) -> bool:
-    return "step:" in text and STEP.search(ANSI.sub("", text)) is not None
+    return "step:" in text and STEP.search(text) is not None
 
 
 def settings_of(text: str) -> dict[str, str]:
@@ -95,7 +94,7 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
             yield from recorded(RECORDS, given, path, count, text)
-        elif "step:" in text and (begin := STEP.search(text := ANSI.sub("", text))):
+        elif "step:" in text and (begin := STEP.search(text)):
             figures = _figures(path, count, text[begin.end() :], whole, given)
             yield Row(path, count, begin[1], figures, settings)
             used = True
@@ -167,10 +166,8 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
 
 def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
     """Which entropy it is, and whether it is that of a token."""
-    values = [row["entropy/exact"] for row in metrics if "entropy/exact" in row]
-    if not values:
-        return NONE, True
-    per_token = max(values) <= LIMIT if mode is None else mode in PER_TOKEN
+    most = max((row.get("entropy/exact", 0.0) for row in metrics), default=0.0)
+    per_token = most <= LIMIT if mode is None else mode in PER_TOKEN
     how = UNSAID if per_token else TOO_LARGE
     if mode is not None:
         how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
