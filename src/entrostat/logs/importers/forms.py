@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .names import complete, guess
-from .source import (
-    TENSORBOARD,
-    Given,
-    clean,
-    document,
-    head_of,
-    lines,
-    number,
-    records,
-    step_of,
-)
+from .source import TENSORBOARD, Given, clean, document, head_of, lines, number, records, step_of
 
 DEPTH = 4
 HEADER_WITHIN = 50  # lines

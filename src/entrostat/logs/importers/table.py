@@ -16,17 +16,7 @@ from typing import Any
 from ..run import Run
 from . import forms, trl, verl
 from .forms import Cells
-from .names import (
-    OURS,
-    bare,
-    choose,
-    complete,
-    find,
-    fold,
-    folded,
-    guess,
-    trainer_of,
-)
+from .names import OURS, bare, choose, complete, find, fold, folded, guess, trainer_of
 from .rows import Row
 from .source import Given, clean, short, step_of
 from .steps import Dumped, finish, metrics_of
