@@ -58,8 +58,9 @@ def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
     else:
         for count, record in records(path, given):
             values = flatten(record)
-            if [*values] == [*TENSORBOARD]:
-                values = {"step": values["Step"], _tag(path, given): values["Value"]}
+            if _is_series(values):
+                _, step, value = values.values()
+                values = {"step": step, _tag(path, given): value}
             yield Cells(count, values)
 
 
@@ -102,9 +103,6 @@ def part_of(value: Any) -> Any:
     return value.partition("/")[0] if isinstance(value, str) else value
 
 
-# ------------------------------------------------------------------ CSV
-
-
 def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     """Line, delimiter and names of a CSV's header; None where there is none in the first lines.
 
@@ -113,19 +111,16 @@ def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     head = enumerate(head_of(path, HEADER_WITHIN), 1)
     plain = [(n, text) for n, text in head if text.lstrip()[:1] not in ("{", "[", "|", "<")]
     almost: tuple[int, str, list[str]] | None = None
-    for place, (count, text) in enumerate(plain):
+    for (count, text), (_, after) in pairwise([*plain, (0, "")]):
         for delimiter in ",;\t ":
-            if delimiter not in text.strip() or len(text) > 200_000:
+            if delimiter not in text.strip():
                 continue
-            names = _split(text, delimiter) or []
-            after = plain[place + 1][1] if place + 1 < len(plain) else ""
-            row = _split(after, delimiter) or []
+            names, row = _split(text, delimiter), _split(after, delimiter)
             fits = len(names) == len(row) - (delimiter == " " and len(row) > len(names))
             numbers = sum(number(cell) is not None for cell in row)
             if delimiter == " " and (not fits or numbers < len(row)):
                 continue  # prose
-            whole = complete(guess(names, given.columns), given.columns)
-            if whole or [*map(str.lower, names)] == [*map(str.lower, TENSORBOARD)]:
+            if complete(guess(names, given.columns), given.columns) or _is_series(names):
                 return count, delimiter, names
             named = any(number(name) is None and name for name in names)
             if almost is None and fits and len(row) > 1 and named and 2 * numbers >= len(row):
@@ -133,16 +128,21 @@ def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:
     return almost
 
 
-def _split(text: str, delimiter: str) -> list[str] | None:
+def _split(text: str, delimiter: str) -> list[str]:
     """Cells of a line; blanks may align them, and a comma may be the decimal point."""
     if delimiter == " ":
         return text.split()
     try:
         row = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
-    except csv.Error:
-        return None
+    except csv.Error:  # a cell of more characters than the module reads
+        return []
     cells = [cell.strip() for cell in row]
     return cells if delimiter == "," else [_DECIMAL.sub(r"\1.\2", cell) for cell in cells]
+
+
+def _is_series(names: Iterable[str]) -> bool:
+    """Whether these are the columns of what TensorBoard's interface exports."""
+    return [name.lower() for name in names] == [name.lower() for name in TENSORBOARD]
 
 
 def _tag(path: Path, given: Given) -> str:
@@ -165,7 +165,7 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
     at, delimiter, names = found
     names = [name or f"column {i}" for i, name in enumerate(names, 1)]
     run = ""
-    if [*map(str.lower, names)] == [*map(str.lower, TENSORBOARD)]:
+    if _is_series(names):
         names[2] = _tag(path, given)
         run = re.sub(r"^run-", "", path.stem).rpartition("-tag-")[0]
     # W&B's minima and maxima of a step repeat the value
@@ -174,16 +174,13 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
         if count <= at or not text.strip():
             continue
         row = _split(text, delimiter)
-        if row is not None and delimiter == " " and len(row) == len(names) + 1:
+        if delimiter == " " and len(row) == len(names) + 1:
             del row[0]  # the index of a frame that was printed
-        if row is None or len(row) != len(names):
-            has = "no" if row is None else str(len(row))
-            given.problem(path, count, f"{has} cells where the header has {len(names)}")
+        if len(row) != len(names):
+            given.problem(path, count, f"{len(row)} cells where the header has {len(names)}")
             continue
         yield Cells(count, {names[i]: row[i] for i in kept if row[i]}, run)
 
-
-# ------------------------------------------------------------------ Markdown, HTML
 
 _RULE = re.compile(r"\s*\|?[\s:|-]*-{2,}[\s:|-]*\|?\s*")
 
@@ -201,28 +198,25 @@ def _markdown(path: Path, given: Given) -> Iterator[Titled]:
         before = inside
 
 
-_TAG = re.compile(
-    r"(?is)<(table|tr|t[dh]|h[1-6]|caption)\b[^>]*>"
-    r"([^<]*(?:<(?!/?(?:table|tr|t[dh]|h[1-6]|caption)\b)[^<]*)*)"
-)
+_TAG = re.compile(r"(?i)<(/?(?:table|tr|t[dh]|h[1-6]|caption))\b[^>]*>")
 
 
 def _html(text: str) -> Iterator[Titled]:
-    """Rows of a page's tables, None where one begins; the heading above."""
     row: list[str] = []
     title = ""
-    for count, (tag, inner) in enumerate([*_TAG.findall(text), ("table", "")], 1):
-        inner = unescape(re.sub("<[^>]*>", "", inner)).strip()
-        if tag.lower() in ("td", "th"):
+    pieces = _TAG.split(text + "<table>")[1:]
+    for count, (tag, inner) in enumerate(zip(pieces[::2], pieces[1::2], strict=True), 1):
+        tag, inner = tag.lower(), unescape(re.sub("<[^>]*>", "", inner)).strip()
+        if tag in ("td", "th"):
             row.append(inner)
-            continue
-        if row:
-            yield count, row, title
-            row = []
-        if tag.lower() == "table":
-            yield count, None, title
-        elif tag.lower() != "tr":
-            title = inner
+        elif tag[:1] != "/":
+            if row:
+                yield count, row, title
+                row = []
+            if tag == "table":
+                yield count, None, title
+            elif tag != "tr":
+                title = inner
 
 
 def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
@@ -236,8 +230,6 @@ def _under_headers(rows: Iterable[Titled], given: Given) -> Iterator[Cells]:
         elif len(row) == len(names):
             yield Cells(count, {n: c for n, c in zip(names, row, strict=True) if c}, clean(title))
 
-
-# ------------------------------------------------------------------ a console's figures
 
 _AT = re.compile(
     r"(?i)(?<!micro )(?<![\w/])(?P<whole>(?:global|train|training|optimizer)[ _-]?)?"

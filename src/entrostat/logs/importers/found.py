@@ -12,7 +12,7 @@ from ..run import MOST, Run, called
 from . import forms, prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .names import trainer_of
 from .places import BINARY, walk
-from .rows import Group, Piece, Row, groups_of, pieces_of
+from .rows import Group, Row, groups_of, pieces_of
 from .source import Given, UnreadableError, clean, lines, opener_of, parse, step_of
 from .steps import Dumped, Rollout, reader_of
 
@@ -210,7 +210,7 @@ class Found:
         else:
             scanned = [(file, READERS[name].scan(file, self.given)) for file in files]
         dumps: dict[str, Dumped] = {}
-        pieces: list[Piece] = []
+        pieces: list[Group] = []
         for file, found in scanned:
             try:
                 rows = list(found)

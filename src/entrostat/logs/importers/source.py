@@ -184,16 +184,14 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def listed(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Place or line from 1, and object, of a document that lists objects."""
+    """Place from 1, and object, of a document that lists objects."""
     text = document(path, given)
     try:
-        value = parse(text)
+        rows = _rows_of(parse(text))
     except UnreadableError as error:
         given.problem(path, None, f"{error}; the entries before the fault are read")
-        start = text.find("[")
-        yield from objects(text, start + 1 if start >= 0 else len(text))
-        return
-    for place, row in enumerate(_rows_of(value), 1):
+        rows = _before_fault(text)
+    for place, row in enumerate(rows, 1):
         if isinstance(row, dict):
             yield place, row
         else:
@@ -220,20 +218,18 @@ def _rows_of(value: Any) -> Iterable[Any]:
     return [value]
 
 
-def objects(text: str, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line from 1 and object of a list that begins at `start`, up to the first cut one."""
-    decoder, line, counted = json.JSONDecoder(), 1, 0
+def _before_fault(text: str) -> Iterator[Any]:
+    """Values of the first list, up to the one that is cut."""
+    decoder, start = json.JSONDecoder(), text.find("[") + 1 or len(text)
     while start < len(text):
         if text[start] in " \t\r\n,":
             start += 1
             continue
-        line, counted = line + text.count("\n", counted, start), start
         try:
             value, start = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             return
-        if isinstance(value, dict):
-            yield line, value
+        yield value
 
 
 def number(value: Any) -> float | None:

@@ -22,15 +22,11 @@ _WORDS = {"true", "false", "none", "null", ""}
 
 
 def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One object per step, sorted, from rows in any order; what was odd or broke goes to `given`.
+    """One object per step, sorted, from the rows of a run in any order; problems go to `given`.
 
     Rows of one step are joined (an evaluation, say, or a second file of the same run); of a metric
-    that a step has twice the later value counts.
-
-    Args:
-        given: takes the problems.
-        names: source's name -> ours; where several of one of ours occur, the first of them.
-        rows: of one run.
+    that a step has twice the later value counts. `names` has the source's name -> ours; of several
+    that a row has of one of ours, the first is taken.
     """
     found: dict[int, dict[str, float]] = {}
     infinite: dict[int, dict[str, float]] = {}
@@ -42,8 +38,11 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
             reason = f"step {short(row.step)} is not a whole number from 0"
             given.problem(row.path, row.line, reason)
             continue
-        known, others = _figures(row, names, given)
-        infinite.setdefault(step, {}).update(others)
+        figures = _figures(row, names, given)
+        known = {name: value for name, value in figures.items() if math.isfinite(value)}
+        infinite.setdefault(step, {}).update(
+            {name: value for name, value in figures.items() if name not in known}
+        )
         if not known:
             given.problem(row.path, row.line, f"step {step} has no finite number")
             continue
@@ -61,34 +60,29 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
         given.notes.append("Steps were not in order in the log; they are sorted here.")
     if count := sum(map(len, infinite.values())):
         given.notes.append(f"Values that were not finite are left out: {count}.")
-        given.broken = broken([
-            {"iteration": step, **infinite.get(step, {}), **found.get(step, {})}
-            for step in sorted(infinite.keys() | found.keys())
-        ])  # fmt: skip
+        given.broken = broken(
+            [{"iteration": i, **infinite[i], **found.get(i, {})} for i in sorted(infinite)]
+        )
     return [{"iteration": step, **found[step]} for step in sorted(found)]
 
 
-def _figures(
-    row: Row, names: Mapping[str, str], given: Given
-) -> tuple[dict[str, float], dict[str, float]]:
-    """A row's finite numbers, and the others, by our names."""
-    known: dict[str, float] = {}
-    infinite: dict[str, float] = {}
-    taken: dict[str, str] = {}
+def _figures(row: Row, names: Mapping[str, str], given: Given) -> dict[str, float]:
+    """A row's numbers by our names."""
+    taken: dict[str, str] = {}  # ours -> theirs
     for key, name in names.items():
         if row.values.get(key) is not None:
             taken.setdefault(name, key)
     renamed = {key: name for name, key in taken.items()}
+    figures: dict[str, float] = {}
     for key, value in row.values.items():
         name = renamed.get(key, clean(key)[:200])
         if name == "iteration" or (name in taken and key not in renamed):
             continue
-        figure = number(value)
-        if figure is not None:
-            (known if math.isfinite(figure) else infinite)[name] = figure
+        if (figure := number(value)) is not None:
+            figures[name] = figure
         elif key in renamed and str(value).strip().lower() not in _WORDS:
             given.problem(row.path, row.line, f"{clean(key)} {short(value)} is not a number")
-    return known, infinite
+    return figures
 
 
 def finish(
@@ -245,6 +239,10 @@ class Dumped:
         return {step: partial(self._read, root, step) for step in sorted(self.where)}
 
     def _read(self, root: Path, step: int) -> Rollouts:
+        import torch
+
+        from ..rollouts import Rollouts
+
         given = Given(root)
         rows = (row for file in self.where[step] for row in self.scan(file, given))
         found = [
@@ -253,34 +251,25 @@ class Dumped:
         ]  # fmt: skip
         if not found:
             raise ValueError(f"{str(root)!r} no longer holds rollouts of step {step}")
-        return _together(step, found)
-
-
-def _together(step: int, found: Sequence[Rollout]) -> Rollouts:
-    import torch
-
-    from ..rollouts import Rollouts
-
-    order: dict[Hashable, int] = {}
-    group = [order.setdefault(r.group, len(order)) for r in found]
-    lengths = torch.tensor([0, *(len(r.tokens) for r in found)])
-
-    def flat(name: str) -> torch.Tensor:
-        values = [v for r in found for v in getattr(r, name)]
-        known = [math.nan if v is None else v for v in values]
-        return torch.tensor(known, dtype=torch.float32)
-
-    figures = ("logp", "sampler_logp", "entropy", "advantage")
-    return Rollouts(
-        iteration=step,
-        prompts=[r.prompt for r in found],
-        completions=[r.completion for r in found],
-        rewards=torch.tensor([r.reward for r in found], dtype=torch.float32),
-        group=torch.tensor(group, dtype=torch.int32),
-        finished=torch.zeros(len(found), dtype=torch.bool),
-        trained=torch.ones(len(found), dtype=torch.bool),
-        start=lengths.cumsum(0),
-        tokens=torch.tensor([t for r in found for t in r.tokens], dtype=torch.int32),
-        pieces={},
-        **{name: flat(name) for name in figures},
-    )
+        order: dict[Hashable, int] = {}
+        group = [order.setdefault(r.group, len(order)) for r in found]
+        flat = {
+            name: torch.tensor(
+                [math.nan if v is None else v for r in found for v in getattr(r, name)],
+                dtype=torch.float32,
+            )
+            for name in ("logp", "sampler_logp", "entropy", "advantage")
+        }
+        return Rollouts(
+            iteration=step,
+            prompts=[r.prompt for r in found],
+            completions=[r.completion for r in found],
+            rewards=torch.tensor([r.reward for r in found], dtype=torch.float32),
+            group=torch.tensor(group, dtype=torch.int32),
+            finished=torch.zeros(len(found), dtype=torch.bool),
+            trained=torch.ones(len(found), dtype=torch.bool),
+            start=torch.tensor([0, *(len(r.tokens) for r in found)]).cumsum(0),
+            tokens=torch.tensor([t for r in found for t in r.tokens], dtype=torch.int32),
+            pieces={},
+            **flat,
+        )
