@@ -218,8 +218,8 @@ def _rows_of(value: Any) -> Iterable[Any]:
     return [value]
 
 
-def _before_fault(text: str) -> Iterator[Any]:
-    """Values of the first list, up to the one that is cut."""
+def _before_fault(text: str) -> Iterator[dict[str, Any]]:
+    """Objects of the first list, up to the one that is cut."""
     decoder, start = json.JSONDecoder(), text.find("[") + 1 or len(text)
     while start < len(text):
         if text[start] in " \t\r\n,":
@@ -229,7 +229,8 @@ def _before_fault(text: str) -> Iterator[Any]:
             value, start = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             return
-        yield value
+        if isinstance(value, dict):
+            yield value
 
 
 def number(value: Any) -> float | None:

@@ -91,13 +91,9 @@ def is_line(text: str) -> bool:
 
 def states(directory: Path) -> list[Path]:
     """States of an output directory: its own, then of the newest checkpoint first."""
-    steps = {
-        path / STATE: int(found[1])
-        for path in directory.glob("checkpoint-*")
-        if (found := re.fullmatch(r"checkpoint-([0-9]{1,15})", path.name))
-    }
-    newest = [directory / STATE, *sorted(steps, key=lambda p: (steps[p], p), reverse=True)]
-    return [path for path in newest if path.is_file()]
+    checkpoints = [p for p in directory.glob("checkpoint-*") if p.name[11:].isdecimal()]
+    newest = sorted(checkpoints, key=lambda p: (int(p.name[11:]), p), reverse=True)
+    return [path / STATE for path in (directory, *newest) if (path / STATE).is_file()]
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
@@ -165,16 +161,15 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     grpo = bool(seen & {"reward", "completions/mean_length", "frac_reward_zero_std"})
     names = NAMES if grpo else NAMES | {"entropy": "entropy/logged"}
     names = {key: name for key, name in names.items() if name not in seen}
-    every = step_of(settings.get("logging_steps"))
-    several = every is not None and every > 1
-    updates = 1 if several else _updates(rows)
+    every = step_of(settings.get("logging_steps")) or 1
+    updates = _updates(rows) if every == 1 else 1
     if updates > 1:
         rows = _iterations(rows, updates)
         given.notes.append(
             f"An iteration is a generation batch, of {updates} optimizer steps, and its figures "
             "are their means."
         )
-    if several:
+    if every > 1:
         given.notes.append(f"A line is logged every {every} steps and is their mean.")
     if settings.get("counted"):
         given.notes.append("The console has no steps; its logged lines are counted instead.")
@@ -182,15 +177,13 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         given.notes.append(
             "completions/*.parquet is not read (that needs pyarrow): there are no rollouts."
         )
-    entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if several else "")
-    if "entropy/exact" in seen:
-        entropy_is = OURS
-    elif not grpo:
-        entropy_is = UNKNOWN
-    source = "a Hugging Face trainer"
+    source, entropy_is = "a Hugging Face trainer", UNKNOWN
     if grpo:
         swift = "entropy/mean" in seen or trainer_of(seen) == "ms-swift"
         source = "ms-swift" if swift else "TRL"
+        entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if every > 1 else "")
+    if "entropy/exact" in seen:
+        entropy_is = OURS
     planned = step_of(settings.get("max_steps"))
     planned = -(-planned // updates) if planned else None
     return finish(given, source, entropy_is, metrics_of(given, names, rows), planned=planned)

@@ -55,7 +55,6 @@ MODES = {
     "seq-mean-token-sum": "the mean over responses of the sum over a response's tokens",
     "seq-mean-token-sum-norm": "the mean over responses of such a sum over a constant",
 }
-PER_TOKEN = ("token-mean", "seq-mean-token-mean")
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by the rollout temperature (which the log does "
     "not name), in nats, {when}, aggregated as the loss is: {how}{old}"
@@ -166,10 +165,11 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
 
 def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
     """Which entropy it is, and whether it is that of a token."""
-    most = max((row.get("entropy/exact", 0.0) for row in metrics), default=0.0)
-    per_token = most <= LIMIT if mode is None else mode in PER_TOKEN
-    how = UNSAID if per_token else TOO_LARGE
-    if mode is not None:
+    if mode is None:
+        per_token = all(row.get("entropy/exact", 0.0) <= LIMIT for row in metrics)
+        how = UNSAID if per_token else TOO_LARGE
+    else:
+        per_token = mode in MODES and mode.endswith("token-mean")
         how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
         how += "" if per_token else ", not an entropy per token"
     now = "actor/entropy" in keys
