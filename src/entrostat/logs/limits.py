@@ -39,7 +39,6 @@ def saturation(metrics: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> 
 def _saturation(
     metrics: Sequence[Mapping[str, Any]], table: Mapping[str, Any], tables: Sequence[Any]
 ) -> str:
-    """The sentence for one method; "" where nothing is to be said of it."""
     series, name = partial(_series, metrics), str(table.get("name"))
     method = _rebuilt(table)
     if isinstance(method, HeldEntropy):

@@ -45,7 +45,6 @@ class JsonLines:
         return [row for row in self._rows() if row is not None]
 
     def _rows(self) -> list[dict[str, Any] | None]:
-        """The lines that are ended, None for one that is no JSON object."""
         if not self.path.exists():
             return []
         return [_object(line) for line in self.path.read_bytes().split(b"\n")[:-1]]

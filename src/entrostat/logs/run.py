@@ -301,7 +301,6 @@ def best_of(directory: Path) -> dict[str, Any] | None:
 
 
 def _group(path: Path) -> str | None:
-    """What the study whose directory it lies in calls a run's settings."""
     try:
         study = read_json(Path(os.path.abspath(path)).parent / INDEX)
         return str(study["runs"][called(path)]["group"])
@@ -318,7 +317,6 @@ def _by_set(lines: Lines) -> Lines:
 
 
 def _lines(path: Path, notes: list[str]) -> Lines:
-    """Whole lines of a log; a note where reading stopped before its end."""
     if not path.is_file():
         return []
     # counted before they are read: a run that is still writing can only add whole lines

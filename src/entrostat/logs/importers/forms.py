@@ -141,7 +141,6 @@ def _split(text: str, delimiter: str) -> list[str]:
 
 
 def _is_series(names: Iterable[str]) -> bool:
-    """Whether these are the columns of what TensorBoard's interface exports."""
     return [name.lower() for name in names] == [name.lower() for name in TENSORBOARD]
 
 

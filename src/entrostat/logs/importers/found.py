@@ -13,7 +13,7 @@ from . import forms, prime_rl, slime, table, tensorboard, trl, verl, wandb
 from .names import trainer_of
 from .places import BINARY, walk
 from .rows import Group, Row, groups_of, pieces_of
-from .source import Given, UnreadableError, clean, lines, opener_of, parse, step_of
+from .source import BROKEN, Given, UnreadableError, clean, lines, opener_of, parse, step_of
 from .steps import Dumped, Rollout, reader_of
 
 # Of several formats in a directory and under it the first is read. A reader has `scan` and
@@ -75,11 +75,10 @@ def _vote(text: str) -> str | None:
 
 
 def _unsupported(path: Path) -> str | None:
-    """Why a file is no text that can be read; None for a text."""
     try:
         with opener_of(path)(path, "rb") as file:
             head = file.read(8192)
-    except (EOFError, OSError) as error:
+    except BROKEN as error:
         if opener_of(path) is open:
             raise
         return f"a compressed file that cannot be unpacked ({error})"
@@ -94,7 +93,6 @@ def _unsupported(path: Path) -> str | None:
 
 
 def _nearest(path: Path) -> str:
-    """What an unknown text has that comes nearest to a log."""
     texts = [text for _, text, _ in lines(path, Given(path)) if text.strip()]
     for text in texts[:200]:
         if any(word in text.lower() for word in ("entropy", "reward", "step")):
@@ -133,7 +131,6 @@ class Found:
             self._leave_out()
 
     def _format(self, file: Path, format: str | None) -> str | None:
-        """The format that a file is to be read in; None where it is not to be read."""
         with open(file, "rb") as binary:
             head = binary.read(512)
         if kept := next((name for name, is_file in _FILES if is_file(head)), None):
@@ -200,7 +197,6 @@ class Found:
         self.skipped.append(f"{self._short(file)}: {reason}")
 
     def _scanned(self, name: str, files: list[Path]) -> tuple[list[Group], dict[str, Dumped]]:
-        """Rows of the runs that files are of, and rollouts by run."""
         scanned: Iterable[tuple[Path, Iterable[Row | Rollout]]]
         if name == "trl":
             scanned = _newest_states(files, self.given).items()
@@ -314,6 +310,5 @@ def _newest_states(files: Sequence[Path], given: Given) -> dict[Path, list[Row]]
 
 
 def _called(group: Group) -> str:
-    """What the source calls a run; W&B has an id, and a name that need not be its own."""
     name = next((row.settings.get(wandb.CALLED) for row in reversed(group.rows)), None)
     return f"{name} ({group.run})" if name else group.run

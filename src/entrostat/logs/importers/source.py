@@ -26,6 +26,8 @@ from .names import complete, guess
 KEPT = 200  # problems that are listed one by one
 LINE = 64 * 2**20  # characters of the longest line that is read
 DOCUMENT = 256 * 2**20  # bytes of the largest JSON document that is read at once
+# what a file raises that cannot be read or unpacked
+BROKEN = (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error)
 PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 # what docker, Kubernetes and cloud collectors put a line of a console into
@@ -113,7 +115,7 @@ def lines(path: Path, given: Given) -> Iterator[tuple[int, str, bool]]:
                         if not complete(guess(record, {}), {}):  # else a row with a message
                             text, whole = str(record.get(inner[1], text)).rstrip("\n"), True
                 yield count, text, whole
-    except (OSError, EOFError, UnicodeError, lzma.LZMAError, zlib.error) as error:
+    except BROKEN as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         given.problem(path, None, f"cannot be read: {reason}")
 
@@ -142,7 +144,6 @@ def opener_of(path: Path) -> Callable[..., Any]:
 
 
 def head_of(path: Path, most: int) -> list[str]:
-    """The first lines of a text, whatever is wrong with it."""
     return [text for _, text, _ in islice(lines(path, Given(path)), most)]
 
 
@@ -259,7 +260,6 @@ def step_of(value: Any) -> int | None:
 
 
 def clean(text: Any) -> str:
-    """A text that can be written as UTF-8."""
     return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 

@@ -67,7 +67,6 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
 
 
 def _figures(row: Row, names: Mapping[str, str], given: Given) -> dict[str, float]:
-    """A row's numbers by our names."""
     taken: dict[str, str] = {}  # ours -> theirs
     for key, name in names.items():
         if row.values.get(key) is not None:
@@ -165,7 +164,6 @@ def recorded(
 
 
 def all_recorded(records: Records, path: Path, given: Given) -> Iterator[Row | Rollout]:
-    """What the lines of a file of JSON say."""
     for line, text, _ in lines(path, given):
         if text.strip():
             yield from recorded(records, given, path, line, text)

@@ -41,7 +41,6 @@ NEGATED = "{name} is below 0 throughout, as a loss: its negative is taken for th
 
 
 def found_in(path: Path, given: Given) -> bool:
-    """Whether a file has rows of a table."""
     rows = islice(forms.rows_in(path, Given(given.root, given.columns)), PEEK)
     return any(
         [*row.values] == ["step", "Value"]
@@ -92,7 +91,6 @@ def _by_chart(values: dict[str, Any], columns: Mapping[str, str]) -> dict[str, d
 
 
 def _run_column(rows: Sequence[Cells]) -> str | None:
-    """The column that tells several runs apart; None where there is none."""
     for name in dict.fromkeys(name for row in rows for name in row.values):
         values = [str(row.values[name]) for row in rows if name in row.values]
         if fold(name) in RUN_NAMES and 1 < len(set(values)) <= len(values) / 3:
@@ -101,7 +99,6 @@ def _run_column(rows: Sequence[Cells]) -> str | None:
 
 
 def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> str:
-    """What a table lacks, and what it has."""
     listed = ", ".join(short(name) for name in list(names)[:20]) or "none"
     asked = [f"{kind} {name!r}" for kind, name in given.columns.items() if kind not in found]
     missing = ", ".join(asked) or ("step" if "step" not in found else "entropy, and no score")

@@ -76,7 +76,6 @@ def scan(files: Sequence[Path], given: Given) -> list[Row]:
 
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
-    """Numbers from 1, and data, of the records that are whole."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         for place in count(1):
@@ -108,7 +107,6 @@ def _scalar(data: bytes) -> float | None:
 
 
 def _tensor(data: bytes) -> float | None:
-    """The number of a tensor that has one; None for another."""
     dtype = (values(data, 1, int) or [0])[-1]
     if dtype not in _TENSORS:
         return None

@@ -74,7 +74,6 @@ _LOGGED = ("loss", "reward", "entropy", "grad_norm")
 
 
 def is_document(head: str) -> bool:
-    """Whether a text begins like a trainer's state."""
     head = head.lstrip("\ufeff \t\r\n")
     return head[:1] == "{" and LIST.search(head) is not None and not is_line(head.split("\n")[0])
 

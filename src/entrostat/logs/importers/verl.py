@@ -164,7 +164,6 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
 
 
 def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
-    """Which entropy it is, and whether it is that of a token."""
     if mode is None:
         per_token = all(row.get("entropy/exact", 0.0) <= LIMIT for row in metrics)
         how = UNSAID if per_token else TOO_LARGE

@@ -102,7 +102,6 @@ def _history(data: bytes) -> tuple[Any, dict[str, float]]:
 
 
 def _item(data: bytes) -> tuple[str, Any]:
-    """Name and value of an item; a value that is said in JSON stays a text."""
     nested = (part.decode("utf-8", "replace") for part in values(data, 2, bytes))
     told: list[Any] = [text(data, 16)] if values(data, 16, bytes) else []
     told += [(value >> 1) ^ -(value & 1) for value in values(data, 5, int)]  # sint64
@@ -111,7 +110,6 @@ def _item(data: bytes) -> tuple[str, Any]:
 
 
 def _records(path: Path, given: Given) -> Iterator[tuple[int, bytes]]:
-    """Numbers from 1, and data, of the records that are whole."""
     count, pieces = 0, list[bytes]()
     for kind, data in _chunks(path, given):
         if kind in (_WHOLE, _FIRST):

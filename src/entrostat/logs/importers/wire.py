@@ -56,7 +56,6 @@ def values(data: bytes, number: int, kind: type[Value]) -> list[Value]:
 
 
 def varints(data: bytes) -> list[int]:
-    """Numbers of a packed list."""
     at, found = 0, []
     while at < len(data):
         value, at = _varint(data, at)
@@ -79,5 +78,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """A VARINT as int64 means it."""
     return value - 2**64 if value >= 2**63 else value
