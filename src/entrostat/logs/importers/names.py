@@ -7,7 +7,7 @@ a leading `train/` dropped, every other mark an underscore.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 KINDS = ("step", "entropy", "score")  # what a user may name the columns of
 
@@ -84,9 +84,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "rollout_is_mean", "tis", "train_tis",
     ),
 }  # fmt: skip
-# quantities that a reader renames; every other metric keeps its trainer's name
-OURS = {"score": "reward/mean", "length": "rollout/length_mean", "gradient": "grad/norm"}
-
+# what every reader renames; other metrics keep their trainer's name
+OURS = {"reward/mean": "score", "rollout/length_mean": "length", "grad/norm": "gradient"}
 _OTHER = {
     "coef", "coeff", "coefficient", "bonus", "target", "max", "min", "std", "var", "threshold",
     "key", "delta", "high", "low", "cross", "alpha", "lr", "available", "reason", "time", "val",
@@ -147,6 +146,22 @@ def folded(names: Iterable[str]) -> dict[str, str]:
 def find(quantity: str, names: Mapping[str, str]) -> str | None:
     """The name of a quantity among folded ones; None where no alias is there."""
     return next((names[each] for each in ALIASES[quantity] if each in names), None)
+
+
+def renamed(names: Iterable[str], own: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """A source's name -> ours, of each the first alias that is there; what is ours already stays.
+
+    `own` has the folded names of what only one trainer calls so.
+    """
+    names = list(names)
+    by_name = folded(names)
+    aliases = {ours: ALIASES[quantity] for ours, quantity in OURS.items()} | dict(own)
+    found = {
+        next((by_name[each] for each in some if each in by_name), ""): ours
+        for ours, some in aliases.items()
+        if ours not in names
+    }
+    return {theirs: ours for theirs, ours in found.items() if theirs}
 
 
 def choose(quantity: str, names: Iterable[str]) -> tuple[str | None, list[str]]:

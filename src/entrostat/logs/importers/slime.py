@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run
+from .names import renamed
 from .rows import Row, averaged
 from .source import PAIR, Given, UnreadableError, lines, number, step_of
 from .steps import NO_ENTROPY, Dumped, Rollout, finish, metrics_of, recorded, token_ids, trained
@@ -29,14 +30,7 @@ PICKLE = (
     "a pickle (torch.save), which runs code when it is opened: it is not opened here; where you "
     "trust it, export it to JSONL as docs/analyze.md shows"
 )
-NAMES = {
-    "train/entropy_loss": "entropy/exact",
-    "rollout/entropy": "entropy/exact",
-    "rollout/raw_reward": "reward/mean",
-    "rollout/response_lengths": "rollout/length_mean",
-    "rollout/response_len/mean": "rollout/length_mean",
-    "train/grad_norm": "grad/norm",
-}
+NAMES = {"entropy/exact": ("entropy_loss", "rollout_entropy")}
 SAMPLE = {
     "logp": "log_probs", "sampler_logp": "rollout_log_probs", "entropy": "entropy",
     "advantage": "advantages",
@@ -115,7 +109,8 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     """The run of rows; figures of a rollout's updates are averaged."""
     settings = rows[-1].settings if rows else {}
     rollouts, updates = _rollouts_of(rows)
-    metrics, entropy_is = metrics_of(given, NAMES, rollouts), ENTROPY_IS
+    names = renamed(dict.fromkeys(key for row in rollouts for key in row.values), NAMES)
+    metrics, entropy_is = metrics_of(given, names, rollouts), ENTROPY_IS
     if updates > 1:
         given.notes.append(
             f"An iteration is a rollout of up to {updates} updates: their figures are averaged."

@@ -25,8 +25,7 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
     """One object per step, sorted, from the rows of a run in any order; problems go to `given`.
 
     Rows of one step are joined (an evaluation, say, or a second file of the same run); of a metric
-    that a step has twice the later value counts. `names` has the source's name -> ours; of several
-    that a row has of one of ours, the first is taken.
+    that a step has twice the later value counts. `names` has the source's name -> ours.
     """
     found: dict[int, dict[str, float]] = {}
     infinite: dict[int, dict[str, float]] = {}
@@ -67,19 +66,15 @@ def metrics_of(given: Given, names: Mapping[str, str], rows: Iterable[Row]) -> l
 
 
 def _figures(row: Row, names: Mapping[str, str], given: Given) -> dict[str, float]:
-    taken: dict[str, str] = {}  # ours -> theirs
-    for key, name in names.items():
-        if row.values.get(key) is not None:
-            taken.setdefault(name, key)
-    renamed = {key: name for name, key in taken.items()}
+    ours = set(names.values())
     figures: dict[str, float] = {}
     for key, value in row.values.items():
-        name = renamed.get(key, clean(key)[:200])
-        if name == "iteration" or (name in taken and key not in renamed):
+        name = names.get(key, clean(key)[:200])
+        if name == "iteration" or (name in ours and key not in names):
             continue
         if (figure := number(value)) is not None:
             figures[name] = figure
-        elif key in renamed and str(value).strip().lower() not in _WORDS:
+        elif key in names and str(value).strip().lower() not in _WORDS:
             given.problem(row.path, row.line, f"{clean(key)} {short(value)} is not a number")
     return figures
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..run import Run
 from . import forms, trl, verl
 from .forms import Cells
-from .names import OURS, bare, choose, complete, find, fold, folded, guess, trainer_of
+from .names import choose, complete, fold, guess, renamed, trainer_of
 from .rows import Row
 from .source import Given, clean, short, step_of
 from .steps import Dumped, finish, metrics_of
@@ -127,7 +127,7 @@ def run_of(
     names = dict.fromkeys(key for row in rows for key in row.values)
     trainer = None if given.columns else trainer_of(names, 1 if tracker else 2)
     if (module := _NAMED.get(trainer or "")) is not None:
-        found = module.run_of(_spelled(rows, module.NAMES), given)
+        found = module.run_of(rows, given)
     elif trainer == "entrostat":
         planned = step_of(rows[-1].settings.get("iterations")) or None
         found = finish(given, trainer, EXACT, metrics_of(given, {}, rows), planned=planned)
@@ -139,17 +139,6 @@ def run_of(
     return replace(found, source=f"{who} through {tracker}" if who else tracker)
 
 
-def _spelled(rows: Sequence[Row], known: Mapping[str, str]) -> list[Row]:
-    """Rows whose names are spelled as their trainer does: a file's name has "_" for "/"."""
-    theirs = {fold(name): name for name in known}
-    names = {key for row in rows for key in row.values if bare(key) not in known}
-    other = {key: theirs[fold(key)] for key in names if fold(key) in theirs}
-    return [
-        row._replace(values={other.get(key, key): v for key, v in row.values.items()})
-        for row in rows
-    ]
-
-
 def _of_table(
     rows: Sequence[Row], names: list[str], given: Given, trainer: str | None
 ) -> Run | None:
@@ -159,15 +148,10 @@ def _of_table(
         raise ValueError(_lacking(found, names, given))
     entropy, score = found.get("entropy"), found.get("score")
     ours = entropy if entropy in KNOWN else "entropy/logged"
-    renamed = {} if entropy is None else {entropy: ours}
-    if score is not None:
-        renamed[score] = OURS["score"]
-    by_name = folded(names)
-    for quantity, name in OURS.items():
-        theirs = None if quantity == "score" else find(quantity, by_name)
-        if theirs is not None and name not in names:
-            renamed.setdefault(theirs, name)
-    metrics = metrics_of(given, renamed, rows)
+    chosen = {} if entropy is None else {entropy: ours}
+    chosen |= {} if score is None else {score: "reward/mean"}
+    known = {key: name for key, name in renamed(names, {}).items() if name not in chosen.values()}
+    metrics = metrics_of(given, known | chosen, rows)
     values = [row[ours] for row in metrics if ours in row]
     if values and max(values) <= 0 and min(values) < 0 and "loss" in str(entropy).lower():
         metrics = [row | {ours: -row[ours]} if ours in row else row for row in metrics]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from .names import bare, trainer_of
+from .names import bare, folded, renamed, trainer_of
 from .rows import Row, averaged
 from .source import (
     PAIR,
@@ -43,13 +43,9 @@ from .steps import Dumped, finish, metrics_of
 
 STATE = "trainer_state.json"
 NAMES = {
-    "entropy": "entropy/exact",
-    "entropy/mean": "entropy/exact",
-    "reward": "reward/mean",
-    "completions/mean_length": "rollout/length_mean",
-    "grad_norm": "grad/norm",
-    "clip_ratio/low_mean": "clip/low",
-    "clip_ratio/high_mean": "clip/high",
+    "entropy/exact": ("entropy", "entropy_mean"),
+    "clip/low": ("clip_ratio_low_mean",),
+    "clip/high": ("clip_ratio_high_mean",),
 }
 ENTROPY_IS = (
     "the mean over completion tokens of the full next-token entropy, of logits divided by "
@@ -156,10 +152,9 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     settings = rows[-1].settings
     folders = {rows[0].path.parent, rows[0].path.parent.parent}
     rows = [row._replace(values=_bare(row.values)) for row in rows]
-    seen = {key for row in rows for key in row.values}
-    grpo = bool(seen & {"reward", "completions/mean_length", "frac_reward_zero_std"})
-    names = NAMES if grpo else NAMES | {"entropy": "entropy/logged"}
-    names = {key: name for key, name in names.items() if name not in seen}
+    seen = folded(dict.fromkeys(key for row in rows for key in row.values))
+    grpo = bool(seen.keys() & {"reward", "completions_mean_length", "frac_reward_zero_std"})
+    names = renamed(seen.values(), NAMES if grpo else {"entropy/logged": ("entropy",)})
     every = step_of(settings.get("logging_steps")) or 1
     updates = _updates(rows) if every == 1 else 1
     if updates > 1:
@@ -178,10 +173,10 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         )
     source, entropy_is = "a Hugging Face trainer", UNKNOWN
     if grpo:
-        swift = "entropy/mean" in seen or trainer_of(seen) == "ms-swift"
+        swift = "entropy_mean" in seen or trainer_of(seen) == "ms-swift"
         source = "ms-swift" if swift else "TRL"
         entropy_is = ENTROPY_IS.format(steps=f" of each {every} steps" if every > 1 else "")
-    if "entropy/exact" in seen:
+    if "entropy_exact" in seen:
         entropy_is = OURS
     planned = step_of(settings.get("max_steps"))
     planned = -(-planned // updates) if planned else None

@@ -15,23 +15,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
+from .names import fold, folded, renamed
 from .rows import Row
 from .source import Given, UnreadableError, clean, lines, number, short, step_of
 from .steps import Dumped, Rollout, as_logged, finish, metrics_of, recorded
 
-NAMES = {
-    "actor/entropy": "entropy/exact",
-    "actor/entropy_loss": "entropy/exact",
-    "critic/score/mean": "reward/mean",
-    "critic/rewards/mean": "reward/mean",
-    "response_length/mean": "rollout/length_mean",
-    "actor/grad_norm": "grad/norm",
-}
+NAMES = {"entropy/exact": ("actor_entropy", "actor_entropy_loss")}
 BEFORE = "actor/entropy_loss"  # as veRL up to 0.4 calls it
 STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
@@ -146,13 +140,13 @@ def _figures(path: Path, line: int, text: str, whole: bool, given: Given) -> dic
 def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> Run | None:
     """The run of rows with veRL's names; where our own host's are among them, they count."""
     settings = {k: v for row in reversed(rows) for k, v in row.settings.items()}
-    keys = {key for row in rows for key in row.values}
-    if "actor/entropy" not in keys:
-        settings |= dict.fromkeys(keys & {BEFORE}, "logged")
-    names = {key: name for key, name in NAMES.items() if name not in keys}
-    metrics, entropy_is = metrics_of(given, names, rows), OURS
-    if "entropy/exact" not in keys:
-        entropy_is, per_token = _entropy(metrics, keys, settings.get("loss_agg_mode"))
+    keys = folded(dict.fromkeys(key for row in rows for key in row.values))
+    now = "actor_entropy" in keys
+    if not now and fold(BEFORE) in keys:
+        settings[BEFORE] = "logged"
+    metrics, entropy_is = metrics_of(given, renamed(keys.values(), NAMES), rows), OURS
+    if "entropy_exact" not in keys:
+        entropy_is, per_token = _entropy(metrics, now, settings.get("loss_agg_mode"))
         if not per_token:
             metrics, given.broken = [as_logged(row) for row in metrics], as_logged(given.broken)
     if not metrics and dumped:
@@ -163,7 +157,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     return finish(given, "veRL", entropy_is, metrics, dumped, settings=settings)
 
 
-def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) -> tuple[str, bool]:
+def _entropy(metrics: list[dict[str, Any]], now: bool, mode: str | None) -> tuple[str, bool]:
     if mode is None:
         per_token = all(row.get("entropy/exact", 0.0) <= LIMIT for row in metrics)
         how = UNSAID if per_token else TOO_LARGE
@@ -171,6 +165,5 @@ def _entropy(metrics: list[dict[str, Any]], keys: Set[str], mode: str | None) ->
         per_token = mode in MODES and mode.endswith("token-mean")
         how = f"{MODES.get(mode, 'by a mode that is not known here')} (loss_agg_mode {mode})"
         how += "" if per_token else ", not an entropy per token"
-    now = "actor/entropy" in keys
     when = "under the policy before the iteration's updates" if now else "during the updates"
     return ENTROPY_IS.format(when=when, how=how, old="" if now else OLD), per_token
