@@ -16,8 +16,8 @@ from .rows import Group, Row, groups_of, pieces_of
 from .source import BROKEN, Given, UnreadableError, clean, lines, opener_of, parse, step_of
 from .steps import Dumped, Rollout, reader_of
 
-# Of several formats in a directory and under it the first is read. A reader has `scan` and
-# `run_of`, and tells its files by their first bytes (`is_file`), a line (`is_line`) or an object.
+# Of several formats in a directory and under it the first is read. A reader has `scan`, `run_of`
+# where it is one trainer's, and tells files by first bytes, a line or an object (`RECORDS`).
 READERS: dict[str, Any] = {
     "trl": trl, "verl": verl, "prime_rl": prime_rl, "slime": slime, "wandb": wandb,
     "tensorboard": tensorboard, "table": table,
@@ -26,6 +26,9 @@ _FILES, _LINES = (
     [(name, getattr(reader, tells)) for name, reader in READERS.items() if hasattr(reader, tells)]
     for tells in ("is_file", "is_line")
 )
+# what any trainer may have written, and the tracker that it is read through
+_ANYONES = {"table": "", "verl": "", "wandb": "W&B", "tensorboard": "TensorBoard"}
+_NAMED = {"TRL": trl, "ms-swift": trl, "veRL": verl}
 _HEAD = 64 * 1024
 _VOTES = 5  # lines that must speak for a format, unless the file is shorter
 _UNSUPPORTED = {
@@ -229,16 +232,25 @@ class Found:
         return groups_of(pieces), shown or dumps
 
     def _run_of(self, name: str, group: Group, dumped: Dumped | None) -> Run | None:
-        reader = READERS[name]
-        if name == "verl" and group.rows:  # others log through its console
-            who = trainer_of({key for row in group.rows for key in row.values})
-            reader = reader if who in (None, "veRL", "entrostat") else table
         given, inside = self.given, {self._short(file) for file in group.sources}
         known = self.root.is_file()
         kept = [p for p in given.kept if known or p.file in inside or not p.line]
         count = given.count - (len(given.kept) - len(kept))
         own = replace(given, kept=kept, count=count, notes=[*given.notes], broken={})
-        return reader.run_of(group.rows, own, dumped)
+        reader, who = READERS[name], None
+        if group.rows and name in _ANYONES:
+            names = dict.fromkeys(key for row in group.rows for key in row.values)
+            who = None if given.columns else trainer_of(names, 2 if name == "table" else 1)
+            console = name == "verl" and who in (None, "entrostat")
+            reader = verl if console else _NAMED.get(who or "", table)
+        if reader is table:
+            found = table.run_of(group.rows, own, who)
+        else:
+            found = reader.run_of(group.rows, own, dumped)
+        if found is None or not _ANYONES.get(name):
+            return found
+        source = f"{found.source} through {_ANYONES[name]}"
+        return replace(found, source=source.removeprefix("a table through "))
 
     def _short(self, file: Path) -> str:
         return clean(str(file.relative_to(self.root)) if file != self.root else file.name)

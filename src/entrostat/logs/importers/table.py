@@ -8,24 +8,22 @@ cannot be known from it, unless the column has one of our own names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from ..run import Run
-from . import forms, trl, verl
+from . import forms
 from .forms import Cells
-from .names import choose, complete, fold, guess, renamed, trainer_of
+from .names import choose, complete, fold, guess, renamed
 from .rows import Row
 from .source import Given, clean, short, step_of
-from .steps import Dumped, finish, metrics_of
+from .steps import finish, metrics_of
 
 PEEK = 1000  # rows in which columns are looked for: an early row may lack one
 RUN_NAMES = {
     "run", "run_id", "run_name", "experiment", "experiment_name", "exp_name", "seed", "dir_name",
 }  # fmt: skip
-_NAMED: dict[str, Any] = {"TRL": trl, "ms-swift": trl, "veRL": verl}
 KNOWN = {
     "entropy/exact": "exact by its name, entropy/exact: the full next-token entropy, in nats",
     "entropy/nll": "sampled by its name, entropy/nll: the mean of -log p of the sampled tokens",
@@ -116,32 +114,13 @@ def _lacking(found: Mapping[str, str], names: Iterable[str], given: Given) -> st
 is_line, is_record = forms.is_line, forms.is_record
 
 
-def run_of(
-    rows: Sequence[Row], given: Given, dumped: Dumped | None = None, tracker: str = ""
-) -> Run | None:
-    """The run of rows whose trainer their names tell; of a tracker's one name is enough.
+def run_of(rows: Sequence[Row], given: Given, trainer: str | None) -> Run | None:
+    """The run of rows by anybody but TRL and veRL.
 
     Raises:
         ValueError: they have neither entropy nor score, or not what the user named.
     """
-    names = dict.fromkeys(key for row in rows for key in row.values)
-    trainer = None if given.columns else trainer_of(names, 1 if tracker else 2)
-    if (module := _NAMED.get(trainer or "")) is not None:
-        found = module.run_of(rows, given)
-    elif trainer == "entrostat":
-        planned = step_of(rows[-1].settings.get("iterations")) or None
-        found = finish(given, trainer, EXACT, metrics_of(given, {}, rows), planned=planned)
-    else:
-        found = _of_table(rows, list(names), given, trainer)
-    if found is None or not tracker:
-        return found
-    who = found.source.removeprefix("a table")
-    return replace(found, source=f"{who} through {tracker}" if who else tracker)
-
-
-def _of_table(
-    rows: Sequence[Row], names: list[str], given: Given, trainer: str | None
-) -> Run | None:
+    names = list(dict.fromkeys(key for row in rows for key in row.values))
     columns = {k: v.rpartition(" - ")[2] for k, v in given.columns.items() if k != "step"}
     found = {"step": ""} | guess(names, columns)
     if not complete(found, columns):
@@ -164,4 +143,7 @@ def _of_table(
         rest = [clean(name) for name in names if name not in found.values()]
         if not several and trainer is None and rest:
             entropy_is = OTHER.format(names=", ".join(rest[:8]))
-    return finish(given, trainer or "a table", entropy_is, metrics)
+    planned = None
+    if trainer == "entrostat":
+        entropy_is, planned = EXACT, step_of(rows[-1].settings.get("iterations"))
+    return finish(given, trainer or "a table", entropy_is, metrics, planned=planned or None)

@@ -12,11 +12,9 @@ import os
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import count
 from pathlib import Path
 
-from . import table
 from .rows import Row
 from .source import Given, UnreadableError, clean
 from .wire import signed, text, values, varints
@@ -36,9 +34,6 @@ def is_file(head: bytes) -> bool:
         return False
     length, check = _HEAD.unpack_from(head)
     return masked(head[:8]) == check and _VERSION in head[: _HEAD.size + min(length, 256)]
-
-
-run_of = partial(table.run_of, tracker="TensorBoard")
 
 
 def scan(files: Sequence[Path], given: Given) -> list[Row]:

@@ -12,11 +12,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import table
 from .forms import flatten
 from .rows import Row
 from .source import Given, UnreadableError, clean, number
@@ -36,9 +34,6 @@ _PLAIN = ("max_steps", "logging_steps", "iterations", CALLED)  # settings of TRL
 
 def is_file(head: bytes) -> bool:
     return head.startswith(HEAD)
-
-
-run_of = partial(table.run_of, tracker="W&B")
 
 
 def scan(path: Path, given: Given) -> Iterator[Row]:
