@@ -225,8 +225,17 @@ def read_run(path: Path) -> Run:
         answers=_by_set(_lines(path / "answers.jsonl", notes)), best=best_of(path / "best"),
         group=_group(path), broken=broken(metrics),
     )  # fmt: skip
-    notes = [*_progress_notes(run), *broken_notes(run.broken), *saturated(path, metrics), *notes]
-    return replace(run, notes=tuple(notes))
+    about: list[str] = []
+    if run.planned is not None and run.done < run.planned:
+        about.append(f"Unfinished: {run.done} of {run.planned} iterations are logged.")
+    elif not (path / "final").is_dir():
+        about.append("There is no final model: the run has not saved it, or it was removed.")
+    if (first := metrics[0]["iteration"]) > 1:
+        about.append(f'The log begins at iteration {first}; "start" means that one.')
+    if not evaluation:
+        about.append("No evaluation is logged.")
+    about += [*broken_notes(run.broken), *saturated(path, metrics), *notes]
+    return replace(run, notes=tuple(about))
 
 
 def run_of(run: Path | Run) -> Run:
@@ -269,20 +278,6 @@ def _rollouts(path: Path) -> Rollouts:
     from .rollouts import load_rollouts  # torch, which a log of numbers does not need
 
     return load_rollouts(path)
-
-
-def _progress_notes(run: Run) -> list[str]:
-    notes = []
-    if run.planned is not None and run.done < run.planned:
-        notes.append(f"Unfinished: {run.done} of {run.planned} iterations are logged.")
-    elif not (run.path / "final").is_dir():
-        notes.append("There is no final model: the run has not saved it, or it was removed.")
-    if run.metrics[0]["iteration"] > 1:
-        first = run.metrics[0]["iteration"]
-        notes.append(f'The log begins at iteration {first}; "start" means that one.')
-    if not run.evaluation:
-        notes.append("No evaluation is logged.")
-    return notes
 
 
 def _text(path: Path, notes: list[str]) -> str:

@@ -172,14 +172,11 @@ def records(path: Path, given: Given) -> Iterator[tuple[int, dict[str, Any]]]:
             if not text.strip():
                 continue
             try:
-                value = parse(text.strip())
+                if not isinstance(value := parse(text.strip()), dict):
+                    raise UnreadableError("not a JSON object")
+                yield count, value
             except UnreadableError as error:
                 given.problem(path, count, str(error))
-                continue
-            if isinstance(value, dict):
-                yield count, value
-            else:
-                given.problem(path, count, "not a JSON object")
     else:
         yield from listed(path, given)
 
@@ -254,9 +251,8 @@ def number(value: Any) -> float | None:
 def step_of(value: Any) -> int | None:
     """A step: a whole number from 0; None for anything else."""
     found = number(value)
-    if found is None or not math.isfinite(found) or found != int(found):
-        return None
-    return int(found) if 0 <= found < MOST else None
+    known = found is not None and found.is_integer() and 0 <= found < MOST
+    return int(found) if found is not None and known else None
 
 
 def clean(text: Any) -> str:

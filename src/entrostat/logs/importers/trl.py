@@ -5,14 +5,9 @@
 console has one `{'loss': ...}` a logged line (transformers 5 quotes the numbers) and no steps: they
 are those of the progress bar before it, else the lines are counted.
 
-Read beside TRL 1.16 (`GRPOTrainer._compute_loss` and `log`): `entropy` is the sum over completion
-tokens of the exact entropy over their number, for every micro-batch over all processes, from logits
-divided by `temperature`; tokens of tools and of masked truncated completions do not count. `log`
-takes the plain mean over the micro-batches since the last logged line.
-
 An iteration is a generation batch. Its rewards are logged with the first of its optimizer steps, so
 that where every step is logged the number of these can be told; an iteration's figures are then
-their means. `EntropyGRPOTrainer` logs figures under our names as well, and these are taken.
+their means. docs/analyze.md says what `entropy` is, read beside TRL 1.16.
 """
 
 from __future__ import annotations

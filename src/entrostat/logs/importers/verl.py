@@ -3,12 +3,8 @@
 Read beside veRL 0.9.1. The console logger prints `step:12 - actor/entropy:0.43 - ...`
 (`utils/logger/aggregate_logger.py`), the file logger writes {"step": 12, "data": {...}}
 (`utils/tracking.py`), rollouts are N.jsonl of input, output, gts, score, step and what the reward
-function returned (`RayPPOTrainer._write_generations`): texts only.
-
-`actor/entropy` is the exact entropy of logits divided by the rollout temperature, computed with
-the old log-probs before the updates, and aggregated by `agg_loss` with the loss's `loss_agg_mode`:
-under `seq-mean-token-sum` it is the entropy of a sequence, not of a token. `actor/pg_clipfrac`
-counts both sides of the clip range, so it is neither `clip/high` nor `clip/low`.
+function returned (`RayPPOTrainer._write_generations`): texts only. docs/analyze.md says what
+`actor/entropy` is: `agg_loss` aggregates it by `loss_agg_mode`, as it does the loss.
 """
 
 from __future__ import annotations
