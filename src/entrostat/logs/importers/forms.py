@@ -66,25 +66,20 @@ def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
 
 def is_record(record: Mapping[str, Any]) -> bool:
     """Whether a JSON object looks like a row."""
-    if len(record) < 2 or len(record) > 5000:
-        return False
     flat = _widened(flatten(record))
     found = guess(flat, {})
-    return complete(found, {}) and step_of(part_of(flat[found["step"]])) is not None
+    return complete(found, {}) and step_of(flat[found["step"]]) is not None
 
 
-def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(record: Mapping[str, Any], depth: int = DEPTH) -> dict[str, Any]:
     """Nested objects as names with "/", down to a depth."""
     flat: dict[str, Any] = {}
-    stack = [("", record, 0)]
-    while stack:
-        prefix, values, depth = stack.pop()
-        for key, value in values.items():
-            name = prefix + str(key)
-            if isinstance(value, dict) and depth < DEPTH:
-                stack.append((name + "/", value, depth + 1))
-            else:
-                flat.setdefault(name, value)
+    for key, value in record.items():
+        if isinstance(value, dict) and depth > 0:
+            inner = flatten(value, depth - 1)
+            flat |= {f"{key}/{name}": each for name, each in inner.items()}
+        else:
+            flat[str(key)] = value
     return flat
 
 
@@ -96,11 +91,6 @@ def _widened(values: dict[str, Any]) -> dict[str, Any]:
         return values
     rest = {k: v for k, v in values.items() if k not in (name, plain["value"])}
     return {**rest, values[name]: values[plain["value"]]}
-
-
-def part_of(value: Any) -> Any:
-    """A step out of "240/960"."""
-    return value.partition("/")[0] if isinstance(value, str) else value
 
 
 def header(path: Path, given: Given) -> tuple[int, str, list[str]] | None:

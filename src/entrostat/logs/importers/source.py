@@ -249,8 +249,8 @@ def number(value: Any) -> float | None:
 
 
 def step_of(value: Any) -> int | None:
-    """A step: a whole number from 0; None for anything else."""
-    found = number(value)
+    """A step: a whole number from 0, also of "240/960"; None for anything else."""
+    found = number(value.partition("/")[0] if isinstance(value, str) else value)
     known = found is not None and found.is_integer() and 0 <= found < MOST
     return int(found) if found is not None and known else None
 

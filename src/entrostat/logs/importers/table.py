@@ -68,7 +68,7 @@ def scan(path: Path, given: Given) -> Iterator[Row]:
         if found["step"] not in row:
             given.problem(path, count, f"no {clean(found['step'])}")
             continue
-        step = forms.part_of(row.pop(found["step"]))
+        step = row.pop(found["step"])
         run = str(row.get(by, "")) if by else title if titles or not charts else ""
         several = _by_chart(row, given.columns) if charts else {run: row}
         for name, figures in several.items():
