@@ -1,16 +1,14 @@
 """prime-rl: the trainer's token export, and the annotations that took its place.
 
-Three layouts of one JSON object per sequence, all from PrimeIntellect-ai/prime-rl:
+One JSON object per sequence in three layouts, all from PrimeIntellect-ai/prime-rl:
 
-- token export, first form (pull requests 2592 and 2596, `trainer/rl/token_export.py`,
-  schema_version 1): `token_exports/step_N/rank_R.jsonl` with `training_mode` and aligned lists
-  `token_ids`, `loss_mask`, `advantages`, `rewards`, `inference_logprobs`, `trainer_logprobs`,
-  `entropy`, `mismatch_kl`, `is_masked`, ...
-- token export, later form (pull request 2641 and after, schema_version 1 too): the same lists with
-  null where unknown, `export_step`, `run_id`, and `losses`, one object per token.
-- annotations (`trainer/rl/trace_annotations.py`, later `annotations.py`, version 1):
-  {"trace_id", "info": {"train": {"trained_at_step"}}, "branches": [{"index", "trainer_logprobs",
-  "entropies"}]} in `traces/step_N/train/annotations/trainer.jsonl`: no token ids, no rewards.
+- token export, first form (pull requests 2592 and 2596, `trainer/rl/token_export.py`):
+  `token_exports/step_N/rank_R.jsonl` with aligned lists `token_ids`, `loss_mask`, `entropy`, ...
+- token export, later form (pull request 2641 and after): the same lists with null where unknown,
+  `export_step`, `run_id`, and `losses`, one object per token.
+- annotations (`trainer/rl/trace_annotations.py`, later `annotations.py`): {"trace_id", "info",
+  "branches": [{"index", "trainer_logprobs", "entropies"}]} in
+  `traces/step_N/train/annotations/trainer.jsonl`: no token ids, no rewards.
 
 Entropies are exact, of logits divided by each token's temperature, shifted so that position t has
 those of the distribution that token t was drawn from.
@@ -28,7 +26,7 @@ from typing import Any
 from ..run import Run
 from .rows import Row
 from .source import Given, UnreadableError, finite, step_of
-from .steps import Dumped, Rollout, all_recorded, as_logged, column, finish, token_ids, trained
+from .steps import Dumped, Rollout, all_recorded, column, finish, token_ids, trained
 
 ENTROPY_IS = (
     "the full next-token entropy of logits divided by the token's sampling temperature "
@@ -43,11 +41,9 @@ EXPORT = {
     "logp": "trainer_logprobs", "sampler_logp": "inference_logprobs", "entropy": "entropy",
     "advantage": "advantages", "rewards": "rewards",
 }  # fmt: skip
-FLAGS = ("is_masked", "is_masked_high", "is_masked_low")
-EXTRA = ("mismatch_kl", "importance_ratio", *FLAGS)
+EXTRA = ("mismatch_kl", "importance_ratio", "is_masked", "is_masked_high", "is_masked_low")
 FOLDER = re.compile(r"step_(\d{1,15})")
 NOTES = "annotations"  # stand for a run of their own
-UNMASKED = "entrostat/unmasked"  # of an annotation whose nulls do not tell what was trained
 
 
 def _sequence(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
@@ -60,12 +56,7 @@ def _sequence(path: Path, line: int, record: Mapping[str, Any]) -> Rollout:
         raise UnreadableError(
             "loss_mask is not one true or false per token, or nothing was trained"
         )
-    flags = {
-        key: [float(v) if isinstance(v, bool) else None for v in record[key]]
-        for key in FLAGS
-        if isinstance(record.get(key), list)
-    }
-    found = trained({**record, **flags}, ids, mask, EXPORT | {key: key for key in EXTRA})
+    found = trained(record, ids, mask, EXPORT | {key: key for key in EXTRA})
     run = record.get("run_id")
     return Rollout(
         path, step, next(iter(finite(found.pop("rewards"))), math.nan),
@@ -91,13 +82,13 @@ def _branches(path: Path, line: int, record: Mapping[str, Any]) -> list[Rollout]
             continue
         length = len(branch["entropies"])
         entropy = column(branch, "entropies", length)
-        # the first position is null in both forms: its value crosses the packing boundary
+        # the first position is null in both forms: its value crosses the packing boundary; where
+        # the second is not, nulls do not tell what was trained
         unmasked = length >= 2 and entropy[1] is not None
         extra = {
-            "entropy/exact": entropy,
+            "entropy/logged" if unmasked else "entropy/exact": entropy,
             "entropy/nll": [-v for v in finite(column(branch, "trainer_logprobs", length))],
             "rollout/length_mean": [float(len(finite(entropy)))],
-            UNMASKED: [1.0] if unmasked else [],
         }
         found.append(Rollout(path, step, extra=extra, run=NOTES))
     return found
@@ -117,7 +108,7 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
         note = "The token export has ids, not texts; rollouts are grouped by equal prompts."
     else:
         note = "Annotations have no token ids and no rewards: there are no rollouts."
-        if sum(row.pop(UNMASKED, 0.0) for row in metrics) > 0:
-            metrics, entropy_is = [as_logged(row) for row in metrics], ALL_TOKENS
+        if any("entropy/logged" in row for row in metrics):
+            entropy_is = ALL_TOKENS
     given.notes.append(note)
     return finish(given, "prime-rl", entropy_is, metrics, dumped)

@@ -182,7 +182,10 @@ def column(record: Mapping[str, Any], key: str, length: int) -> list[float | Non
     values = record.get(key)
     if not isinstance(values, list) or len(values) != length:
         return [None] * length
-    return [None if isinstance(v, str) else number(v) for v in values]
+    return [
+        float(v) if isinstance(v, bool) else None if isinstance(v, str) else number(v)
+        for v in values
+    ]
 
 
 def token_ids(values: Any) -> list[int]:
