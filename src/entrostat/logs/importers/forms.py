@@ -33,10 +33,6 @@ Titled = tuple[int, list[str] | None, str]  # a line's cells, None where a table
 
 def rows_in(path: Path, given: Given) -> Iterator[Cells]:
     """Rows of a file of any form, names and values of a long table as columns."""
-    yield from (row._replace(values=_widened(row.values)) for row in _rows_in(path, given))
-
-
-def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
     head = head_of(path, PREAMBLE)
     first = next((text.lstrip() for text in head if text.strip()), "")
     if any("<table" in text.lower() or "<tr" in text.lower() for text in head):
@@ -57,7 +53,7 @@ def _rows_in(path: Path, given: Given) -> Iterator[Cells]:
         yield from blocks
     else:
         for count, record in records(path, given):
-            values = flatten(record)
+            values = _widened(flatten(record))
             if _is_series(values):
                 _, step, value = values.values()
                 values = {"step": step, _tag(path, given): value}
@@ -168,7 +164,7 @@ def _csv(path: Path, given: Given, found: tuple[int, str, list[str]]) -> Iterato
         if len(row) != len(names):
             given.problem(path, count, f"{len(row)} cells where the header has {len(names)}")
             continue
-        yield Cells(count, {names[i]: row[i] for i in kept if row[i]}, run)
+        yield Cells(count, _widened({names[i]: row[i] for i in kept if row[i]}), run)
 
 
 _RULE = re.compile(r"\s*\|?[\s:|-]*-{2,}[\s:|-]*\|?\s*")

@@ -60,7 +60,6 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
     """
     settings: dict[str, str] = {}
     rollout: int | None = None
-    kinds: list[str] = []
     for count, text, whole in lines(path, given):
         if text.lstrip()[:2] == '{"':
             yield from recorded(RECORDS, given, path, count, text)
@@ -68,13 +67,11 @@ def scan(path: Path, given: Given) -> Iterator[Row | Rollout]:
             if not whole or "}" not in text[begin.end() :]:
                 given.problem(path, count, "the line is cut; what is whole in it is read")
             kind, at = begin[1], int(begin[2])
-            again = kind == "rollout" and at == rollout and "rollout" in kinds
+            again = kind == "rollout" and at == rollout
             if kind == "rollout":
-                kinds = kinds if at == rollout and not again else []
                 rollout = at
             elif kind == "step" and rollout is not None:
                 at = rollout
-            kinds.append(kind)
             told = PAIR.findall(text[begin.end() :])
             figures = {name: value for name, value in told if number(value) is not None}
             yield Row(path, count, at, figures, settings, fresh=again)

@@ -106,11 +106,6 @@ def finish(
     )  # fmt: skip
 
 
-def as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row, or what broke in it, whose entropy is not known to be that of a token."""
-    return {"entropy/logged" if key == "entropy/exact" else key: row[key] for key in row}
-
-
 @dataclass
 class Rollout:
     """One sequence of another trainer's dump; lists are as long as `tokens`, None is unknown."""

@@ -18,10 +18,9 @@ from typing import Any
 from ..run import Run
 from .names import fold, folded, renamed
 from .rows import Row
-from .source import Given, UnreadableError, clean, lines, number, short, step_of
-from .steps import Dumped, Rollout, as_logged, finish, metrics_of, recorded
+from .source import Given, UnreadableError, clean, finite, lines, number, short, step_of
+from .steps import Dumped, Rollout, finish, metrics_of, recorded
 
-NAMES = {"entropy/exact": ("actor_entropy", "actor_entropy_loss")}
 BEFORE = "actor/entropy_loss"  # as veRL up to 0.4 calls it
 STEP = re.compile(r"(?:^|[\s)\]|])step:(\d{1,18}) - (?=[^\s:]+:)")
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
@@ -137,14 +136,16 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     """The run of rows with veRL's names; where our own host's are among them, they count."""
     settings = {k: v for row in reversed(rows) for k, v in row.settings.items()}
     keys = folded(dict.fromkeys(key for row in rows for key in row.values))
-    now = "actor_entropy" in keys
-    if not now and fold(BEFORE) in keys:
+    now, before = keys.get("actor_entropy"), keys.get(fold(BEFORE))
+    if before and not now:
         settings[BEFORE] = "logged"
-    metrics, entropy_is = metrics_of(given, renamed(keys.values(), NAMES), rows), OURS
+    entropy_is, per_token = OURS, True
     if "entropy_exact" not in keys:
-        entropy_is, per_token = _entropy(metrics, now, settings.get("loss_agg_mode"))
-        if not per_token:
-            metrics, given.broken = [as_logged(row) for row in metrics], as_logged(given.broken)
+        values = finite(number(row.values.get(now or before or "")) for row in rows)
+        entropy_is, per_token = _entropy(values, now is not None, settings.get("loss_agg_mode"))
+    ours = "entropy/exact" if per_token else "entropy/logged"
+    names = renamed(keys.values(), {ours: ("actor_entropy", fold(BEFORE))})
+    metrics = metrics_of(given, names, rows)
     if not metrics and dumped:
         metrics = dumped.metrics()
         given.notes.append("There are rollouts, but no metrics; rewards are their means.")
@@ -153,9 +154,9 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     return finish(given, "veRL", entropy_is, metrics, dumped, settings=settings)
 
 
-def _entropy(metrics: list[dict[str, Any]], now: bool, mode: str | None) -> tuple[str, bool]:
+def _entropy(values: list[float], now: bool, mode: str | None) -> tuple[str, bool]:
     if mode is None:
-        per_token = all(row.get("entropy/exact", 0.0) <= LIMIT for row in metrics)
+        per_token = max(values, default=0.0) <= LIMIT
         how = UNSAID if per_token else TOO_LARGE
     else:
         per_token = mode in MODES and mode.endswith("token-mean")
