@@ -151,9 +151,8 @@ def run_of(rows: Sequence[Row], given: Given, dumped: Dumped | None = None) -> R
     grpo = bool(seen.keys() & {"reward", "completions_mean_length", "frac_reward_zero_std"})
     names = renamed(seen.values(), NAMES if grpo else {"entropy/logged": ("entropy",)})
     every = step_of(settings.get("logging_steps")) or 1
-    updates = _updates(rows) if every == 1 else 1
+    rows, updates = _iterations(rows) if every == 1 else (rows, 1)
     if updates > 1:
-        rows = _iterations(rows, updates)
         given.notes.append(
             f"An iteration is a generation batch, of {updates} optimizer steps, and its figures "
             "are their means."
@@ -184,20 +183,19 @@ def _bare(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: v for key, v in found.items() if key not in ("step", "global_step")}
 
 
-def _updates(rows: Sequence[Row]) -> int:
-    """Optimizer steps per iteration; 1 where they cannot be told."""
-    steps = {step_of(row.step) for row in rows}
+def _iterations(rows: list[Row]) -> tuple[list[Row], int]:
+    """A row per iteration, and its optimizer steps; as they are where these cannot be told."""
     begin = sorted({step_of(row.step) or 0 for row in rows if "reward" in row.values})
     gaps = {after - before for before, after in pairwise(begin)}
-    whole = len(gaps) == 1 and begin[0] == 1 and steps.issuperset(range(1, begin[-1]))
-    return gaps.pop() if whole else 1
-
-
-def _iterations(rows: Sequence[Row], updates: int) -> list[Row]:
-    """A row per iteration, of those of its steps; rows before the first step stay."""
     steps: dict[int, list[Row]] = defaultdict(list)
+    odd: list[Row] = []  # without a step
     for row in rows:
-        if step := step_of(row.step):
-            steps[(step - 1) // updates + 1].append(row)
-    begin = [row for row in rows if not step_of(row.step)]
-    return begin + [averaged(some, iteration) for iteration, some in steps.items()]
+        step = step_of(row.step)
+        (odd if step is None else steps[step]).append(row)
+    updates = gaps.pop() if len(gaps) == 1 and begin[0] == 1 else 1
+    if updates == 1 or not steps.keys() >= {*range(1, begin[-1])}:
+        return rows, 1
+    iterations: dict[int, list[Row]] = defaultdict(list)
+    for step, some in steps.items():
+        iterations[-(-step // updates)] += some
+    return odd + [averaged(some, i) for i, some in iterations.items()], updates
