@@ -2,9 +2,7 @@
 
 Read in THUDM/slime. The console has `step 12: {'train/loss': ...}` once per update
 (`backends/megatron_utils/model.py`), `rollout 3: {'rollout/raw_reward': ...}` and `perf 3: {...}`
-once per rollout (`data.py`, `ray/rollout.py`). `train/entropy_loss` is the exact entropy of logits
-divided by `rollout_temperature`, over the sequence's tokens and then over sequences, or over all
-tokens with `--calculate-per-token-loss`. `train/pg_clipfrac` counts both sides of the clip range.
+once per rollout (`data.py`, `ray/rollout.py`). docs/analyze.md says what `train/entropy_loss` is.
 
 `rollout/zero_std/count_1.0` counts the groups whose rewards are all 1.0, and is left out where
 there are none (`observability/rollout_metrics.py`); of how many groups, only Megatron's list of

@@ -125,6 +125,7 @@ class Rollout:
     run: str = ""  # what the source calls the run
 
 
+# keys and their types, and what reads an object that has them
 Records = Sequence[tuple[Mapping[str, type], Callable[[Path, int, Any], Any]]]
 
 

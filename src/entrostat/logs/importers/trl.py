@@ -22,18 +22,7 @@ from typing import Any
 from ..run import Run
 from .names import bare, folded, renamed, trainer_of
 from .rows import Row, averaged
-from .source import (
-    PAIR,
-    Given,
-    UnreadableError,
-    document,
-    first_line,
-    lines,
-    listed,
-    number,
-    parse,
-    step_of,
-)
+from .source import PAIR, Given, document, first_line, lines, listed, number, parse, step_of
 from .steps import Dumped, finish, metrics_of
 
 STATE = "trainer_state.json"
@@ -137,7 +126,7 @@ def _figures(text: str) -> dict[str, Any]:
         return dict(PAIR.findall(text, begin))
     try:
         found = parse(text[begin : text.rindex("}") + 1])
-    except (UnreadableError, ValueError):
+    except ValueError:  # no object, or one that is cut
         return {}
     return found if isinstance(found, dict) else {}
 
